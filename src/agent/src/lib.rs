@@ -1,0 +1,1 @@
+//! The agent: a tenant cluster's Pods in, a workload stream out.

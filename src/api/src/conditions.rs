@@ -1,0 +1,75 @@
+//! Conditions as the Kubernetes API conventions want them: the transition time moves only when the status does.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The three values of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It holds.
+    True,
+    /// It doesn't.
+    False,
+    /// It can't be told now.
+    Unknown,
+}
+
+impl Status {
+    /// The value as the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// Longest message, in characters (`metav1.Condition` allows 32,768; a status is read by people).
+const MAX_MESSAGE: usize = 1024;
+
+/// A condition that became so at `now`.
+pub fn condition(
+    kind: &str,
+    status: Status,
+    reason: &str,
+    message: &str,
+    generation: i64,
+    now: Timestamp,
+) -> Condition {
+    Condition {
+        type_: kind.to_owned(),
+        status: status.as_str().to_owned(),
+        reason: reason.to_owned(),
+        message: message.chars().take(MAX_MESSAGE).collect(),
+        observed_generation: Some(generation),
+        last_transition_time: Time(now),
+    }
+}
+
+/// `new` with the transition times of `old` wherever a condition's status is unchanged.
+pub fn merge(old: &[Condition], mut new: Vec<Condition>) -> Vec<Condition> {
+    for condition in &mut new {
+        if let Some(before) = old.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status) {
+            condition.last_transition_time = before.last_transition_time.clone();
+        }
+    }
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transition_time_moves_with_the_status_only() {
+        let t0 = Timestamp::UNIX_EPOCH;
+        let t1 = Timestamp::from_second(100).unwrap();
+        let old = vec![condition("Ready", Status::True, "A", "", 1, t0)];
+        let same = merge(&old, vec![condition("Ready", Status::True, "B", "", 2, t1)]);
+        assert_eq!(same[0].last_transition_time, Time(t0));
+        assert_eq!(same[0].reason, "B");
+        let changed = merge(&old, vec![condition("Ready", Status::False, "B", "", 2, t1)]);
+        assert_eq!(changed[0].last_transition_time, Time(t1));
+    }
+}

@@ -1,0 +1,19 @@
+//! Outrigger's custom resources, one file each, and the only ways from the wire to the domain and back.
+//!
+//! **In**: objects of the Kubernetes API and messages of `universe.workload.v1`. **Out**: the domain's types, by
+//! `TryFrom`, with errors that carry field paths. **Callers**: manager, webhook and agent; `outrigger crd` prints the
+//! CustomResourceDefinitions from here.
+
+pub mod conditions;
+pub mod workload_rule;
+pub mod workload_wire;
+
+pub use workload_rule::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+
+/// Every CustomResourceDefinition that Outrigger owns, in the order in which they are best applied.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    vec![WorkloadRule::crd()]
+}

@@ -1,0 +1,251 @@
+//! `WorkloadRule` (`workload.universe.nvidia.com/v1alpha1`): a tenant's wish that Pods like these get a companion.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema, ResourceExt};
+use outrigger_core::ids::RuleName;
+use outrigger_core::rule::{
+    DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleError, RuleSpec,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Starts a companion on a DPU for each workload that matches.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "workload.universe.nvidia.com",
+    version = "v1alpha1",
+    kind = "WorkloadRule",
+    plural = "workloadrules",
+    shortname = "wr",
+    shortname = "wrule",
+    category = "outrigger",
+    namespaced,
+    status = "WorkloadRuleStatus",
+    doc = "Starts a companion on a DPU for each workload of the tenant cluster that matches, and removes it with the workload.",
+    printcolumn(json_path = ".spec.dpuSelectionPolicy", name = "Policy", type_ = "string"),
+    printcolumn(json_path = ".status.matched", name = "Matched", type_ = "integer"),
+    printcolumn(json_path = ".status.created", name = "Created", type_ = "integer"),
+    printcolumn(json_path = ".status.ready", name = "Ready", type_ = "integer"),
+    printcolumn(
+        json_path = r#".status.conditions[?(@.type=="Accepted")].status"#,
+        name = "Accepted",
+        type_ = "string"
+    ),
+    printcolumn(
+        json_path = r#".status.conditions[?(@.type=="Synced")].status"#,
+        name = "Synced",
+        type_ = "string"
+    ),
+    printcolumn(
+        json_path = r#".status.conditions[?(@.type=="Ready")].message"#,
+        name = "Message",
+        type_ = "string",
+        priority = 1
+    ),
+    printcolumn(json_path = ".metadata.creationTimestamp", name = "Age", type_ = "date")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadRuleSpec {
+    /// Kind of the workloads that the rule is about. Only `v1/Pod` is supported.
+    #[serde(default = "pod")]
+    #[schemars(extend("enum" = ["v1/Pod"]))]
+    pub resource_kind: String,
+
+    /// Which workloads match. The terms are ORed: one that matches is enough.
+    #[schemars(length(min = 1, max = 64))]
+    #[serde(default)]
+    pub workload_terms: Vec<WorkloadTerm>,
+
+    /// Facts about the workload that are given to the companion.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub workload_info_inject: Vec<WorkloadInfoInject>,
+
+    /// On which DPU the companion runs. `SameNode`: a DPU in the host that the workload runs on. `Any`: any DPU of the
+    /// tenant. Node selectors and affinity of the template are ANDed with it.
+    #[serde(default = "same_node")]
+    #[schemars(extend("enum" = ["SameNode", "Any"]))]
+    pub dpu_selection_policy: String,
+
+    /// The companion: a `v1/Pod` with `metadata.labels`, `metadata.annotations` and `spec`. Its name and namespace are
+    /// chosen by Outrigger.
+    #[schemars(schema_with = "template_schema")]
+    #[serde(default)]
+    pub template: Value,
+}
+
+/// ANDed expressions.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadTerm {
+    /// The expressions are ANDed: all have to match.
+    #[schemars(length(min = 1, max = 64))]
+    #[serde(default)]
+    pub match_expressions: Vec<MatchExpression>,
+}
+
+/// A test of one field of the workload, with the operators of node affinity.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct MatchExpression {
+    /// Path of the field in the workload, as a JSONPath: `.state.nodeName`, `.metadata.resourceNamespace`,
+    /// `.state.extra.labels.app`, `.state.extra.annotations['example.com/key']`.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub key: String,
+
+    /// How the field is compared. In, NotIn: its text is (not) among the values; NotIn also when the field is absent.
+    /// Exists, DoesNotExist: whether it is there. Gt, Lt: it is an integer greater or less than the only value.
+    #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))]
+    #[serde(default)]
+    pub operator: String,
+
+    /// What it is compared with: at least one value for In and NotIn, one integer for Gt and Lt, none for the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub values: Vec<String>,
+}
+
+/// One fact about the workload for the companion.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadInfoInject {
+    /// Path of the fact in the workload. Absent, empty or `@`: the whole workload as JSON.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub workload_key: String,
+
+    /// The fact becomes an annotation of the companion.
+    #[serde(default)]
+    pub as_annotation: AsAnnotation,
+}
+
+/// Where a fact is put.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AsAnnotation {
+    /// Key of the annotation.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 317))]
+    pub name: String,
+}
+
+/// What became of a rule.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadRuleStatus {
+    /// `metadata.generation` of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// Workloads that match the rule now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matched: Option<i64>,
+
+    /// Companions that exist and are not being deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<i64>,
+
+    /// Companions whose Ready condition is true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<i64>,
+
+    /// In a tenant cluster: `success` when the infrastructure cluster could be read lately, so that the rest of the
+    /// status is probably current; else `unknown`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_result: Option<String>,
+
+    /// Accepted: the rule can be served. Synced: the tenant's workloads are known completely and currently. Matched:
+    /// some workload matches. Ready: every match has a ready companion.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+fn pod() -> String {
+    "v1/Pod".to_owned()
+}
+
+fn same_node() -> String {
+    "SameNode".to_owned()
+}
+
+fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object",
+        "description": "The companion: a v1/Pod with metadata.labels, metadata.annotations and spec. Its name and namespace are chosen by Outrigger.",
+        "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {
+            "apiVersion": {"type": "string", "description": "v1"},
+            "kind": {"type": "string", "description": "Pod"}
+        }
+    })
+}
+
+/// A custom resource has no say in what the domain may rely on, so everything is checked again here: the object may be
+/// older than the schema, or come from a file.
+impl TryFrom<&WorkloadRule> for RuleSpec {
+    type Error = Vec<RuleError>;
+
+    fn try_from(rule: &WorkloadRule) -> Result<Self, Self::Error> {
+        let mut errors = Vec::new();
+        let spec = &rule.spec;
+        let name = RuleName::new(&rule.name_any())
+            .map_err(|e| errors.push(RuleError::new("metadata.name", &rule.name_any(), e.to_string())))
+            .ok();
+        let policy = match spec.dpu_selection_policy.as_str() {
+            "" | "SameNode" => DpuSelectionPolicy::SameNode,
+            "Any" => DpuSelectionPolicy::Any,
+            other => {
+                errors.push(RuleError::new(
+                    "spec.dpuSelectionPolicy",
+                    other,
+                    "use SameNode (a DPU of the workload's host) or Any (any DPU of the tenant)",
+                ));
+                DpuSelectionPolicy::SameNode
+            }
+        };
+        let mut terms = Vec::with_capacity(spec.workload_terms.len());
+        for (t, term) in spec.workload_terms.iter().enumerate() {
+            let mut expressions = Vec::with_capacity(term.match_expressions.len());
+            for (e, expression) in term.match_expressions.iter().enumerate() {
+                let Ok(operator) = expression.operator.parse::<Operator>() else {
+                    errors.push(RuleError::new(
+                        format!("spec.workloadTerms[{t}].matchExpressions[{e}].operator"),
+                        &expression.operator,
+                        "use one of In, NotIn, Exists, DoesNotExist, Gt, Lt",
+                    ));
+                    continue;
+                };
+                expressions.push(ExpressionSpec {
+                    key: expression.key.clone(),
+                    operator,
+                    values: expression.values.clone(),
+                });
+            }
+            terms.push(expressions);
+        }
+        let injections = spec
+            .workload_info_inject
+            .iter()
+            .map(|inject| InjectionSpec {
+                workload_key: inject.workload_key.clone(),
+                annotation: inject.as_annotation.name.clone(),
+            })
+            .collect();
+        match name {
+            Some(name) if errors.is_empty() => Ok(RuleSpec {
+                name,
+                uid: rule.metadata.uid.clone().unwrap_or_default(),
+                generation: rule.metadata.generation.unwrap_or_default(),
+                resource_kind: spec.resource_kind.clone(),
+                terms,
+                injections,
+                policy,
+                template: spec.template.clone(),
+            }),
+            _ => Err(errors),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! What a companion looks like, and what has to be done so that the one that exists becomes the one that is wanted.
+//!
+//! A companion is to its (rule, workload) what a StatefulSet's Pod is to its ordinal: one name, at most one Pod at a
+//! time. Replacing it means deleting it, waiting until it is gone, and creating it again.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::ids::{RuleName, TenantId, hex};
+use crate::index::{CompanionKey, Desired};
+use crate::keys;
+use crate::rule::{DpuSelectionPolicy, Rule};
+use crate::template;
+use crate::workload::Workload;
+
+/// Most bytes that keys and values of all annotations of an object may have together
+/// (`TotalAnnotationSizeLimitB` in apimachinery's validation).
+pub const MAX_ANNOTATIONS: usize = 256 * 1024;
+
+/// Name of the only companion of a rule for a workload, the latter given as its label value. It is a DNS label, so the
+/// Pod's hostname is its whole name.
+pub fn name(key: &CompanionKey) -> String {
+    const READABLE: usize = 46;
+    let mut hash = Sha256::new();
+    hash.update(key.rule.as_str());
+    hash.update([0]);
+    hash.update(key.workload.as_bytes());
+    let readable: String = key.rule.as_str().chars().take(READABLE).map(|c| if c == '.' { '-' } else { c }).collect();
+    format!("{}-{}", readable.trim_end_matches('-'), hex(&hash.finalize(), 16))
+}
+
+/// Hash of what of a rule decides the Pod itself; when it changes the companions are replaced. 16 hex digits.
+///
+/// Injections aren't in it: they are annotations, which change in place.
+pub fn template_hash(policy: DpuSelectionPolicy, template: &Value) -> String {
+    let mut hash = Sha256::new();
+    hash.update(policy.as_str());
+    hash.update([0]);
+    hash_canonical(template, &mut hash);
+    hex(&hash.finalize(), 16)
+}
+
+/// Feeds a value to a hash, object members in the order of their keys, so that the hash doesn't depend on the order in
+/// which somebody wrote them.
+fn hash_canonical(value: &Value, hash: &mut Sha256) {
+    match value {
+        Value::Object(map) => {
+            let mut members: Vec<_> = map.iter().collect();
+            members.sort_unstable_by_key(|(key, _)| *key);
+            hash.update(b"{");
+            for (key, value) in members {
+                hash.update(key.as_bytes());
+                hash.update([0]);
+                hash_canonical(value, hash);
+            }
+            hash.update(b"}");
+        }
+        Value::Array(list) => {
+            hash.update(b"[");
+            for value in list {
+                hash_canonical(value, hash);
+                hash.update(b",");
+            }
+            hash.update(b"]");
+        }
+        scalar => hash.update(scalar.to_string().as_bytes()),
+    }
+}
+
+/// What the manager knows of a companion that exists.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// uid of the rule that owns it.
+    pub rule_uid: String,
+    /// Annotation [`keys::TEMPLATE_HASH`].
+    pub template_hash: String,
+    /// Annotation [`keys::HOST`].
+    pub host: Option<String>,
+    /// Annotation [`keys::INJECTED`], decoded; `None` when it is missing or no list of texts.
+    pub injected: Option<Vec<String>>,
+    /// The annotations that [`Self::injected`] names, as they are.
+    pub annotations: BTreeMap<String, String>,
+    /// Bytes of keys and values of all annotations.
+    pub annotations_size: usize,
+    /// It still has the gate that the admission webhook takes off.
+    pub gated: bool,
+    /// `metadata.deletionTimestamp` is set.
+    pub terminating: bool,
+    /// `status.phase` is Failed.
+    pub failed: bool,
+    /// Its Ready condition is true.
+    pub ready: bool,
+    /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
+    pub message: String,
+}
+
+/// Why a companion is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeleteReason {
+    /// Its workload is gone, or doesn't match any more.
+    Unmatched,
+    /// It belongs to an earlier rule of the same name.
+    OtherRule,
+    /// The rule's template or placement has changed.
+    TemplateChanged,
+    /// Its workload runs on another node now.
+    Moved,
+    /// It failed for good, for example because it was evicted.
+    Failed,
+    /// The admission webhook never saw it, so it is neither placed nor isolated.
+    NotAdmitted,
+}
+
+impl DeleteReason {
+    /// The reason as a word for logs and Events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unmatched => "Unmatched",
+            Self::OtherRule => "RuleReplaced",
+            Self::TemplateChanged => "TemplateChanged",
+            Self::Moved => "WorkloadMoved",
+            Self::Failed => "CompanionFailed",
+            Self::NotAdmitted => "NotAdmitted",
+        }
+    }
+}
+
+/// The next step towards what is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Everything is as it should be, or it can't be told yet whether it is.
+    Nothing,
+    /// The Pod is on its way out: the event of its end brings the next step.
+    Wait,
+    /// Create this Pod.
+    Create(Value),
+    /// Change annotations in place, by this JSON merge patch, which carries the uid as precondition.
+    Annotate(Value),
+    /// Delete the Pod with this uid.
+    Delete {
+        /// The uid that it must have.
+        uid: String,
+        /// Why.
+        reason: DeleteReason,
+    },
+    /// It can't be made, for a reason that only the user can remove.
+    Refuse(String),
+}
+
+/// What to do about a companion.
+pub fn plan(
+    key: &CompanionKey,
+    desired: &Desired<'_>,
+    observed: Option<&Observed>,
+    tenant: &TenantId,
+    namespace: &str,
+) -> Action {
+    let delete = |o: &Observed, reason| Action::Delete { uid: o.uid.clone(), reason };
+    match (desired, observed) {
+        // A rule that is gone takes its companions along by the garbage collector. A workload that isn't known yet may
+        // well exist: its tenant has not said all.
+        (Desired::RuleUnknown | Desired::Unknown, _) | (Desired::Unwanted | Desired::Waiting, None) => Action::Nothing,
+        (_, Some(o)) if o.terminating => Action::Wait,
+        (Desired::Unwanted, Some(o)) => delete(o, DeleteReason::Unmatched),
+        (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
+        (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, tenant, namespace),
+        (Desired::Wanted { rule, workload }, Some(o)) => match replace_reason(rule, workload, o) {
+            Some(reason) => delete(o, reason),
+            None => annotate(rule, workload, o),
+        },
+    }
+}
+
+fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
+    let host = match rule.policy() {
+        DpuSelectionPolicy::SameNode => workload.node_name.as_deref(),
+        DpuSelectionPolicy::Any => None,
+    };
+    if o.rule_uid != rule.uid() {
+        Some(DeleteReason::OtherRule)
+    } else if o.template_hash != rule.template_hash() {
+        Some(DeleteReason::TemplateChanged)
+    } else if o.host.as_deref() != host {
+        Some(DeleteReason::Moved)
+    } else if o.failed {
+        Some(DeleteReason::Failed)
+    } else if o.gated {
+        Some(DeleteReason::NotAdmitted)
+    } else {
+        None
+    }
+}
+
+fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
+    let wanted = rule.injected(workload);
+    let names: Vec<&String> = wanted.keys().collect();
+    let before = o.injected.as_deref().unwrap_or_default();
+    if wanted == o.annotations && o.injected.is_some() && before.iter().eq(names.iter().copied()) {
+        return Action::Nothing;
+    }
+    let size = o.annotations_size.saturating_sub(annotations_size(&o.annotations)) + annotations_size(&wanted);
+    if size > MAX_ANNOTATIONS {
+        return Action::Refuse(too_large(size, workload));
+    }
+    let mut patch = Map::new();
+    for gone in before.iter().filter(|name| !wanted.contains_key(*name)) {
+        // The template's own annotation of that name was covered by the fact; it shows again.
+        let own = template::metadata_map(rule.template(), "annotations").find(|(name, _)| *name == gone);
+        patch.insert(gone.clone(), own.map_or(Value::Null, |(_, value)| value.clone()));
+    }
+    for (name, value) in &wanted {
+        if o.annotations.get(name) != Some(value) {
+            patch.insert(name.clone(), Value::String(value.clone()));
+        }
+    }
+    patch.insert(keys::INJECTED.to_owned(), Value::String(injected_list(&wanted)));
+    Action::Annotate(json!({"metadata": {"uid": o.uid, "annotations": patch}}))
+}
+
+/// The value of [`keys::INJECTED`]: the names as a JSON list, in their order.
+pub fn injected_list(injected: &BTreeMap<String, String>) -> String {
+    Value::Array(injected.keys().cloned().map(Value::String).collect()).to_string()
+}
+
+/// Bytes of keys and values together, as the API server counts them.
+pub fn annotations_size(annotations: &BTreeMap<String, String>) -> usize {
+    annotations.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+fn too_large(size: usize, workload: &Workload) -> String {
+    format!(
+        "annotations of the companion of {}/{} would have {size} bytes, at most {MAX_ANNOTATIONS} are allowed: \
+         inject single fields instead of the whole workload, or fewer of them",
+        workload.resource_namespace, workload.resource_name
+    )
+}
+
+fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, tenant: &TenantId, namespace: &str) -> Action {
+    let template = rule.template();
+    let mut labels: Map<String, Value> =
+        template::metadata_map(template, "labels").map(|(k, v)| (k.clone(), v.clone())).collect();
+    labels.insert(keys::TENANT.into(), tenant.as_str().into());
+    labels.insert(keys::RULE.into(), key.rule.label_value().into());
+    labels.insert(keys::WORKLOAD.into(), (*key.workload).into());
+
+    let mut annotations: BTreeMap<String, String> = template::metadata_map(template, "annotations")
+        .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
+        .collect();
+    annotations.insert(keys::RULE_UID.into(), rule.uid().to_owned());
+    annotations.insert(keys::RULE_GENERATION.into(), rule.generation().to_string());
+    annotations.insert(keys::TEMPLATE_HASH.into(), rule.template_hash().to_owned());
+    if let (DpuSelectionPolicy::SameNode, Some(host)) = (rule.policy(), &workload.node_name) {
+        annotations.insert(keys::HOST.into(), host.clone());
+    }
+    // What the object will have once the webhook has put the facts in and taken the workload out. The API server counts
+    // after admission, so the workload that travels in between does not.
+    let injected = rule.injected(workload);
+    let mut after = annotations.clone();
+    after.insert(keys::INJECTED.into(), injected_list(&injected));
+    after.extend(injected);
+    let size = annotations_size(&after);
+    if size > MAX_ANNOTATIONS {
+        return Action::Refuse(too_large(size, workload));
+    }
+    annotations.insert(keys::WORKLOAD.into(), workload.to_json().to_string());
+
+    let mut spec = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    match spec.entry("schedulingGates").or_insert(Value::Null) {
+        Value::Array(gates) => gates.push(json!({"name": keys::ADMISSION_GATE})),
+        other => *other = json!([{"name": keys::ADMISSION_GATE}]),
+    }
+    Action::Create(json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name(key),
+            "namespace": namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": format!("{}/v1alpha1", keys::WORKLOAD_GROUP),
+                "kind": "WorkloadRule",
+                "name": key.rule.as_str(),
+                "uid": rule.uid(),
+                "controller": true,
+                // The rule may go first; the garbage collector follows.
+                "blockOwnerDeletion": false,
+            }],
+        },
+        "spec": spec,
+    }))
+}
+
+/// The rule that owns a Pod made by the manager: name and uid of its controller reference.
+pub fn owner(pod: &Value) -> Option<(RuleName, &str)> {
+    let references = pod.pointer("/metadata/ownerReferences")?.as_array()?;
+    let of_rule = references.iter().find(|r| {
+        r.get("kind").and_then(Value::as_str) == Some("WorkloadRule")
+            && r.get("controller").and_then(Value::as_bool) == Some(true)
+            && r.get("apiVersion")
+                .and_then(Value::as_str)
+                .and_then(|v| v.split_once('/'))
+                .is_some_and(|(group, _)| group == keys::WORKLOAD_GROUP)
+    })?;
+    let name = RuleName::new(of_rule.get("name")?.as_str()?).ok()?;
+    Some((name, of_rule.get("uid")?.as_str()?))
+}

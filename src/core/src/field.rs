@@ -1,0 +1,162 @@
+//! Raw JSON objects, read and written with field paths: what a type would do, without losing the fields that a type
+//! doesn't know.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+/// What is wrong with one field of an object, in the way the API server says it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct FieldError {
+    /// Path of the field, `spec.affinity.nodeAffinity`.
+    pub path: String,
+    /// What it holds, what it should hold, and what to do.
+    pub message: String,
+}
+
+impl FieldError {
+    /// An error about the field at `path`.
+    pub fn new(path: impl fmt::Display, message: impl fmt::Display) -> Self {
+        Self { path: path.to_string(), message: message.to_string() }
+    }
+
+    fn wrong_type(path: &str, value: &Value, wanted: &str) -> Self {
+        Self::new(path, format_args!("must be {wanted}, is {}", kind(value)))
+    }
+}
+
+/// The JSON type of a value, with its article.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// `parent.key`, or `key` at the top.
+pub fn join(parent: &str, key: &str) -> String {
+    if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
+}
+
+/// An object at `key`, or `None` where it is absent or null.
+///
+/// # Errors
+/// When something else is there.
+pub fn object<'a>(
+    parent: &'a Map<String, Value>,
+    path: &str,
+    key: &str,
+) -> Result<Option<&'a Map<String, Value>>, FieldError> {
+    match parent.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(map)) => Ok(Some(map)),
+        Some(other) => Err(FieldError::wrong_type(&join(path, key), other, "an object")),
+    }
+}
+
+/// A list at `key`, empty where it is absent or null.
+///
+/// # Errors
+/// When something else is there.
+pub fn list<'a>(parent: &'a Map<String, Value>, path: &str, key: &str) -> Result<&'a [Value], FieldError> {
+    match parent.get(key) {
+        None | Some(Value::Null) => Ok(&[]),
+        Some(Value::Array(list)) => Ok(list),
+        Some(other) => Err(FieldError::wrong_type(&join(path, key), other, "a list")),
+    }
+}
+
+/// A text at `key`, or `None` where it is absent or null.
+///
+/// # Errors
+/// When something else is there.
+pub fn text<'a>(
+    parent: &'a Map<String, Value>,
+    path: &str,
+    key: &str,
+) -> Result<Option<&'a str>, FieldError> {
+    match parent.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(other) => Err(FieldError::wrong_type(&join(path, key), other, "a string")),
+    }
+}
+
+/// The object itself.
+///
+/// # Errors
+/// When it is something else.
+pub fn as_object<'a>(value: &'a Value, path: &str) -> Result<&'a Map<String, Value>, FieldError> {
+    value.as_object().ok_or_else(|| FieldError::wrong_type(path, value, "an object"))
+}
+
+/// The object itself, to write into.
+///
+/// # Errors
+/// When it is something else.
+pub fn as_object_mut<'a>(value: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>, FieldError> {
+    match value {
+        Value::Object(map) => Ok(map),
+        other => Err(FieldError::wrong_type(path, other, "an object")),
+    }
+}
+
+/// The object at `key`, made where it is absent or null.
+///
+/// # Errors
+/// When something else is there.
+pub fn object_mut<'a>(
+    parent: &'a mut Map<String, Value>,
+    path: &str,
+    key: &str,
+) -> Result<&'a mut Map<String, Value>, FieldError> {
+    let slot = parent.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = Value::Object(Map::new());
+    }
+    as_object_mut(slot, &join(path, key))
+}
+
+/// The list at `key`, made where it is absent or null.
+///
+/// # Errors
+/// When something else is there.
+pub fn list_mut<'a>(
+    parent: &'a mut Map<String, Value>,
+    path: &str,
+    key: &str,
+) -> Result<&'a mut Vec<Value>, FieldError> {
+    let slot = parent.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = Value::Array(Vec::new());
+    }
+    match slot {
+        Value::Array(list) => Ok(list),
+        other => Err(FieldError::wrong_type(&join(path, key), other, "a list")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn null_is_absent_and_a_wrong_type_is_an_error_with_its_path() {
+        let mut pod = json!({"spec": {"affinity": null, "tolerations": "x"}});
+        let pod = pod.as_object_mut().unwrap();
+        let spec = object_mut(pod, "", "spec").unwrap();
+        assert_eq!(object(spec, "spec", "affinity").unwrap(), None);
+        object_mut(spec, "spec", "affinity").unwrap().insert("a".into(), json!(1));
+        assert_eq!(
+            list_mut(spec, "spec", "tolerations").unwrap_err().to_string(),
+            "spec.tolerations: must be a list, is a string"
+        );
+        assert_eq!(spec["affinity"], json!({"a": 1}));
+    }
+}

@@ -1,0 +1,231 @@
+//! Identifiers as types, so that a name of one thing is never taken for the name of another.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Why a text is no identifier of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// It is empty.
+    #[error("{what} is empty")]
+    Empty {
+        /// The kind of identifier.
+        what: &'static str,
+    },
+    /// It has more characters than the kind allows.
+    #[error("{what} has {len} bytes, at most {max} are allowed")]
+    TooLong {
+        /// The kind of identifier.
+        what: &'static str,
+        /// Its length in bytes.
+        len: usize,
+        /// The longest allowed, in bytes.
+        max: usize,
+    },
+    /// It holds a character that the kind doesn't allow.
+    #[error("{what} {value:?} is malformed: {rule}")]
+    Malformed {
+        /// The kind of identifier.
+        what: &'static str,
+        /// The text, cut to 80 characters.
+        value: String,
+        /// What would be allowed.
+        rule: &'static str,
+    },
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The identifier as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = IdError;
+            fn try_from(value: String) -> Result<Self, IdError> {
+                Self::new(&value)
+            }
+        }
+    };
+}
+
+id! {
+    /// Name of a tenant: a DNS label of at most 56 characters, so that `tenant-<id>` names a namespace.
+    TenantId
+}
+id! {
+    /// Unique id of a workload within its tenant: for Kubernetes the Pod's uid. 1 to 253 printable ASCII characters.
+    WorkloadId
+}
+id! {
+    /// Name of a rule: a DNS subdomain (RFC 1123), as of any custom resource.
+    RuleName
+}
+
+impl TenantId {
+    /// Longest id, in bytes: 63 of a namespace's name less the prefix `tenant-`.
+    pub const MAX: usize = 56;
+
+    /// Checks and takes a tenant's id.
+    ///
+    /// # Errors
+    /// [`IdError`] when it is no DNS label of 1 to [`Self::MAX`] characters.
+    pub fn new(value: &str) -> Result<Self, IdError> {
+        const WHAT: &str = "tenant id";
+        bounded(WHAT, value, Self::MAX)?;
+        if !is_dns_label(value) {
+            return Err(malformed(
+                WHAT,
+                value,
+                "lower-case letters, digits and '-', beginning and ending with a letter or digit",
+            ));
+        }
+        Ok(Self(value.into()))
+    }
+}
+
+impl WorkloadId {
+    /// Longest id, in bytes.
+    pub const MAX: usize = 253;
+
+    /// Checks and takes a workload's id.
+    ///
+    /// # Errors
+    /// [`IdError`] when it is empty, longer than [`Self::MAX`], or has other than printable ASCII characters.
+    pub fn new(value: &str) -> Result<Self, IdError> {
+        const WHAT: &str = "workload id";
+        bounded(WHAT, value, Self::MAX)?;
+        if !value.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(malformed(WHAT, value, "printable ASCII characters without spaces"));
+        }
+        Ok(Self(value.into()))
+    }
+
+    /// The id as a label value: itself where that is a legal one (a Pod's uid always is), else `h-` and 32 hex digits of
+    /// its SHA-256.
+    pub fn label_value(&self) -> String {
+        let legal = self.0.len() <= 63
+            && self.0.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && self.0.ends_with(|c: char| c.is_ascii_alphanumeric())
+            && self.0.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        if legal { self.0.to_string() } else { format!("h-{}", hex(&Sha256::digest(self.0.as_bytes()), 32)) }
+    }
+}
+
+impl RuleName {
+    /// Longest name, in bytes (RFC 1123 subdomain).
+    pub const MAX: usize = 253;
+
+    /// Checks and takes a rule's name.
+    ///
+    /// # Errors
+    /// [`IdError`] when it is no DNS subdomain.
+    pub fn new(value: &str) -> Result<Self, IdError> {
+        const WHAT: &str = "rule name";
+        bounded(WHAT, value, Self::MAX)?;
+        if !value.split('.').all(is_dns_label) {
+            return Err(malformed(WHAT, value, "a DNS subdomain: lower-case letters, digits, '-' and '.'"));
+        }
+        Ok(Self(value.into()))
+    }
+
+    /// The name as a label value: itself where it is short enough, else `h-` and 32 hex digits of its SHA-256.
+    pub fn label_value(&self) -> String {
+        if self.0.len() <= 63 {
+            self.0.to_string()
+        } else {
+            format!("h-{}", hex(&Sha256::digest(self.0.as_bytes()), 32))
+        }
+    }
+}
+
+/// Whether a text is a DNS label (RFC 1123), of any length.
+pub fn is_dns_label(s: &str) -> bool {
+    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    match s.as_bytes() {
+        [] => false,
+        [one] => edge(*one),
+        [first, middle @ .., last] => {
+            edge(*first) && edge(*last) && middle.iter().all(|&b| edge(b) || b == b'-')
+        }
+    }
+}
+
+/// The first `digits` hexadecimal digits of `bytes`.
+pub fn hex(bytes: &[u8], digits: usize) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]])
+        .take(digits)
+        .map(char::from)
+        .collect()
+}
+
+fn bounded(what: &'static str, value: &str, max: usize) -> Result<(), IdError> {
+    match value.len() {
+        0 => Err(IdError::Empty { what }),
+        len if len > max => Err(IdError::TooLong { what, len, max }),
+        _ => Ok(()),
+    }
+}
+
+fn malformed(what: &'static str, value: &str, rule: &'static str) -> IdError {
+    IdError::Malformed { what, value: value.chars().take(80).collect(), rule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenant_ids() {
+        for good in ["a", "tenant1", "a-b", &"x".repeat(56)] {
+            assert!(TenantId::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a.b", "a b", "ä", &"x".repeat(57)] {
+            assert!(TenantId::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn label_values_are_legal_and_distinct() {
+        let uid = WorkloadId::new("aac076f4-a565-4ed0-aac2-3da5698f5a78").unwrap();
+        assert_eq!(uid.label_value(), uid.as_str());
+        for odd in ["-x", "a/b", "a:b", "x_", &"y".repeat(64)] {
+            let value = WorkloadId::new(odd).unwrap().label_value();
+            assert!(value.starts_with("h-") && value.len() == 34, "{value}");
+        }
+        assert_ne!(WorkloadId::new("a/b").unwrap().label_value(), WorkloadId::new("a/c").unwrap().label_value());
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        assert_eq!(WorkloadId::new("").unwrap_err().to_string(), "workload id is empty");
+        assert!(TenantId::new("A b").unwrap_err().to_string().contains("\"A b\" is malformed"));
+        assert!(serde_json::from_str::<TenantId>("\"NO\"").is_err());
+    }
+}

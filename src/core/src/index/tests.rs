@@ -1,0 +1,236 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::rule::{ExpressionSpec, Operator, RuleSpec};
+use crate::workload::Orchestrator;
+
+/// Small alphabets, so that random rules and workloads meet.
+const VALUES: [&str; 3] = ["a", "b", "5"];
+const FIELDS: [&str; 7] = [
+    ".state.extra.labels.x",
+    ".state.extra.labels.y",
+    ".state.extra.annotations.x",
+    ".metadata.resourceNamespace",
+    ".metadata.resourceName",
+    ".state.nodeName",
+    ".state.ready",
+];
+
+fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>) -> Arc<Rule> {
+    let spec = RuleSpec {
+        name: RuleName::new(name).unwrap(),
+        uid: name.into(),
+        generation: 1,
+        resource_kind: String::new(),
+        terms,
+        injections: Vec::new(),
+        policy,
+        template: json!({}),
+    };
+    Arc::new(Rule::compile(spec).unwrap())
+}
+
+fn expression(key: &str, operator: Operator, values: &[&str]) -> ExpressionSpec {
+    ExpressionSpec { key: key.into(), operator, values: values.iter().map(|v| (*v).to_owned()).collect() }
+}
+
+fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) -> Workload {
+    Workload {
+        id: WorkloadId::new(id).unwrap(),
+        orchestrator: Orchestrator::Kubernetes,
+        resource_type: "v1/Pod".into(),
+        resource_namespace: "a".into(),
+        resource_name: "b".into(),
+        node_name: node.map(str::to_owned),
+        ready: true,
+        labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+        annotations: BTreeMap::new(),
+        extra: BTreeMap::new(),
+    }
+}
+
+fn key(rule: &str, id: &str) -> CompanionKey {
+    CompanionKey {
+        rule: RuleName::new(rule).unwrap(),
+        workload: WorkloadId::new(id).unwrap().label_value().into(),
+    }
+}
+
+fn x_is_a() -> Vec<Vec<ExpressionSpec>> {
+    vec![vec![expression(FIELDS[0], Operator::In, &["a"])]]
+}
+
+#[test]
+fn a_workloads_life() {
+    let mut index = TenantIndex::default();
+    let k = key("r", "w/1");
+    assert!(matches!(index.desired(&k), Desired::RuleUnknown));
+    index.apply_rule(rule("r", DpuSelectionPolicy::SameNode, x_is_a()));
+    assert!(matches!(index.desired(&k), Desired::Unknown), "not synced: it may exist");
+    assert_eq!(index.update(workload("w/1", None, &[("x", "a")])), [k.clone()]);
+    assert!(matches!(index.desired(&k), Desired::Waiting));
+    assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "a")])), [k.clone()]);
+    assert!(matches!(index.desired(&k), Desired::Wanted { .. }));
+    assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "a")])), [], "nothing changed");
+    assert_eq!(index.matched(&k.rule), 1);
+    assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "b")])), [k.clone()]);
+    assert!(matches!(index.desired(&k), Desired::Unwanted));
+    assert_eq!(index.matched(&k.rule), 0);
+    assert_eq!(index.update(workload("w/1", Some("m"), &[("x", "b")])), [], "matched neither before nor now");
+    index.update(workload("w/1", Some("m"), &[("x", "a")]));
+    assert_eq!(index.delete(&WorkloadId::new("w/1").unwrap()), [k.clone()]);
+    assert!(matches!(index.desired(&k), Desired::Unknown), "still not synced");
+    index.sync(vec![]);
+    assert!(matches!(index.desired(&k), Desired::Unwanted));
+}
+
+#[test]
+fn a_sync_removes_what_it_does_not_name() {
+    let mut index = TenantIndex::default();
+    index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_a()));
+    index.update(workload("1", None, &[("x", "a")]));
+    index.update(workload("2", None, &[("x", "a")]));
+    index.update(workload("3", None, &[]));
+    let mut touched = index.sync(vec![workload("2", None, &[("x", "a")]), workload("4", None, &[("x", "a")])]);
+    touched.sort();
+    assert_eq!(touched, [key("r", "1"), key("r", "4")], "2 is as it was");
+    assert_eq!(index.workloads(), 2);
+    assert!(matches!(index.desired(&key("r", "4")), Desired::Wanted { .. }), "Any needs no node");
+}
+
+#[test]
+fn a_rule_touches_its_own_companions_only() {
+    let mut index = TenantIndex::default();
+    index.apply_rule(rule("other", DpuSelectionPolicy::Any, x_is_a()));
+    index.update(workload("1", None, &[("x", "a")]));
+    index.update(workload("2", None, &[("x", "b")]));
+    assert_eq!(index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_a())), [key("r", "1")]);
+    let x_is_b = vec![vec![expression(FIELDS[0], Operator::In, &["b"])]];
+    assert_eq!(
+        index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_b)),
+        [key("r", "1"), key("r", "2")],
+        "matched before, matches now"
+    );
+    assert_eq!(index.remove_rule(&RuleName::new("r").unwrap()), [key("r", "2")]);
+    assert!(matches!(index.desired(&key("r", "2")), Desired::RuleUnknown));
+    assert!(matches!(index.desired(&key("other", "1")), Desired::Wanted { .. }));
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Rule(usize, Vec<Vec<ExpressionSpec>>),
+    RemoveRule(usize),
+    Update(Workload),
+    Delete(usize),
+    Sync(Vec<Workload>),
+}
+
+fn any_expression() -> impl Strategy<Value = ExpressionSpec> {
+    use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
+    (0..FIELDS.len(), 0usize..6, proptest::collection::vec(0..VALUES.len(), 1..3)).prop_map(|(field, op, values)| {
+        let operator = [In, NotIn, Exists, DoesNotExist, Gt, Lt][op];
+        let values: Vec<&str> = match operator {
+            In | NotIn => values.into_iter().map(|v| VALUES[v]).collect(),
+            Exists | DoesNotExist => vec![],
+            Gt | Lt => vec!["3"],
+        };
+        expression(FIELDS[field], operator, &values)
+    })
+}
+
+fn any_terms() -> impl Strategy<Value = Vec<Vec<ExpressionSpec>>> {
+    proptest::collection::vec(proptest::collection::vec(any_expression(), 1..4), 1..3)
+}
+
+fn any_workload() -> impl Strategy<Value = Workload> {
+    let text = || (0..VALUES.len()).prop_map(|v| VALUES[v].to_owned());
+    let map = || proptest::collection::btree_map((0..2usize).prop_map(|k| ["x", "y"][k].to_owned()), text(), 0..3);
+    (0..4usize, text(), text(), proptest::option::of(text()), any::<bool>(), map(), map()).prop_map(
+        |(id, namespace, name, node_name, ready, labels, annotations)| Workload {
+            resource_namespace: namespace,
+            resource_name: name,
+            node_name,
+            ready,
+            labels,
+            annotations,
+            ..workload(&id.to_string(), None, &[])
+        },
+    )
+}
+
+fn any_operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        (0..4usize, any_terms()).prop_map(|(r, terms)| Operation::Rule(r, terms)),
+        (0..4usize).prop_map(Operation::RemoveRule),
+        any_workload().prop_map(Operation::Update),
+        (0..4usize).prop_map(Operation::Delete),
+        proptest::collection::vec(any_workload(), 0..4).prop_map(Operation::Sync),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, the index says what trying every rule on every workload would say, and tells of every change.
+    #[test]
+    fn the_index_is_the_naive_evaluation(operations in proptest::collection::vec(any_operation(), 1..24)) {
+        let mut index = TenantIndex::default();
+        let mut rules: BTreeMap<usize, Arc<Rule>> = BTreeMap::new();
+        let mut workloads: BTreeMap<String, Workload> = BTreeMap::new();
+        for operation in operations {
+            let before = naive(&rules, &workloads);
+            let touched = match operation {
+                Operation::Rule(r, terms) => {
+                    let rule = rule(&r.to_string(), DpuSelectionPolicy::Any, terms);
+                    rules.insert(r, rule.clone());
+                    index.apply_rule(rule)
+                }
+                Operation::RemoveRule(r) => {
+                    rules.remove(&r);
+                    index.remove_rule(&RuleName::new(&r.to_string()).unwrap())
+                }
+                Operation::Update(w) => {
+                    workloads.insert(w.id.to_string(), w.clone());
+                    index.update(w)
+                }
+                Operation::Delete(w) => {
+                    workloads.remove(&w.to_string());
+                    index.delete(&WorkloadId::new(&w.to_string()).unwrap())
+                }
+                Operation::Sync(list) => {
+                    workloads = list.iter().map(|w| (w.id.to_string(), w.clone())).collect();
+                    index.sync(list)
+                }
+            };
+            let now = naive(&rules, &workloads);
+            for r in 0..4usize {
+                for w in 0..4usize {
+                    let (r, w) = (r.to_string(), w.to_string());
+                    let key = key(&r, &w);
+                    let wanted = matches!(index.desired(&key), Desired::Wanted { .. });
+                    prop_assert_eq!(wanted, now.contains(&key), "{:?}", key);
+                    if before.contains(&key) != now.contains(&key) {
+                        prop_assert!(touched.contains(&key), "{:?} changed untold", key);
+                    }
+                }
+                let name = RuleName::new(&r.to_string()).unwrap();
+                prop_assert_eq!(index.matched(&name), now.iter().filter(|k| k.rule == name).count());
+            }
+            prop_assert_eq!(index.workloads(), workloads.len());
+        }
+        for r in rules.keys() {
+            index.remove_rule(&RuleName::new(&r.to_string()).unwrap());
+        }
+        prop_assert!(index.filed.by_field.is_empty() && index.filed.rest.is_empty(), "nothing is left filed");
+        prop_assert!(index.filed.by_entry.values().all(HashMap::is_empty));
+    }
+}
+
+fn naive(rules: &BTreeMap<usize, Arc<Rule>>, workloads: &BTreeMap<String, Workload>) -> BTreeSet<CompanionKey> {
+    let pairs = rules.iter().flat_map(|(r, rule)| workloads.iter().map(move |(w, workload)| (r, rule, w, workload)));
+    pairs
+        .filter(|(_, rule, _, workload)| rule.matches(workload))
+        .map(|(r, _, w, _)| key(&r.to_string(), w))
+        .collect()
+}

@@ -1,0 +1,74 @@
+//! Every key, label, annotation, taint and finalizer that Outrigger reads or writes, its own and foreign ones.
+
+/// The domain of Outrigger's own keys. Only its own components may set keys in it or in its subdomains.
+pub const DOMAIN: &str = "outrigger.dev";
+
+/// Label on Namespaces and companions, and key of the taint on DPU Nodes: whose it is. Value: the tenant's id.
+pub const TENANT: &str = "outrigger.dev/tenant";
+
+/// Label on DPU Nodes: whose it is. The prefix is one that a kubelet may not set on its own Node (the NodeRestriction
+/// admission plugin), so a taken-over DPU can't move itself to another tenant.
+pub const NODE_TENANT: &str = "outrigger.dev.node-restriction.kubernetes.io/tenant";
+
+/// Label on companions: name of the rule that made it.
+pub const RULE: &str = "outrigger.dev/rule";
+
+/// Label on companions: the workload it serves ([`crate::ids::WorkloadId::label_value`]). The same key as an annotation
+/// carries the workload as JSON from the manager to the webhook, which takes it out unless a rule injects under it.
+pub const WORKLOAD: &str = "outrigger.dev/workload";
+
+/// Annotation on companions: uid of the rule that made it.
+pub const RULE_UID: &str = "outrigger.dev/rule-uid";
+
+/// Annotation on companions: `metadata.generation` of the rule when the companion was made. Tells the webhook how new
+/// a rule it has to know before it may answer.
+pub const RULE_GENERATION: &str = "outrigger.dev/rule-generation";
+
+/// Annotation on companions: hash of what of the rule decides the Pod itself (template and placement). A companion whose
+/// hash is another one's is replaced.
+pub const TEMPLATE_HASH: &str = "outrigger.dev/template-hash";
+
+/// Annotation on companions made with `SameNode`: the tenant Node that the workload runs on.
+pub const HOST: &str = "outrigger.dev/host";
+
+/// Annotation on companions: JSON list of the annotations that the rule injected, so that one which the rule no longer
+/// asks for can be taken away again.
+pub const INJECTED: &str = "outrigger.dev/injected";
+
+/// Scheduling gate that the manager puts on a companion and the webhook takes off. A cluster whose webhook is not
+/// registered therefore never runs a companion that was not placed and isolated.
+pub const ADMISSION_GATE: &str = "outrigger.dev/admission";
+
+/// Label on DPU Nodes that names the host the DPU sits in, set by NVIDIA's DOCA Platform Framework. The default of a
+/// setting.
+pub const DPU_HOST: &str = "provisioning.dpu.nvidia.com/host";
+
+/// API group of WorkloadRule and AdminWorkloadRule.
+pub const WORKLOAD_GROUP: &str = "workload.universe.nvidia.com";
+
+/// Field manager of the manager's writes.
+pub const MANAGER: &str = "outrigger-manager";
+
+/// Whether a label or annotation key belongs to Outrigger: its domain, or a subdomain of it (also the one that sits
+/// under `node-restriction.kubernetes.io`).
+pub fn is_own(key: &str) -> bool {
+    let Some((prefix, _)) = key.split_once('/') else { return false };
+    prefix == DOMAIN
+        || prefix.strip_suffix(DOMAIN).is_some_and(|rest| rest.ends_with('.'))
+        || prefix == "outrigger.dev.node-restriction.kubernetes.io"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_keys() {
+        for key in [TENANT, NODE_TENANT, RULE, ADMISSION_GATE, "x.outrigger.dev/y"] {
+            assert!(is_own(key), "{key}");
+        }
+        for key in [DPU_HOST, "app", "notoutrigger.dev/x", "outrigger.dev", "outrigger.dev.example.com/x"] {
+            assert!(!is_own(key), "{key}");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The pure domain of Outrigger.
+//!
+//! **In**: workloads and rules that `outrigger-api` has made out of wire messages and custom resources, and Pods as raw
+//! JSON. **Out**: which workload matches which rule ([`index`]), what its companion looks like ([`companion`]), and how
+//! a Pod is changed at admission ([`mutate`]). **Callers**: the manager, the webhook, and the offline commands, so that
+//! all three decide alike.
+//!
+//! Nothing in here does I/O, reads a clock, or knows a Kubernetes client: the crate's dependencies keep it so. Every
+//! function is synchronous and deterministic.
+
+pub mod companion;
+pub mod field;
+pub mod ids;
+pub mod index;
+pub mod keys;
+pub mod mutate;
+pub mod path;
+pub mod rule;
+pub mod selector;
+pub mod template;
+pub mod workload;

@@ -1,0 +1,78 @@
+//! Makes a companion out of the Pod that the manager created from a template: places it, gives it the facts that its
+//! rule asks for, and takes off the gate that kept it from being scheduled until then.
+
+use serde_json::{Map, Value};
+
+use super::{Facts, Report};
+use crate::companion::injected_list;
+use crate::field::{self, FieldError};
+use crate::keys;
+use crate::rule::DpuSelectionPolicy;
+use crate::selector::{self, Requirement};
+use crate::workload::Workload;
+
+/// Applies the rule's dpuSelectionPolicy and injections.
+///
+/// The workload travels in an annotation that this step takes out again, so when another webhook causes a second round
+/// the facts are in place and stay; the placement, which that webhook may have changed, is merged in anew.
+///
+/// # Errors
+/// A [`FieldError`] where the Pod isn't of the API's shape, or lacks what the manager always puts in.
+pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), FieldError> {
+    let Some(rule) = facts.rule else { return Ok(()) };
+    let object = field::as_object_mut(pod, "")?;
+    let metadata = field::object_mut(object, "", "metadata")?;
+    let annotations = field::object_mut(metadata, "metadata", "annotations")?;
+
+    if let Some(transport) = annotations.remove(keys::WORKLOAD) {
+        let already_done = annotations.contains_key(keys::INJECTED);
+        if already_done {
+            // A rule may inject the whole workload under the very key it travels in. Then this is the result of an
+            // earlier round and no cargo.
+            annotations.insert(keys::WORKLOAD.to_owned(), transport);
+        } else {
+            inject(annotations, &transport, rule)?;
+        }
+    }
+    if rule.policy() == DpuSelectionPolicy::SameNode {
+        let host = field::text(annotations, "metadata.annotations", keys::HOST)?.map(str::to_owned);
+        let host = host.filter(|h| !h.is_empty()).ok_or_else(|| {
+            FieldError::new(
+                format_args!("metadata.annotations[{}]", keys::HOST),
+                "is missing: a companion with dpuSelectionPolicy SameNode needs its workload's node",
+            )
+        })?;
+        selector::require(pod, &[Requirement::is(facts.host_label, &host)])?;
+    }
+    remove_gate(pod)
+}
+
+fn inject(
+    annotations: &mut Map<String, Value>,
+    transport: &Value,
+    rule: &crate::rule::Rule,
+) -> Result<(), FieldError> {
+    let path = || format!("metadata.annotations[{}]", keys::WORKLOAD);
+    let text = transport.as_str().ok_or_else(|| FieldError::new(path(), "must be a string"))?;
+    let workload: Workload = serde_json::from_str(text)
+        .map_err(|e| FieldError::new(path(), format_args!("is no workload as JSON: {e}")))?;
+    let injected = rule.injected(&workload);
+    annotations.insert(keys::INJECTED.to_owned(), injected_list(&injected).into());
+    annotations.extend(injected.into_iter().map(|(name, value)| (name, value.into())));
+    Ok(())
+}
+
+fn remove_gate(pod: &mut Value) -> Result<(), FieldError> {
+    let spec = field::object_mut(field::as_object_mut(pod, "")?, "", "spec")?;
+    let gates = field::list(spec, "spec", "schedulingGates")?;
+    let is_ours = |gate: &Value| gate.get("name").and_then(Value::as_str) == Some(keys::ADMISSION_GATE);
+    if !gates.iter().any(is_ours) {
+        return Ok(());
+    }
+    let gates = field::list_mut(spec, "spec", "schedulingGates")?;
+    gates.retain(|gate| !is_ours(gate));
+    if gates.is_empty() {
+        spec.remove("schedulingGates");
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! How a Pod is changed at admission: steps in a fixed order, each of which changes raw JSON in place, adds only what
+//! Outrigger owns, and finds nothing left to do when it runs again.
+
+pub mod companion;
+pub mod isolation;
+
+use serde_json::Value;
+
+use crate::field::FieldError;
+use crate::ids::TenantId;
+use crate::keys;
+use crate::rule::Rule;
+use crate::selector;
+
+/// What is known about a Pod besides the Pod itself, all of it from watch caches and the verified request.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The tenant of the Pod's namespace, from the namespace's own label; never from the Pod.
+    pub tenant: Option<&'a TenantId>,
+    /// The rule that the Pod is a companion of. Set only when the request comes from the manager.
+    pub rule: Option<&'a Rule>,
+    /// Node label that names the host of a DPU.
+    pub host_label: &'a str,
+}
+
+/// What the steps have to say besides the change itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Admission warnings for whoever made the request. At most 120 characters each are shown whole.
+    pub warnings: Vec<String>,
+}
+
+/// One step: its name, as metrics and logs call it, and its function.
+pub type Step = (&'static str, fn(&mut Value, &Facts<'_>, &mut Report) -> Result<(), FieldError>);
+
+/// The steps in their order.
+pub const STEPS: &[Step] = &[("companion", companion::apply), ("isolation", isolation::apply)];
+
+/// Runs all steps on a Pod.
+///
+/// # Errors
+/// The first field that makes it impossible to place the Pod safely; the request has to be denied then. What `pod` holds
+/// after an error is of no use.
+pub fn mutate(pod: &mut Value, facts: &Facts<'_>) -> Result<Report, FieldError> {
+    let mut report = Report::default();
+    for (_, step) in STEPS {
+        step(pod, facts, &mut report)?;
+    }
+    if let Some(both) = selector::contradiction(pod) {
+        report.warnings.push(format!("no node can match this Pod: {both}"));
+    }
+    Ok(report)
+}
+
+/// Refuses a Pod whose labels, annotations or scheduling gates are under Outrigger's domain. For requests that don't
+/// come from the manager: such keys are facts that others rely on.
+///
+/// # Errors
+/// The first such key.
+pub fn refuse_own_keys(pod: &Value) -> Result<(), FieldError> {
+    for map in ["labels", "annotations"] {
+        let found = pod.get("metadata").and_then(|m| m.get(map)).and_then(Value::as_object);
+        if let Some(key) = found.and_then(|map| map.keys().find(|key| keys::is_own(key))) {
+            return Err(FieldError::new(
+                format_args!("metadata.{map}[{key}]"),
+                format_args!("only Outrigger itself may set keys under {}; remove it", keys::DOMAIN),
+            ));
+        }
+    }
+    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
+    for (i, gate) in gates.into_iter().flatten().enumerate() {
+        if gate.get("name").and_then(Value::as_str).is_some_and(keys::is_own) {
+            return Err(FieldError::new(
+                format_args!("spec.schedulingGates[{i}].name"),
+                format_args!("only Outrigger itself may set gates under {}; remove it", keys::DOMAIN),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,186 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::workload::tests::nginx;
+
+fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
+    RuleSpec {
+        name: RuleName::new("rule1").unwrap(),
+        uid: "u".into(),
+        generation: 1,
+        resource_kind: POD.into(),
+        terms,
+        injections: Vec::new(),
+        policy: DpuSelectionPolicy::SameNode,
+        template: json!({}),
+    }
+}
+
+fn e(key: &str, operator: Operator, values: &[&str]) -> ExpressionSpec {
+    ExpressionSpec { key: key.into(), operator, values: values.iter().map(|v| (*v).to_owned()).collect() }
+}
+
+fn matches(expression: ExpressionSpec) -> bool {
+    let mut workload = nginx();
+    workload.annotations.insert("n".into(), "-7".into());
+    workload.annotations.insert("big".into(), "9223372036854775808".into());
+    Rule::compile(spec(vec![vec![expression]])).unwrap().matches(&workload)
+}
+
+fn errors(spec: RuleSpec) -> Vec<String> {
+    Rule::compile(spec).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn operators() {
+    use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
+    const APP: &str = ".state.extra.labels.k8s-app";
+    const NONE: &str = ".state.extra.labels.none";
+    const N: &str = ".state.extra.annotations.n";
+    for (key, operator, values, expected) in [
+        (APP, In, &["nginx"][..], true),
+        (APP, In, &["a", "nginx", "b"], true),
+        (APP, In, &["ngin"], false),
+        (NONE, In, &["nginx"], false),
+        (NONE, In, &[""], false),
+        (APP, NotIn, &["nginx"], false),
+        (APP, NotIn, &["other"], true),
+        (NONE, NotIn, &["nginx"], true),
+        (APP, Exists, &[], true),
+        (APP, Exists, &["ignored"], true),
+        (NONE, Exists, &[], false),
+        (APP, DoesNotExist, &[], false),
+        (NONE, DoesNotExist, &["ignored"], true),
+        (".state", Exists, &[], true),
+        ("@", Exists, &[], true),
+        (".state.extra.other", Exists, &[], false),
+        (".state.ready", In, &["true"], true),
+        (".state.ready", In, &["True"], false),
+        (".state.ready", NotIn, &["false"], true),
+        (".metadata.orchestrator", In, &["kubernetes"], true),
+        (N, Gt, &["-8"], true),
+        (N, Gt, &["-7"], false),
+        (N, Lt, &["-6"], true),
+        (N, Lt, &["-7"], false),
+        (NONE, Gt, &["0"], false),
+        (NONE, Lt, &["0"], false),
+        (APP, Gt, &["0"], false),
+        (APP, Lt, &["0"], false),
+        (".state.extra.annotations.big", Gt, &["1"], false),
+    ] {
+        assert_eq!(matches(e(key, operator, values)), expected, "{key} {operator:?} {values:?}");
+    }
+}
+
+#[test]
+fn terms_are_ored_and_expressions_anded() {
+    let yes = || e(".state.nodeName", Operator::Exists, &[]);
+    let no = || e(".state.nodeName", Operator::DoesNotExist, &[]);
+    let rule = |terms| Rule::compile(spec(terms)).unwrap().matches(&nginx());
+    assert!(rule(vec![vec![yes(), yes()]]));
+    assert!(!rule(vec![vec![yes(), no()]]));
+    assert!(rule(vec![vec![no()], vec![yes()]]));
+    assert!(!rule(vec![vec![no()], vec![no(), yes()]]));
+}
+
+#[test]
+fn a_rule_is_about_one_kind() {
+    let rule = Rule::compile(spec(vec![vec![e("@", Operator::Exists, &[])]])).unwrap();
+    let vm = Workload { resource_type: "v1/VM".into(), ..nginx() };
+    assert!(rule.matches(&nginx()) && !rule.matches(&vm));
+}
+
+#[test]
+fn the_documented_rule() {
+    let mut rule = spec(vec![vec![
+        e(".state.nodeName", Operator::In, &["cloud-dev-12", "cloud-dev-13"]),
+        e(".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']", Operator::Exists, &[]),
+        e(".state.extra.labels.k8s-app", Operator::NotIn, &["nginx"]),
+        e(".metadata.resourceNamespace", Operator::In, &["default"]),
+    ]]);
+    let injection = |key: &str, name: &str| InjectionSpec { workload_key: key.into(), annotation: name.into() };
+    rule.injections = vec![
+        injection(".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']", "secondary-network-status"),
+        injection(".state.nodeName", "tenant-node-name"),
+        injection("", "entire-workload"),
+        injection(".state.extra.labels.absent", "absent"),
+    ];
+    let rule = Rule::compile(rule).unwrap();
+    assert!(!rule.matches(&nginx()));
+    let mut workload = nginx();
+    workload.labels.insert("k8s-app".into(), "other".into());
+    assert!(rule.matches(&workload));
+    let injected = rule.injected(&workload);
+    assert_eq!(injected.keys().collect::<Vec<_>>(), ["entire-workload", "secondary-network-status", "tenant-node-name"]);
+    assert_eq!(injected["tenant-node-name"], "cloud-dev-12");
+    let whole: Workload = serde_json::from_str(&injected["entire-workload"]).unwrap();
+    assert_eq!(whole, workload);
+}
+
+#[test]
+fn everything_wrong_is_said_with_its_path() {
+    let mut rule = spec(vec![
+        vec![],
+        vec![
+            e(".state.nope", Operator::Exists, &[]),
+            e(".state", Operator::In, &["x"]),
+            e(".state.nodeName", Operator::In, &[]),
+            e(".state.nodeName", Operator::Exists, &["a", "b"]),
+            e(".state.nodeName", Operator::Gt, &["1.5"]),
+            e(".state.nodeName", Operator::Lt, &["1", "2"]),
+        ],
+    ]);
+    rule.resource_kind = "v1/VM".into();
+    for (key, name) in [(".x", "a"), ("", "a"), ("", "a"), ("", ""), ("", "-a"), ("", "A_b/c"), ("", keys::TENANT)] {
+        rule.injections.push(InjectionSpec { workload_key: key.into(), annotation: name.into() });
+    }
+    let got = errors(rule);
+    let expected = [
+        "spec.resourceKind: \"v1/VM\": is not supported; use v1/Pod",
+        "spec.workloadTerms[0].matchExpressions: is empty",
+        "spec.workloadTerms[1].matchExpressions[0].key: \".state.nope\": at character 8: there is no \"nope\"",
+        "spec.workloadTerms[1].matchExpressions[1].key: \".state\": is an object",
+        "spec.workloadTerms[1].matchExpressions[2].values: In needs at least one value",
+        "spec.workloadTerms[1].matchExpressions[3].values: Exists takes no values",
+        "spec.workloadTerms[1].matchExpressions[4].values[0]: \"1.5\": Gt needs an integer",
+        "spec.workloadTerms[1].matchExpressions[5].values: Lt takes exactly one value",
+        "spec.workloadInfoInject[0].workloadKey: \".x\": at character 2",
+        "spec.workloadInfoInject[2].asAnnotation.name: \"a\": is written by an earlier entry",
+        "spec.workloadInfoInject[3].asAnnotation.name: must be 1 to 63",
+        "spec.workloadInfoInject[4].asAnnotation.name: \"-a\": must be 1 to 63",
+        "spec.workloadInfoInject[5].asAnnotation.name: \"A_b/c\": the part before '/'",
+        "spec.workloadInfoInject[6].asAnnotation.name: \"outrigger.dev/tenant\": keys under outrigger.dev",
+    ];
+    assert_eq!(got.len(), expected.len(), "{got:#?}");
+    for (got, expected) in got.iter().zip(expected) {
+        assert!(got.starts_with(expected), "{got}\n{expected}");
+    }
+    assert!(errors(spec(vec![]))[0].starts_with("spec.workloadTerms: is empty"));
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let x = || e("@", Operator::Exists, &[]);
+    assert!(errors(spec(vec![vec![x()]; MAX_TERMS + 1]))[0].contains("65 entries, at most 64"));
+    assert!(errors(spec(vec![vec![x(); MAX_EXPRESSIONS + 1]]))[0].contains("matchExpressions: has 65"));
+    let many = ExpressionSpec {
+        key: ".metadata.id".into(),
+        operator: Operator::In,
+        values: vec!["v".into(); MAX_VALUES + 1],
+    };
+    assert!(errors(spec(vec![vec![many]]))[0].contains("values: has 1025"));
+}
+
+proptest! {
+    #[test]
+    fn no_rule_panics(key in ".{0,20}", values in proptest::collection::vec(".{0,8}", 0..3), op in 0usize..6, name in ".{0,20}") {
+        use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
+        let operator = [In, NotIn, Exists, DoesNotExist, Gt, Lt][op];
+        let mut rule = spec(vec![vec![ExpressionSpec { key, operator, values }]]);
+        rule.injections.push(InjectionSpec { workload_key: String::new(), annotation: name });
+        if let Ok(rule) = Rule::compile(rule) {
+            let _ = rule.matches(&nginx());
+        }
+    }
+}

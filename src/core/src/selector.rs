@@ -1,0 +1,312 @@
+//! The algebra of required node affinity, on raw JSON.
+//!
+//! A node selector is a list of terms that are ORed; a term is a list of expressions that are ANDed. A requirement that
+//! has to hold therefore goes into *every* term: beside them it would only be one more way to match. A term without
+//! expressions matches no node (`v1.NodeSelectorTerm`), so adding a requirement to it would make it match some: such
+//! terms are dropped, unless there is no other.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::field::{self, FieldError};
+
+const AFFINITY: &str = "spec.affinity";
+const NODE_AFFINITY: &str = "spec.affinity.nodeAffinity";
+const REQUIRED: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
+const TERMS: &str =
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+
+/// That a node's label has one of some values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    key: String,
+    values: Vec<String>,
+}
+
+impl Requirement {
+    /// `key In [value]`.
+    pub fn is(key: &str, value: &str) -> Self {
+        Self { key: key.to_owned(), values: vec![value.to_owned()] }
+    }
+
+    /// The label's key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    fn to_json(&self) -> Value {
+        json!({"key": self.key, "operator": "In", "values": self.values})
+    }
+
+    /// Whether an expression says just this.
+    fn is_said_by(&self, expression: &Value) -> bool {
+        expression.get("key").and_then(Value::as_str) == Some(&self.key)
+            && expression.get("operator").and_then(Value::as_str) == Some("In")
+            && expression.get("values").and_then(Value::as_array).is_some_and(|values| {
+                !values.is_empty() && values.iter().all(|v| v.as_str() == self.values.first().map(String::as_str))
+            })
+    }
+}
+
+/// ANDs requirements into the required node affinity of a Pod: into every term, or into a first term where there is none.
+/// A list of terms that is there but empty counts as absent. The API server would refuse it, and nothing that an empty
+/// list could mean is wider than the one term that takes its place.
+///
+/// Nothing is written where every term has the requirements already, so applying it twice is applying it once.
+///
+/// # Errors
+/// A [`FieldError`] where the Pod has something other than objects and lists on the way.
+pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), FieldError> {
+    if requirements.is_empty() {
+        return Ok(());
+    }
+    let pod = field::as_object_mut(pod, "")?;
+    let spec = field::object_mut(pod, "", "spec")?;
+    let affinity = field::object_mut(spec, "spec", "affinity")?;
+    let node = field::object_mut(affinity, AFFINITY, "nodeAffinity")?;
+    let required = field::object_mut(node, NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")?;
+    let terms = field::list_mut(required, REQUIRED, "nodeSelectorTerms")?;
+    if terms.is_empty() {
+        let all: Vec<Value> = requirements.iter().map(Requirement::to_json).collect();
+        terms.push(json!({"matchExpressions": all}));
+        return Ok(());
+    }
+    let mut matches_nothing = Vec::with_capacity(terms.len());
+    for (i, term) in terms.iter().enumerate() {
+        matches_nothing.push(is_empty_term(term, i)?);
+    }
+    if matches_nothing.iter().all(|&nothing| nothing) {
+        terms.truncate(1);
+        return Ok(());
+    }
+    let mut nothing = matches_nothing.into_iter();
+    terms.retain(|_| !nothing.next().unwrap_or(false));
+    for (i, term) in terms.iter_mut().enumerate() {
+        let path = format!("{TERMS}[{i}]");
+        let expressions = field::list_mut(field::as_object_mut(term, &path)?, &path, "matchExpressions")?;
+        for requirement in requirements {
+            if !expressions.iter().any(|e| requirement.is_said_by(e)) {
+                expressions.push(requirement.to_json());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
+    if term.is_null() {
+        return Ok(true);
+    }
+    let path = format!("{TERMS}[{i}]");
+    let term = field::as_object(term, &path)?;
+    Ok(field::list(term, &path, "matchExpressions")?.is_empty()
+        && field::list(term, &path, "matchFields")?.is_empty())
+}
+
+/// Why no node at all can match a Pod's nodeSelector and required node affinity: both sides of the first contradiction,
+/// when every term has one. `None` when some node could match.
+///
+/// This looks at what the expressions say about one label each, so it never cries wolf; it may miss contradictions that
+/// only integers have (Gt, Lt).
+pub fn contradiction(pod: &Value) -> Option<String> {
+    let spec = pod.get("spec")?;
+    let terms = spec
+        .pointer("/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let empty = Map::new();
+    let node_selector = spec.get("nodeSelector").and_then(Value::as_object).unwrap_or(&empty);
+    let mut first = None;
+    for term in terms {
+        let found = term_contradiction(node_selector, term)?;
+        first.get_or_insert(found);
+    }
+    first
+}
+
+/// What a selector says about one label.
+struct Says<'a> {
+    key: &'a str,
+    operator: &'a str,
+    values: BTreeSet<&'a str>,
+}
+
+impl Says<'_> {
+    fn excludes(&self, other: &Self) -> bool {
+        if self.key != other.key {
+            return false;
+        }
+        match (self.operator, other.operator) {
+            ("In", "In") => self.values.is_disjoint(&other.values),
+            ("In", "NotIn") => self.values.is_subset(&other.values),
+            ("NotIn", "In") => other.values.is_subset(&self.values),
+            ("DoesNotExist", "In" | "Exists" | "Gt" | "Lt")
+            | ("In" | "Exists" | "Gt" | "Lt", "DoesNotExist") => true,
+            _ => false,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let values: Vec<&str> = self.values.iter().copied().collect();
+        match self.operator {
+            "Exists" | "DoesNotExist" => format!("{} {}", self.key, self.operator),
+            _ => format!("{} {} [{}]", self.key, self.operator, values.join(", ")),
+        }
+    }
+}
+
+fn term_contradiction(node_selector: &Map<String, Value>, term: &Value) -> Option<String> {
+    let from_map = node_selector.iter().filter_map(|(key, value)| {
+        Some(Says { key, operator: "In", values: BTreeSet::from([value.as_str()?]) })
+    });
+    let expressions = term.get("matchExpressions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let from_term = expressions.iter().filter_map(|e| {
+        Some(Says {
+            key: e.get("key")?.as_str()?,
+            operator: e.get("operator")?.as_str()?,
+            values: e.get("values").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect(),
+        })
+    });
+    let all: Vec<Says<'_>> = from_map.chain(from_term).collect();
+    for (i, a) in all.iter().enumerate() {
+        if let Some(b) = all[..i].iter().find(|b| a.excludes(b)) {
+            return Some(format!("{} and {}", b.describe(), a.describe()));
+        }
+    }
+    if expressions.is_empty()
+        && term.get("matchFields").and_then(Value::as_array).is_none_or(Vec::is_empty)
+    {
+        return Some("a node selector term without expressions, which matches no node".to_owned());
+    }
+    None
+}
+
+/// Adds the toleration of a taint with exactly this key, value and effect, unless it is there already.
+///
+/// # Errors
+/// A [`FieldError`] where `spec` is no object or `spec.tolerations` no list.
+pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result<(), FieldError> {
+    let spec = field::object_mut(field::as_object_mut(pod, "")?, "", "spec")?;
+    let tolerations = field::list_mut(spec, "spec", "tolerations")?;
+    let is_it = |t: &Value| {
+        let get = |field: &str| t.get(field).and_then(Value::as_str).unwrap_or_default();
+        get("key") == key
+            && get("value") == value
+            && get("effect") == effect
+            && matches!(get("operator"), "" | "Equal")
+            && t.get("tolerationSeconds").is_none_or(Value::is_null)
+    };
+    if !tolerations.iter().any(is_it) {
+        tolerations.push(json!({"key": key, "operator": "Equal", "value": value, "effect": effect}));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms(pod: &Value) -> &Value {
+        pod.pointer("/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
+            .unwrap()
+    }
+
+    fn pod(terms: Value) -> Value {
+        json!({"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": terms}}}}})
+    }
+
+    fn required(mut pod: Value) -> Value {
+        require(&mut pod, &[Requirement::is("t", "1")]).unwrap();
+        let once = pod.clone();
+        require(&mut pod, &[Requirement::is("t", "1")]).unwrap();
+        assert_eq!(pod, once, "applied twice");
+        terms(&pod).clone()
+    }
+
+    #[test]
+    fn absent_null_and_empty_get_one_term() {
+        let one = json!([{"matchExpressions": [{"key": "t", "operator": "In", "values": ["1"]}]}]);
+        assert_eq!(required(json!({"spec": {}})), one);
+        assert_eq!(required(json!({"spec": {"affinity": null}})), one);
+        assert_eq!(required(json!({"spec": {"affinity": {"podAffinity": {}}}})), one);
+        assert_eq!(required(pod(json!(null))), one);
+        assert_eq!(required(pod(json!([]))), one);
+    }
+
+    #[test]
+    fn every_term_gets_it_and_keeps_its_own() {
+        let got = required(pod(json!([
+            {"matchExpressions": [{"key": "a", "operator": "Exists"}], "x": 1},
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]},
+            {"matchExpressions": [{"key": "t", "operator": "In", "values": ["1"]}]},
+        ])));
+        let t = json!({"key": "t", "operator": "In", "values": ["1"]});
+        assert_eq!(
+            got,
+            json!([
+                {"matchExpressions": [{"key": "a", "operator": "Exists"}, t], "x": 1},
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}], "matchExpressions": [t]},
+                {"matchExpressions": [t]},
+            ])
+        );
+    }
+
+    #[test]
+    fn a_term_that_matches_nothing_never_starts_to_match() {
+        let t = json!({"matchExpressions": [{"key": "t", "operator": "In", "values": ["1"]}]});
+        let a = json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]});
+        let got = required(pod(json!([{}, a, {"matchExpressions": []}, null])));
+        assert_eq!(got.as_array().unwrap().len(), 1);
+        assert_eq!(got[0]["matchExpressions"][1], t["matchExpressions"][0]);
+        assert_eq!(required(pod(json!([{}, {}]))), json!([{}]));
+    }
+
+    #[test]
+    fn wrong_types_are_errors_with_their_path() {
+        for (bad, path) in [
+            (json!({"spec": []}), "spec:"),
+            (json!({"spec": {"affinity": 1}}), "spec.affinity:"),
+            (pod(json!({})), "nodeSelectorTerms: must be a list"),
+            (pod(json!([1])), "nodeSelectorTerms[0]: must be an object, is a number"),
+            (pod(json!([{"matchExpressions": {}}])), "nodeSelectorTerms[0].matchExpressions: must be a list"),
+            (json!([]), ": must be an object, is a list"),
+        ] {
+            let mut bad = bad;
+            let error = require(&mut bad, &[Requirement::is("t", "1")]).unwrap_err().to_string();
+            assert!(error.contains(path), "{error}");
+        }
+    }
+
+    #[test]
+    fn contradictions_name_both_sides() {
+        let found = |terms: Value, selector: Value| {
+            let mut p = pod(terms);
+            p["spec"]["nodeSelector"] = selector;
+            contradiction(&p)
+        };
+        let a_in = |v: &[&str]| json!({"matchExpressions": [{"key": "a", "operator": "In", "values": v}]});
+        assert_eq!(found(json!([a_in(&["1"])]), json!({"a": "1"})), None);
+        assert_eq!(
+            found(json!([a_in(&["2", "3"])]), json!({"a": "1"})).as_deref(),
+            Some("a In [1] and a In [2, 3]")
+        );
+        assert_eq!(found(json!([a_in(&["2"]), a_in(&["1"])]), json!({"a": "1"})), None, "one term is left");
+        assert!(found(json!([{}]), json!({})).is_some());
+        let not = json!([{"matchExpressions": [
+            {"key": "a", "operator": "NotIn", "values": ["1", "2"]}, {"key": "a", "operator": "In", "values": ["1"]}]}]);
+        assert!(found(not, json!({})).is_some());
+        assert_eq!(contradiction(&json!({"spec": {}})), None);
+    }
+
+    #[test]
+    fn tolerations_are_not_doubled() {
+        let mut pod = json!({"spec": {"tolerations": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}});
+        let before = pod.clone();
+        tolerate(&mut pod, "k", "v", "NoSchedule").unwrap();
+        assert_eq!(pod, before);
+        tolerate(&mut pod, "k", "w", "NoSchedule").unwrap();
+        assert_eq!(pod["spec"]["tolerations"].as_array().unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,143 @@
+//! A rule's template: what it may hold, and what of it becomes the companion.
+
+use serde_json::{Map, Value};
+
+use crate::field::{self, FieldError};
+use crate::keys;
+
+/// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
+pub const MAX_BYTES: usize = 512 * 1024;
+
+/// Everything that is wrong with a template, with paths that begin at `template`.
+///
+/// The rest is the API server's to check: it knows the Pod's fields better, and its refusal is told in the rule's status.
+pub fn check(template: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let root = "template";
+    let Some(object) = template.as_object() else {
+        return vec![FieldError::new(root, "must be an object: a v1/Pod with metadata and spec")];
+    };
+    let size = template.to_string().len();
+    if size > MAX_BYTES {
+        errors.push(FieldError::new(root, format_args!("has {size} bytes of JSON, at most {MAX_BYTES} are allowed")));
+    }
+    expect_text(object, "apiVersion", "v1", &mut errors);
+    expect_text(object, "kind", "Pod", &mut errors);
+    match field::object(object, root, "metadata") {
+        Err(e) => errors.push(e),
+        Ok(None) => {}
+        Ok(Some(metadata)) => check_metadata(metadata, &mut errors),
+    }
+    match field::object(object, root, "spec") {
+        Err(e) => errors.push(e),
+        Ok(None) => errors.push(FieldError::new("template.spec", "is missing: the companion needs containers")),
+        Ok(Some(spec)) => check_spec(spec, &mut errors),
+    }
+    errors
+}
+
+fn expect_text(object: &Map<String, Value>, key: &str, wanted: &str, errors: &mut Vec<FieldError>) {
+    let found = object.get(key).and_then(Value::as_str);
+    if found != Some(wanted) {
+        let is = found.map_or("is missing".to_owned(), |f| format!("is {:?}", f.chars().take(80).collect::<String>()));
+        errors.push(FieldError::new(format_args!("template.{key}"), format_args!("{is}; use {wanted:?}")));
+    }
+}
+
+fn check_metadata(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+    for key in ["labels", "annotations"] {
+        let path = format!("template.metadata.{key}");
+        match field::object(metadata, "template.metadata", key) {
+            Err(e) => errors.push(e),
+            Ok(None) => {}
+            Ok(Some(map)) => {
+                for (name, value) in map {
+                    if keys::is_own(name) {
+                        errors.push(FieldError::new(
+                            format_args!("{path}[{name}]"),
+                            format_args!("keys under {} are set by Outrigger alone; remove it", keys::DOMAIN),
+                        ));
+                    }
+                    if !value.is_string() {
+                        errors.push(FieldError::new(format_args!("{path}[{name}]"), "must be a string"));
+                    }
+                }
+            }
+        }
+    }
+    for key in ["ownerReferences", "finalizers"] {
+        if metadata.get(key).is_some_and(|v| !v.is_null() && v != &Value::Array(Vec::new())) {
+            errors.push(FieldError::new(
+                format_args!("template.metadata.{key}"),
+                "a companion belongs to its rule alone; remove it",
+            ));
+        }
+    }
+}
+
+fn check_spec(spec: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+    match field::list(spec, "template.spec", "containers") {
+        Err(e) => errors.push(e),
+        Ok([]) => errors.push(FieldError::new("template.spec.containers", "is empty: at least one is needed")),
+        Ok(_) => {}
+    }
+    if spec.get("nodeName").is_some_and(|v| !v.is_null() && v != "") {
+        errors.push(FieldError::new(
+            "template.spec.nodeName",
+            "would bypass the scheduler; use dpuSelectionPolicy, nodeSelector or node affinity",
+        ));
+    }
+}
+
+/// Labels or annotations of a template that has passed [`check`].
+pub(crate) fn metadata_map<'a>(
+    template: &'a Value,
+    key: &str,
+) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+    template.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_object).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn paths(template: &Value) -> Vec<String> {
+        check(template).into_iter().map(|e| e.path).collect()
+    }
+
+    #[test]
+    fn a_pod_is_accepted() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "x", "namespace": "y", "labels": {"a": "b"}, "annotations": null},
+            "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": ""}});
+        assert_eq!(paths(&pod), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_no_pod_is_refused_with_its_path() {
+        assert_eq!(paths(&json!("x")), ["template"]);
+        assert_eq!(
+            paths(&json!({"apiVersion": "v2", "metadata": 1})),
+            ["template.apiVersion", "template.kind", "template.metadata", "template.spec"]
+        );
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+                "labels": {"outrigger.dev/tenant": "b", "n": 1}, "annotations": [],
+                "ownerReferences": [{}], "finalizers": ["x"]},
+            "spec": {"containers": [], "nodeName": "dpu"}});
+        assert_eq!(
+            paths(&pod),
+            [
+                "template.metadata.labels[n]",
+                "template.metadata.labels[outrigger.dev/tenant]",
+                "template.metadata.annotations",
+                "template.metadata.ownerReferences",
+                "template.metadata.finalizers",
+                "template.spec.containers",
+                "template.spec.nodeName",
+            ]
+        );
+        let big = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"x": "y".repeat(MAX_BYTES)}]}});
+        assert_eq!(paths(&big), ["template"]);
+    }
+}

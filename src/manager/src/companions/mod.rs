@@ -1,0 +1,10 @@
+//! The companion controller: takes a key, compares what is wanted with what there is, and makes one step.
+
+pub mod observe;
+pub mod pauses;
+pub mod store;
+
+mod reconcile;
+mod refusal;
+
+pub use reconcile::{Controller, MAX_IN_FLIGHT};

@@ -1,0 +1,76 @@
+//! What is kept of a companion Pod: little, because there is one for each match.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::keys;
+
+/// Whose companion a Pod is, and what is worth knowing of it. `None` for a Pod that is no companion.
+pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
+    let metadata = &pod.metadata;
+    let owner = metadata.owner_references.as_deref()?.iter().find(|r| is_rule(r))?;
+    let workload = metadata.labels.as_ref()?.get(keys::WORKLOAD)?;
+    let key = CompanionKey { rule: RuleName::new(&owner.name).ok()?, workload: workload.as_str().into() };
+
+    let none = BTreeMap::new();
+    let annotations = metadata.annotations.as_ref().unwrap_or(&none);
+    let injected: Option<Vec<String>> =
+        annotations.get(keys::INJECTED).and_then(|list| serde_json::from_str(list).ok());
+    let facts = injected
+        .iter()
+        .flatten()
+        .filter_map(|name| annotations.get(name).map(|value| (name.clone(), value.clone())))
+        .collect();
+    let status = pod.status.as_ref();
+    let condition = |kind: &str| {
+        status.and_then(|s| s.conditions.as_deref()).into_iter().flatten().find(|c| c.type_ == kind)
+    };
+    let ready = condition("Ready").is_some_and(|c| c.status == "True");
+    let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default();
+    Some((
+        key,
+        Observed {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            rule_uid: owner.uid.clone(),
+            template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
+            host: annotations.get(keys::HOST).cloned(),
+            annotations: facts,
+            annotations_size: annotations.iter().map(|(k, v)| k.len() + v.len()).sum(),
+            injected,
+            gated: gates.iter().any(|g| g.name == keys::ADMISSION_GATE),
+            terminating: metadata.deletion_timestamp.is_some(),
+            failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
+            message: if ready { String::new() } else { why_not_ready(pod) },
+            ready,
+        },
+    ))
+}
+
+fn is_rule(reference: &OwnerReference) -> bool {
+    reference.controller == Some(true)
+        && reference.kind == "WorkloadRule"
+        && reference.api_version.split_once('/').is_some_and(|(group, _)| group == keys::WORKLOAD_GROUP)
+}
+
+/// The most telling of what the scheduler and the kubelet say of a Pod that isn't ready.
+fn why_not_ready(pod: &Pod) -> String {
+    let Some(status) = &pod.status else { return String::new() };
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    if let Some(unscheduled) = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False") {
+        return unscheduled.message.clone().unwrap_or_default();
+    }
+    let waiting = status.container_statuses.iter().flatten().find_map(|c| {
+        let waiting = c.state.as_ref()?.waiting.as_ref()?;
+        Some(format!(
+            "container {}: {}{}",
+            c.name,
+            waiting.reason.as_deref().unwrap_or("Waiting"),
+            waiting.message.as_deref().map(|m| format!(": {m}")).unwrap_or_default()
+        ))
+    });
+    waiting.or_else(|| status.message.clone()).unwrap_or_default()
+}

@@ -1,0 +1,234 @@
+//! One step for one companion.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request};
+use kube::{Client, Resource, ResourceExt};
+use outrigger_core::companion::{self, Action, DeleteReason};
+use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::keys;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::observe::observe;
+use super::refusal::{Verdict, verdict};
+use crate::events::Events;
+use crate::metrics::{Metrics, Operation, Outcome};
+use crate::queue::Queue;
+use crate::state::{CompanionId, Inner, Refusal, RuleId, Space, Spaces};
+
+/// Writes that may wait for the API server at once. A single writer is bound by etcd's fsync; the apiserver's default
+/// limit for mutating requests is 200, of which this leaves half to everybody else.
+pub const MAX_IN_FLIGHT: usize = 100;
+
+/// How long a refused companion waits before it is tried again without a change of its rule.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// Makes companions what they should be.
+#[derive(Clone)]
+pub struct Controller {
+    /// The infrastructure cluster.
+    pub client: Client,
+    /// What is known.
+    pub spaces: Arc<Spaces>,
+    /// Companions to look at.
+    pub queue: Arc<Queue<CompanionId>>,
+    /// Rules whose status may have changed.
+    pub rules: Arc<Queue<RuleId>>,
+    /// Tells users.
+    pub events: Arc<Events>,
+    /// Counts.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Controller {
+    /// Works on the queue for ever, up to [`MAX_IN_FLIGHT`] keys at once.
+    pub async fn run(self) {
+        let slots = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+        loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
+            let id = self.queue.next().await;
+            let this = self.clone();
+            tokio::spawn(async move {
+                this.step(&id).await;
+                this.queue.done(&id);
+                drop(slot);
+            });
+        }
+    }
+
+    async fn step(&self, id: &CompanionId) {
+        let space = self.spaces.space(&id.namespace);
+        let action = self.decide(&space, &id.key);
+        let done = match action {
+            Action::Nothing | Action::Wait => {
+                self.queue.forget(id);
+                return;
+            }
+            Action::Create(pod) => self.create(&space, id, &pod).await,
+            Action::Annotate(patch) => self.annotate(&space, id, &patch).await,
+            Action::Delete { uid, reason } => self.delete(&space, id, &uid, reason).await,
+            Action::Refuse(message) => Err(Verdict::Refused(message)),
+        };
+        match done {
+            Ok(()) => {
+                space.lock().refusals.remove(&id.key);
+                self.queue.forget(id);
+            }
+            Err(Verdict::LookAgain) => self.queue.retry(id.clone()),
+            Err(Verdict::Transient(message)) => {
+                info!(companion = %companion::name(&id.key), namespace = %id.namespace, %message, "will be tried again");
+                self.queue.retry(id.clone());
+            }
+            Err(Verdict::Exists | Verdict::Refused(_)) if space.lock().tenant.is_none() => {}
+            Err(Verdict::Exists) => {
+                let name = companion::name(&id.key);
+                self.refused(&space, id, format!("a Pod {name} exists that is no companion of this rule")).await;
+            }
+            Err(Verdict::Refused(message)) => self.refused(&space, id, message).await,
+        }
+        self.rules.add_after(space.rule_id(&id.key.rule), crate::rules::SETTLE);
+    }
+
+    fn decide(&self, space: &Space, key: &CompanionKey) -> Action {
+        let inner = space.lock();
+        let Some(tenant) = &inner.tenant else { return Action::Nothing };
+        let desired = inner.index.desired(key);
+        if let Some(pause) = still_refused(&inner, key, &desired) {
+            self.queue.add_after(CompanionId { namespace: space.namespace.clone(), key: key.clone() }, pause);
+            return Action::Nothing;
+        }
+        companion::plan(key, &desired, inner.companions.get(key), tenant, &space.namespace)
+    }
+
+    async fn create(&self, space: &Space, id: &CompanionId, pod: &Value) -> Result<(), Verdict> {
+        let started = Instant::now();
+        let result = self.post(&id.namespace, pod).await;
+        self.metrics.wrote(Operation::Create, Outcome::of(&result), started.elapsed());
+        match result {
+            Ok(pod) => {
+                debug!(companion = %pod.name_any(), namespace = %id.namespace, "created");
+                self.learn(space, id, &pod);
+                Ok(())
+            }
+            Err(error) => match verdict(&error) {
+                Verdict::Exists => self.exists(space, id).await,
+                other => Err(other),
+            },
+        }
+    }
+
+    /// Creates a Pod from raw JSON, so that fields of newer APIs than ours arrive.
+    async fn post(&self, namespace: &str, pod: &Value) -> Result<Pod, kube::Error> {
+        let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
+        let params = PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
+        let request = Request::new(Pod::url_path(&(), Some(namespace)))
+            .create(&params, body)
+            .map_err(kube::Error::BuildRequest)?;
+        self.client.request::<Pod>(request).await
+    }
+
+    /// The watch is behind, or the name is taken: the one read that tells which.
+    async fn exists(&self, space: &Space, id: &CompanionId) -> Result<(), Verdict> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
+        match api.get_opt(&companion::name(&id.key)).await {
+            Err(error) => Err(Verdict::Transient(error.to_string())),
+            Ok(None) => Err(Verdict::LookAgain),
+            Ok(Some(pod)) if observe(&pod).is_some_and(|(key, _)| key == id.key) => {
+                self.learn(space, id, &pod);
+                // Whatever has to be done about it now is decided with the watch's next event, or in a moment.
+                Err(Verdict::LookAgain)
+            }
+            Ok(Some(_)) => Err(Verdict::Exists),
+        }
+    }
+
+    async fn annotate(&self, space: &Space, id: &CompanionId, patch: &Value) -> Result<(), Verdict> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
+        let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+        let started = Instant::now();
+        let result = api.patch(&companion::name(&id.key), &params, &Patch::Merge(patch)).await;
+        self.metrics.wrote(Operation::Annotate, Outcome::of(&result), started.elapsed());
+        let pod = result.map_err(|e| verdict(&e))?;
+        self.learn(space, id, &pod);
+        Ok(())
+    }
+
+    async fn delete(
+        &self,
+        space: &Space,
+        id: &CompanionId,
+        uid: &str,
+        reason: DeleteReason,
+    ) -> Result<(), Verdict> {
+        if reason == DeleteReason::NotAdmitted {
+            const MESSAGE: &str = "the admission webhook did not see the companion, so it was neither placed nor \
+                isolated and will not be started: register the MutatingWebhookConfiguration";
+            let first = !space.lock().refusals.contains_key(&id.key);
+            if first {
+                return Err(Verdict::Refused(MESSAGE.to_owned()));
+            }
+        }
+        if reason == DeleteReason::Failed {
+            let pause = space.lock().pauses.wait(&id.key, Instant::now());
+            if let Some(pause) = pause {
+                self.queue.add_after(id.clone(), pause);
+                return Ok(());
+            }
+        }
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
+        let name = companion::name(&id.key);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        let started = Instant::now();
+        let result = api.delete(&name, &params).await;
+        self.metrics.wrote(Operation::Delete, Outcome::of(&result), started.elapsed());
+        match result {
+            Ok(_) => {}
+            // Gone, or another Pod by now: the watch shows which.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(verdict(&error)),
+        }
+        info!(companion = %name, namespace = %id.namespace, reason = reason.as_str(), "deleted");
+        space.lock().companions.deleting(&id.key, uid);
+        Ok(())
+    }
+
+    fn learn(&self, space: &Space, id: &CompanionId, pod: &Pod) {
+        if let Some((key, observed)) = observe(pod).filter(|(key, _)| *key == id.key) {
+            space.lock().companions.answered(key, observed, pod.metadata.resource_version.as_deref());
+        }
+    }
+
+    async fn refused(&self, space: &Space, id: &CompanionId, message: String) {
+        let told = {
+            let mut inner = space.lock();
+            let Some(entry) = inner.rules.get(&id.key.rule) else { return };
+            let (uid, generation) = (entry.uid.clone(), entry.generation);
+            let until = Instant::now() + REFUSED_PAUSE;
+            let old = inner
+                .refusals
+                .insert(id.key.clone(), Refusal { message: message.clone(), generation, until });
+            if old.is_some_and(|o| o.message == message) { None } else { Some(uid) }
+        };
+        self.queue.add_after(id.clone(), REFUSED_PAUSE);
+        if let Some(uid) = told {
+            warn!(companion = %companion::name(&id.key), namespace = %id.namespace, rule = %id.key.rule, %message, "refused");
+            self.events.companion_refused(&space.rule_id(&id.key.rule), &uid, &message).await;
+        }
+    }
+}
+
+/// How much longer a companion that was refused has to wait, unless its rule has changed since.
+fn still_refused(inner: &Inner, key: &CompanionKey, desired: &Desired<'_>) -> Option<Duration> {
+    let Desired::Wanted { rule, .. } = desired else { return None };
+    let refusal = inner.refusals.get(key)?;
+    let left = refusal.until.checked_duration_since(Instant::now())?;
+    (refusal.generation == rule.generation() && !left.is_zero()).then_some(left)
+}

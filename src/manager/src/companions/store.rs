@@ -1,0 +1,196 @@
+//! The companions of one namespace as the watch shows them, corrected by the answers to our own writes.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+
+/// How many companions a rule has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// They exist and are not being deleted.
+    pub created: i64,
+    /// Of these, their Ready condition is true.
+    pub ready: i64,
+}
+
+/// Companions by key, counted by rule.
+#[derive(Debug, Default)]
+pub struct Store {
+    by_key: HashMap<CompanionKey, Observed>,
+    by_rule: HashMap<RuleName, BTreeSet<Arc<str>>>,
+    counts: HashMap<RuleName, Counts>,
+    /// Keys seen since the watch began a new list; `None` outside of a list.
+    listing: Option<HashSet<CompanionKey>>,
+    /// Newest resourceVersion that the watch has shown.
+    seen: u64,
+}
+
+impl Store {
+    /// The companion with this key.
+    pub fn get(&self, key: &CompanionKey) -> Option<&Observed> {
+        self.by_key.get(key)
+    }
+
+    /// The watch shows a companion.
+    pub fn applied(&mut self, key: CompanionKey, observed: Observed, resource_version: Option<&str>) {
+        self.saw(resource_version);
+        if let Some(listing) = &mut self.listing {
+            listing.insert(key.clone());
+        }
+        self.set(key, Some(observed));
+    }
+
+    /// The watch shows that a companion is gone.
+    pub fn deleted(&mut self, key: &CompanionKey, uid: &str, resource_version: Option<&str>) {
+        self.saw(resource_version);
+        // The event may be about an earlier Pod of that name.
+        if self.by_key.get(key).is_some_and(|o| o.uid == uid) {
+            self.set(key.clone(), None);
+        }
+    }
+
+    /// An answer to a write or a read of ours shows a companion. It counts only where it is newer than everything that
+    /// the watch has shown: otherwise the watch has shown it already, and may even have shown its end since.
+    pub fn answered(&mut self, key: CompanionKey, observed: Observed, resource_version: Option<&str>) {
+        if parse(resource_version) > self.seen {
+            self.set(key, Some(observed));
+        }
+    }
+
+    /// A delete of ours was accepted.
+    pub fn deleting(&mut self, key: &CompanionKey, uid: &str) {
+        if let Some(observed) = self.by_key.get(key).filter(|o| o.uid == uid) {
+            let observed = Observed { terminating: true, ready: false, ..observed.clone() };
+            self.set(key.clone(), Some(observed));
+        }
+    }
+
+    /// The watch begins a new list.
+    pub fn list_begins(&mut self) {
+        self.listing = Some(HashSet::new());
+    }
+
+    /// The list is complete: what it didn't show is gone. Returns the keys that are.
+    pub fn list_ends(&mut self) -> Vec<CompanionKey> {
+        let Some(listed) = self.listing.take() else { return Vec::new() };
+        let gone: Vec<_> = self.by_key.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+        for key in &gone {
+            self.set(key.clone(), None);
+        }
+        gone
+    }
+
+    /// How many companions a rule has.
+    pub fn counts(&self, rule: &RuleName) -> Counts {
+        self.counts.get(rule).copied().unwrap_or_default()
+    }
+
+    /// The companions of a rule.
+    pub fn of_rule<'a>(&'a self, rule: &'a RuleName) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
+        self.by_rule.get(rule).into_iter().flatten().filter_map(|workload| {
+            let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
+            let observed = self.by_key.get(&key)?;
+            Some((key, observed))
+        })
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> impl Iterator<Item = &CompanionKey> {
+        self.by_key.keys()
+    }
+
+    fn saw(&mut self, resource_version: Option<&str>) {
+        self.seen = self.seen.max(parse(resource_version));
+    }
+
+    fn set(&mut self, key: CompanionKey, new: Option<Observed>) {
+        let worth = |o: &Observed| Counts {
+            created: i64::from(!o.terminating),
+            ready: i64::from(!o.terminating && o.ready),
+        };
+        let gained = new.as_ref().map(worth).unwrap_or_default();
+        let lost = self.by_key.get(&key).map(worth).unwrap_or_default();
+        let counts = self.counts.entry(key.rule.clone()).or_default();
+        counts.created += gained.created - lost.created;
+        counts.ready += gained.ready - lost.ready;
+        let of_rule = self.by_rule.entry(key.rule.clone()).or_default();
+        match new {
+            Some(new) => {
+                of_rule.insert(key.workload.clone());
+                self.by_key.insert(key, new);
+            }
+            None => {
+                of_rule.remove(&key.workload);
+                if of_rule.is_empty() {
+                    self.by_rule.remove(&key.rule);
+                    self.counts.remove(&key.rule);
+                }
+                self.by_key.remove(&key);
+            }
+        }
+    }
+}
+
+/// resourceVersions of one kind are ordered integers (KEP-5504); one that isn't is taken for old, which is safe.
+fn parse(resource_version: Option<&str>) -> u64 {
+    resource_version.and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(rule: &str, workload: &str) -> CompanionKey {
+        CompanionKey { rule: RuleName::new(rule).unwrap(), workload: workload.into() }
+    }
+
+    fn pod(uid: &str, ready: bool) -> Observed {
+        Observed { uid: uid.into(), ready, ..Observed::default() }
+    }
+
+    #[test]
+    fn an_answer_that_the_watch_has_overtaken_does_not_count() {
+        let mut store = Store::default();
+        let k = key("r", "w");
+        store.applied(k.clone(), pod("u", false), Some("5"));
+        store.deleted(&k, "u", Some("6"));
+        store.answered(k.clone(), pod("u", false), Some("5"));
+        assert_eq!(store.get(&k), None, "no ghost");
+        store.answered(k.clone(), pod("v", false), Some("7"));
+        assert!(store.get(&k).is_some());
+        store.deleted(&k, "u", Some("8"));
+        assert_eq!(store.get(&k).unwrap().uid, "v", "the end of an earlier Pod is not this one's");
+    }
+
+    #[test]
+    fn counts_follow() {
+        let mut store = Store::default();
+        let (a, b) = (key("r", "a"), key("r", "b"));
+        store.applied(a.clone(), pod("1", true), None);
+        store.applied(b.clone(), pod("2", false), None);
+        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1 });
+        store.applied(b.clone(), pod("2", true), None);
+        store.deleting(&a, "1");
+        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1 });
+        assert_eq!(store.of_rule(&a.rule).count(), 2);
+        store.deleted(&a, "1", None);
+        store.deleted(&b, "2", None);
+        assert_eq!(store.counts(&a.rule), Counts::default());
+        assert_eq!(store.of_rule(&a.rule).count(), 0);
+    }
+
+    #[test]
+    fn a_new_list_removes_what_it_does_not_show() {
+        let mut store = Store::default();
+        let (a, b) = (key("r", "a"), key("r", "b"));
+        store.applied(a.clone(), pod("1", true), None);
+        store.applied(b.clone(), pod("2", true), None);
+        store.list_begins();
+        store.applied(b.clone(), pod("2", true), None);
+        assert_eq!(store.list_ends(), [a]);
+        assert_eq!(store.keys().collect::<Vec<_>>(), [&b]);
+    }
+}

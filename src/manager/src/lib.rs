@@ -1,0 +1,1 @@
+//! The manager: workload streams in, companion Pods out.

@@ -1,0 +1,299 @@
+//! What the manager knows, in memory and synchronously: a [`Space`] for each namespace with its tenant's workloads, its
+//! rules and their companions. Everything that happens outside comes in as a method call here and returns the keys that
+//! have to be looked at again, so all of it is testable without a cluster.
+//!
+//! Each space has its own lock, held for microseconds and never across an await: one tenant's flood is not another's
+//! pause.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::index::{CompanionKey, TenantIndex};
+use outrigger_core::rule::{Rule, RuleSpec};
+use outrigger_core::{keys, template};
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use tokio::time::Instant;
+
+use crate::companions::pauses::Pauses;
+use crate::companions::store::Store;
+
+/// A namespace of the infrastructure cluster, by name.
+pub type Namespace = Arc<str>;
+
+/// A companion, cluster-wide.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CompanionId {
+    /// The namespace of the companion and its rule.
+    pub namespace: Namespace,
+    /// The companion within it.
+    pub key: CompanionKey,
+}
+
+/// A rule, cluster-wide.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId {
+    /// The rule's namespace.
+    pub namespace: Namespace,
+    /// The rule within it.
+    pub name: RuleName,
+}
+
+/// All namespaces that matter.
+#[derive(Debug, Default)]
+pub struct Spaces {
+    by_namespace: RwLock<HashMap<Namespace, Arc<Space>>>,
+    by_tenant: RwLock<HashMap<TenantId, BTreeSet<Namespace>>>,
+}
+
+impl Spaces {
+    /// The space of a namespace, made when it is asked for the first time.
+    pub fn space(&self, namespace: &str) -> Arc<Space> {
+        if let Some(space) = self.by_namespace.read().get(namespace) {
+            return space.clone();
+        }
+        let mut spaces = self.by_namespace.write();
+        let namespace: Namespace = namespace.into();
+        spaces.entry(namespace.clone()).or_insert_with(|| Arc::new(Space::new(namespace))).clone()
+    }
+
+    /// Every space there is.
+    pub fn all(&self) -> Vec<Arc<Space>> {
+        self.by_namespace.read().values().cloned().collect()
+    }
+
+    /// The space of a tenant: that of its namespace. Where several namespaces carry the tenant's label, `tenant-<id>`
+    /// comes first, then the first in the alphabet, so that every replica picks the same.
+    pub fn of_tenant(&self, tenant: &TenantId) -> Option<Arc<Space>> {
+        let namespace = {
+            let by_tenant = self.by_tenant.read();
+            let namespaces = by_tenant.get(tenant)?;
+            let usual = format!("tenant-{tenant}");
+            namespaces.get(usual.as_str()).or_else(|| namespaces.first())?.clone()
+        };
+        Some(self.space(&namespace))
+    }
+
+    /// A namespace belongs to this tenant, or to none. Returns what has to be looked at again.
+    pub fn set_tenant(&self, namespace: &str, tenant: Option<TenantId>) -> Vec<CompanionId> {
+        let space = self.space(namespace);
+        let mut inner = space.lock();
+        if inner.tenant == tenant {
+            return Vec::new();
+        }
+        {
+            let mut by_tenant = self.by_tenant.write();
+            if let Some(old) = &inner.tenant
+                && let Some(namespaces) = by_tenant.get_mut(old)
+            {
+                namespaces.remove(namespace);
+                if namespaces.is_empty() {
+                    by_tenant.remove(old);
+                }
+            }
+            if let Some(new) = &tenant {
+                by_tenant.entry(new.clone()).or_default().insert(space.namespace.clone());
+            }
+        }
+        inner.change_tenant(tenant);
+        space.ids(inner.companions.keys().cloned())
+    }
+}
+
+/// One namespace: its tenant's workloads, its rules, their companions.
+#[derive(Debug)]
+pub struct Space {
+    /// The namespace's name.
+    pub namespace: Namespace,
+    inner: Mutex<Inner>,
+}
+
+/// What is behind a space's lock.
+#[derive(Debug, Default)]
+pub struct Inner {
+    /// Whose namespace it is. Nothing happens in a namespace of nobody.
+    pub tenant: Option<TenantId>,
+    /// Workloads and compiled rules.
+    pub index: TenantIndex,
+    /// Every rule there is, also those that don't compile.
+    pub rules: HashMap<RuleName, RuleEntry>,
+    /// The companions that exist.
+    pub companions: Store,
+    /// Companions that can't be made for a reason that only a user can remove.
+    pub refusals: BTreeMap<CompanionKey, Refusal>,
+    /// How long companions that keep failing wait before they are replaced.
+    pub pauses: Pauses,
+    /// The tenant's stream.
+    pub stream: Stream,
+}
+
+/// A rule as the API has it.
+#[derive(Debug, Clone)]
+pub struct RuleEntry {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Its status as last seen or written.
+    pub status: WorkloadRuleStatus,
+    /// What is wrong with its spec; empty when it is served.
+    pub errors: Vec<FieldError>,
+}
+
+/// Why a companion can't be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The words for the user.
+    pub message: String,
+    /// Generation of the rule that was refused: another one is tried at once.
+    pub generation: i64,
+    /// When to try again all the same.
+    pub until: Instant,
+}
+
+/// The state of a tenant's stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Stream {
+    /// Counts streams; the latest is the one that counts.
+    current: u64,
+    /// Whether it is open.
+    pub connected: bool,
+    /// When the last one ended.
+    pub lost_at: Option<Timestamp>,
+}
+
+/// A stream that is not the latest of its tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a newer stream of the same tenant has taken over")]
+pub struct Superseded;
+
+impl Stream {
+    /// A stream begins; it replaces the one before. Returns what it has to show with each message.
+    pub fn begin(&mut self) -> u64 {
+        self.current += 1;
+        self.connected = true;
+        self.current
+    }
+
+    /// # Errors
+    /// When a newer stream has begun.
+    pub fn check(&self, stream: u64) -> Result<(), Superseded> {
+        if self.current == stream { Ok(()) } else { Err(Superseded) }
+    }
+
+    /// A stream ends. Says nothing about workloads: they stay as they were last seen.
+    pub fn end(&mut self, stream: u64, now: Timestamp) {
+        if self.current == stream {
+            self.connected = false;
+            self.lost_at = Some(now);
+        }
+    }
+}
+
+impl Space {
+    fn new(namespace: Namespace) -> Self {
+        Self { namespace, inner: Mutex::default() }
+    }
+
+    /// The lock, for a moment.
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Keys of this space, cluster-wide.
+    pub fn ids(&self, keys: impl IntoIterator<Item = CompanionKey>) -> Vec<CompanionId> {
+        keys.into_iter().map(|key| CompanionId { namespace: self.namespace.clone(), key }).collect()
+    }
+
+    /// A rule, cluster-wide.
+    pub fn rule_id(&self, name: &RuleName) -> RuleId {
+        RuleId { namespace: self.namespace.clone(), name: name.clone() }
+    }
+}
+
+impl Inner {
+    /// A rule exists and looks like this. Returns the companions it may change.
+    pub fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
+        let Ok(name) = RuleName::new(&object.name_any()) else { return Vec::new() };
+        let entry = RuleEntry {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            status: object.status.clone().unwrap_or_default(),
+            errors: Vec::new(),
+        };
+        if object.metadata.deletion_timestamp.is_some() {
+            // It only waits for its companions to go (foreground deletion); it must not get new ones.
+            self.rules.insert(name.clone(), entry);
+            return self.index.remove_rule(&name);
+        }
+        if let Some(known) = self.rules.get_mut(&name)
+            && known.uid == entry.uid
+            && known.generation == entry.generation
+        {
+            // Only its status or metadata changed.
+            known.status = entry.status;
+            return Vec::new();
+        }
+        let compiled = compile(object);
+        let keys = match compiled {
+            Ok(rule) => {
+                self.rules.insert(name.clone(), entry);
+                self.index.apply_rule(Arc::new(rule))
+            }
+            // A rule that can't be served any more keeps the companions it has.
+            Err(errors) => {
+                self.rules.insert(name.clone(), RuleEntry { errors, ..entry });
+                self.index.remove_rule(&name)
+            }
+        };
+        self.refusals.retain(|key, _| key.rule != name);
+        keys
+    }
+
+    /// A rule is gone. Returns the companions that it had; the garbage collector takes them.
+    pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
+        self.rules.remove(name);
+        self.refusals.retain(|key, _| key.rule != *name);
+        self.index.remove_rule(name)
+    }
+
+    /// The workloads of another tenant say nothing about this one's.
+    fn change_tenant(&mut self, tenant: Option<TenantId>) {
+        let mut index = TenantIndex::default();
+        for rule in self.index.rules() {
+            index.apply_rule(rule.clone());
+        }
+        self.index = index;
+        self.tenant = tenant;
+        self.refusals.clear();
+        self.stream = Stream { current: self.stream.current + 1, ..Stream::default() };
+    }
+}
+
+/// A rule ready to be evaluated, or all that is wrong with it.
+fn compile(object: &WorkloadRule) -> Result<Rule, Vec<FieldError>> {
+    let to_field = |errors: Vec<outrigger_core::rule::RuleError>| -> Vec<FieldError> {
+        errors.iter().map(|e| FieldError::new(e.path(), e.detail())).collect()
+    };
+    let spec = RuleSpec::try_from(object).map_err(to_field)?;
+    let mut wrong: Vec<FieldError> =
+        template::check(&spec.template).into_iter().map(|e| FieldError::new(format!("spec.{}", e.path), e.message)).collect();
+    match Rule::compile(spec) {
+        Ok(rule) if wrong.is_empty() => Ok(rule),
+        Ok(_) => Err(wrong),
+        Err(errors) => {
+            let mut all = to_field(errors);
+            all.append(&mut wrong);
+            Err(all)
+        }
+    }
+}
+
+/// The tenant that a namespace's labels name.
+pub fn tenant_of(labels: &BTreeMap<String, String>) -> Option<TenantId> {
+    labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok())
+}

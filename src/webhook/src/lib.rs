@@ -1,0 +1,1 @@
+//! The admission webhook: AdmissionReview in, verdict and JSON patch out, from watch caches only.

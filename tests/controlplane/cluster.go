@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	_ "embed"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+//go:embed stages/stages.yaml
+var stages []byte
+
+// cluster is an API server with its controllers, on an etcd that it shares with others.
+type cluster struct {
+	name       string
+	server     string
+	kubeconfig string
+	ca         string
+	admin      *http.Client
+	processes  []*process
+}
+
+// newCluster writes everything that a cluster needs and names its programs; nothing runs yet.
+func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
+	dir := filepath.Join(u.dir, name)
+	authority, err := newAuthority(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	c := &cluster{
+		name:       name,
+		server:     fmt.Sprintf("https://127.0.0.1:%d", ports[0]),
+		kubeconfig: filepath.Join(u.dir, name+".kubeconfig"),
+		ca:         authority.file(),
+	}
+	serving, err := authority.issue("apiserver", "kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	// What signs service account tokens, and the certificate by which they are verified.
+	tokens, err := authority.issue("tokens", "tokens")
+	if err != nil {
+		return nil, err
+	}
+	users := map[string]string{}
+	for user, group := range map[string]string{
+		"admin": "system:masters", "kwok": "system:masters", "cert-manager": "system:masters",
+		"system:kube-controller-manager": "", "system:kube-scheduler": "",
+	} {
+		client, err := authority.issue("client-"+user, user, group)
+		if err != nil {
+			return nil, err
+		}
+		file := filepath.Join(dir, user+".kubeconfig")
+		if user == "admin" {
+			file = c.kubeconfig
+			if c.admin, err = httpClient(authority.file(), client); err != nil {
+				return nil, err
+			}
+		}
+		if err := writeKubeconfig(file, name, c.server, authority.file(), client); err != nil {
+			return nil, err
+		}
+		users[user] = file
+	}
+	stageFile := filepath.Join(dir, "stages.yaml")
+	schedulerFile := filepath.Join(dir, "scheduler.yaml")
+	for file, data := range map[string][]byte{
+		stageFile:     stages,
+		schedulerFile: []byte(fmt.Sprintf(schedulerConfig, users["system:kube-scheduler"])),
+	} {
+		if err := os.WriteFile(file, data, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	c.processes = []*process{
+		u.process(name, "kube-apiserver",
+			"--etcd-servers="+etcd.url, "--etcd-prefix=/"+name,
+			"--etcd-cafile="+etcd.ca, "--etcd-certfile="+etcd.client.cert, "--etcd-keyfile="+etcd.client.key,
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[0]),
+			// Endpoints can't hold loopback addresses, so the Service "kubernetes" has none.
+			"--endpoint-reconciler-type=none",
+			"--tls-cert-file="+serving.cert, "--tls-private-key-file="+serving.key,
+			"--client-ca-file="+authority.file(),
+			"--service-account-issuer=https://kubernetes.default.svc",
+			"--service-account-key-file="+tokens.cert, "--service-account-signing-key-file="+tokens.key,
+			"--service-cluster-ip-range=10.96.0.0/16",
+			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+			"--allow-privileged=true", "--profiling=false",
+			// The first seconds of a test shouldn't go into waiting for a webhook's connection to be given up.
+			"--shutdown-delay-duration=0s",
+		),
+		u.process(name, "kube-controller-manager",
+			"--kubeconfig="+users["system:kube-controller-manager"], "--leader-elect=false",
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[1]),
+			"--service-account-private-key-file="+tokens.key, "--root-ca-file="+authority.file(),
+			// Each controller as its own service account: only these have the rights that the controllers need.
+			"--use-service-account-credentials=true",
+			"--kube-api-qps=2000", "--kube-api-burst=4000",
+		),
+		u.process(name, "kube-scheduler",
+			"--config="+schedulerFile,
+			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
+		),
+		u.process(name, "kwok",
+			"--kubeconfig="+users["kwok"], "--config="+stageFile, "--manage-all-nodes=true",
+			fmt.Sprintf("--server-address=127.0.0.1:%d", ports[3]),
+			"--node-lease-duration-seconds=40", "--cidr=10.0.0.1/8",
+		),
+	}
+	if u.certManager && name == "infra" {
+		c.processes = append(c.processes, u.process(name, "cert-manager", "--kubeconfig="+users["cert-manager"]))
+	}
+	return c, nil
+}
+
+const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: false}
+clientConnection: {kubeconfig: %q, qps: 2000, burst: 4000}
+# Tests change Nodes and expect Pods to move on at once.
+podInitialBackoffSeconds: 1
+podMaxBackoffSeconds: 1
+`
+
+// apiserver is ready when it says so.
+func (c *cluster) apiserverReady(ctx context.Context) error {
+	return poll(ctx, func() error { return c.get(ctx, "/readyz") })
+}
+
+// ready waits until Pods can be made: each needs the ServiceAccount that a controller makes.
+func (c *cluster) ready(ctx context.Context) error {
+	return poll(ctx, func() error { return c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default") })
+}
+
+func (c *cluster) get(ctx context.Context, path string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := c.admin.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %s", path, response.Status, body)
+	}
+	return nil
+}
+
+func poll(ctx context.Context, try func() error) error {
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; the last answer was: %w", context.Cause(ctx), err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func httpClient(ca string, client pair) (*http.Client, error) {
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	certificate, err := tls.LoadX509KeyPair(client.cert, client.key)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{
+		Timeout: 5 * time.Second,
+		Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{certificate}},
+		},
+	}, nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/server/v3/etcdmain"
+	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kwokconfig "sigs.k8s.io/kwok/pkg/config"
+	kwokcmd "sigs.k8s.io/kwok/pkg/kwok/cmd"
+
+	// The API server and the controllers count by these.
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+)
+
+func runEtcd() int {
+	etcdmain.Main(os.Args)
+	return 0
+}
+
+func runAPIServer() int { return cli.Run(apiserver.NewAPIServerCommand()) }
+
+func runControllerManager() int { return cli.Run(controllermanager.NewControllerManagerCommand()) }
+
+func runScheduler() int { return cli.Run(scheduler.NewSchedulerCommand()) }
+
+func runKubectl() int {
+	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func runKwok() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	// kwok reads its configuration before it knows its other flags.
+	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
+	flags.ParseErrorsWhitelist.UnknownFlags = true
+	flags.Usage = func() {}
+	ctx, err := kwokconfig.InitFlags(ctx, flags)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kwok:", err)
+		return 1
+	}
+	command := kwokcmd.NewCommand(ctx)
+	// The Kubernetes programs own the process-wide --version flag.
+	command.Version = ""
+	command.PersistentFlags().AddFlagSet(flags)
+	command.SetContext(ctx)
+	command.SetArgs(os.Args[1:])
+	if err := command.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "kwok:", err)
+		return 1
+	}
+	return 0
+}
