@@ -16,6 +16,7 @@ import (
 type process struct {
 	name string
 	args []string
+	env  []string
 	log  string
 	cmd  *exec.Cmd
 	// exited is closed when the child has ended.
@@ -53,6 +54,7 @@ func (p *process) start() error {
 	defer log.Close()
 	p.cmd = exec.Command(p.args[0], p.args[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = append(os.Environ(), p.env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL,
 		// Ctrl-C in a terminal is for us; we take the children down in order.

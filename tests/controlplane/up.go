@@ -39,6 +39,9 @@ type up struct {
 	etcd        *process
 	clusters    []*cluster
 	out         sync.Mutex
+	// guests are processes of whoever started us; they end with us, and may end before.
+	guests      []*process
+	guestsMutex sync.Mutex
 }
 
 // errPortTaken says that somebody took one of our ports between the choice and its use.
@@ -278,6 +281,13 @@ func (u *up) watch(ctx context.Context) error {
 
 // stop takes everything down: clients before servers, so that nothing waits for what is gone.
 func (u *up) stop() {
+	u.guestsMutex.Lock()
+	for _, p := range u.guests {
+		if p.running() {
+			p.kill()
+		}
+	}
+	u.guestsMutex.Unlock()
 	if u.etcd == nil {
 		return
 	}
@@ -320,30 +330,47 @@ func (u *up) announce(took time.Duration) error {
 	return nil
 }
 
-// commands obeys lines of standard input: "stop NAME", "start NAME", "restart NAME", each answered by a line of JSON.
+// commands obeys lines of standard input, each answered by a line of JSON:
+//
+//	run {"name": "x", "args": ["program", "argument"], "env": ["KEY=value"]}
+//	                starts another process that ends with us; its log is logs/x.log
+//	term NAME       ends a process with SIGTERM and waits for it
+//	stop NAME       ends it with SIGKILL
+//	start NAME      starts it again
+//	restart NAME    stop and start
 func (u *up) commands(ctx context.Context, cancel context.CancelCauseFunc, untilEOF bool) {
 	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		verb, name, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
+		verb, rest, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
 		began := time.Now()
-		if err := u.obey(ctx, verb, name); err != nil {
-			u.say(map[string]any{"error": err.Error(), "command": lines.Text()})
+		if err := u.obey(ctx, verb, rest); err != nil {
+			u.say(map[string]any{"error": err.Error(), "command": verb})
 			continue
 		}
-		u.say(map[string]any{"done": verb, "name": name, "seconds": time.Since(began).Seconds()})
+		u.say(map[string]any{"done": verb, "seconds": time.Since(began).Seconds()})
 	}
 	if untilEOF && (lines.Err() == nil || errors.Is(lines.Err(), io.EOF)) {
 		cancel(errors.New("standard input has ended"))
 	}
 }
 
-func (u *up) obey(ctx context.Context, verb, name string) error {
-	i := slices.IndexFunc(u.all(), func(p *process) bool { return p.name == name })
-	if i < 0 {
-		return fmt.Errorf("there is no process %q", name)
+func (u *up) obey(ctx context.Context, verb, rest string) error {
+	if verb == "run" {
+		return u.run(rest)
 	}
-	p := u.all()[i]
+	u.guestsMutex.Lock()
+	all := append(u.all(), u.guests...)
+	u.guestsMutex.Unlock()
+	i := slices.IndexFunc(all, func(p *process) bool { return p.name == rest })
+	if i < 0 {
+		return fmt.Errorf("there is no process %q", rest)
+	}
+	p := all[i]
 	switch verb {
+	case "term":
+		p.stop(time.Minute)
+		return nil
 	case "stop":
 		p.kill()
 		return nil
@@ -355,14 +382,42 @@ func (u *up) obey(ctx context.Context, verb, name string) error {
 			return err
 		}
 		for _, c := range u.clusters {
-			if strings.HasPrefix(name, c.name+"/") {
+			if strings.HasPrefix(rest, c.name+"/") {
 				return c.apiserverReady(ctx)
 			}
 		}
 		return nil
 	default:
-		return fmt.Errorf("there is no command %q: use stop, start or restart and the name of a process", verb)
+		return fmt.Errorf("there is no command %q: use run, term, stop, start or restart", verb)
 	}
+}
+
+// run starts a guest.
+func (u *up) run(text string) error {
+	var guest struct {
+		Name string   `json:"name"`
+		Args []string `json:"args"`
+		Env  []string `json:"env"`
+	}
+	if err := json.Unmarshal([]byte(text), &guest); err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	if guest.Name == "" || len(guest.Args) == 0 {
+		return errors.New("run: name and args are needed")
+	}
+	p := &process{
+		name: guest.Name,
+		args: guest.Args,
+		env:  guest.Env,
+		log:  filepath.Join(u.dir, "logs", strings.ReplaceAll(guest.Name, "/", "-")+".log"),
+	}
+	if err := u.starter.start(p); err != nil {
+		return err
+	}
+	u.guestsMutex.Lock()
+	defer u.guestsMutex.Unlock()
+	u.guests = append(slices.DeleteFunc(u.guests, func(old *process) bool { return old.name == p.name }), p)
+	return nil
 }
 
 // say writes one line of JSON.

@@ -1,1 +1,219 @@
-//! The agent: a tenant cluster's Pods in, a workload stream out.
+//! The agent.
+//!
+//! **In**: the Pods of a tenant cluster (watch). **Out**: a workload stream to the manager: everything first, then each
+//! change. **Callers**: `outrigger agent`, and the tests.
+//!
+//! The stream is level-based and not acknowledged. After whatever interruption the agent connects again, with growing
+//! pauses, and begins with everything.
+
+pub mod connect;
+pub mod pod;
+pub mod store;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use backon::{BackoffBuilder, ExponentialBuilder};
+use clap::Args;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use outrigger_core::ids::TenantId;
+use outrigger_proto::TENANT_ID;
+use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
+use outrigger_runtime::Process;
+use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
+use outrigger_runtime::process::ProcessArgs;
+use outrigger_runtime::ready::{Readiness, ReadyHandle};
+use outrigger_runtime::tls::ClientTls;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Request;
+use tonic::metadata::AsciiMetadataValue;
+use tracing::{info, warn};
+
+use crate::connect::{Address, connect};
+use crate::store::Store;
+
+/// Pauses between two attempts to connect.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(15));
+
+/// A stream that lived this long was a good one: the next pause is the shortest again.
+const GOOD: Duration = Duration::from_secs(10);
+
+/// Settings of the agent.
+#[derive(Debug, Clone, Args)]
+pub struct AgentArgs {
+    /// Where the manager is: https://HOST:PORT, or with --insecure http://HOST:PORT on loopback or unix:///PATH.
+    #[arg(long, env = "OUTRIGGER_MANAGER_ADDRESS", value_name = "ADDRESS")]
+    pub manager_address: Address,
+
+    /// Id of the tenant whose cluster this is.
+    #[arg(long, env = "OUTRIGGER_TENANT_ID", value_name = "ID", value_parser = TenantId::new)]
+    pub tenant_id: TenantId,
+
+    /// Namespace whose Pods are told. May be given several times, or separated by commas. Without it: all.
+    #[arg(long = "namespace", env = "OUTRIGGER_NAMESPACES", value_delimiter = ',', value_name = "NAME")]
+    pub namespaces: Vec<String>,
+
+    /// Certificates, PEM, that the manager's certificate must be signed by.
+    #[arg(long, env = "OUTRIGGER_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+
+    /// The agent's own certificate, PEM. It tells the manager which tenant speaks.
+    #[arg(long, env = "OUTRIGGER_CLIENT_CERT_FILE", requires = "client_key_file", value_name = "FILE")]
+    pub client_cert_file: Option<PathBuf>,
+
+    /// Private key of that certificate, PEM.
+    #[arg(long, env = "OUTRIGGER_CLIENT_KEY_FILE", requires = "client_cert_file", value_name = "FILE")]
+    pub client_key_file: Option<PathBuf>,
+
+    /// Name that the manager's certificate must have, where it isn't the host of its address.
+    #[arg(long, env = "OUTRIGGER_SERVER_NAME", value_name = "NAME")]
+    pub server_name: Option<String>,
+
+    /// Connect in plain text. Only to loopback addresses and socket files.
+    #[arg(long, env = "OUTRIGGER_INSECURE")]
+    pub insecure: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub process: ProcessArgs,
+}
+
+/// Runs the agent until it is told to end.
+///
+/// # Errors
+/// When settings can't be used, the cluster isn't configured, or a task fails.
+pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
+    if args.manager_address.is_plain() {
+        if !args.insecure {
+            bail!("--manager-address: plain text needs --insecure; use https://HOST:PORT");
+        }
+        if !args.manager_address.may_be_plain() {
+            bail!("--insecure is only allowed to loopback or a socket file");
+        }
+    }
+    let mut process = Process::new(args.process)?;
+    let client = args.cluster.client().await?;
+    let store = Arc::new(Store::default());
+    watch_pods(&process, &client, &store, &args.namespaces);
+
+    let metrics = Metrics::default();
+    process.registry.register("agent_workloads", "Workloads of the tenant cluster", metrics.workloads.clone());
+    process.registry.register("agent_connections", "Streams begun", metrics.connections.clone());
+    let sender = Sender {
+        store,
+        address: args.manager_address,
+        tls: ClientTls {
+            ca: args.ca_file.unwrap_or_default(),
+            identity: args.client_cert_file.zip(args.client_key_file),
+        },
+        server_name: args.server_name,
+        tenant: args.tenant_id.as_str().parse().context("--tenant-id")?,
+        drain: process.drain.clone(),
+        metrics,
+    };
+    let connected = process.readiness.wait_for("manager");
+    process.drained(sender.run(process.readiness.clone(), connected));
+    process.run().await
+}
+
+fn watch_pods(process: &Process, client: &Client, store: &Arc<Store>, namespaces: &[String]) {
+    let watch = |api: Api<Pod>, namespace: Option<String>| {
+        let ready = process.readiness.wait_for("pods");
+        process.spawn("pods", follow(api, watch_config(), "pods", ready, store.pods(namespace)));
+    };
+    if namespaces.is_empty() {
+        watch(Api::all(client.clone()), None);
+    }
+    for namespace in namespaces {
+        watch(Api::namespaced(client.clone(), namespace), Some(namespace.clone()));
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+struct Metrics {
+    workloads: Gauge<i64, AtomicI64>,
+    connections: Counter,
+}
+
+/// Keeps a stream open.
+struct Sender {
+    store: Arc<Store>,
+    address: Address,
+    tls: ClientTls,
+    server_name: Option<String>,
+    tenant: AsciiMetadataValue,
+    drain: CancellationToken,
+    metrics: Metrics,
+}
+
+impl Sender {
+    async fn run(self, readiness: Readiness, connected: ReadyHandle) {
+        // A sync of half of the Pods would be taken for all of them.
+        while readiness.missing().contains(&"pods") && !self.drain.is_cancelled() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let mut connected = Some(connected);
+        let backoff = ExponentialBuilder::default()
+            .with_min_delay(PAUSES.0)
+            .with_max_delay(PAUSES.1)
+            .with_jitter()
+            .without_max_times();
+        let mut pauses = backoff.build();
+        while !self.drain.is_cancelled() {
+            let began = Instant::now();
+            match self.stream(&mut connected).await {
+                Ok(()) => info!("the stream has ended"),
+                Err(error) => warn!(error = format!("{error:#}"), "stream lost; connecting again"),
+            }
+            if began.elapsed() > GOOD {
+                pauses = backoff.build();
+            }
+            let pause = pauses.next().unwrap_or(PAUSES.1).min(PAUSES.1);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.drain.cancelled() => {}
+            }
+        }
+    }
+
+    /// One stream, from its beginning to its end.
+    async fn stream(&self, connected: &mut Option<ReadyHandle>) -> anyhow::Result<()> {
+        let channel = connect(&self.address, &self.tls, self.server_name.as_deref()).await?;
+        let mut client = WorkloadServiceClient::new(channel);
+        let (store, metrics) = (self.store.clone(), self.metrics.clone());
+        // Messages are made when there is room to send them, so what waits is the set of changes and not a queue.
+        let messages = stream::unfold(true, move |first| {
+            let (store, metrics) = (store.clone(), metrics.clone());
+            async move {
+                let message = if first { store.sync() } else { store.next_change().await };
+                metrics.workloads.set(i64::try_from(store.len()).unwrap_or(i64::MAX));
+                Some((message, false))
+            }
+        });
+        let drain = self.drain.clone();
+        let messages = Box::pin(messages.take_until(async move { drain.cancelled().await }));
+        let mut request = Request::new(messages);
+        request.metadata_mut().insert(TENANT_ID, self.tenant.clone());
+        info!("connected; sending {} workloads", self.store.len());
+        self.metrics.connections.inc();
+        if let Some(connected) = connected.take() {
+            connected.done();
+        }
+        client.workload_stream(request).await.map_err(|status| {
+            anyhow::anyhow!("{:?}: {}", status.code(), status.message())
+        })?;
+        Ok(())
+    }
+}

@@ -1,11 +1,16 @@
 //! `WorkloadRule` (`workload.universe.nvidia.com/v1alpha1`): a tenant's wish that Pods like these get a companion.
 
+// The derive puts the resource into a private module of its own.
+#![allow(unreachable_pub)]
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt};
+use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
 use outrigger_core::rule::{
-    DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleError, RuleSpec,
+    DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleError, RuleSpec,
 };
+use outrigger_core::template;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -181,6 +186,32 @@ fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
             "kind": {"type": "string", "description": "Pod"}
         }
     })
+}
+
+impl WorkloadRule {
+    /// The rule ready to be evaluated.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, with paths that begin at the custom resource.
+    pub fn compile(&self) -> Result<Rule, Vec<FieldError>> {
+        let to_field = |errors: Vec<RuleError>| -> Vec<FieldError> {
+            errors.iter().map(|e| FieldError::new(e.path(), e.detail())).collect()
+        };
+        let spec = RuleSpec::try_from(self).map_err(to_field)?;
+        let mut wrong: Vec<FieldError> = template::check(&spec.template)
+            .into_iter()
+            .map(|e| FieldError::new(format_args!("spec.{}", e.path), e.message))
+            .collect();
+        match Rule::compile(spec) {
+            Ok(rule) if wrong.is_empty() => Ok(rule),
+            Ok(_) => Err(wrong),
+            Err(errors) => {
+                let mut all = to_field(errors);
+                all.append(&mut wrong);
+                Err(all)
+            }
+        }
+    }
 }
 
 /// A custom resource has no say in what the domain may rely on, so everything is checked again here: the object may be

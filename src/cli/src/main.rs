@@ -1,2 +1,16 @@
-//! The `outrigger` command.
-fn main() {}
+//! The `outrigger` command: see `outrigger --help`.
+
+mod command;
+mod crd;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Reflector caches live long beside requests that don't: jemalloc keeps the former from fragmenting the heap.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    command::Cli::parse().run()
+}

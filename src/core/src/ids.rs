@@ -1,10 +1,13 @@
 //! Identifiers as types, so that a name of one thing is never taken for the name of another.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::keys;
 
 /// Why a text is no identifier of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,6 +107,11 @@ impl TenantId {
             ));
         }
         Ok(Self(value.into()))
+    }
+
+    /// The tenant that a namespace's labels name; `None` for a namespace of nobody, also where the label is no id.
+    pub fn of_namespace(labels: &BTreeMap<String, String>) -> Option<Self> {
+        labels.get(keys::TENANT).and_then(|id| Self::new(id).ok())
     }
 }
 

@@ -14,8 +14,6 @@ use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, TenantIndex};
-use outrigger_core::rule::{Rule, RuleSpec};
-use outrigger_core::{keys, template};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::time::Instant;
 
@@ -238,8 +236,7 @@ impl Inner {
             known.status = entry.status;
             return Vec::new();
         }
-        let compiled = compile(object);
-        let keys = match compiled {
+        let keys = match object.compile() {
             Ok(rule) => {
                 self.rules.insert(name.clone(), entry);
                 self.index.apply_rule(Arc::new(rule))
@@ -272,28 +269,4 @@ impl Inner {
         self.refusals.clear();
         self.stream = Stream { current: self.stream.current + 1, ..Stream::default() };
     }
-}
-
-/// A rule ready to be evaluated, or all that is wrong with it.
-fn compile(object: &WorkloadRule) -> Result<Rule, Vec<FieldError>> {
-    let to_field = |errors: Vec<outrigger_core::rule::RuleError>| -> Vec<FieldError> {
-        errors.iter().map(|e| FieldError::new(e.path(), e.detail())).collect()
-    };
-    let spec = RuleSpec::try_from(object).map_err(to_field)?;
-    let mut wrong: Vec<FieldError> =
-        template::check(&spec.template).into_iter().map(|e| FieldError::new(format!("spec.{}", e.path), e.message)).collect();
-    match Rule::compile(spec) {
-        Ok(rule) if wrong.is_empty() => Ok(rule),
-        Ok(_) => Err(wrong),
-        Err(errors) => {
-            let mut all = to_field(errors);
-            all.append(&mut wrong);
-            Err(all)
-        }
-    }
-}
-
-/// The tenant that a namespace's labels name.
-pub fn tenant_of(labels: &BTreeMap<String, String>) -> Option<TenantId> {
-    labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok())
 }

@@ -1,1 +1,25 @@
-//! What every server shares: TLS with rotation, the accept loop, telemetry, readiness, drain.
+//! What webhook, manager and agent have in common.
+//!
+//! **In**: command-line settings, files with certificates, sockets, signals. **Out**: running servers with telemetry,
+//! readiness, metrics and an orderly end. **Callers**: the three server crates; nothing in here knows what they serve.
+
+pub mod admin;
+pub mod bind;
+pub mod cluster;
+pub mod process;
+pub mod ready;
+pub mod serve;
+pub mod telemetry;
+pub mod tls;
+
+pub use process::Process;
+
+use std::time::Duration;
+
+/// Reads a duration such as `500ms`, `10s`, `1m 30s`. For clap.
+///
+/// # Errors
+/// When the text is no duration.
+pub fn duration(text: &str) -> Result<Duration, humantime::DurationError> {
+    humantime::parse_duration(text)
+}

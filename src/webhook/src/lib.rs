@@ -1,1 +1,97 @@
-//! The admission webhook: AdmissionReview in, verdict and JSON patch out, from watch caches only.
+//! The admission webhook.
+//!
+//! **In**: AdmissionReview requests of the API server; namespaces and rules (watches). **Out**: verdicts with minimal
+//! JSON patches. **Callers**: `outrigger webhook`, and the tests.
+//!
+//! A request is decided by [`admit`], which only looks at [`caches`]. When a cache turns out to be behind (the manager
+//! acts on a rule that this replica has not seen yet), the request waits for it, for a short time.
+
+pub mod admit;
+pub mod caches;
+pub mod metrics;
+pub mod review;
+pub mod server;
+
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use kube::Api;
+use outrigger_core::keys;
+use outrigger_runtime::Process;
+use outrigger_runtime::bind::Bind;
+use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
+use outrigger_runtime::process::ProcessArgs;
+use outrigger_runtime::serve::{Limits, Server};
+use outrigger_runtime::tls::ServerTlsArgs;
+
+use crate::admit::Settings;
+use crate::caches::Caches;
+
+/// Settings of the webhook.
+#[derive(Debug, Clone, Args)]
+pub struct WebhookArgs {
+    /// Where the API server connects (HTTPS): :PORT or IP:PORT.
+    #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = ":9443", value_name = "ADDRESS")]
+    pub bind_address: Bind,
+
+    /// User name of the manager, whose word on workloads is taken. May be given several times, or separated by commas.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MANAGER_USER",
+        default_value = "system:serviceaccount:outrigger-system:outrigger-manager",
+        value_delimiter = ',',
+        value_name = "USER"
+    )]
+    pub manager_user: Vec<String>,
+
+    /// Label on DPU Nodes that names the host the DPU sits in.
+    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
+    pub host_label: String,
+
+    /// Connections at once.
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = 1024, value_name = "COUNT")]
+    pub max_connections: usize,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub tls: ServerTlsArgs,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub process: ProcessArgs,
+}
+
+/// Runs the webhook until it is told to end.
+///
+/// # Errors
+/// When settings or files can't be used, an address can't be had, or a task fails.
+pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
+    let mut process = Process::new(args.process)?;
+    let Some(tls) = args.tls.load()? else {
+        bail!("--tls-cert-file and --tls-key-file are needed: the API server calls webhooks by HTTPS only");
+    };
+    let client = args.cluster.client().await?;
+    let caches = Arc::new(Caches::default());
+    let namespaces = watch_config().labels(keys::TENANT);
+    let ready = process.readiness.wait_for("namespaces");
+    let task = follow(Api::all(client.clone()), namespaces, "namespaces", ready, caches.namespaces());
+    process.spawn("namespaces", task);
+    let ready = process.readiness.wait_for("workload rules");
+    let task = follow(Api::all(client), watch_config(), "workload rules", ready, caches.rules());
+    process.spawn("workload rules", task);
+
+    let metrics = Arc::new(metrics::Metrics::new(&mut process.registry));
+    tls.register(&mut process.registry);
+    process.spawn("certificate files", tls.clone().follow());
+    let listener = args.bind_address.listen().context("--bind-address")?;
+    let limits = Limits { max_connections: args.max_connections, ..Limits::default() };
+    let settings = Settings { managers: args.manager_user, host_label: args.host_label };
+    let router = server::router(caches, settings, metrics, process.readiness.clone());
+    process.serve(Server::new("webhook", listener).tls(tls).limits(limits), router);
+    process.run().await
+}

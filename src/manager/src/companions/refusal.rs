@@ -4,7 +4,7 @@ use kube::core::Status;
 
 /// What to do after a write failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// The object is not what the write expected; look again at once.
     LookAgain,
     /// Something of that name exists already.
@@ -16,7 +16,7 @@ pub enum Verdict {
 }
 
 /// Reads the error of a create, patch or delete.
-pub fn verdict(error: &kube::Error) -> Verdict {
+pub(super) fn verdict(error: &kube::Error) -> Verdict {
     let kube::Error::Api(status) = error else { return Verdict::Transient(error.to_string()) };
     match status.code {
         409 if status.reason == "AlreadyExists" => Verdict::Exists,
@@ -79,9 +79,13 @@ mod tests {
                 causes: vec![StatusCause {
                     field: "spec.containers[0].image".into(),
                     message: "Required value".into(),
-                    ..StatusCause::default()
+                    reason: String::new(),
                 }],
-                ..StatusDetails::default()
+                name: String::new(),
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+                retry_after_seconds: 0,
             }),
             ..Status::default()
         }));

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use outrigger_api::workload_wire::{self, WireError};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::workload::Workload;
+use outrigger_runtime::ready::Readiness;
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadStreamResponse, WorkloadSync};
@@ -30,6 +31,8 @@ pub struct Workloads {
     pub metrics: Arc<Metrics>,
     /// Cancelled when the process drains: streams end, agents go to another replica.
     pub drain: CancellationToken,
+    /// Whether rules and companions have been listed: before that nobody is served.
+    pub readiness: Readiness,
 }
 
 #[tonic::async_trait]
@@ -39,6 +42,9 @@ impl WorkloadService for Workloads {
         request: Request<Streaming<WorkloadStreamRequest>>,
     ) -> Result<Response<WorkloadStreamResponse>, Status> {
         let tenant = super::tenant_id(request.metadata())?;
+        if !self.readiness.is_ready() {
+            return Err(Status::unavailable("this replica is not ready; connect again"));
+        }
         let space = self.spaces.of_tenant(&tenant).ok_or_else(|| {
             Status::not_found(format!("tenant {tenant} has no namespace in the infrastructure cluster"))
         })?;

@@ -1,0 +1,146 @@
+//! The connection to the manager.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use outrigger_runtime::tls::ClientTls;
+use rustls_pki_types::ServerName;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+/// Where the manager is: `https://HOST:PORT`, `http://HOST:PORT` or `unix:///PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// TLS.
+    Https {
+        /// Host and port.
+        authority: String,
+        /// The name that the certificate must have.
+        host: String,
+    },
+    /// Plain text.
+    Http(String),
+    /// A socket file, plain text.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            return Ok(Self::Unix(path.into()));
+        }
+        let uri: Uri = text.parse().map_err(|e| format!("{text:?} is no address: {e}"))?;
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let (Some(authority), Some(_)) = (uri.authority(), uri.port_u16()) else {
+            return Err(format!("{text:?} is no address: use https://HOST:PORT, http://HOST:PORT or unix:///PATH"));
+        };
+        match uri.scheme_str() {
+            Some("https") => Ok(Self::Https { authority: authority.to_string(), host }),
+            Some("http") => Ok(Self::Http(authority.to_string())),
+            _ => Err(format!("{text:?} is no address: it must begin with https://, http:// or unix://")),
+        }
+    }
+}
+
+impl Address {
+    /// Whether what is sent can be read on the way.
+    pub fn is_plain(&self) -> bool {
+        !matches!(self, Self::Https { .. })
+    }
+
+    fn is_loopback(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Https { authority, .. } | Self::Http(authority) => {
+                ["127.", "localhost:", "[::1]"].iter().any(|prefix| authority.starts_with(prefix))
+            }
+        }
+    }
+
+    /// Whether plain text to there needs nobody's trust.
+    pub fn may_be_plain(&self) -> bool {
+        self.is_loopback()
+    }
+}
+
+/// Connects. The certificate files are read each time, so a renewed one is used from the next connection on.
+///
+/// # Errors
+/// When the files can't be used, nobody answers, or the server isn't who it should be.
+pub async fn connect(address: &Address, tls: &ClientTls, server_name: Option<&str>) -> anyhow::Result<Channel> {
+    // A half-open connection is noticed within 20 s, as on the server's side.
+    let endpoint = Endpoint::from_static("http://manager.outrigger")
+        .connect_timeout(Duration::from_secs(10))
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true)
+        .tcp_nodelay(true);
+    match address {
+        Address::Unix(path) => {
+            let path = path.clone();
+            let connector = service_fn(move |_: Uri| {
+                let path = path.clone();
+                async move { UnixStream::connect(path).await.map(TokioIo::new) }
+            });
+            Ok(endpoint.connect_with_connector(connector).await?)
+        }
+        Address::Http(authority) => {
+            let authority = authority.clone();
+            let connector = service_fn(move |_: Uri| {
+                let authority = authority.clone();
+                async move { tcp(&authority).await.map(TokioIo::new) }
+            });
+            Ok(endpoint.connect_with_connector(connector).await?)
+        }
+        Address::Https { authority, host } => {
+            if tls.ca.as_os_str().is_empty() {
+                bail!("--ca-file is needed for https");
+            }
+            let config = TlsConnector::from(Arc::new(tls.config(&[b"h2"])?));
+            let name = server_name.unwrap_or(host).to_owned();
+            let name = ServerName::try_from(name.clone()).with_context(|| format!("{name:?} is no server's name"))?;
+            let authority = authority.clone();
+            let connector = service_fn(move |_: Uri| {
+                let (authority, config, name) = (authority.clone(), config.clone(), name.clone());
+                async move { config.connect(name, tcp(&authority).await?).await.map(TokioIo::new) }
+            });
+            // tonic wraps the connector's error and hides it from its own text.
+            endpoint.connect_with_connector(connector).await.map_err(|e| anyhow::Error::from(e).context("connecting"))
+        }
+    }
+}
+
+async fn tcp(authority: &str) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(authority).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        let parse = |text: &str| text.parse::<Address>();
+        assert_eq!(
+            parse("https://gw.example:9090").unwrap(),
+            Address::Https { authority: "gw.example:9090".into(), host: "gw.example".into() }
+        );
+        assert_eq!(parse("unix:///run/x").unwrap(), Address::Unix("/run/x".into()));
+        assert!(parse("http://127.0.0.1:1").unwrap().may_be_plain());
+        assert!(!parse("http://10.0.0.1:1").unwrap().may_be_plain());
+        for bad in ["gw:9090", "https://gw", "ftp://gw:1", ""] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A Pod as a workload.
+
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_core::ids::WorkloadId;
+use outrigger_core::rule::POD;
+use outrigger_core::workload::{Orchestrator, Workload};
+use std::collections::BTreeMap;
+
+/// The workload that a Pod is. `None` for one that has ended: a Pod that is Succeeded or Failed runs nothing any more.
+pub fn workload(pod: Pod) -> Option<Workload> {
+    let status = pod.status.unwrap_or_default();
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+    let metadata = pod.metadata;
+    Some(Workload {
+        id: WorkloadId::new(metadata.uid.as_deref()?).ok()?,
+        orchestrator: Orchestrator::Kubernetes,
+        resource_type: POD.to_owned(),
+        resource_namespace: metadata.namespace.unwrap_or_default(),
+        resource_name: metadata.name.unwrap_or_default(),
+        node_name: pod.spec.and_then(|spec| spec.node_name).filter(|name| !name.is_empty()),
+        ready,
+        labels: metadata.labels.unwrap_or_default(),
+        annotations: metadata.annotations.unwrap_or_default(),
+        extra: BTreeMap::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(phase: &str, node: &str, ready: &str) -> Pod {
+        let yaml = format!(
+            r#"{{"metadata": {{"name": "n", "namespace": "ns", "uid": "u", "labels": {{"a": "b"}}}},
+                "spec": {{"nodeName": "{node}", "containers": []}},
+                "status": {{"phase": "{phase}", "conditions": [{{"type": "Ready", "status": "{ready}"}}]}}}}"#
+        );
+        serde_json::from_str(&yaml).unwrap()
+    }
+
+    #[test]
+    fn the_documented_fields() {
+        let w = workload(pod("Running", "host-a", "True")).unwrap();
+        assert_eq!((w.resource_namespace.as_str(), w.resource_name.as_str()), ("ns", "n"));
+        assert_eq!((w.node_name.as_deref(), w.ready), (Some("host-a"), true));
+        assert_eq!(w.labels["a"], "b");
+        let unbound = workload(pod("Pending", "", "False")).unwrap();
+        assert_eq!((unbound.node_name, unbound.ready), (None, false));
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_is_no_workload() {
+        assert!(workload(pod("Succeeded", "h", "False")).is_none());
+        assert!(workload(pod("Failed", "h", "False")).is_none());
+        assert!(workload(Pod::default()).is_none(), "without a uid it can't be told from others");
+    }
+}

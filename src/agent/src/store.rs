@@ -1,0 +1,230 @@
+//! The tenant's workloads, and which of them the manager has not been told of yet.
+//!
+//! Level-based: what is kept is the current state and a set of ids that changed. However often a Pod changes while the
+//! manager can't be reached or reads slowly, it is told once, and memory doesn't grow with the number of changes.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::Event;
+use outrigger_api::workload_wire;
+use outrigger_core::ids::WorkloadId;
+use outrigger_core::workload::Workload;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadSync};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::pod::workload;
+
+/// Workloads of the tenant.
+#[derive(Debug, Default)]
+pub struct Store {
+    inner: Mutex<Inner>,
+    /// Wakes the one stream there is.
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    workloads: HashMap<WorkloadId, Arc<Workload>>,
+    changed: BTreeSet<WorkloadId>,
+}
+
+impl Store {
+    /// How many workloads there are.
+    pub fn len(&self) -> usize {
+        self.inner.lock().workloads.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Everything, as the first message of a stream. Nothing counts as untold after it.
+    pub fn sync(&self) -> WorkloadStreamRequest {
+        let workloads: Vec<Arc<Workload>> = {
+            let mut inner = self.inner.lock();
+            inner.changed.clear();
+            inner.workloads.values().cloned().collect()
+        };
+        let workload_updates = workloads.iter().map(|w| workload_wire::update(w)).collect();
+        message(Message::WorkloadSync(WorkloadSync { workload_updates }))
+    }
+
+    /// The next change; waits for one. Dropping the future loses nothing.
+    pub async fn next_change(&self) -> WorkloadStreamRequest {
+        loop {
+            if let Some(message) = self.take_change() {
+                return message;
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    fn take_change(&self) -> Option<WorkloadStreamRequest> {
+        let mut inner = self.inner.lock();
+        let id = inner.changed.pop_first()?;
+        Some(message(match inner.workloads.get(&id) {
+            Some(workload) => Message::WorkloadUpdate(workload_wire::update(workload)),
+            None => Message::WorkloadDelete(workload_wire::delete(&id)),
+        }))
+    }
+
+    fn set(&self, workload: Workload) {
+        let mut inner = self.inner.lock();
+        // Most changes of a Pod concern nothing that a workload has.
+        if inner.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
+            return;
+        }
+        inner.changed.insert(workload.id.clone());
+        inner.workloads.insert(workload.id.clone(), Arc::new(workload));
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    fn remove(&self, id: &WorkloadId) {
+        let mut inner = self.inner.lock();
+        if inner.workloads.remove(id).is_some() {
+            inner.changed.insert(id.clone());
+            drop(inner);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Takes in a watch of Pods, of one namespace or of all.
+    pub fn pods(self: &Arc<Self>, namespace: Option<String>) -> impl FnMut(Event<Pod>) + use<> {
+        let this = self.clone();
+        let mut listed = HashSet::new();
+        move |event| match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(pod) => {
+                if let Some(id) = this.apply(pod) {
+                    listed.insert(id);
+                }
+            }
+            Event::Apply(pod) => {
+                this.apply(pod);
+            }
+            Event::Delete(pod) => {
+                if let Some(id) = id(&pod) {
+                    this.remove(&id);
+                }
+            }
+            Event::InitDone => {
+                this.retain(namespace.as_deref(), &listed);
+                listed = HashSet::new();
+            }
+        }
+    }
+
+    /// A Pod exists. Returns its id if it is a workload.
+    fn apply(&self, pod: Pod) -> Option<WorkloadId> {
+        let id = id(&pod)?;
+        match workload(pod) {
+            Some(workload) => {
+                self.set(workload);
+                Some(id)
+            }
+            None => {
+                self.remove(&id);
+                None
+            }
+        }
+    }
+
+    /// A list is complete: what it doesn't show is gone.
+    fn retain(&self, namespace: Option<&str>, listed: &HashSet<WorkloadId>) {
+        let gone: Vec<WorkloadId> = {
+            let inner = self.inner.lock();
+            let ours = inner.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
+            ours.filter(|w| !listed.contains(&w.id)).map(|w| w.id.clone()).collect()
+        };
+        for id in &gone {
+            self.remove(id);
+        }
+    }
+}
+
+fn id(pod: &Pod) -> Option<WorkloadId> {
+    WorkloadId::new(pod.metadata.uid.as_deref()?).ok()
+}
+
+fn message(message: Message) -> WorkloadStreamRequest {
+    WorkloadStreamRequest { message: Some(message) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
+        let json = format!(
+            r#"{{"metadata": {{"uid": "{uid}", "name": "p", "namespace": "{namespace}"}}, "status": {{"phase": "{phase}"}}}}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    fn synced(store: &Store) -> Vec<String> {
+        let Some(Message::WorkloadSync(sync)) = store.sync().message else { panic!("no sync") };
+        let mut ids: Vec<_> =
+            sync.workload_updates.into_iter().map(|u| u.workload_metadata.unwrap().id).collect();
+        ids.sort();
+        ids
+    }
+
+    fn told(store: &Store) -> Option<(&'static str, String)> {
+        Some(match store.take_change()?.message? {
+            Message::WorkloadUpdate(u) => ("update", u.workload_metadata?.id),
+            Message::WorkloadDelete(d) => ("delete", d.workload_metadata?.id),
+            Message::WorkloadSync(_) => return None,
+        })
+    }
+
+    #[test]
+    fn changes_coalesce_and_a_sync_tells_all() {
+        let store = Arc::new(Store::default());
+        let mut sink = store.pods(None);
+        for phase in ["Pending", "Running", "Running"] {
+            sink(Event::Apply(pod("a", "x", phase)));
+        }
+        sink(Event::Apply(pod("b", "x", "Running")));
+        sink(Event::Delete(pod("b", "x", "Running")));
+        assert_eq!(told(&store), Some(("update", "a".into())));
+        assert_eq!(told(&store), Some(("delete", "b".into())));
+        assert_eq!(told(&store), None);
+        sink(Event::Apply(pod("c", "x", "Running")));
+        assert_eq!(synced(&store), ["a", "c"]);
+        assert_eq!(told(&store), None, "the sync told it");
+        sink(Event::Apply(pod("c", "x", "Succeeded")));
+        assert_eq!(told(&store), Some(("delete", "c".into())));
+    }
+
+    #[test]
+    fn a_new_list_removes_only_what_it_is_about() {
+        let store = Arc::new(Store::default());
+        let (mut x, mut y) = (store.pods(Some("x".into())), store.pods(Some("y".into())));
+        x(Event::Apply(pod("a", "x", "Running")));
+        x(Event::Apply(pod("b", "x", "Running")));
+        y(Event::Apply(pod("c", "y", "Running")));
+        x(Event::Init);
+        x(Event::InitApply(pod("b", "x", "Running")));
+        assert_eq!(synced(&store), ["a", "b", "c"], "a list that isn't complete removes nothing");
+        x(Event::InitDone);
+        assert_eq!(synced(&store), ["b", "c"]);
+    }
+
+    #[tokio::test]
+    async fn a_waiting_stream_wakes() {
+        let store = Arc::new(Store::default());
+        let waiting = tokio::spawn({
+            let store = store.clone();
+            async move { store.next_change().await }
+        });
+        tokio::task::yield_now().await;
+        store.pods(None)(Event::Apply(pod("a", "x", "Running")));
+        assert!(waiting.await.unwrap().message.is_some());
+    }
+}

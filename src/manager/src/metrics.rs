@@ -1,0 +1,102 @@
+//! What the manager counts.
+
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use outrigger_runtime::admin::LATENCY_BUCKETS;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Metrics of a manager.
+#[derive(Debug)]
+pub struct Metrics {
+    /// Open workload streams.
+    pub streams: Gauge<i64, AtomicI64>,
+    messages: Family<MessageLabels, Counter>,
+    writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
+}
+
+/// Kind of a message on a workload stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum StreamMessage {
+    /// WorkloadUpdate
+    Update,
+    /// WorkloadDelete
+    Delete,
+    /// WorkloadSync
+    Sync,
+}
+
+/// What is written to the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Operation {
+    /// A companion is created.
+    Create,
+    /// A companion's annotations are patched.
+    Annotate,
+    /// A companion is deleted.
+    Delete,
+}
+
+/// How a write ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Outcome {
+    /// Done.
+    Ok,
+    /// The API server said no (4xx).
+    Refused,
+    /// It did not work out (5xx, 429, no answer).
+    Failed,
+}
+
+impl Outcome {
+    /// How a call ended.
+    pub fn of<T>(result: &Result<T, kube::Error>) -> Self {
+        match result {
+            Ok(_) => Self::Ok,
+            Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => Self::Refused,
+            Err(_) => Self::Failed,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MessageLabels {
+    kind: StreamMessage,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    operation: Operation,
+    outcome: Outcome,
+}
+
+impl Metrics {
+    /// Metrics that the registry shows.
+    pub fn new(registry: &mut Registry) -> Self {
+        let this = Self {
+            streams: Gauge::default(),
+            messages: Family::default(),
+            writes: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
+        };
+        registry.register("workload_streams", "Open workload streams", this.streams.clone());
+        registry.register("workload_messages", "Messages received on workload streams", this.messages.clone());
+        let help = "Time that the API server took for a write of a companion";
+        registry.register_with_unit("companion_write", help, Unit::Seconds, this.writes.clone());
+        this
+    }
+
+    /// A message has come in.
+    pub fn received(&self, kind: StreamMessage) {
+        self.messages.get_or_create(&MessageLabels { kind }).inc();
+    }
+
+    /// A write has ended.
+    pub fn wrote(&self, operation: Operation, outcome: Outcome, took: Duration) {
+        self.writes.get_or_create(&WriteLabels { operation, outcome }).observe(took.as_secs_f64());
+    }
+}

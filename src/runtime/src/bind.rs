@@ -1,0 +1,161 @@
+//! Addresses to listen on.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, UnixListener};
+
+/// Where to listen: `:9090` (all addresses), `127.0.0.1:9090`, `[::1]:9090`, each perhaps after `tcp://`, or
+/// `unix:///run/outrigger.sock`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bind {
+    /// Every address of the machine, at this port.
+    AnyAddress(u16),
+    /// This address.
+    Tcp(SocketAddr),
+    /// This socket file.
+    Unix(PathBuf),
+}
+
+/// Something that listens.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A socket file.
+    Unix(UnixListener),
+}
+
+impl FromStr for Bind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            return if path.starts_with('/') {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err(format!("{text:?}: the path must be absolute, as in unix:///run/outrigger.sock"))
+            };
+        }
+        let address = text.strip_prefix("tcp://").unwrap_or(text);
+        if let Some(port) = address.strip_prefix(':') {
+            return port.parse().map(Self::AnyAddress).map_err(|e| format!("{text:?}: port: {e}"));
+        }
+        let address = address.replace("localhost:", "127.0.0.1:");
+        address.parse().map(Self::Tcp).map_err(|_| {
+            format!("{text:?} is no address: use :PORT, IP:PORT, tcp://IP:PORT or unix:///PATH")
+        })
+    }
+}
+
+impl fmt::Display for Bind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AnyAddress(port) => write!(f, ":{port}"),
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+impl Bind {
+    /// Whether only this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::AnyAddress(_) => false,
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// When the address can't be had; the message names it.
+    pub fn listen(&self) -> anyhow::Result<Listener> {
+        self.try_listen().with_context(|| format!("can't listen on {self}"))
+    }
+
+    fn try_listen(&self) -> anyhow::Result<Listener> {
+        match self {
+            Self::Tcp(address) => Ok(Listener::Tcp(tcp(*address, false)?)),
+            // One socket for IPv6 and IPv4, or IPv4 alone where the machine has no IPv6.
+            Self::AnyAddress(port) => {
+                let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), *port);
+                let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), *port);
+                Ok(Listener::Tcp(tcp(v6, true).or_else(|_| tcp(v4, false))?))
+            }
+            Self::Unix(path) => {
+                // Left behind by a process that was killed: a socket file that nobody answers on.
+                if path.exists() {
+                    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                        bail!("another process listens there");
+                    }
+                    std::fs::remove_file(path)?;
+                }
+                Ok(Listener::Unix(UnixListener::bind(path)?))
+            }
+        }
+    }
+}
+
+fn tcp(address: SocketAddr, both: bool) -> anyhow::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if both {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    Ok(TcpListener::from_std(socket.into())?)
+}
+
+impl Listener {
+    /// The TCP address, with the port that was given for port 0.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, shown, local) in [
+            (":9090", ":9090", false),
+            ("tcp://:9090", ":9090", false),
+            ("127.0.0.1:0", "127.0.0.1:0", true),
+            ("tcp://[::1]:80", "[::1]:80", true),
+            ("localhost:80", "127.0.0.1:80", true),
+            ("0.0.0.0:1", "0.0.0.0:1", false),
+            ("unix:///run/x.sock", "unix:///run/x.sock", true),
+        ] {
+            let bind: Bind = text.parse().unwrap();
+            assert_eq!((bind.to_string().as_str(), bind.is_local()), (shown, local));
+        }
+        for bad in ["", "9090", ":x", ":70000", "host:80", "unix://x", "tcp://"] {
+            assert!(bad.parse::<Bind>().is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let bind = Bind::Unix(dir.path().join("s"));
+        drop(bind.listen().unwrap());
+        let listener = bind.listen().unwrap();
+        let error = format!("{:#}", bind.listen().unwrap_err());
+        assert!(error.contains("another process listens there"), "{error}");
+        drop(listener);
+    }
+}

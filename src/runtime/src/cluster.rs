@@ -1,0 +1,112 @@
+//! Clients and watches of a Kubernetes cluster.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use futures::{Stream, StreamExt};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::WatchStreamExt;
+use kube::{Api, Client, Config, Resource};
+use serde::de::DeserializeOwned;
+use tracing::{debug, warn};
+
+use crate::ready::ReadyHandle;
+
+/// Which cluster to talk to.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct ClusterArgs {
+    /// Kubeconfig of the cluster. Without it: the Pod's own service account, else $KUBECONFIG or ~/.kube/config.
+    #[arg(long, env = "OUTRIGGER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Context in the kubeconfig. Without it: the current one.
+    #[arg(long, env = "OUTRIGGER_CONTEXT", value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+impl ClusterArgs {
+    /// A client of the cluster.
+    ///
+    /// # Errors
+    /// When no configuration is found, or it can't be read.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        let options =
+            || KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let config = if let Some(file) = &self.kubeconfig {
+            let kubeconfig = Kubeconfig::read_from(file)
+                .with_context(|| format!("--kubeconfig {} can't be read", file.display()))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options())
+                .await
+                .with_context(|| format!("--kubeconfig {} can't be used", file.display()))?
+        } else if self.context.is_some() {
+            Config::from_kubeconfig(&options()).await.context("the kubeconfig can't be used")?
+        } else {
+            Config::infer().await.context("no cluster is configured; use --kubeconfig")?
+        };
+        Client::try_from(config).context("the cluster's configuration can't be used")
+    }
+}
+
+/// What a watch asks for.
+pub fn watch_config() -> watcher::Config {
+    // Pages of the default 500 objects: the first list of a big cluster doesn't come as one answer.
+    watcher::Config::default()
+}
+
+/// Follows objects for ever: lists them in pages, watches, begins anew with growing pauses when that fails. `ready` is
+/// told after the first whole list.
+///
+/// `sink` sees every event, and so the beginning and the end of each list: what a new list doesn't show is gone.
+pub async fn follow<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    what: &'static str,
+    ready: ReadyHandle,
+    sink: impl FnMut(Event<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    drive(watcher::watcher(api, config), what, ready, sink).await;
+}
+
+async fn drive<K>(
+    stream: impl Stream<Item = watcher::Result<Event<K>>>,
+    what: &'static str,
+    ready: ReadyHandle,
+    mut sink: impl FnMut(Event<K>),
+) where
+    K: Resource + Clone + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let mut ready = Some(ready);
+    let mut failing = false;
+    let stream = stream
+        .default_backoff()
+        // The field managers' bookkeeping is about half of an object's metadata, and nobody here reads it.
+        .modify(|object| object.meta_mut().managed_fields = None);
+    let mut stream = std::pin::pin!(stream);
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(event) => {
+                failing = false;
+                let listed = matches!(event, Event::InitDone);
+                sink(event);
+                if listed && let Some(ready) = ready.take() {
+                    debug!(what, "listed");
+                    ready.done();
+                }
+            }
+            // Each failure in a row says the same; the first is enough.
+            Err(error) if failing => debug!(what, %error, "the watch goes on failing"),
+            Err(error) => {
+                failing = true;
+                warn!(what, %error, "the watch failed and is begun anew; until then this may be out of date");
+            }
+        }
+    }
+}

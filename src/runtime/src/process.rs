@@ -1,0 +1,147 @@
+//! The life of a server process: settings, telemetry, readiness, and an end in four phases. A signal makes it unready;
+//! a moment later, when those who route to it have seen that, it drains; what hasn't finished at the deadline is cut off.
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use prometheus_client::registry::Registry;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
+
+use crate::admin;
+use crate::bind::Bind;
+use crate::duration;
+use crate::ready::Readiness;
+use crate::serve::{Limits, Server};
+use crate::telemetry::LogArgs;
+
+/// Settings of every server.
+#[derive(Debug, Clone, Args)]
+pub struct ProcessArgs {
+    /// Where /livez, /readyz and /metrics are served in plain HTTP: :PORT, IP:PORT or unix:///PATH.
+    #[arg(long, env = "OUTRIGGER_ADMIN_ADDRESS", default_value = ":8080", value_name = "ADDRESS")]
+    pub admin_address: Bind,
+
+    /// How long to go on serving after SIGTERM while /readyz says no, so that routers stop sending: 5s, 500ms.
+    #[arg(long, env = "OUTRIGGER_SHUTDOWN_DELAY", default_value = "3s", value_parser = duration, value_name = "DURATION")]
+    pub shutdown_delay: Duration,
+
+    /// How long requests under way may take to finish after that.
+    #[arg(long, env = "OUTRIGGER_DRAIN_TIMEOUT", default_value = "20s", value_parser = duration, value_name = "DURATION")]
+    pub drain_timeout: Duration,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub log: LogArgs,
+}
+
+/// A server process.
+#[derive(Debug)]
+pub struct Process {
+    /// What has to be done before traffic may come.
+    pub readiness: Readiness,
+    /// Metrics of this process.
+    pub registry: Registry,
+    /// Cancelled when servers should finish what is under way and take no more.
+    pub drain: CancellationToken,
+    /// Cancelled when they should drop what is left.
+    pub force: CancellationToken,
+    args: ProcessArgs,
+    servers: TaskTracker,
+    /// Cancelled when a task has ended that should not have.
+    failed: CancellationToken,
+}
+
+impl Process {
+    /// A process that isn't serving yet. Logging begins here.
+    ///
+    /// # Errors
+    /// When logging can't begin.
+    pub fn new(args: ProcessArgs) -> anyhow::Result<Self> {
+        args.log.init()?;
+        Ok(Self {
+            readiness: Readiness::default(),
+            registry: admin::registry(),
+            drain: CancellationToken::new(),
+            force: CancellationToken::new(),
+            args,
+            servers: TaskTracker::new(),
+            failed: CancellationToken::new(),
+        })
+    }
+
+    /// Runs a task for as long as the process serves. Its end before that is a failure of the process.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let (drain, failed) = (self.drain.clone(), self.failed.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = task => {
+                    error!(task = name, "a task that should go on has ended");
+                    failed.cancel();
+                }
+                () = drain.cancelled() => {}
+            }
+        });
+    }
+
+    /// Runs a server until it has drained.
+    pub fn serve(&self, server: Server, router: axum::Router) {
+        let (drain, force) = (self.drain.clone(), self.force.clone());
+        self.servers.spawn(server.run(router, drain, force));
+    }
+
+    /// Runs a task that sees to its own end when [`Self::drain`] is cancelled; the process waits for it.
+    pub fn drained(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.servers.spawn(task);
+    }
+
+    /// Serves the admin port and waits for the end: a signal, or a task's failure.
+    ///
+    /// # Errors
+    /// When the admin port can't be had, or a task has failed.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be awaited")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be awaited")?;
+        let listener = self.args.admin_address.listen().context("admin port")?;
+        // The admin port answers to the very end: it is how others see that we are ending.
+        let admin_end = CancellationToken::new();
+        let admin = Server::new("admin", listener).limits(Limits { max_connections: 64, ..Limits::default() });
+        let router = admin::router(self.readiness.clone(), self.registry);
+        let admin = tokio::spawn(admin.run(router, admin_end.clone(), admin_end.clone()));
+
+        let failed = tokio::select! {
+            _ = terminate.recv() => false,
+            _ = interrupt.recv() => false,
+            () = self.failed.cancelled() => true,
+        };
+        self.readiness.end();
+        if !failed {
+            info!(delay = ?self.args.shutdown_delay, "told to end; not ready any more");
+            tokio::select! {
+                () = tokio::time::sleep(self.args.shutdown_delay) => {}
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        self.drain.cancel();
+        self.servers.close();
+        tokio::select! {
+            () = self.servers.wait() => info!("drained"),
+            () = tokio::time::sleep(self.args.drain_timeout) => {
+                warn!(timeout = ?self.args.drain_timeout, "what is still under way is cut off");
+            }
+            _ = terminate.recv() => warn!("told again: what is still under way is cut off"),
+            _ = interrupt.recv() => warn!("told again: what is still under way is cut off"),
+        }
+        self.force.cancel();
+        // Connections end at the next chance to run.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.servers.wait()).await;
+        admin_end.cancel();
+        let _ = admin.await;
+        if failed { Err(anyhow::anyhow!("a task has failed; see the log")) } else { Ok(()) }
+    }
+}

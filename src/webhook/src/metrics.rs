@@ -1,0 +1,51 @@
+//! What the webhook counts.
+
+use std::time::Duration;
+
+use outrigger_runtime::admin::LATENCY_BUCKETS;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Metrics of a webhook.
+#[derive(Debug)]
+pub struct Metrics {
+    admissions: Family<Labels, Histogram, fn() -> Histogram>,
+}
+
+/// How a request was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Verdict {
+    /// Taken as it is.
+    Allowed,
+    /// Taken and changed.
+    Patched,
+    /// Refused.
+    Denied,
+    /// Refused because a cache was behind for too long.
+    Behind,
+    /// Not a review.
+    Invalid,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    verdict: Verdict,
+}
+
+impl Metrics {
+    /// Metrics that the registry shows.
+    pub fn new(registry: &mut Registry) -> Self {
+        let admissions: Family<Labels, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS));
+        let help = "Time from a request's last byte to its answer, waiting for caches included";
+        registry.register_with_unit("admission", help, Unit::Seconds, admissions.clone());
+        Self { admissions }
+    }
+
+    /// A request has been answered.
+    pub fn answered(&self, verdict: Verdict, took: Duration) {
+        self.admissions.get_or_create(&Labels { verdict }).observe(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,115 @@
+//! The HTTP side: bodies in, bodies out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use outrigger_runtime::ready::Readiness;
+use tokio::time::{Instant, timeout_at};
+use tracing::{debug, info, warn};
+
+use crate::admit::{self, Settings};
+use crate::caches::Caches;
+use crate::metrics::{Metrics, Verdict};
+use crate::review::{self, Decision, Request};
+
+/// Largest body. A review carries the object and the old one, each at most 3 MiB at the API server, and as JSON.
+pub const MAX_BODY: usize = 8 << 20;
+
+/// How long a request waits for a cache that is behind. The configuration's timeoutSeconds is 10; the API server's own
+/// client gives up after 30 s or less, with all webhooks and etcd in it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+struct App {
+    caches: Arc<Caches>,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
+}
+
+/// The webhook's paths.
+pub fn router(caches: Arc<Caches>, settings: Settings, metrics: Arc<Metrics>, readiness: Readiness) -> Router {
+    let app = Arc::new(App { caches, settings, metrics, readiness });
+    Router::new()
+        .route("/mutate/pods", post(mutate_pods))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(app)
+}
+
+async fn mutate_pods(State(app): State<Arc<App>>, body: Result<Bytes, BytesRejection>) -> Response {
+    let began = Instant::now();
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => {
+            app.metrics.answered(Verdict::Invalid, began.elapsed());
+            let status = rejection.status();
+            let message = if status == StatusCode::PAYLOAD_TOO_LARGE {
+                format!("the body has more than {MAX_BODY} bytes\n")
+            } else {
+                format!("the body could not be read: {rejection}\n")
+            };
+            return (status, message).into_response();
+        }
+    };
+    let request = match review::read(&body) {
+        Ok(request) => request,
+        Err(error) => {
+            app.metrics.answered(Verdict::Invalid, began.elapsed());
+            warn!(%error, "no review");
+            return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
+        }
+    };
+    drop(body);
+    let (decision, verdict) = app.decide(&request, began).await;
+    app.metrics.answered(verdict, began.elapsed());
+    log(&request, &decision);
+    match review::write(&request.uid, &decision) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+impl App {
+    async fn decide(&self, request: &Request, began: Instant) -> (Decision, Verdict) {
+        let mut changes = self.caches.changes();
+        loop {
+            changes.mark_unchanged();
+            let behind = match admit::mutate_pod(&self.caches, &self.settings, request) {
+                Ok(decision) => {
+                    let verdict = match &decision {
+                        Decision::Deny { .. } => Verdict::Denied,
+                        Decision::Allow { patch, .. } if patch.0.is_empty() => Verdict::Allowed,
+                        Decision::Allow { .. } => Verdict::Patched,
+                    };
+                    return (decision, verdict);
+                }
+                Err(behind) => behind,
+            };
+            if !matches!(timeout_at(began + PATIENCE, changes.changed()).await, Ok(Ok(()))) {
+                let missing = self.readiness.missing();
+                let message = if missing.is_empty() {
+                    behind.to_string()
+                } else {
+                    format!("{behind} (this replica is not ready: {})", missing.join(", "))
+                };
+                return (Decision::Deny { code: 503, message }, Verdict::Behind);
+            }
+        }
+    }
+}
+
+/// Denials are for the operator too. The object itself is never logged: it may hold secrets.
+fn log(request: &Request, decision: &Decision) {
+    let (uid, namespace, user) = (&request.uid, &request.namespace, &request.user_info.username);
+    match decision {
+        Decision::Deny { code, message } => info!(%uid, %namespace, %user, code, %message, "denied"),
+        Decision::Allow { patch, .. } => debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed"),
+    }
+}
