@@ -1,1 +1,54 @@
-//! End-to-end tests on a real control plane, the demo, and the load benches.
+//! What tests and the demo need: a real control plane, Outrigger running on it, and tenants.
+//!
+//! Everything is a real process: etcd, two API servers with their controllers and schedulers, the `outrigger` binary.
+//! All of them listen on loopback only and end with the test process, however it ends.
+// It is for tests: a failure here is a failure of the test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod control_plane;
+pub mod outrigger;
+pub mod pki;
+pub mod tenant;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The top of the work tree.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the work tree is there")
+}
+
+/// How long something may take on a busy machine of two cores. Not a measure of anything: it only ends a test that would
+/// never end.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks again and again until the answer is `Ok`, and panics with the last answer when that takes longer than
+/// [`PATIENCE`].
+pub async fn eventually<T, F>(what: &str, mut ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, String>>,
+{
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(last) if began.elapsed() > PATIENCE => panic!("{what}: not after {PATIENCE:?}; the last answer: {last}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(30)).await,
+        }
+    }
+}
+
+/// Makes sure that something stays true for a while.
+pub async fn always<F>(what: &str, time: Duration, mut ask: impl FnMut() -> F)
+where
+    F: Future<Output = Result<(), String>>,
+{
+    let began = Instant::now();
+    while began.elapsed() < time {
+        if let Err(answer) = ask().await {
+            panic!("{what}: {answer}");
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Starts a companion on a DPU for each workload that matches.
+///
+/// Fields that the schema requires have a default here all the same (`serde(default)` with `schemars(!default)`): one
+/// object from before the schema must not keep all others from being read. What it lacks is told in its conditions.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "workload.universe.nvidia.com",
@@ -58,7 +61,7 @@ pub struct WorkloadRuleSpec {
     pub resource_kind: String,
 
     /// Which workloads match. The terms are ORed: one that matches is enough.
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(!default, length(min = 1, max = 64))]
     #[serde(default)]
     pub workload_terms: Vec<WorkloadTerm>,
 
@@ -75,7 +78,7 @@ pub struct WorkloadRuleSpec {
 
     /// The companion: a `v1/Pod` with `metadata.labels`, `metadata.annotations` and `spec`. Its name and namespace are
     /// chosen by Outrigger.
-    #[schemars(schema_with = "template_schema")]
+    #[schemars(!default, schema_with = "template_schema")]
     #[serde(default)]
     pub template: Value,
 }
@@ -85,7 +88,7 @@ pub struct WorkloadRuleSpec {
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadTerm {
     /// The expressions are ANDed: all have to match.
-    #[schemars(length(min = 1, max = 64))]
+    #[schemars(!default, length(min = 1, max = 64))]
     #[serde(default)]
     pub match_expressions: Vec<MatchExpression>,
 }
@@ -102,7 +105,7 @@ pub struct MatchExpression {
 
     /// How the field is compared. In, NotIn: its text is (not) among the values; NotIn also when the field is absent.
     /// Exists, DoesNotExist: whether it is there. Gt, Lt: it is an integer greater or less than the only value.
-    #[schemars(extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))]
+    #[schemars(!default, extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))]
     #[serde(default)]
     pub operator: String,
 
@@ -123,6 +126,7 @@ pub struct WorkloadInfoInject {
 
     /// The fact becomes an annotation of the companion.
     #[serde(default)]
+    #[schemars(!default)]
     pub as_annotation: AsAnnotation,
 }
 
@@ -132,7 +136,7 @@ pub struct WorkloadInfoInject {
 pub struct AsAnnotation {
     /// Key of the annotation.
     #[serde(default)]
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(!default, length(min = 1, max = 317))]
     pub name: String,
 }
 

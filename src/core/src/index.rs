@@ -4,14 +4,21 @@
 //! tried only against rules that could match it. Each term is filed under one of its expressions that asks for a certain
 //! value (or at least for the presence) of a field, so a workload looks up the values it has and leaves all other rules
 //! alone: the cost of a workload depends on how many rules could match it, not on how many there are.
+//!
+//! Workloads go by their label value, since that is all that an existing companion tells of its workload. It is the id
+//! itself, or 128 bits of its SHA-256: two ids with one label value do not happen by chance, and a tenant that makes
+//! them up confuses only its own companions.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::ids::{RuleName, WorkloadId};
-use crate::path::Path;
-use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
+use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::workload::Workload;
+
+mod filed;
+
+use filed::Filed;
 
 /// The only companion of a rule for a workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,20 +71,26 @@ impl TenantIndex {
     pub fn apply_rule(&mut self, rule: Arc<Rule>) -> Vec<CompanionKey> {
         let name = rule.name().clone();
         let mut touched = self.unfile(&name);
-        self.filed.insert(&rule);
+        let workloads = &mut self.workloads;
+        self.filed.insert(&rule, || workloads.iter().map(|(label, entry)| (label, &*entry.workload)));
         let mut matched = BTreeSet::new();
-        for (id, entry) in &mut self.workloads {
-            let matches = rule.matches(&entry.workload);
-            match (entry.matched.binary_search(&name), matches) {
-                (Ok(at), false) => {
-                    entry.matched.remove(at);
+        let mut try_one = |label: &Arc<str>, entry: &mut Entry| {
+            if rule.matches(&entry.workload) {
+                if let Err(at) = entry.matched.binary_search(&name) {
+                    entry.matched.insert(at, name.clone());
                 }
-                (Err(at), true) => entry.matched.insert(at, name.clone()),
-                _ => {}
+                matched.insert(label.clone());
             }
-            if matches {
-                matched.insert(id.clone());
+        };
+        match self.filed.candidates(&rule) {
+            Some(labels) => {
+                for label in labels {
+                    if let Some(entry) = workloads.get_mut(&label) {
+                        try_one(&label, entry);
+                    }
+                }
             }
+            None => workloads.iter_mut().for_each(|(label, entry)| try_one(label, entry)),
         }
         touched.extend(matched.iter().cloned());
         if !matched.is_empty() {
@@ -90,67 +103,76 @@ impl TenantIndex {
     /// Removes a rule.
     pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         let touched = self.unfile(name);
-        for id in &touched {
-            if let Some(entry) = self.workloads.get_mut(id) {
-                entry.matched.retain(|rule| rule != name);
-            }
-        }
         keys(name, touched)
     }
 
-    /// Takes a rule out of everything but the workloads' lists; returns the workloads that it matched.
+    /// Takes a rule out of everything; returns the workloads that it matched.
     fn unfile(&mut self, name: &RuleName) -> BTreeSet<Arc<str>> {
         if let Some(old) = self.rules.remove(name) {
             self.filed.remove(&old);
         }
-        self.matched.remove(name).unwrap_or_default()
+        let matched = self.matched.remove(name).unwrap_or_default();
+        for label in &matched {
+            if let Some(entry) = self.workloads.get_mut(label) {
+                entry.matched.retain(|rule| rule != name);
+            }
+        }
+        matched
     }
 
     /// Sets a workload. An update that changes nothing touches nothing.
     pub fn update(&mut self, workload: Workload) -> Vec<CompanionKey> {
         let id = self.key_of(&workload.id);
-        if self.workloads.get(&id).is_some_and(|entry| *entry.workload == workload) {
-            return Vec::new();
-        }
-        let matched = self.filed.matching(&workload);
-        let workload = Arc::new(workload);
-        let before = match self.workloads.get_mut(&id) {
+        self.set(&id, workload)
+    }
+
+    fn set(&mut self, id: &Arc<str>, workload: Workload) -> Vec<CompanionKey> {
+        match self.workloads.get_mut(id) {
+            Some(entry) if *entry.workload == workload => Vec::new(),
             Some(entry) => {
-                entry.workload = workload;
-                std::mem::replace(&mut entry.matched, matched.clone())
+                let now = self.filed.matching(&workload);
+                self.filed.hold(id, Some(&entry.workload), Some(&workload));
+                let before = std::mem::replace(&mut entry.matched, now.clone());
+                entry.workload = Arc::new(workload);
+                self.rematch(id, before, now)
             }
             None => {
-                self.workloads.insert(id.clone(), Entry { workload, matched: matched.clone() });
-                Vec::new()
+                let now = self.filed.matching(&workload);
+                self.filed.hold(id, None, Some(&workload));
+                let entry = Entry { workload: Arc::new(workload), matched: now.clone() };
+                self.workloads.insert(id.clone(), entry);
+                self.rematch(id, Vec::new(), now)
             }
-        };
-        self.rematch(&id, before, matched)
+        }
     }
 
     /// Removes a workload.
     pub fn delete(&mut self, id: &WorkloadId) -> Vec<CompanionKey> {
         let id = self.key_of(id);
-        match self.workloads.remove(&id) {
-            Some(entry) => self.rematch(&id, entry.matched, Vec::new()),
-            None => Vec::new(),
-        }
+        self.forget(&id)
+    }
+
+    fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
+        let Some(entry) = self.workloads.remove(id) else { return Vec::new() };
+        self.filed.hold(id, Some(&entry.workload), None);
+        self.rematch(id, entry.matched, Vec::new())
     }
 
     /// Sets all workloads: what is not among them is gone. From now on an unknown workload is one that doesn't exist.
+    /// Of a workload that is named more than once the last state counts.
     pub fn sync(&mut self, workloads: Vec<Workload>) -> Vec<CompanionKey> {
-        let told: std::collections::HashSet<Arc<str>> =
-            workloads.iter().map(|workload| self.key_of(&workload.id)).collect();
-        let gone: Vec<Arc<str>> = self.workloads.keys().filter(|id| !told.contains(*id)).cloned().collect();
+        let told: HashMap<Arc<str>, Workload> =
+            workloads.into_iter().map(|workload| (self.key_of(&workload.id), workload)).collect();
+        let gone: Vec<Arc<str>> = self.workloads.keys().filter(|id| !told.contains_key(*id)).cloned().collect();
         let mut touched = Vec::new();
         for id in gone {
-            if let Some(entry) = self.workloads.remove(&id) {
-                touched.extend(self.rematch(&id, entry.matched, Vec::new()));
-            }
+            touched.append(&mut self.forget(&id));
         }
-        for workload in workloads {
-            touched.extend(self.update(workload));
+        for (id, workload) in told {
+            touched.append(&mut self.set(&id, workload));
         }
         self.synced = true;
+        touched.sort_unstable();
         touched
     }
 
@@ -174,6 +196,26 @@ impl TenantIndex {
         Desired::Wanted { rule, workload: &entry.workload }
     }
 
+    /// Names of the rules that match a workload, sorted, whether or not the workload is one of the index.
+    pub fn matching(&self, workload: &Workload) -> Vec<RuleName> {
+        self.filed.matching(workload)
+    }
+
+    /// A rule that is served.
+    pub fn rule(&self, name: &RuleName) -> Option<&Arc<Rule>> {
+        self.rules.get(name)
+    }
+
+    /// A workload, by its label value.
+    pub fn workload(&self, label: &str) -> Option<&Arc<Workload>> {
+        self.workloads.get(label).map(|entry| &entry.workload)
+    }
+
+    /// The workloads that a rule matches, in the order of their label values.
+    pub fn workloads_of(&self, rule: &RuleName) -> impl Iterator<Item = &Arc<Workload>> {
+        self.matched.get(rule).into_iter().flatten().filter_map(|label| self.workload(label))
+    }
+
     /// How many workloads a rule matches.
     pub fn matched(&self, rule: &RuleName) -> usize {
         self.matched.get(rule).map_or(0, BTreeSet::len)
@@ -191,6 +233,12 @@ impl TenantIndex {
 
     /// The key that an id has here; the one in use, if it is.
     fn key_of(&self, id: &WorkloadId) -> Arc<str> {
+        // Nearly every id is its own label value, and an update's workload is known: nothing to allocate then.
+        if let Some((key, entry)) = self.workloads.get_key_value(id.as_str())
+            && entry.workload.id == *id
+        {
+            return key.clone();
+        }
         let label = id.label_value();
         match self.workloads.get_key_value(label.as_str()) {
             Some((key, _)) => key.clone(),
@@ -223,180 +271,6 @@ impl TenantIndex {
 
 fn keys(rule: &RuleName, workloads: BTreeSet<Arc<str>>) -> Vec<CompanionKey> {
     workloads.into_iter().map(|workload| CompanionKey { rule: rule.clone(), workload }).collect()
-}
-
-/// A term of a rule, by the rule's name and the term's place.
-type TermId = (RuleName, usize);
-
-/// Terms, filed by what a workload must have to match them.
-#[derive(Debug, Default)]
-struct Filed {
-    /// Fixed field -> terms that ask for something of it. There are few fixed fields.
-    by_field: HashMap<Path, Asks>,
-    /// Map of `state.extra` -> key in it -> terms that ask for something of that entry. There may be many keys.
-    by_entry: HashMap<Box<str>, HashMap<Box<str>, Asks>>,
-    /// Terms that ask for nothing in particular.
-    rest: Vec<Term>,
-}
-
-/// Terms that ask for something of one field.
-#[derive(Debug, Default)]
-struct Asks {
-    /// For a certain value.
-    values: HashMap<String, Vec<Term>>,
-    /// For any value.
-    presence: Vec<Term>,
-}
-
-impl Asks {
-    fn is_empty(&self) -> bool {
-        self.values.is_empty() && self.presence.is_empty()
-    }
-
-    fn remove(&mut self, values: &[String], other: impl Fn(&Term) -> bool) {
-        for value in values {
-            if let Some(terms) = self.values.get_mut(value) {
-                terms.retain(&other);
-                if terms.is_empty() {
-                    self.values.remove(value);
-                }
-            }
-        }
-        if values.is_empty() {
-            self.presence.retain(&other);
-        }
-    }
-
-    /// Shows the terms that a workload with this value could match.
-    fn show(&self, value: &str, try_all: &mut impl FnMut(&[Term])) {
-        if let Some(terms) = self.values.get(value) {
-            try_all(terms);
-        }
-        try_all(&self.presence);
-    }
-}
-
-#[derive(Debug)]
-struct Term {
-    id: TermId,
-    rule: Arc<Rule>,
-}
-
-/// Where a term is filed: under one of its expressions' fields, and the values that it asks for there. No values means
-/// any. `None` where no expression asks for anything to be there.
-///
-/// Fewest values first: such a list is likely the one that the fewest workloads are in. A workload's own name or labels
-/// tell it from others better than its namespace or node do.
-fn place(term: &[Expression]) -> Option<(&Path, &[String])> {
-    let rank = |path: &Path| match path {
-        Path::Id | Path::ResourceName => 0,
-        Path::ExtraEntry(..) => 1,
-        Path::ResourceNamespace | Path::NodeName => 2,
-        _ => 3,
-    };
-    let by_value = term
-        .iter()
-        .filter_map(|e| match &e.test {
-            Test::In(values) => Some((&e.path, values.as_slice())),
-            _ => None,
-        })
-        .min_by_key(|(path, values)| (values.len(), rank(path)));
-    by_value.or_else(|| {
-        let needs_entry = |e: &&Expression| {
-            matches!(e.test, Test::Exists | Test::Gt(_) | Test::Lt(_)) && matches!(e.path, Path::ExtraEntry(..))
-        };
-        term.iter().find(needs_entry).map(|e| (&e.path, &[][..]))
-    })
-}
-
-impl Filed {
-    fn insert(&mut self, rule: &Arc<Rule>) {
-        for (t, term) in rule.terms().iter().enumerate() {
-            let file = || Term { id: (rule.name().clone(), t), rule: rule.clone() };
-            let Some((path, values)) = place(term) else {
-                self.rest.push(file());
-                continue;
-            };
-            let asks = match path {
-                Path::ExtraEntry(map, key) => {
-                    self.by_entry.entry(map.clone()).or_default().entry(key.clone()).or_default()
-                }
-                field => self.by_field.entry(field.clone()).or_default(),
-            };
-            for value in values {
-                asks.values.entry(value.clone()).or_default().push(file());
-            }
-            if values.is_empty() {
-                asks.presence.push(file());
-            }
-        }
-    }
-
-    fn remove(&mut self, rule: &Rule) {
-        for (t, term) in rule.terms().iter().enumerate() {
-            let other = |filed: &Term| filed.id.1 != t || filed.id.0 != *rule.name();
-            match place(term) {
-                None => self.rest.retain(other),
-                Some((Path::ExtraEntry(map, key), values)) => {
-                    let Some(keys) = self.by_entry.get_mut(map) else { continue };
-                    if let Some(asks) = keys.get_mut(key) {
-                        asks.remove(values, other);
-                        if asks.is_empty() {
-                            keys.remove(key);
-                        }
-                    }
-                }
-                Some((field, values)) => {
-                    if let Some(asks) = self.by_field.get_mut(field) {
-                        asks.remove(values, other);
-                        if asks.is_empty() {
-                            self.by_field.remove(field);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Names of the rules that match, sorted, each once.
-    fn matching(&self, workload: &Workload) -> Vec<RuleName> {
-        let mut names = Vec::new();
-        let mut try_all = |terms: &[Term]| {
-            for Term { id: (name, t), rule } in terms {
-                let matches = rule.is_about(workload)
-                    && rule.terms().get(*t).is_some_and(|term| term.iter().all(|e| e.matches(workload)));
-                if matches {
-                    names.push(name.clone());
-                }
-            }
-        };
-        for (field, asks) in &self.by_field {
-            if let Some(value) = field.scalar(workload) {
-                asks.show(value.as_str(), &mut try_all);
-            }
-        }
-        for (map, keys) in &self.by_entry {
-            let Some(entries) = workload.extra_map(map) else { continue };
-            // Whichever is shorter is gone through, the other one is asked.
-            if entries.len() <= keys.len() {
-                for (key, value) in entries {
-                    if let Some(asks) = keys.get(key.as_str()) {
-                        asks.show(value, &mut try_all);
-                    }
-                }
-            } else {
-                for (key, asks) in keys {
-                    if let Some(value) = entries.get(&**key) {
-                        asks.show(value, &mut try_all);
-                    }
-                }
-            }
-        }
-        try_all(&self.rest);
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
 }
 
 #[cfg(test)]

@@ -9,10 +9,11 @@ use crate::workload::Orchestrator;
 
 /// Small alphabets, so that random rules and workloads meet.
 const VALUES: [&str; 3] = ["a", "b", "5"];
-const FIELDS: [&str; 7] = [
+const FIELDS: [&str; 8] = [
     ".state.extra.labels.x",
     ".state.extra.labels.y",
     ".state.extra.annotations.x",
+    ".state.extra.other.y",
     ".metadata.resourceNamespace",
     ".metadata.resourceName",
     ".state.nodeName",
@@ -70,18 +71,18 @@ fn a_workloads_life() {
     assert!(matches!(index.desired(&k), Desired::RuleUnknown));
     index.apply_rule(rule("r", DpuSelectionPolicy::SameNode, x_is_a()));
     assert!(matches!(index.desired(&k), Desired::Unknown), "not synced: it may exist");
-    assert_eq!(index.update(workload("w/1", None, &[("x", "a")])), [k.clone()]);
+    assert_eq!(index.update(workload("w/1", None, &[("x", "a")])), std::slice::from_ref(&k));
     assert!(matches!(index.desired(&k), Desired::Waiting));
-    assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "a")])), [k.clone()]);
+    assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "a")])), std::slice::from_ref(&k));
     assert!(matches!(index.desired(&k), Desired::Wanted { .. }));
     assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "a")])), [], "nothing changed");
     assert_eq!(index.matched(&k.rule), 1);
-    assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "b")])), [k.clone()]);
+    assert_eq!(index.update(workload("w/1", Some("n"), &[("x", "b")])), std::slice::from_ref(&k));
     assert!(matches!(index.desired(&k), Desired::Unwanted));
     assert_eq!(index.matched(&k.rule), 0);
     assert_eq!(index.update(workload("w/1", Some("m"), &[("x", "b")])), [], "matched neither before nor now");
     index.update(workload("w/1", Some("m"), &[("x", "a")]));
-    assert_eq!(index.delete(&WorkloadId::new("w/1").unwrap()), [k.clone()]);
+    assert_eq!(index.delete(&WorkloadId::new("w/1").unwrap()), std::slice::from_ref(&k));
     assert!(matches!(index.desired(&k), Desired::Unknown), "still not synced");
     index.sync(vec![]);
     assert!(matches!(index.desired(&k), Desired::Unwanted));
@@ -94,8 +95,8 @@ fn a_sync_removes_what_it_does_not_name() {
     index.update(workload("1", None, &[("x", "a")]));
     index.update(workload("2", None, &[("x", "a")]));
     index.update(workload("3", None, &[]));
-    let mut touched = index.sync(vec![workload("2", None, &[("x", "a")]), workload("4", None, &[("x", "a")])]);
-    touched.sort();
+    let four = |value| workload("4", None, &[("x", value)]);
+    let touched = index.sync(vec![workload("2", None, &[("x", "a")]), four("b"), four("a")]);
     assert_eq!(touched, [key("r", "1"), key("r", "4")], "2 is as it was");
     assert_eq!(index.workloads(), 2);
     assert!(matches!(index.desired(&key("r", "4")), Desired::Wanted { .. }), "Any needs no node");
@@ -117,6 +118,39 @@ fn a_rule_touches_its_own_companions_only() {
     assert_eq!(index.remove_rule(&RuleName::new("r").unwrap()), [key("r", "2")]);
     assert!(matches!(index.desired(&key("r", "2")), Desired::RuleUnknown));
     assert!(matches!(index.desired(&key("other", "1")), Desired::Wanted { .. }));
+}
+
+#[test]
+fn what_many_rules_ask_for_alike_is_not_what_they_are_filed_under() {
+    let mut index = TenantIndex::default();
+    for i in 0..100 {
+        let term = vec![
+            expression(FIELDS[0], Operator::In, &["shared"]),
+            expression(FIELDS[1], Operator::Exists, &[]),
+            expression(".metadata.resourceNamespace", Operator::In, &[&format!("team-{i}")]),
+        ];
+        index.apply_rule(rule(&format!("r{i}"), DpuSelectionPolicy::Any, vec![term]));
+    }
+    assert!(index.filed.longest_list() <= 2, "{}", index.filed.longest_list());
+}
+
+#[test]
+fn lookups() {
+    let mut index = TenantIndex::default();
+    index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_a()));
+    let odd = workload("w/1", None, &[("x", "a")]);
+    index.update(odd.clone());
+    index.update(workload("2", None, &[("x", "b")]));
+    let k = key("r", "w/1");
+    assert_eq!(index.workload(&k.workload).map(|w| &**w), Some(&odd));
+    assert!(index.workload("w/1").is_none(), "workloads go by their label value");
+    assert_eq!(index.workloads_of(&k.rule).map(|w| &w.id).collect::<Vec<_>>(), [&odd.id]);
+    assert_eq!(index.matching(&odd), std::slice::from_ref(&k.rule));
+    assert_eq!(index.rule(&k.rule).map(|r| r.name()), Some(&k.rule));
+    // An id that looks like another one's hash is a workload of its own as long as that other one isn't there.
+    let twin = workload(&k.workload, None, &[]);
+    assert_eq!(index.update(twin), std::slice::from_ref(&k));
+    assert_eq!(index.workloads(), 2);
 }
 
 #[derive(Debug, Clone)]
@@ -148,14 +182,16 @@ fn any_terms() -> impl Strategy<Value = Vec<Vec<ExpressionSpec>>> {
 fn any_workload() -> impl Strategy<Value = Workload> {
     let text = || (0..VALUES.len()).prop_map(|v| VALUES[v].to_owned());
     let map = || proptest::collection::btree_map((0..2usize).prop_map(|k| ["x", "y"][k].to_owned()), text(), 0..3);
-    (0..4usize, text(), text(), proptest::option::of(text()), any::<bool>(), map(), map()).prop_map(
-        |(id, namespace, name, node_name, ready, labels, annotations)| Workload {
+    let node = proptest::option::of(text());
+    (0..4usize, text(), text(), node, any::<bool>(), map(), map(), map()).prop_map(
+        |(id, namespace, name, node_name, ready, labels, annotations, other)| Workload {
             resource_namespace: namespace,
             resource_name: name,
             node_name,
             ready,
             labels,
             annotations,
+            extra: BTreeMap::from([("other".to_owned(), other)]),
             ..workload(&id.to_string(), None, &[])
         },
     )
@@ -204,6 +240,9 @@ proptest! {
                 }
             };
             let now = naive(&rules, &workloads);
+            for key in &touched {
+                prop_assert!(before.contains(key) || now.contains(key), "{:?} is told for nothing", key);
+            }
             for r in 0..4usize {
                 for w in 0..4usize {
                     let (r, w) = (r.to_string(), w.to_string());
@@ -218,12 +257,16 @@ proptest! {
                 prop_assert_eq!(index.matched(&name), now.iter().filter(|k| k.rule == name).count());
             }
             prop_assert_eq!(index.workloads(), workloads.len());
+            for (id, workload) in &workloads {
+                prop_assert_eq!(&**index.workload(id).unwrap(), workload);
+                let names: Vec<RuleName> = rules.values().filter(|r| r.matches(workload)).map(|r| r.name().clone()).collect();
+                prop_assert_eq!(index.matching(workload), names);
+            }
         }
         for r in rules.keys() {
             index.remove_rule(&RuleName::new(&r.to_string()).unwrap());
         }
-        prop_assert!(index.filed.by_field.is_empty() && index.filed.rest.is_empty(), "nothing is left filed");
-        prop_assert!(index.filed.by_entry.values().all(HashMap::is_empty));
+        prop_assert!(index.filed.is_empty(), "{:?}", index.filed);
     }
 }
 

@@ -1,0 +1,54 @@
+# `make demo` runs the main job, `make test` passes the tests; both get what they need themselves.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+CARGO ?= cargo
+
+.PHONY: help
+help: ## Say what there is to make
+	@echo "Usage: make TARGET"
+	@echo
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  make demo KEEP=1   keeps the demo's clusters and says how to look at them"
+
+.PHONY: tools
+tools:
+	@bash tests/tools.sh
+
+.PHONY: control-plane
+control-plane: tools ## Build the control plane for demo and tests (once; minutes)
+	@tests/controlplane/build.sh >/dev/null
+
+.PHONY: demo
+demo: control-plane ## Run the main job on two real clusters
+	@$(CARGO) build --locked --release --bin outrigger --bin demo
+	@target/release/demo $(if $(KEEP),--keep)
+
+.PHONY: test
+test: control-plane ## Run all tests, the end-to-end ones on a real control plane
+	$(CARGO) build --locked --bin outrigger
+	$(CARGO) test --locked --workspace
+	cd tests/controlplane && go vet . && go test .
+
+.PHONY: lint
+lint: control-plane ## Check format, lints and generated files
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	cd tests/controlplane && test -z "$$(gofmt -l .)"
+	@$(MAKE) --no-print-directory crds-check
+
+.PHONY: bench
+bench: tools ## Measure matching and the webhook; prints figures and ratios
+	$(CARGO) bench --locked -p outrigger-core --bench matching
+	$(CARGO) bench --locked -p outrigger-tests --bench webhook
+
+.PHONY: crds
+crds: ## Write deploy/crds from the Rust types
+	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir deploy/crds
+
+.PHONY: crds-check
+crds-check:
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir "$$dir" && \
+	diff -r deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }

@@ -1,0 +1,224 @@
+//! Admission, asked by the real API server with `kubectl`, and by the test itself with what no API server would send.
+
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use outrigger_core::keys;
+use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, node_of};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Posts a body to the webhook: status and body.
+async fn post(outrigger: &Outrigger, path: &str, body: Vec<u8>) -> Result<(u16, String), String> {
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let tls = ClientTls { ca: outrigger.authority.file(), identity: None };
+    let config = tls.config(&[b"http/1.1"]).map_err(|e| text(&e))?;
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", outrigger.webhook_port)).await.map_err(|e| text(&e))?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.map_err(|e| text(&e))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| text(&e))?;
+    tokio::spawn(connection);
+    let request = http::Request::post(path)
+        .header("host", "127.0.0.1")
+        .header("content-type", "application/json")
+        .body(Full::new(bytes::Bytes::from(body)))
+        .map_err(|e| text(&e))?;
+    let response = sender.send_request(request).await.map_err(|e| text(&e))?;
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.map_err(|e| text(&e))?.to_bytes();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+fn review(request: &Value) -> Vec<u8> {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string().into_bytes()
+}
+
+#[tokio::test]
+async fn bodies_that_are_no_review_are_answered_with_the_reason() {
+    let o = Outrigger::shared().await;
+    for (path, body, status, part) in [
+        ("/mutate/pods", b"".to_vec(), 400, "EOF"),
+        ("/mutate/pods", b"{\"apiVersion\": \"admission.k8s.io/v1\", \"kind\": \"Admi".to_vec(), 400, "EOF"),
+        ("/mutate/pods", b"\xff\xfe".to_vec(), 400, "no AdmissionReview"),
+        ("/mutate/pods", b"{\"apiVersion\":\"v1\",\"kind\":\"Pod\"}".to_vec(), 400, "is \"Pod\" of \"v1\""),
+        ("/mutate/pods", review(&json!({"object": {}})), 400, "request.uid: is missing"),
+        ("/mutate/nothing", review(&json!({"uid": "u"})), 404, ""),
+    ] {
+        let (got, text) = post(o, path, body).await.unwrap();
+        assert_eq!(got, status, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_ten_mebibytes_is_refused_and_the_next_request_is_served() {
+    let o = Outrigger::shared().await;
+    // The refusal may come before the body is sent, so the sender may see a broken connection in its place.
+    if let Ok((status, text)) = post(o, "/mutate/pods", vec![b' '; 10 << 20]).await {
+        assert_eq!(status, 413, "{text}");
+        assert!(text.contains("more than 8388608 bytes"), "{text}");
+    }
+    let pod = json!({"uid": "u", "kind": {"group": "apps", "version": "v1", "kind": "Deployment"}, "operation": "CREATE"});
+    let (status, text) = post(o, "/mutate/pods", review(&pod)).await.unwrap();
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &answer["response"]["uid"]), (200, &json!("u")));
+    assert_eq!(answer["response"]["allowed"], json!(false));
+    let message = answer["response"]["status"]["message"].as_str().unwrap();
+    assert!(message.contains("apps/v1/Deployment"), "{message}");
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_not_known_yet_is_refused_for_now() {
+    let o = Outrigger::shared().await;
+    let pod = json!({"uid": "u", "kind": {"version": "v1", "kind": "Pod"}, "operation": "CREATE",
+        "namespace": "unheard-of", "object": {"spec": {}}});
+    let (_, text) = post(o, "/mutate/pods", review(&pod)).await.unwrap();
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(answer["response"]["status"]["code"], json!(503), "{text}");
+    assert!(text.contains("unheard-of is not known yet") && text.contains("try again"), "{text}");
+}
+
+#[tokio::test]
+async fn a_pod_made_by_hand_stays_on_the_tenants_dpus() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "byhand", &[("a", 1)]).await;
+    // A Node of nobody, and free for all: the Pod would go there if it could.
+    let free = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "byhand-free", "labels": {"any": "x"}}});
+    t.outrigger.plane.infra.apply(&[free]).unwrap();
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "containers": [{"name": "c", "image": "i"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "any", "operator": "Exists"}]},
+            {"matchExpressions": [{"key": "any", "operator": "DoesNotExist"}]}]}}}}});
+    t.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let placed = eventually("it is placed", || async {
+        let pod = t.pods().get("p").await.map_err(|e| e.to_string())?;
+        if node_of(&pod).is_empty() { Err(format!("{:?}", pod.status)) } else { Ok(pod) }
+    })
+    .await;
+    assert_eq!(node_of(&placed), t.node("a-dpu1"));
+}
+
+#[tokio::test]
+async fn our_keys_are_refused_from_everybody_else() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "ourkeys", &[("a", 1)]).await;
+    for (metadata, spec, path) in [
+        (json!({"labels": {keys::TENANT: "other"}}), json!({}), "metadata.labels[outrigger.dev/tenant]"),
+        (json!({"annotations": {keys::HOST: "b"}}), json!({}), "metadata.annotations[outrigger.dev/host]"),
+        (json!({}), json!({"schedulingGates": [{"name": keys::ADMISSION_GATE}]}), "spec.schedulingGates[0].name"),
+    ] {
+        let mut pod = json!({"metadata": metadata, "spec": spec});
+        pod["metadata"]["name"] = json!("p");
+        pod["spec"]["containers"] = json!([{"name": "c", "image": "i"}]);
+        let pod = serde_json::from_value(pod).unwrap();
+        let error = t.pods().create(&PostParams::default(), &pod).await.unwrap_err().to_string();
+        assert!(error.contains(path) && error.contains("only Outrigger itself"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_dry_run_is_served_and_unknown_fields_survive() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "dryrun", &[("a", 1)]).await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "containers": [{"name": "c", "image": "i", "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]}],
+        "schedulingGates": [{"name": "example.com/wait"}],
+        "resourceClaims": [{"name": "d", "resourceClaimName": "x"}]}});
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    let pod = t.pods().create(&params, &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
+    assert_eq!(spec["schedulingGates"], json!([{"name": "example.com/wait"}]));
+    assert_eq!(spec["resourceClaims"], json!([{"name": "d", "resourceClaimName": "x"}]));
+    assert!(spec["containers"][0]["resizePolicy"].is_array());
+    assert!(spec["affinity"]["nodeAffinity"].is_object());
+    assert!(t.pods().get_opt("p").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn only_the_manager_may_bring_a_workload() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "facts-forged", &[("a", 1)]).await;
+    // The very Pod that the manager would make, made by an administrator.
+    let pod = json!({"metadata": {"name": "p", "labels": {keys::RULE: "r", keys::WORKLOAD: "w"},
+            "annotations": {keys::WORKLOAD: "{}", keys::HOST: "x", keys::RULE_GENERATION: "1"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let pod = serde_json::from_value(pod).unwrap();
+    let error = t.pods().create(&PostParams::default(), &pod).await.unwrap_err().to_string();
+    assert!(error.contains("metadata.labels[outrigger.dev/rule]"), "{error}");
+}
+
+#[tokio::test]
+async fn roles_allow_what_is_needed_and_no_more() {
+    let o = Outrigger::shared().await;
+    let _t = Tenant::without_agent(o, "roles", &[]).await;
+    let can = |account: &str, args: &[&str]| {
+        let user = format!("--as=system:serviceaccount:outrigger-system:outrigger-{account}");
+        let mut all = vec!["auth", "can-i"];
+        all.extend(args);
+        all.push(&user);
+        // "no" is exit code 1.
+        o.plane.infra.kubectl(&all).is_ok()
+    };
+    for (account, args, allowed) in [
+        ("manager", &["create", "pods", "-n", "tenant-roles"][..], true),
+        ("manager", &["create", "pods", "-n", "default"], false),
+        ("manager", &["create", "pods", "-n", "kube-system"], false),
+        ("manager", &["delete", "pods", "-n", "outrigger-system"], false),
+        ("manager", &["get", "secrets", "-n", "tenant-roles"], false),
+        ("manager", &["update", "workloadrules", "-n", "tenant-roles"], false),
+        ("manager", &["patch", "nodes"], false),
+        ("webhook", &["create", "pods", "-n", "tenant-roles"], false),
+        ("webhook", &["list", "workloadrules", "-A"], true),
+        ("webhook", &["get", "secrets", "-n", "tenant-roles"], false),
+        ("webhook", &["list", "pods", "-A"], false),
+    ] {
+        assert_eq!(can(account, args), allowed, "{account} {args:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
+    use outrigger_api::conditions::Status;
+    use outrigger_tests::tenant::rule_for;
+    // A tenant whose namespace the configuration leaves out: to it the webhook is not registered.
+    let o = Outrigger::shared().await;
+    let t = Tenant::new(o, "nohook", &[("a", 1)]).await;
+    let configurations: Api<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> =
+        Api::all(t.infra.clone());
+    let selector = |expressions: Value| json!([{"op": "replace", "path": "/webhooks/0/namespaceSelector",
+        "value": {"matchExpressions": expressions}}]);
+    let tenant = json!({"key": keys::TENANT, "operator": "Exists"});
+    let without = selector(json!([tenant, {"key": keys::TENANT, "operator": "NotIn", "values": ["nohook"]}]));
+    let patch = Patch::Json::<()>(serde_json::from_value(without).unwrap());
+    configurations.patch("outrigger", &PatchParams::default(), &patch).await.unwrap();
+    // The API server takes a moment to see it.
+    let pod: k8s_openapi::api::core::v1::Pod =
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}))
+            .unwrap();
+    eventually("the webhook is out of the way", || async {
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let pod = t.pods().create(&params, &pod).await.map_err(|e| e.to_string())?;
+        if pod.spec.unwrap().affinity.is_none() { Ok(()) } else { Err("it is still asked".to_owned()) }
+    })
+    .await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let message = t.condition("r", "Ready", Status::False, "Refused").await;
+    assert!(message.contains("register the MutatingWebhookConfiguration"), "{message}");
+    let companion = t.companions().await.unwrap().remove(0);
+    assert_eq!(node_of(&companion), "", "gated");
+    // Registered again, it is made anew; not only after the pause, because the rule changes.
+    let patch = Patch::Json::<()>(serde_json::from_value(selector(json!([tenant]))).unwrap());
+    configurations.patch("outrigger", &PatchParams::default(), &patch).await.unwrap();
+    eventually("the webhook is asked again", || async {
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let pod = t.pods().create(&params, &pod).await.map_err(|e| e.to_string())?;
+        if pod.spec.unwrap().affinity.is_some() { Ok(()) } else { Err("it is not asked".to_owned()) }
+    })
+    .await;
+    let mut spec = rule_for("app", "web");
+    spec["template"]["metadata"]["labels"]["app"] = json!("newer");
+    t.rule("r", spec).await;
+    assert_eq!(node_of(&t.companion().await), t.node("a-dpu1"));
+}

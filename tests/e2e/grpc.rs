@@ -1,0 +1,216 @@
+//! The workload stream, told by the test itself: what an agent would never say, and what a Pod can't do.
+
+use std::collections::HashMap;
+
+use kube::ResourceExt;
+use outrigger_api::conditions::Status;
+use outrigger_agent::connect::{Address, connect};
+use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_proto::v1::{
+    WorkloadDelete, WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadSync, WorkloadUpdate,
+    workload_state,
+};
+use outrigger_runtime::tls::ClientTls;
+use prost::Message as _;
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, node_of, rule_for};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request};
+
+fn update(id: &str, node: &str) -> WorkloadUpdate {
+    let labels = workload_state::ExtraData { data: HashMap::from([("app".into(), "web".into())]) };
+    WorkloadUpdate {
+        workload_metadata: Some(WorkloadMetadata {
+            id: id.into(),
+            orchestrator: 1,
+            resource_type: "v1/Pod".into(),
+            resource_namespace: "default".into(),
+            resource_name: id.into(),
+        }),
+        workload_state: Some(WorkloadState {
+            node_name: node.into(),
+            ready: true,
+            extra: HashMap::from([("labels".into(), labels)]),
+        }),
+    }
+}
+
+async fn client(outrigger: &Outrigger) -> WorkloadServiceClient<tonic::transport::Channel> {
+    let pair = outrigger.authority.issue("tester", &["spiffe://outrigger/tester"]).unwrap();
+    let tls = ClientTls { ca: outrigger.authority.file(), identity: Some((pair.cert, pair.key)) };
+    let address: Address = format!("https://127.0.0.1:{}", outrigger.grpc_port).parse().unwrap();
+    WorkloadServiceClient::new(connect(&address, &tls, None).await.unwrap())
+}
+
+/// Opens a stream; the sender ends it when it is dropped.
+async fn stream(
+    outrigger: &Outrigger,
+    tenant: &[&[u8]],
+) -> (mpsc::Sender<Message>, tokio::task::JoinHandle<Result<(), tonic::Status>>) {
+    let (sender, receiver) = mpsc::channel::<Message>(16);
+    let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| WorkloadStreamRequest {
+        message: Some(message),
+    });
+    let mut request = Request::new(messages);
+    for value in tenant {
+        request.metadata_mut().append("tenant-id", tonic::metadata::MetadataValue::try_from(*value).unwrap());
+    }
+    let mut client = client(outrigger).await;
+    let call = tokio::spawn(async move { client.workload_stream(request).await.map(drop) });
+    (sender, call)
+}
+
+async fn refused(tenant: &[&[u8]], message: Message) -> tonic::Status {
+    let (sender, call) = stream(Outrigger::shared().await, tenant).await;
+    let _ = sender.send(message).await;
+    call.await.unwrap().unwrap_err()
+}
+
+#[tokio::test]
+async fn a_workload_that_moves_takes_its_companion_along() {
+    let outrigger = Outrigger::shared().await;
+    let t = Tenant::without_agent(outrigger, "moves", &[("a", 1), ("b", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let (sender, call) = stream(outrigger, &[b"moves"]).await;
+    sender.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    sender.send(Message::WorkloadUpdate(update("vm", &t.node("a")))).await.unwrap();
+    let before = t.companion().await;
+    assert_eq!(node_of(&before), t.node("a-dpu1"));
+    sender.send(Message::WorkloadUpdate(update("vm", &t.node("b")))).await.unwrap();
+    let after = eventually("it has moved", || async {
+        let c = t.companion().await;
+        if node_of(&c) == t.node("b-dpu1") { Ok(c) } else { Err(node_of(&c).to_owned()) }
+    })
+    .await;
+    assert_eq!(after.name_any(), before.name_any());
+    let delete = WorkloadDelete { workload_metadata: update("vm", "").workload_metadata };
+    sender.send(Message::WorkloadDelete(delete)).await.unwrap();
+    t.ready(0).await;
+    drop(sender);
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_large_sync_is_taken_in_one_message() {
+    let outrigger = Outrigger::shared().await;
+    let t = Tenant::without_agent(outrigger, "large-sync", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let (sender, call) = stream(outrigger, &[b"large-sync"]).await;
+    let mut updates: Vec<WorkloadUpdate> = (0..8000)
+        .map(|i| {
+            let mut other = update(&format!("w{i}"), "nowhere");
+            let labels = workload_state::ExtraData {
+                data: HashMap::from([("filling".to_owned(), "x".repeat(9000))]),
+            };
+            other.workload_state.as_mut().unwrap().extra.insert("labels".into(), labels);
+            other
+        })
+        .collect();
+    updates.push(update("one", &t.node("a")));
+    let sync = WorkloadSync { workload_updates: updates };
+    assert!(sync.encoded_len() > 64 << 20, "{}", sync.encoded_len());
+    sender.send(Message::WorkloadSync(sync)).await.unwrap();
+    t.companion().await;
+    let message = t.condition("r", "Matched", Status::True, "Matches").await;
+    assert!(message.contains("1 of 8001"), "{message}");
+    drop(sender);
+    call.await.unwrap().unwrap();
+}
+
+
+#[tokio::test]
+async fn a_newer_stream_of_a_tenant_takes_over() {
+    let outrigger = Outrigger::shared().await;
+    let t = Tenant::without_agent(outrigger, "newer", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let (old, old_call) = stream(outrigger, &[b"newer"]).await;
+    old.send(Message::WorkloadSync(WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] })).await.unwrap();
+    let before = t.companion().await;
+    let (new, _new_call) = stream(outrigger, &[b"newer"]).await;
+    new.send(Message::WorkloadUpdate(update("x", &t.node("a")))).await.unwrap();
+    t.ready(2).await;
+    old.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    let status = old_call.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    assert!(t.ready(2).await.iter().any(|c| c.uid() == before.uid()), "the old stream's word no longer counts");
+}
+
+#[tokio::test]
+async fn what_is_no_tenant_is_refused() {
+    let sync = || Message::WorkloadSync(WorkloadSync::default());
+    for (tenant, code, part) in [
+        (&[][..], Code::InvalidArgument, "tenant-id: is missing"),
+        (&[&b""[..]], Code::InvalidArgument, "tenant id is empty"),
+        (&[b"Not A Tenant"], Code::InvalidArgument, "malformed"),
+        (&[b"../x"], Code::InvalidArgument, "malformed"),
+        (&["ä".as_bytes()], Code::InvalidArgument, "ASCII"),
+        (&[b"a", b"b"], Code::InvalidArgument, "more than once"),
+        (&[b"unheard-of"], Code::NotFound, "unheard-of"),
+    ] {
+        let status = refused(tenant, sync()).await;
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(part), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_workload_is_refused_by_its_field() {
+    let outrigger = Outrigger::shared().await;
+    let _t = Tenant::without_agent(outrigger, "nowork", &[]).await;
+    eventually("the tenant is known", || async {
+        let (sender, call) = stream(outrigger, &[b"nowork"]).await;
+        drop(sender);
+        call.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    })
+    .await;
+    let mut no_id = update("", "n");
+    no_id.workload_metadata.as_mut().unwrap().id = String::new();
+    let mut vm = update("w", "n");
+    vm.workload_metadata.as_mut().unwrap().resource_type = "v1/VM".into();
+    for (message, part) in [
+        (Message::WorkloadUpdate(WorkloadUpdate::default()), "workload_update.workload_metadata: is missing"),
+        (Message::WorkloadDelete(WorkloadDelete::default()), "workload_delete.workload_metadata: is missing"),
+        (Message::WorkloadUpdate(no_id), "workload_update.workload_metadata.id: workload id is empty"),
+        (
+            Message::WorkloadSync(WorkloadSync { workload_updates: vec![update("a", ""), vm] }),
+            "workload_sync.workload_updates[1].workload_metadata.resource_type: \"v1/VM\"",
+        ),
+    ] {
+        let status = refused(&[b"nowork"], message).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        assert!(status.message().contains(part), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_over_the_limit_is_refused() {
+    let outrigger = Outrigger::shared().await;
+    let _t = Tenant::without_agent(outrigger, "toolarge", &[]).await;
+    let mut huge = update("w", "n");
+    huge.workload_state.as_mut().unwrap().node_name = "x".repeat(129 << 20);
+    let status = eventually("the tenant is known", || async {
+        let status = refused(&[b"toolarge"], Message::WorkloadUpdate(huge.clone())).await;
+        if status.code() == Code::NotFound { Err("not yet".to_owned()) } else { Ok(status) }
+    })
+    .await;
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+}
+
+#[tokio::test]
+async fn a_client_without_certificate_is_refused() {
+    let outrigger = Outrigger::shared().await;
+    let tls = ClientTls { ca: outrigger.authority.file(), identity: None };
+    let address: Address = format!("https://127.0.0.1:{}", outrigger.grpc_port).parse().unwrap();
+    // With TLS 1.3 the refusal comes after the client has finished its part, so with the first call at the latest.
+    let outcome = match connect(&address, &tls, None).await {
+        Err(error) => Err(format!("{error:#}")),
+        Ok(channel) => {
+            let mut client = WorkloadServiceClient::new(channel);
+            client.workload_stream(tokio_stream::empty()).await.map(drop).map_err(|status| status.to_string())
+        }
+    };
+    assert!(outcome.is_err());
+}

@@ -1,0 +1,346 @@
+//! A companion's life, row by row of the life cycle that the README describes.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use outrigger_api::conditions::Status;
+use outrigger_core::keys;
+use outrigger_core::workload::Workload;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for, template};
+use outrigger_tests::{always, eventually};
+use serde_json::json;
+
+#[tokio::test]
+async fn a_workload_that_matches_gets_a_companion_on_a_dpu_of_its_host() {
+    let t = Tenant::new(Outrigger::shared().await, "create", &[("a", 2), ("b", 1)]).await;
+    let rule = t.rule("rule1", rule_for("app", "web")).await;
+    t.start("other", "a", json!({"app": "db"})).await;
+    let work = t.start("web", "a", json!({"app": "web"})).await;
+    let c = t.companion().await;
+
+    assert!(node_of(&c).starts_with(&t.node("a-dpu")), "on {}", node_of(&c));
+    assert_eq!(annotation(&c, "workload-name"), Some("web"));
+    assert_eq!(annotation(&c, "tenant-node-name"), Some(t.node("a").as_str()));
+    assert_eq!(annotation(&c, "version"), None, "a fact that the workload lacks is not injected");
+    assert_eq!(annotation(&c, keys::WORKLOAD), None, "the transport is taken out");
+    let whole: Workload = serde_json::from_str(annotation(&c, "entire-workload").unwrap()).unwrap();
+    assert_eq!(whole.id.as_str(), work.uid().unwrap());
+    assert_eq!((whole.resource_name.as_str(), whole.resource_namespace.as_str()), ("web", t.source.as_str()));
+
+    let owner = &c.owner_references()[0];
+    assert_eq!((owner.name.as_str(), &owner.uid), ("rule1", &rule.uid().unwrap()));
+    assert_eq!(c.labels()[keys::TENANT], "create");
+    assert_eq!(c.labels()["app"], "companion");
+    assert!(c.spec.as_ref().unwrap().scheduling_gates.is_none());
+
+    t.condition("rule1", "Accepted", Status::True, "Valid").await;
+    t.condition("rule1", "Synced", Status::True, "StreamConnected").await;
+    t.condition("rule1", "Ready", Status::True, "AllReady").await;
+    let status = t.rules().get("rule1").await.unwrap().status.unwrap();
+    assert_eq!((status.matched, status.created, status.ready), (Some(1), Some(1), Some(1)));
+    assert_eq!(status.observed_generation, rule.metadata.generation);
+}
+
+#[tokio::test]
+async fn a_rule_that_comes_later_serves_what_runs_already() {
+    let t = Tenant::new(Outrigger::shared().await, "later", &[("a", 1), ("b", 1)]).await;
+    t.start("w1", "a", json!({"app": "web"})).await;
+    t.start("w2", "b", json!({"app": "web"})).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let mut companions = t.ready(2).await;
+    companions.sort_by_key(|c| annotation(c, "workload-name").map(str::to_owned));
+    assert_eq!(node_of(&companions[0]), t.node("a-dpu1"));
+    assert_eq!(node_of(&companions[1]), t.node("b-dpu1"));
+}
+
+#[tokio::test]
+async fn it_goes_when_the_workload_goes_or_no_longer_matches_or_has_ended() {
+    let t = Tenant::new(Outrigger::shared().await, "goes", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    for name in ["deleted", "relabelled", "ended"] {
+        t.start(name, "a", json!({"app": "web"})).await;
+    }
+    t.ready(3).await;
+    t.end("deleted").await;
+    t.ready(2).await;
+    t.change("relabelled", json!({"metadata": {"labels": {"app": "db"}}})).await;
+    t.ready(1).await;
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    t.work().patch_status("ended", &PatchParams::default(), &Patch::Merge(ended)).await.unwrap();
+    t.ready(0).await;
+    t.condition("r", "Matched", Status::False, "NoMatch").await;
+}
+
+#[tokio::test]
+async fn a_changed_fact_is_patched_in_place() {
+    let t = Tenant::new(Outrigger::shared().await, "facts", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w", "a", json!({"app": "web", "version": "1"})).await;
+    let before = t.companion().await;
+    let version = |wanted: Option<&'static str>| {
+        let t = &t;
+        eventually("the fact has changed", move || async move {
+            let c = t.companion().await;
+            let is = annotation(&c, "version");
+            if is == wanted { Ok(c) } else { Err(format!("{is:?}")) }
+        })
+    };
+    version(Some("1")).await;
+    t.change("w", json!({"metadata": {"labels": {"version": "2"}}})).await;
+    version(Some("2")).await;
+    t.change("w", json!({"metadata": {"labels": {"version": null}}})).await;
+    let after = version(None).await;
+    assert_eq!(before.uid(), after.uid(), "the same Pod");
+    // An injection that the rule no longer asks for is taken away, in place too.
+    let mut spec = rule_for("app", "web");
+    spec["workloadInfoInject"] = json!([]);
+    t.rule("r", spec).await;
+    eventually("the facts are gone", || async {
+        let c = t.companion().await;
+        if annotation(&c, "entire-workload").is_none() && c.uid() == before.uid() { Ok(()) } else { Err("there".into()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_changed_template_replaces_it_one_at_a_time() {
+    let t = Tenant::new(Outrigger::shared().await, "template", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let before = t.companion().await;
+    let mut spec = rule_for("app", "web");
+    spec["template"]["spec"]["containers"][0]["image"] = json!("newer");
+    t.rule("r", spec).await;
+    let after = eventually("the companion is replaced", || async {
+        let c = t.companion().await;
+        if c.uid() == before.uid() { Err("the same Pod".to_owned()) } else { Ok(c) }
+    })
+    .await;
+    assert_eq!(after.name_any(), before.name_any(), "one name, one companion");
+    assert_eq!(after.spec.unwrap().containers[0].image.as_deref(), Some("newer"));
+}
+
+#[tokio::test]
+async fn a_deleted_rule_takes_its_companions_along_and_one_made_anew_brings_new_ones() {
+    let t = Tenant::new(Outrigger::shared().await, "rulegone", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let before = t.companion().await;
+    t.rules().delete("r", &DeleteParams::default()).await.unwrap();
+    t.ready(0).await;
+    t.rule("r", rule_for("app", "web")).await;
+    assert_ne!(t.companion().await.uid(), before.uid());
+}
+
+#[tokio::test]
+async fn a_companion_that_was_deleted_or_has_failed_is_made_again() {
+    let t = Tenant::new(Outrigger::shared().await, "again", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let replaced = |before: Pod| {
+        let t = &t;
+        eventually("there is another one", move || {
+            let before = before.clone();
+            async move {
+                let c = t.companion().await;
+                if c.uid() == before.uid() { Err("the same Pod".to_owned()) } else { Ok(c) }
+            }
+        })
+    };
+    let first = t.companion().await;
+    t.pods().delete(&first.name_any(), &DeleteParams::default()).await.unwrap();
+    let second = replaced(first).await;
+    let failed = json!({"status": {"phase": "Failed", "reason": "Evicted",
+        "conditions": [{"type": "Ready", "status": "False"}]}});
+    t.pods().patch_status(&second.name_any(), &PatchParams::default(), &Patch::Merge(failed)).await.unwrap();
+    replaced(second).await;
+}
+
+#[tokio::test]
+async fn any_needs_no_node_and_takes_any_dpu_of_the_tenant() {
+    let t = Tenant::new(Outrigger::shared().await, "anydpu", &[("a", 1)]).await;
+    let mut spec = rule_for("app", "web");
+    spec["dpuSelectionPolicy"] = json!("Any");
+    t.rule("any", spec).await;
+    t.rule("same", rule_for("app", "web")).await;
+    // A Pod that no scheduler places.
+    let pod = json!({"metadata": {"name": "unbound", "labels": {"app": "web"}},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}});
+    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let c = t.companion().await;
+    assert_eq!(c.owner_references()[0].name, "any", "SameNode waits for the node");
+    assert_eq!(node_of(&c), t.node("a-dpu1"));
+}
+
+#[tokio::test]
+async fn a_host_without_dpu_leaves_it_pending_and_the_rule_says_why() {
+    let t = Tenant::new(Outrigger::shared().await, "nodpu", &[("a", 1), ("bare", 0)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w", "bare", json!({"app": "web"})).await;
+    let message = t.condition("r", "Ready", Status::False, "Pending").await;
+    assert!(message.contains("0 of 1"), "{message}");
+    eventually("the scheduler's words are told", || async {
+        let message = t.condition("r", "Ready", Status::False, "Pending").await;
+        if message.contains("node affinity") { Ok(()) } else { Err(message) }
+    })
+    .await;
+    let all = t.companions().await.unwrap();
+    assert!(all.len() == 1 && !is_ready(&all[0]));
+}
+
+#[tokio::test]
+async fn a_lost_stream_keeps_everything_and_the_next_sync_repairs() {
+    let t = Tenant::new(Outrigger::shared().await, "lost", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w1", "a", json!({"app": "web"})).await;
+    t.start("w2", "a", json!({"app": "web"})).await;
+    t.ready(2).await;
+    let plane = &t.outrigger.plane;
+    plane.command("stop agent-lost").unwrap();
+    let message = t.condition("r", "Synced", Status::Unknown, "StreamLost").await;
+    assert!(message.contains("since"), "{message}");
+    t.end("w1").await;
+    t.start("w3", "a", json!({"app": "web"})).await;
+    always("both companions stay", Duration::from_secs(1), || async {
+        let n = t.companions().await?.len();
+        if n == 2 { Ok(()) } else { Err(format!("{n} companions")) }
+    })
+    .await;
+    plane.command("start agent-lost").unwrap();
+    eventually("the sync repairs", || async {
+        let all = t.ready(2).await;
+        let mut names: Vec<_> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
+        names.sort_unstable();
+        if names == ["w2", "w3"] { Ok(()) } else { Err(format!("{names:?}")) }
+    })
+    .await;
+    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+}
+
+#[tokio::test]
+async fn a_refusal_by_quota_is_told_and_tried_again() {
+    let t = Tenant::new(Outrigger::shared().await, "quota", &[("a", 1)]).await;
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+        "metadata": {"name": "q", "namespace": t.namespace}, "spec": {"hard": {"pods": "1"}}});
+    t.outrigger.plane.infra.apply(&[quota]).unwrap();
+    let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
+    eventually("the quota counts", || async {
+        let status = quotas.get("q").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        if status.hard.is_some() { Ok(()) } else { Err("no status".into()) }
+    })
+    .await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w1", "a", json!({"app": "web"})).await;
+    t.companion().await;
+    t.start("w2", "a", json!({"app": "web"})).await;
+    let message = t.condition("r", "Ready", Status::False, "Refused").await;
+    assert!(message.contains("exceeded quota"), "{message}");
+    let note = event(&t.infra, &t.namespace, "CompanionRefused").await;
+    assert!(note.contains("exceeded quota"), "{note}");
+    assert_eq!(t.companions().await.unwrap().len(), 1);
+    // A new generation of the rule is tried at once; the quota has grown meanwhile.
+    let more = json!({"spec": {"hard": {"pods": "5"}}});
+    quotas.patch("q", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
+    let mut spec = rule_for("app", "web");
+    spec["workloadInfoInject"] = json!([]);
+    t.rule("r", spec).await;
+    t.ready(2).await;
+    t.condition("r", "Ready", Status::True, "AllReady").await;
+}
+
+#[tokio::test]
+async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
+    let t = Tenant::new(Outrigger::shared().await, "badtmpl", &[("a", 1)]).await;
+    let mut spec = rule_for("app", "web");
+    spec["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("Perhaps");
+    t.rule("r", spec).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let message = t.condition("r", "Ready", Status::False, "Refused").await;
+    assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
+    // Mended, it is made.
+    t.rule("r", rule_for("app", "web")).await;
+    t.companion().await;
+}
+
+#[tokio::test]
+async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
+    let t = Tenant::new(Outrigger::shared().await, "badrule", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let before = t.companion().await;
+    let mut spec = rule_for("app", "web");
+    spec["workloadTerms"][0]["matchExpressions"] = json!([
+        {"key": ".spec.nodeName", "operator": "Exists"},
+        {"key": ".state.ready", "operator": "Gt", "values": ["x"]}]);
+    spec["template"] = json!({"apiVersion": "v1", "kind": "Deployment", "spec": {}});
+    t.rule("r", spec).await;
+    let message = t.condition("r", "Accepted", Status::False, "Invalid").await;
+    for part in [
+        "spec.workloadTerms[0].matchExpressions[0].key: \".spec.nodeName\"",
+        "spec.workloadTerms[0].matchExpressions[1].values[0]: \"x\"",
+        "spec.template.kind",
+        "spec.template.spec.containers",
+    ] {
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+    always("the companion stays", Duration::from_millis(500), || async {
+        let all = t.companions().await?;
+        if all.len() == 1 && all[0].uid() == before.uid() { Ok(()) } else { Err(format!("{} companions", all.len())) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn facts_that_are_too_large_are_told_with_both_sizes() {
+    let t = Tenant::new(Outrigger::shared().await, "large", &[("a", 1)]).await;
+    let mut spec = rule_for("app", "web");
+    spec["workloadInfoInject"] = json!([
+        {"asAnnotation": {"name": "one"}}, {"asAnnotation": {"name": "two"}}]);
+    t.rule("r", spec).await;
+    let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}, "annotations": {"big": "x".repeat(140_000)}},
+        "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
+    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let message = t.condition("r", "Ready", Status::False, "Refused").await;
+    assert!(message.contains("at most 262144") && message.contains("bytes"), "{message}");
+    assert!(t.companions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_template_keeps_fields_and_selectors_of_its_own() {
+    let t = Tenant::new(Outrigger::shared().await, "keeps", &[("a", 2)]).await;
+    t.outrigger.plane.infra.kubectl(&["label", "node", &t.node("a-dpu2"), "flavour=fast"]).unwrap();
+    let mut spec = rule_for("app", "web");
+    let mut pod = template();
+    pod["spec"]["nodeSelector"] = json!({"flavour": "fast"});
+    pod["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+        {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "flavour", "operator": "In", "values": ["slow"]}]},
+            {"matchExpressions": [{"key": "flavour", "operator": "In", "values": ["fast"]}]}]}}});
+    pod["spec"]["tolerations"] = json!([{"key": "mine", "operator": "Exists"}]);
+    spec["template"] = pod;
+    t.rule("r", spec).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let c = t.companion().await;
+    assert_eq!(node_of(&c), t.node("a-dpu2"));
+    let spec = serde_json::to_value(c.spec.unwrap()).unwrap();
+    let terms = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    for term in terms.as_array().unwrap() {
+        let keys: Vec<_> = term["matchExpressions"].as_array().unwrap().iter().map(|e| &e["key"]).collect();
+        assert_eq!(keys, [&json!("flavour"), &json!(keys::DPU_HOST), &json!(keys::NODE_TENANT)]);
+    }
+    assert_eq!(spec["tolerations"][0], json!({"key": "mine", "operator": "Exists"}));
+}
+
+/// Waits for an Event and returns its note.
+async fn event(client: &Client, namespace: &str, reason: &str) -> String {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    eventually("the Event is there", || async {
+        let list = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
+        found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
+    })
+    .await
+}

@@ -1,0 +1,148 @@
+//! What survives a restart. These tests kill what others rely on, so they have a control plane of their own, and run one
+//! after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::{always, eventually};
+use serde_json::json;
+use tokio::sync::Mutex;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+/// Names and uids of all companions.
+async fn uids(t: &Tenant) -> BTreeMap<String, String> {
+    let all = t.companions().await.unwrap();
+    all.iter().map(|c| (c.name_any(), c.uid().unwrap())).collect()
+}
+
+async fn start_many(t: &Tenant, count: usize) {
+    let pods = t.work();
+    let create = |i: usize| {
+        let pods = pods.clone();
+        let pod = json!({"metadata": {"name": format!("w{i}"), "labels": {"app": "web"}},
+            "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
+        async move { pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.map(drop) }
+    };
+    use futures::StreamExt;
+    futures::stream::iter((0..count).map(create)).buffer_unordered(20).for_each(async |done| done.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_deletes_none() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let t = Tenant::new(o, "killed", &[("a", 1)]).await;
+    // They exist before the rule, so the rule asks for all of them at once.
+    start_many(&t, 200).await;
+    t.rule("r", rule_for("app", "web")).await;
+    eventually("creation is under way", || async {
+        let n = t.companions().await?.len();
+        if n >= 20 { Ok(()) } else { Err(format!("{n}")) }
+    })
+    .await;
+    o.plane.command("stop manager").unwrap();
+    let before = uids(&t).await;
+    o.plane.command("start manager").unwrap();
+    let companions = t.ready(200).await;
+    let workloads: BTreeSet<_> = companions.iter().filter_map(|c| annotation(c, "workload-name")).collect();
+    assert_eq!(workloads.len(), 200, "one for each");
+    let after = uids(&t).await;
+    for (name, uid) in &before {
+        assert_eq!(after.get(name), Some(uid), "{name} was made again");
+    }
+    println!("killed after {} of 200", before.len());
+
+    // Killed and started with nothing to do, it does nothing; also before the agent has told all.
+    o.plane.command("stop agent-killed").unwrap();
+    o.plane.command("restart manager").unwrap();
+    o.ready().await;
+    always("nothing is deleted", Duration::from_secs(2), || async {
+        let now = uids(&t).await;
+        if now == after { Ok(()) } else { Err(format!("{} companions", now.len())) }
+    })
+    .await;
+    // What ended while nobody watched goes with the first sync.
+    t.end("w7").await;
+    o.plane.command("start agent-killed").unwrap();
+    t.ready(199).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_restarts_changes_nothing() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let t = Tenant::new(o, "agentnew", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    start_many(&t, 5).await;
+    t.ready(5).await;
+    let before = uids(&t).await;
+    let writes = o.manager_metrics().await;
+    o.plane.command("term agent-agentnew").unwrap();
+    let log = std::fs::read_to_string(o.plane.log("agent-agentnew")).unwrap();
+    assert!(log.contains("drained"), "SIGTERM is clean: {log}");
+    o.plane.command("start agent-agentnew").unwrap();
+    t.condition("r", "Synced", outrigger_api::conditions::Status::True, "StreamConnected").await;
+    always("nothing changes", Duration::from_secs(1), || async {
+        if uids(&t).await == before { Ok(()) } else { Err("other companions".to_owned()) }
+    })
+    .await;
+    assert_eq!(companion_writes(&writes), companion_writes(&o.manager_metrics().await), "no write that changes nothing");
+}
+
+/// How many writes of companions there were, by operation and outcome.
+fn companion_writes(metrics: &str) -> Vec<String> {
+    metrics.lines().filter(|l| l.starts_with("outrigger_companion_write_seconds_count")).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn api_servers_that_restart_are_followed_again() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let t = Tenant::new(o, "apinew", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    start_many(&t, 3).await;
+    t.ready(3).await;
+    let before = uids(&t).await;
+    o.plane.command("restart infra/kube-apiserver").unwrap();
+    t.start("during", "a", json!({"app": "web"})).await;
+    t.ready(4).await;
+    o.plane.command("restart tenant/kube-apiserver").unwrap();
+    t.start("after", "a", json!({"app": "web"})).await;
+    t.end("w0").await;
+    eventually("both changes have arrived", || async {
+        let all = t.ready(4).await;
+        let mut names: Vec<_> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
+        names.sort_unstable();
+        if names == ["after", "during", "w1", "w2"] { Ok(()) } else { Err(format!("{names:?}")) }
+    })
+    .await;
+    let after = uids(&t).await;
+    let same = before.iter().filter(|(name, uid)| after.get(*name) == Some(uid)).count();
+    assert_eq!(same, 2, "w1 and w2 have kept theirs");
+}
+
+#[tokio::test]
+async fn a_webhook_that_is_down_delays_companions_and_lets_none_through() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let t = Tenant::new(o, "hookdown", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    o.plane.command("stop webhook").unwrap();
+    t.start("w", "a", json!({"app": "web"})).await;
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = t.pods();
+    always("no companion", Duration::from_secs(2), || async {
+        let all = pods.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        if all.items.is_empty() { Ok(()) } else { Err("a Pod was let through".to_owned()) }
+    })
+    .await;
+    o.plane.command("start webhook").unwrap();
+    o.ready().await;
+    t.ready(1).await;
+    t.work().delete("w", &DeleteParams::default()).await.unwrap();
+    t.ready(0).await;
+}

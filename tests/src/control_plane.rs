@@ -1,0 +1,260 @@
+//! The control plane: two real Kubernetes clusters on one etcd, built from `tests/controlplane`.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::root;
+
+/// Two running clusters. They end when this is dropped, or its process ends.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// Certificates, kubeconfigs, logs.
+    pub dir: PathBuf,
+    /// Its Nodes are DPUs.
+    pub infra: Cluster,
+    /// Its Nodes are hosts.
+    pub tenant: Cluster,
+    /// Seconds from the start to ready.
+    pub seconds: f64,
+    link: Mutex<Link>,
+}
+
+/// The supervisor and the line to it.
+#[derive(Debug)]
+struct Link {
+    child: Child,
+    /// Its other end closes with our process, also when that is killed: the supervisor ends everything then.
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+/// One cluster.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Kubeconfig of its administrator.
+    pub kubeconfig: PathBuf,
+    /// URL of its API server.
+    pub server: String,
+    /// Certificate of its CA.
+    pub ca: PathBuf,
+    kubectl: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Ready {
+    seconds: f64,
+    kubectl: Vec<String>,
+    clusters: HashMap<String, Endpoint>,
+}
+
+#[derive(Deserialize)]
+struct Endpoint {
+    server: String,
+    kubeconfig: PathBuf,
+    ca: PathBuf,
+}
+
+impl ControlPlane {
+    /// Builds the control plane if it isn't built, and starts it.
+    ///
+    /// # Errors
+    /// When it can't be built or started; the message has the end of the log that tells why.
+    pub fn start() -> anyhow::Result<Self> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let program = build()?;
+        let runs = root().join("target/control-plane");
+        remove_old(&runs);
+        let dir = runs.join(format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        std::fs::create_dir_all(&dir)?;
+        let mut child = Command::new(program)
+            .args(["up", "--until-stdin-eof", "--dir"])
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("the control plane can't be started")?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let mut link = Link { child, stdin, stdout: BufReader::new(stdout.context("no output")?) };
+        let ready: Ready = serde_json::from_value(link.answer()?)?;
+        let cluster = |name: &str| -> anyhow::Result<Cluster> {
+            let endpoint = ready.clusters.get(name).with_context(|| format!("no cluster {name}"))?;
+            Ok(Cluster {
+                kubeconfig: endpoint.kubeconfig.clone(),
+                server: endpoint.server.clone(),
+                ca: endpoint.ca.clone(),
+                kubectl: ready.kubectl.clone(),
+            })
+        };
+        Ok(Self {
+            infra: cluster("infra")?,
+            tenant: cluster("tenant")?,
+            seconds: ready.seconds,
+            dir,
+            link: Mutex::new(link),
+        })
+    }
+
+    /// Starts a process that ends with the control plane. Its log is `logs/<name>.log`.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn run(&self, name: &str, args: &[String], env: &[String]) -> anyhow::Result<()> {
+        self.command(&format!("run {}", json!({"name": name, "args": args, "env": env})))
+    }
+
+    /// `term NAME`, `stop NAME` (kill), `start NAME`, `restart NAME`: for any process, also `infra/kube-apiserver`.
+    ///
+    /// # Errors
+    /// When there is no such process, or it doesn't come back.
+    pub fn command(&self, line: &str) -> anyhow::Result<()> {
+        let mut link = self.link.lock().expect("nobody panics with the line in hand");
+        let stdin = link.stdin.as_mut().context("the control plane has ended")?;
+        writeln!(stdin, "{line}")?;
+        stdin.flush()?;
+        link.answer().map(drop)
+    }
+
+    /// Log of a process.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.dir.join("logs").join(format!("{}.log", name.replace('/', "-")))
+    }
+}
+
+impl Link {
+    fn answer(&mut self) -> anyhow::Result<Value> {
+        let mut line = String::new();
+        if self.stdout.read_line(&mut line)? == 0 {
+            bail!("the control plane has ended");
+        }
+        let answer: Value = serde_json::from_str(&line).with_context(|| format!("unexpected: {line}"))?;
+        match answer.get("error").and_then(Value::as_str) {
+            Some(error) => bail!("control plane: {error}"),
+            None => Ok(answer),
+        }
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        if let Ok(mut link) = self.link.lock() {
+            drop(link.stdin.take());
+            let _ = link.child.wait();
+        }
+    }
+}
+
+impl Cluster {
+    /// A client as the cluster's administrator, for the runtime that it is called on.
+    ///
+    /// # Panics
+    /// When the kubeconfig can't be used.
+    pub async fn client(&self) -> kube::Client {
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("kubeconfig");
+        let options = KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("config");
+        kube::Client::try_from(config).expect("client")
+    }
+
+    /// The command line that kubectl is called by, as this cluster's administrator.
+    pub fn kubectl_command(&self) -> Vec<String> {
+        let mut command = self.kubectl.clone();
+        command.push(format!("--kubeconfig={}", self.kubeconfig.display()));
+        command
+    }
+
+    /// Runs kubectl as the cluster's administrator.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub fn kubectl(&self, args: &[&str]) -> anyhow::Result<String> {
+        self.kubectl_with(args, "")
+    }
+
+    /// Runs kubectl with standard input.
+    ///
+    /// # Errors
+    /// When it fails, with what it said.
+    pub fn kubectl_with(&self, args: &[&str], input: &str) -> anyhow::Result<String> {
+        let command = self.kubectl_command();
+        let (program, first) = command.split_first().context("no kubectl")?;
+        let mut child = Command::new(program)
+            .args(first)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        child.stdin.take().context("no input")?.write_all(input.as_bytes())?;
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Applies objects.
+    ///
+    /// # Errors
+    /// When the API server refuses one, with its words.
+    pub fn apply(&self, objects: &[Value]) -> anyhow::Result<()> {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list.to_string()).map(drop)
+    }
+
+    /// Applies a file, or all files of a directory, of the work tree.
+    ///
+    /// # Errors
+    /// When the API server refuses an object, with its words.
+    pub fn apply_file(&self, path: &str) -> anyhow::Result<()> {
+        let path = root().join(path);
+        self.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
+    }
+
+    /// Writes a kubeconfig with which a service account talks to this cluster.
+    ///
+    /// # Errors
+    /// When the account doesn't exist.
+    pub fn service_account(&self, namespace: &str, name: &str, file: &Path) -> anyhow::Result<()> {
+        let token = self.kubectl(&["create", "token", name, "-n", namespace, "--duration=24h"])?;
+        let kubeconfig = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": self.server, "certificate-authority": self.ca}}],
+            "users": [{"name": "c", "user": {"token": token.trim()}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        });
+        Ok(std::fs::write(file, kubeconfig.to_string())?)
+    }
+}
+
+/// Builds the control plane and returns its program.
+///
+/// # Errors
+/// When it can't be built; what the build says goes to standard error.
+pub fn build() -> anyhow::Result<PathBuf> {
+    let script = root().join("tests/controlplane/build.sh");
+    let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;
+    if !output.status.success() {
+        bail!("{} failed", script.display());
+    }
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+/// Removes what earlier runs left, unless they are still running.
+fn remove_old(runs: &Path) {
+    for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.split('-').next().unwrap_or_default().to_owned();
+        if !Path::new("/proc").join(pid).exists() {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}

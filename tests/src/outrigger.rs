@@ -1,0 +1,251 @@
+//! Outrigger, installed on a control plane and running as real processes.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::control_plane::ControlPlane;
+use crate::pki::Authority;
+use crate::{eventually, root};
+
+/// The namespace of Outrigger's own service accounts.
+pub const SYSTEM: &str = "outrigger-system";
+
+/// A control plane with webhook and manager on it.
+pub struct Outrigger {
+    /// Where it runs.
+    pub plane: ControlPlane,
+    /// Who signs all certificates.
+    pub authority: Authority,
+    /// Port of the manager's gRPC.
+    pub grpc_port: u16,
+    /// Port of the webhook.
+    pub webhook_port: u16,
+    manager_admin: u16,
+    webhook_admin: u16,
+    binary: PathBuf,
+}
+
+impl Outrigger {
+    /// The one that all tests of a binary share.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub async fn shared() -> &'static Self {
+        // A failure is kept too: starting again for each test would only take longer to say the same.
+        static SHARED: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
+        let started = SHARED.get_or_init(async || Self::start().await.map_err(|e| format!("{e:#}"))).await;
+        started.as_ref().expect("Outrigger starts")
+    }
+
+    /// Starts a control plane, installs Outrigger and waits until it is ready.
+    ///
+    /// # Errors
+    /// When something can't be started.
+    pub async fn start() -> anyhow::Result<Self> {
+        let this = Self::new(ControlPlane::start()?)?;
+        this.install()?;
+        this.start_webhook()?;
+        this.start_manager()?;
+        this.ready().await;
+        Ok(this)
+    }
+
+    /// Outrigger for a control plane; nothing is installed or runs yet.
+    ///
+    /// # Errors
+    /// When certificates can't be made or the `outrigger` binary is missing.
+    pub fn new(plane: ControlPlane) -> anyhow::Result<Self> {
+        let authority = Authority::new(&plane.dir.join("pki"), "outrigger")?;
+        let [grpc_port, webhook_port, manager_admin, webhook_admin] = ports()?;
+        Ok(Self { plane, authority, grpc_port, webhook_port, manager_admin, webhook_admin, binary: binary()? })
+    }
+
+    /// Applies definitions, roles and the webhook's configuration.
+    ///
+    /// # Errors
+    /// When the API server refuses something.
+    pub fn install(&self) -> anyhow::Result<()> {
+        let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}});
+        self.plane.infra.apply(std::slice::from_ref(&system))?;
+        self.plane.tenant.apply(&[system])?;
+        self.plane.infra.apply_file("deploy/crds")?;
+        self.plane.infra.apply_file("deploy/rbac/manager.yaml")?;
+        self.plane.infra.apply_file("deploy/rbac/webhook.yaml")?;
+        self.plane.tenant.apply_file("deploy/rbac/agent.yaml")?;
+        self.plane.infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+        self.plane.infra.apply(&[self.webhook_configuration()?])
+    }
+
+    /// The shipped configuration, with the one change that loopback forces: a URL in place of a Service.
+    ///
+    /// # Errors
+    /// When the file isn't there.
+    pub fn webhook_configuration(&self) -> anyhow::Result<Value> {
+        let text = std::fs::read_to_string(root().join("webhooks/mutating.yaml"))?;
+        let mut configuration: Value = serde_yaml::from_str(&text)?;
+        for webhook in configuration["webhooks"].as_array_mut().context("no webhooks")? {
+            let path = webhook["clientConfig"]["service"]["path"].as_str().context("no path")?.to_owned();
+            let bundle = STANDARD.encode(self.authority.pem());
+            let url = format!("https://127.0.0.1:{}{path}", self.webhook_port);
+            webhook["clientConfig"] = json!({"url": url, "caBundle": bundle});
+        }
+        Ok(configuration)
+    }
+
+    /// Starts the webhook.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_webhook(&self) -> anyhow::Result<()> {
+        let kubeconfig = self.plane.dir.join("webhook.kubeconfig");
+        self.plane.infra.service_account(SYSTEM, "outrigger-webhook", &kubeconfig)?;
+        let pair = self.authority.issue("webhook", &["127.0.0.1"])?;
+        self.run(
+            "webhook",
+            &[
+                "webhook".to_owned(),
+                format!("--bind-address=127.0.0.1:{}", self.webhook_port),
+                format!("--admin-address=127.0.0.1:{}", self.webhook_admin),
+                format!("--tls-cert-file={}", pair.cert.display()),
+                format!("--tls-key-file={}", pair.key.display()),
+                format!("--kubeconfig={}", kubeconfig.display()),
+                "--shutdown-delay=0s".to_owned(),
+            ],
+        )
+    }
+
+    /// Starts the manager.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_manager(&self) -> anyhow::Result<()> {
+        let kubeconfig = self.plane.dir.join("manager.kubeconfig");
+        self.plane.infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig)?;
+        let pair = self.authority.issue("manager", &["127.0.0.1"])?;
+        self.run(
+            "manager",
+            &[
+                "manager".to_owned(),
+                format!("--bind-address=tcp://127.0.0.1:{}", self.grpc_port),
+                format!("--admin-address=127.0.0.1:{}", self.manager_admin),
+                format!("--tls-cert-file={}", pair.cert.display()),
+                format!("--tls-key-file={}", pair.key.display()),
+                format!("--tls-client-ca-file={}", self.authority.file().display()),
+                format!("--kubeconfig={}", kubeconfig.display()),
+                "--shutdown-delay=0s".to_owned(),
+            ],
+        )
+    }
+
+    /// Starts an agent for a tenant, named `agent-<tenant>`, which sees one namespace of the tenant cluster, or all.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_agent(&self, tenant: &str, namespace: Option<&str>) -> anyhow::Result<()> {
+        let kubeconfig = self.plane.dir.join("agent.kubeconfig");
+        self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
+        let pair = self.authority.issue(&format!("agent-{tenant}"), &[&format!("spiffe://outrigger/tenant/{tenant}")])?;
+        let mut args = vec![
+            "agent".to_owned(),
+            format!("--manager-address=https://127.0.0.1:{}", self.grpc_port),
+            format!("--tenant-id={tenant}"),
+            "--admin-address=127.0.0.1:0".to_owned(),
+            format!("--ca-file={}", self.authority.file().display()),
+            format!("--client-cert-file={}", pair.cert.display()),
+            format!("--client-key-file={}", pair.key.display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--shutdown-delay=0s".to_owned(),
+        ];
+        args.extend(namespace.map(|n| format!("--namespace={n}")));
+        self.run(&format!("agent-{tenant}"), &args)
+    }
+
+    fn run(&self, name: &str, args: &[String]) -> anyhow::Result<()> {
+        let mut command = vec![self.binary.display().to_string()];
+        command.extend_from_slice(args);
+        self.plane.run(name, &command, &[])
+    }
+
+    /// Waits until webhook and manager are ready.
+    pub async fn ready(&self) {
+        for (name, port) in [("webhook", self.webhook_admin), ("manager", self.manager_admin)] {
+            eventually(&format!("{name} is ready"), || async move {
+                let (status, body) = get(port, "/readyz").await?;
+                if status == 200 { Ok(()) } else { Err(body) }
+            })
+            .await;
+        }
+    }
+
+    /// The manager's metrics.
+    ///
+    /// # Panics
+    /// When they can't be read.
+    pub async fn manager_metrics(&self) -> String {
+        get(self.manager_admin, "/metrics").await.expect("metrics").1
+    }
+
+    /// The webhook's metrics.
+    ///
+    /// # Panics
+    /// When they can't be read.
+    pub async fn webhook_metrics(&self) -> String {
+        get(self.webhook_admin, "/metrics").await.expect("metrics").1
+    }
+}
+
+/// A plain GET on loopback: status and body.
+///
+/// # Errors
+/// When nobody answers, in words.
+pub async fn get(port: u16, path: &str) -> Result<(u16, String), String> {
+    use http_body_util::{BodyExt, Empty};
+    let text = |e: &dyn std::fmt::Display| e.to_string();
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| text(&e))?;
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(|e| text(&e))?;
+    tokio::spawn(connection);
+    let request = http::Request::get(path)
+        .header("host", "127.0.0.1")
+        .body(Empty::<bytes::Bytes>::new())
+        .map_err(|e| text(&e))?;
+    let response = sender.send_request(request).await.map_err(|e| text(&e))?;
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.map_err(|e| text(&e))?.to_bytes();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// Free ports on loopback.
+///
+/// # Errors
+/// When there are none.
+pub fn ports<const N: usize>() -> anyhow::Result<[u16; N]> {
+    let mut ports = [0; N];
+    let mut listeners = Vec::new();
+    for port in &mut ports {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        *port = listener.local_addr()?.port();
+        listeners.push(listener);
+    }
+    Ok(ports)
+}
+
+/// The `outrigger` binary that was built beside the test.
+fn binary() -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("OUTRIGGER_BIN") {
+        return Ok(path.into());
+    }
+    let this = std::env::current_exe()?;
+    this.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("outrigger"))
+        .find(|path| path.is_file())
+        .context("the outrigger binary isn't built: run `cargo build --bin outrigger` first, or use make")
+}

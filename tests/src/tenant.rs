@@ -1,0 +1,216 @@
+//! A tenant with its hosts, its DPUs and its namespaces, and what tests do with it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use outrigger_api::WorkloadRule;
+use outrigger_api::conditions::Status;
+use outrigger_core::keys;
+use serde_json::{Value, json};
+
+use crate::eventually;
+use crate::outrigger::{Outrigger, SYSTEM};
+
+/// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
+pub struct Tenant {
+    /// The installation.
+    pub outrigger: &'static Outrigger,
+    /// Its id.
+    pub id: String,
+    /// Its namespace in the infrastructure cluster.
+    pub namespace: String,
+    /// The namespace in the tenant cluster that its agent sees.
+    pub source: String,
+    /// Administrator of the infrastructure cluster.
+    pub infra: Client,
+    /// Administrator of the tenant cluster.
+    pub cluster: Client,
+}
+
+impl Tenant {
+    /// A tenant with these hosts, each with so many DPUs, and its agent running.
+    pub async fn new(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
+        let this = Self::without_agent(outrigger, id, hosts).await;
+        outrigger.start_agent(id, Some(&this.source)).unwrap();
+        this
+    }
+
+    /// A tenant whose workloads the test tells itself.
+    pub async fn without_agent(outrigger: &'static Outrigger, id: &str, hosts: &[(&str, usize)]) -> Self {
+        let this = Self {
+            outrigger,
+            id: id.to_owned(),
+            namespace: format!("tenant-{id}"),
+            source: format!("work-{id}"),
+            infra: outrigger.plane.infra.client().await,
+            cluster: outrigger.plane.tenant.client().await,
+        };
+        let mut infra = vec![
+            json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": this.namespace, "labels": {keys::TENANT: id}}}),
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+                "metadata": {"name": "outrigger-manager", "namespace": this.namespace},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "outrigger-manager-tenant"},
+                "subjects": [{"kind": "ServiceAccount", "name": "outrigger-manager", "namespace": SYSTEM}]}),
+        ];
+        let mut cluster =
+            vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": this.source}})];
+        for (host, dpus) in hosts {
+            let host = this.node(host);
+            cluster.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}));
+            for n in 1..=*dpus {
+                infra.push(dpu(&format!("{host}-dpu{n}"), id, &host));
+            }
+        }
+        outrigger.plane.infra.apply(&infra).unwrap();
+        outrigger.plane.tenant.apply(&cluster).unwrap();
+        for (client, namespace) in [(&this.infra, &this.namespace), (&this.cluster, &this.source)] {
+            let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
+                Api::namespaced(client.clone(), namespace);
+            eventually("the namespace takes Pods", || async {
+                accounts.get("default").await.map(drop).map_err(|e| e.to_string())
+            })
+            .await;
+        }
+        this
+    }
+
+    /// A Node's name.
+    pub fn node(&self, name: &str) -> String {
+        format!("{}-{name}", self.id)
+    }
+
+    /// Companions, and whatever else is in the tenant's namespace of the infrastructure cluster.
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.infra.clone(), &self.namespace)
+    }
+
+    /// The Pods of the tenant cluster.
+    pub fn work(&self) -> Api<Pod> {
+        Api::namespaced(self.cluster.clone(), &self.source)
+    }
+
+    /// The rules in the infrastructure cluster.
+    pub fn rules(&self) -> Api<WorkloadRule> {
+        Api::namespaced(self.infra.clone(), &self.namespace)
+    }
+
+    /// Applies a rule.
+    pub async fn rule(&self, name: &str, spec: Value) -> WorkloadRule {
+        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": name, "namespace": self.namespace}, "spec": spec});
+        let params = PatchParams::apply("test").force();
+        self.rules().patch(name, &params, &Patch::Apply(&rule)).await.unwrap()
+    }
+
+    /// Starts a Pod on a host of the tenant cluster.
+    pub async fn start(&self, name: &str, host: &str, labels: Value) -> Pod {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.source, "labels": labels},
+            "spec": {"nodeName": self.node(host), "containers": [{"name": "c", "image": "app"}]}});
+        self.work().create(&kube::api::PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
+    }
+
+    /// Ends a Pod of the tenant cluster.
+    pub async fn end(&self, name: &str) {
+        self.work().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Changes a Pod of the tenant cluster by a merge patch.
+    pub async fn change(&self, name: &str, patch: Value) {
+        self.work().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// The companions that aren't being deleted, by the name of the workload that they were told of, else by their own.
+    pub async fn companions(&self) -> Result<Vec<Pod>, String> {
+        let list = self.pods().list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;
+        Ok(list.items.into_iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect())
+    }
+
+    /// Waits until there are so many companions, all of them ready.
+    pub async fn ready(&self, count: usize) -> Vec<Pod> {
+        eventually(&format!("{count} companions are ready"), || async {
+            let all = self.companions().await?;
+            let ready = all.iter().filter(|p| is_ready(p)).count();
+            if all.len() == count && ready == count {
+                return Ok(all);
+            }
+            let names: Vec<String> = all.iter().map(describe).collect();
+            Err(format!("{ready} of {} ready: {names:?}", all.len()))
+        })
+        .await
+    }
+
+    /// The one companion, ready.
+    pub async fn companion(&self) -> Pod {
+        self.ready(1).await.remove(0)
+    }
+
+    /// Waits until a condition of a rule is so, and returns its message.
+    pub async fn condition(&self, rule: &str, kind: &str, status: Status, reason: &str) -> String {
+        eventually(&format!("{rule}: {kind}={} {reason}", status.as_str()), || async {
+            let rule = self.rules().get(rule).await.map_err(|e| e.to_string())?;
+            let conditions = rule.status.unwrap_or_default().conditions;
+            let found = conditions.iter().find(|c| c.type_ == kind).ok_or("no such condition")?;
+            if found.status == status.as_str() && found.reason == reason {
+                return Ok(found.message.clone());
+            }
+            Err(format!("{}={} {}: {}", kind, found.status, found.reason, found.message))
+        })
+        .await
+    }
+}
+
+/// A DPU of a tenant in a host.
+pub fn dpu(name: &str, tenant: &str, host: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {keys::NODE_TENANT: tenant, keys::DPU_HOST: host}},
+        "spec": {"taints": [{"key": keys::TENANT, "value": tenant, "effect": "NoSchedule"}]}})
+}
+
+/// A template with one container.
+pub fn template() -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"app": "companion"}},
+        "spec": {"containers": [{"name": "c", "image": "companion"}]}})
+}
+
+/// A rule for workloads with a label.
+pub fn rule_for(label: &str, value: &str) -> Value {
+    json!({"workloadTerms": [{"matchExpressions": [
+            {"key": format!(".state.extra.labels.{label}"), "operator": "In", "values": [value]}]}],
+        "workloadInfoInject": [
+            {"workloadKey": ".metadata.resourceName", "asAnnotation": {"name": "workload-name"}},
+            {"workloadKey": ".state.nodeName", "asAnnotation": {"name": "tenant-node-name"}},
+            {"workloadKey": ".state.extra.labels.version", "asAnnotation": {"name": "version"}},
+            {"asAnnotation": {"name": "entire-workload"}}],
+        "template": template()})
+}
+
+/// Whether a Pod's Ready condition is true.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// An annotation of a Pod.
+pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.annotations().get(key).map(String::as_str)
+}
+
+/// The Node that a Pod runs on.
+pub fn node_of(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
+}
+
+fn describe(pod: &Pod) -> String {
+    let status: BTreeMap<String, String> = pod
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .filter(|c| c.status != "True")
+        .map(|c| (c.type_.clone(), c.message.clone().unwrap_or_default()))
+        .collect();
+    format!("{} {status:?}", pod.name_any())
+}
