@@ -22,8 +22,8 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters
-	@$(CARGO) build --locked --release --bin outrigger --bin demo
-	@target/release/demo $(if $(KEEP),--keep)
+	@$(CARGO) build --locked --profile demo --bin outrigger --bin demo
+	@target/demo/demo $(if $(KEEP),--keep)
 
 .PHONY: test
 test: control-plane ## Run all tests, the end-to-end ones on a real control plane

@@ -16,7 +16,8 @@ async fn post(outrigger: &Outrigger, path: &str, body: Vec<u8>) -> Result<(u16, 
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let tls = ClientTls { ca: outrigger.authority.file(), identity: None };
     let config = tls.config(&[b"http/1.1"]).map_err(|e| text(&e))?;
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", outrigger.webhook_port)).await.map_err(|e| text(&e))?;
+    let stream =
+        tokio::net::TcpStream::connect(("127.0.0.1", outrigger.webhook_port)).await.map_err(|e| text(&e))?;
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.map_err(|e| text(&e))?;
     let (mut sender, connection) =
@@ -34,7 +35,9 @@ async fn post(outrigger: &Outrigger, path: &str, body: Vec<u8>) -> Result<(u16, 
 }
 
 fn review(request: &Value) -> Vec<u8> {
-    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).to_string().into_bytes()
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+        .to_string()
+        .into_bytes()
 }
 
 #[tokio::test]
@@ -108,7 +111,11 @@ async fn our_keys_are_refused_from_everybody_else() {
     for (metadata, spec, path) in [
         (json!({"labels": {keys::TENANT: "other"}}), json!({}), "metadata.labels[outrigger.dev/tenant]"),
         (json!({"annotations": {keys::HOST: "b"}}), json!({}), "metadata.annotations[outrigger.dev/host]"),
-        (json!({}), json!({"schedulingGates": [{"name": keys::ADMISSION_GATE}]}), "spec.schedulingGates[0].name"),
+        (
+            json!({}),
+            json!({"schedulingGates": [{"name": keys::ADMISSION_GATE}]}),
+            "spec.schedulingGates[0].name",
+        ),
     ] {
         let mut pod = json!({"metadata": metadata, "spec": spec});
         pod["metadata"]["name"] = json!("p");
@@ -186,16 +193,19 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     let t = Tenant::new(o, "nohook", &[("a", 1)]).await;
     let configurations: Api<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> =
         Api::all(t.infra.clone());
-    let selector = |expressions: Value| json!([{"op": "replace", "path": "/webhooks/0/namespaceSelector",
-        "value": {"matchExpressions": expressions}}]);
+    let selector = |expressions: Value| {
+        json!([{"op": "replace", "path": "/webhooks/0/namespaceSelector",
+        "value": {"matchExpressions": expressions}}])
+    };
     let tenant = json!({"key": keys::TENANT, "operator": "Exists"});
     let without = selector(json!([tenant, {"key": keys::TENANT, "operator": "NotIn", "values": ["nohook"]}]));
     let patch = Patch::Json::<()>(serde_json::from_value(without).unwrap());
     configurations.patch("outrigger", &PatchParams::default(), &patch).await.unwrap();
     // The API server takes a moment to see it.
-    let pod: k8s_openapi::api::core::v1::Pod =
-        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}))
-            .unwrap();
+    let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
+    )
+    .unwrap();
     eventually("the webhook is out of the way", || async {
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let pod = t.pods().create(&params, &pod).await.map_err(|e| e.to_string())?;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use kube::ResourceExt;
-use outrigger_api::conditions::Status;
 use outrigger_agent::connect::{Address, connect};
+use outrigger_api::conditions::Status;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{
@@ -12,10 +12,10 @@ use outrigger_proto::v1::{
     workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
-use prost::Message as _;
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request};
@@ -51,8 +51,8 @@ async fn stream(
     tenant: &[&[u8]],
 ) -> (mpsc::Sender<Message>, tokio::task::JoinHandle<Result<(), tonic::Status>>) {
     let (sender, receiver) = mpsc::channel::<Message>(16);
-    let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| WorkloadStreamRequest {
-        message: Some(message),
+    let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| {
+        WorkloadStreamRequest { message: Some(message) }
     });
     let mut request = Request::new(messages);
     for value in tenant {
@@ -102,9 +102,8 @@ async fn a_large_sync_is_taken_in_one_message() {
     let mut updates: Vec<WorkloadUpdate> = (0..8000)
         .map(|i| {
             let mut other = update(&format!("w{i}"), "nowhere");
-            let labels = workload_state::ExtraData {
-                data: HashMap::from([("filling".to_owned(), "x".repeat(9000))]),
-            };
+            let labels =
+                workload_state::ExtraData { data: HashMap::from([("filling".to_owned(), "x".repeat(9000))]) };
             other.workload_state.as_mut().unwrap().extra.insert("labels".into(), labels);
             other
         })
@@ -120,14 +119,15 @@ async fn a_large_sync_is_taken_in_one_message() {
     call.await.unwrap().unwrap();
 }
 
-
 #[tokio::test]
 async fn a_newer_stream_of_a_tenant_takes_over() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "newer", &[("a", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
     let (old, old_call) = stream(outrigger, &[b"newer"]).await;
-    old.send(Message::WorkloadSync(WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] })).await.unwrap();
+    old.send(Message::WorkloadSync(WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] }))
+        .await
+        .unwrap();
     let before = t.companion().await;
     let (new, _new_call) = stream(outrigger, &[b"newer"]).await;
     new.send(Message::WorkloadUpdate(update("x", &t.node("a")))).await.unwrap();
@@ -135,7 +135,10 @@ async fn a_newer_stream_of_a_tenant_takes_over() {
     old.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
     let status = old_call.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status}");
-    assert!(t.ready(2).await.iter().any(|c| c.uid() == before.uid()), "the old stream's word no longer counts");
+    assert!(
+        t.ready(2).await.iter().any(|c| c.uid() == before.uid()),
+        "the old stream's word no longer counts"
+    );
 }
 
 #[tokio::test]

@@ -100,7 +100,11 @@ async fn a_changed_fact_is_patched_in_place() {
     t.rule("r", spec).await;
     eventually("the facts are gone", || async {
         let c = t.companion().await;
-        if annotation(&c, "entire-workload").is_none() && c.uid() == before.uid() { Ok(()) } else { Err("there".into()) }
+        if annotation(&c, "entire-workload").is_none() && c.uid() == before.uid() {
+            Ok(())
+        } else {
+            Err("there".into())
+        }
     })
     .await;
 }
@@ -226,7 +230,8 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota",
         "metadata": {"name": "q", "namespace": t.namespace}, "spec": {"hard": {"pods": "1"}}});
     t.outrigger.plane.infra.apply(&[quota]).unwrap();
-    let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
+    let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> =
+        Api::namespaced(t.infra.clone(), &t.namespace);
     eventually("the quota counts", || async {
         let status = quotas.get("q").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
         if status.hard.is_some() { Ok(()) } else { Err("no status".into()) }
@@ -288,7 +293,11 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
     }
     always("the companion stays", Duration::from_millis(500), || async {
         let all = t.companions().await?;
-        if all.len() == 1 && all[0].uid() == before.uid() { Ok(()) } else { Err(format!("{} companions", all.len())) }
+        if all.len() == 1 && all[0].uid() == before.uid() {
+            Ok(())
+        } else {
+            Err(format!("{} companions", all.len()))
+        }
     })
     .await;
 }

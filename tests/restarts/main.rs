@@ -29,7 +29,10 @@ async fn start_many(t: &Tenant, count: usize) {
         async move { pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.map(drop) }
     };
     use futures::StreamExt;
-    futures::stream::iter((0..count).map(create)).buffer_unordered(20).for_each(async |done| done.unwrap()).await;
+    futures::stream::iter((0..count).map(create))
+        .buffer_unordered(20)
+        .for_each(async |done| done.unwrap())
+        .await;
 }
 
 #[tokio::test]
@@ -91,12 +94,20 @@ async fn an_agent_that_restarts_changes_nothing() {
         if uids(&t).await == before { Ok(()) } else { Err("other companions".to_owned()) }
     })
     .await;
-    assert_eq!(companion_writes(&writes), companion_writes(&o.manager_metrics().await), "no write that changes nothing");
+    assert_eq!(
+        companion_writes(&writes),
+        companion_writes(&o.manager_metrics().await),
+        "no write that changes nothing"
+    );
 }
 
 /// How many writes of companions there were, by operation and outcome.
 fn companion_writes(metrics: &str) -> Vec<String> {
-    metrics.lines().filter(|l| l.starts_with("outrigger_companion_write_seconds_count")).map(str::to_owned).collect()
+    metrics
+        .lines()
+        .filter(|l| l.starts_with("outrigger_companion_write_seconds_count"))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test]

@@ -207,7 +207,8 @@ impl Cluster {
     /// When the API server refuses one, with its words.
     pub fn apply(&self, objects: &[Value]) -> anyhow::Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        self.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list.to_string()).map(drop)
+        self.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list.to_string())
+            .map(drop)
     }
 
     /// Applies a file, or all files of a directory, of the work tree.

@@ -33,7 +33,9 @@ where
     loop {
         match ask().await {
             Ok(answer) => return answer,
-            Err(last) if began.elapsed() > PATIENCE => panic!("{what}: not after {PATIENCE:?}; the last answer: {last}"),
+            Err(last) if began.elapsed() > PATIENCE => {
+                panic!("{what}: not after {PATIENCE:?}; the last answer: {last}")
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(30)).await,
         }
     }

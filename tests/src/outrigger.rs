@@ -63,7 +63,15 @@ impl Outrigger {
     pub fn new(plane: ControlPlane) -> anyhow::Result<Self> {
         let authority = Authority::new(&plane.dir.join("pki"), "outrigger")?;
         let [grpc_port, webhook_port, manager_admin, webhook_admin] = ports()?;
-        Ok(Self { plane, authority, grpc_port, webhook_port, manager_admin, webhook_admin, binary: binary()? })
+        Ok(Self {
+            plane,
+            authority,
+            grpc_port,
+            webhook_port,
+            manager_admin,
+            webhook_admin,
+            binary: binary()?,
+        })
     }
 
     /// Applies definitions, roles and the webhook's configuration.
@@ -78,7 +86,13 @@ impl Outrigger {
         self.plane.infra.apply_file("deploy/rbac/manager.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/webhook.yaml")?;
         self.plane.tenant.apply_file("deploy/rbac/agent.yaml")?;
-        self.plane.infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+        self.plane.infra.kubectl(&[
+            "wait",
+            "--for=condition=Established",
+            "crd",
+            "--all",
+            "--timeout=60s",
+        ])?;
         self.plane.infra.apply(&[self.webhook_configuration()?])
     }
 
@@ -150,7 +164,9 @@ impl Outrigger {
     pub fn start_agent(&self, tenant: &str, namespace: Option<&str>) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("agent.kubeconfig");
         self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
-        let pair = self.authority.issue(&format!("agent-{tenant}"), &[&format!("spiffe://outrigger/tenant/{tenant}")])?;
+        let pair = self
+            .authority
+            .issue(&format!("agent-{tenant}"), &[&format!("spiffe://outrigger/tenant/{tenant}")])?;
         let mut args = vec![
             "agent".to_owned(),
             format!("--manager-address=https://127.0.0.1:{}", self.grpc_port),

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
-    SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 
 /// A certificate authority in a directory.
@@ -69,7 +69,8 @@ impl Authority {
         }
         let key = KeyPair::generate()?;
         let cert = params.signed_by(&key, &self.issuer)?;
-        let pair = Pair { cert: self.dir.join(format!("{file}.crt")), key: self.dir.join(format!("{file}.key")) };
+        let pair =
+            Pair { cert: self.dir.join(format!("{file}.crt")), key: self.dir.join(format!("{file}.key")) };
         std::fs::write(&pair.cert, cert.pem())?;
         std::fs::write(&pair.key, key.serialize_pem())?;
         Ok(pair)

@@ -110,7 +110,10 @@ impl Tenant {
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": self.source, "labels": labels},
             "spec": {"nodeName": self.node(host), "containers": [{"name": "c", "image": "app"}]}});
-        self.work().create(&kube::api::PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
+        self.work()
+            .create(&kube::api::PostParams::default(), &serde_json::from_value(pod).unwrap())
+            .await
+            .unwrap()
     }
 
     /// Ends a Pod of the tenant cluster.
@@ -125,7 +128,8 @@ impl Tenant {
 
     /// The companions that aren't being deleted, by the name of the workload that they were told of, else by their own.
     pub async fn companions(&self) -> Result<Vec<Pod>, String> {
-        let list = self.pods().list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;
+        let list =
+            self.pods().list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;
         Ok(list.items.into_iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect())
     }
 

@@ -41,7 +41,9 @@ impl FromStr for Address {
         let uri: Uri = text.parse().map_err(|e| format!("{text:?} is no address: {e}"))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let (Some(authority), Some(_)) = (uri.authority(), uri.port_u16()) else {
-            return Err(format!("{text:?} is no address: use https://HOST:PORT, http://HOST:PORT or unix:///PATH"));
+            return Err(format!(
+                "{text:?} is no address: use https://HOST:PORT, http://HOST:PORT or unix:///PATH"
+            ));
         };
         match uri.scheme_str() {
             Some("https") => Ok(Self::Https { authority: authority.to_string(), host }),
@@ -76,7 +78,11 @@ impl Address {
 ///
 /// # Errors
 /// When the files can't be used, nobody answers, or the server isn't who it should be.
-pub async fn connect(address: &Address, tls: &ClientTls, server_name: Option<&str>) -> anyhow::Result<Channel> {
+pub async fn connect(
+    address: &Address,
+    tls: &ClientTls,
+    server_name: Option<&str>,
+) -> anyhow::Result<Channel> {
     // A half-open connection is noticed within 20 s, as on the server's side.
     let endpoint = Endpoint::from_static("http://manager.outrigger")
         .connect_timeout(Duration::from_secs(10))
@@ -107,14 +113,18 @@ pub async fn connect(address: &Address, tls: &ClientTls, server_name: Option<&st
             }
             let config = TlsConnector::from(Arc::new(tls.config(&[b"h2"])?));
             let name = server_name.unwrap_or(host).to_owned();
-            let name = ServerName::try_from(name.clone()).with_context(|| format!("{name:?} is no server's name"))?;
+            let name = ServerName::try_from(name.clone())
+                .with_context(|| format!("{name:?} is no server's name"))?;
             let authority = authority.clone();
             let connector = service_fn(move |_: Uri| {
                 let (authority, config, name) = (authority.clone(), config.clone(), name.clone());
                 async move { config.connect(name, tcp(&authority).await?).await.map(TokioIo::new) }
             });
             // tonic wraps the connector's error and hides it from its own text.
-            endpoint.connect_with_connector(connector).await.map_err(|e| anyhow::Error::from(e).context("connecting"))
+            endpoint
+                .connect_with_connector(connector)
+                .await
+                .map_err(|e| anyhow::Error::from(e).context("connecting"))
         }
     }
 }

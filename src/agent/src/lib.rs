@@ -109,7 +109,11 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     watch_pods(&process, &client, &store, &args.namespaces);
 
     let metrics = Metrics::default();
-    process.registry.register("agent_workloads", "Workloads of the tenant cluster", metrics.workloads.clone());
+    process.registry.register(
+        "agent_workloads",
+        "Workloads of the tenant cluster",
+        metrics.workloads.clone(),
+    );
     process.registry.register("agent_connections", "Streams begun", metrics.connections.clone());
     let sender = Sender {
         store,
@@ -211,9 +215,10 @@ impl Sender {
         if let Some(connected) = connected.take() {
             connected.done();
         }
-        client.workload_stream(request).await.map_err(|status| {
-            anyhow::anyhow!("{:?}: {}", status.code(), status.message())
-        })?;
+        client
+            .workload_stream(request)
+            .await
+            .map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?;
         Ok(())
     }
 }

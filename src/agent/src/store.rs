@@ -139,7 +139,8 @@ impl Store {
     fn retain(&self, namespace: Option<&str>, listed: &HashSet<WorkloadId>) {
         let gone: Vec<WorkloadId> = {
             let inner = self.inner.lock();
-            let ours = inner.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
+            let ours =
+                inner.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
             ours.filter(|w| !listed.contains(&w.id)).map(|w| w.id.clone()).collect()
         };
         for id in &gone {

@@ -50,7 +50,8 @@ pub fn condition(
 /// `new` with the transition times of `old` wherever a condition's status is unchanged.
 pub fn merge(old: &[Condition], mut new: Vec<Condition>) -> Vec<Condition> {
     for condition in &mut new {
-        if let Some(before) = old.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status) {
+        if let Some(before) = old.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status)
+        {
             condition.last_transition_time = before.last_transition_time.clone();
         }
     }

@@ -27,7 +27,8 @@ pub fn name(key: &CompanionKey) -> String {
     hash.update(key.rule.as_str());
     hash.update([0]);
     hash.update(key.workload.as_bytes());
-    let readable: String = key.rule.as_str().chars().take(READABLE).map(|c| if c == '.' { '-' } else { c }).collect();
+    let readable: String =
+        key.rule.as_str().chars().take(READABLE).map(|c| if c == '.' { '-' } else { c }).collect();
     format!("{}-{}", readable.trim_end_matches('-'), hex(&hash.finalize(), 16))
 }
 
@@ -103,6 +104,8 @@ pub struct Observed {
 pub enum DeleteReason {
     /// Its workload is gone, or doesn't match any more.
     Unmatched,
+    /// Its rule is gone.
+    RuleDeleted,
     /// It belongs to an earlier rule of the same name.
     OtherRule,
     /// The rule's template or placement has changed.
@@ -120,6 +123,7 @@ impl DeleteReason {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unmatched => "Unmatched",
+            Self::RuleDeleted => "RuleDeleted",
             Self::OtherRule => "RuleReplaced",
             Self::TemplateChanged => "TemplateChanged",
             Self::Moved => "WorkloadMoved",
@@ -161,9 +165,11 @@ pub fn plan(
 ) -> Action {
     let delete = |o: &Observed, reason| Action::Delete { uid: o.uid.clone(), reason };
     match (desired, observed) {
-        // A rule that is gone takes its companions along by the garbage collector. A workload that isn't known yet may
-        // well exist: its tenant has not said all.
-        (Desired::RuleUnknown | Desired::Unknown, _) | (Desired::Unwanted | Desired::Waiting, None) => Action::Nothing,
+        // A rule that isn't valid keeps what it has; one that is gone is the caller's to tell. A workload that isn't known
+        // yet may well exist: its tenant has not said all.
+        (Desired::RuleUnknown | Desired::Unknown, _) | (Desired::Unwanted | Desired::Waiting, None) => {
+            Action::Nothing
+        }
         (_, Some(o)) if o.terminating => Action::Wait,
         (Desired::Unwanted, Some(o)) => delete(o, DeleteReason::Unmatched),
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
@@ -202,7 +208,8 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
     if wanted == o.annotations && o.injected.is_some() && before.iter().eq(names.iter().copied()) {
         return Action::Nothing;
     }
-    let size = o.annotations_size.saturating_sub(annotations_size(&o.annotations)) + annotations_size(&wanted);
+    let size =
+        o.annotations_size.saturating_sub(annotations_size(&o.annotations)) + annotations_size(&wanted);
     if size > MAX_ANNOTATIONS {
         return Action::Refuse(too_large(size, workload));
     }
@@ -239,7 +246,13 @@ fn too_large(size: usize, workload: &Workload) -> String {
     )
 }
 
-fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, tenant: &TenantId, namespace: &str) -> Action {
+fn create(
+    key: &CompanionKey,
+    rule: &Rule,
+    workload: &Workload,
+    tenant: &TenantId,
+    namespace: &str,
+) -> Action {
     let template = rule.template();
     let mut labels: Map<String, Value> =
         template::metadata_map(template, "labels").map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -309,3 +322,6 @@ pub fn owner(pod: &Value) -> Option<(RuleName, &str)> {
     let name = RuleName::new(of_rule.get("name")?.as_str()?).ok()?;
     Some((name, of_rule.get("uid")?.as_str()?))
 }
+
+#[cfg(test)]
+mod tests;

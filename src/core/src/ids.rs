@@ -227,7 +227,10 @@ mod tests {
             let value = WorkloadId::new(odd).unwrap().label_value();
             assert!(value.starts_with("h-") && value.len() == 34, "{value}");
         }
-        assert_ne!(WorkloadId::new("a/b").unwrap().label_value(), WorkloadId::new("a/c").unwrap().label_value());
+        assert_ne!(
+            WorkloadId::new("a/b").unwrap().label_value(),
+            WorkloadId::new("a/c").unwrap().label_value()
+        );
     }
 
     #[test]

@@ -163,7 +163,8 @@ impl TenantIndex {
     pub fn sync(&mut self, workloads: Vec<Workload>) -> Vec<CompanionKey> {
         let told: HashMap<Arc<str>, Workload> =
             workloads.into_iter().map(|workload| (self.key_of(&workload.id), workload)).collect();
-        let gone: Vec<Arc<str>> = self.workloads.keys().filter(|id| !told.contains_key(*id)).cloned().collect();
+        let gone: Vec<Arc<str>> =
+            self.workloads.keys().filter(|id| !told.contains_key(*id)).cloned().collect();
         let mut touched = Vec::new();
         for id in gone {
             touched.append(&mut self.forget(&id));

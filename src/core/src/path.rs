@@ -70,6 +70,9 @@ impl<'a> Scalar<'a> {
     }
 }
 
+/// Longest part of a path, in characters: no label's or annotation's key is longer (a prefix of 253, '/', a name of 63).
+const MAX_PART: usize = 317;
+
 /// A part of a path and where it begins, in characters from 1.
 struct Part {
     text: String,
@@ -186,15 +189,15 @@ fn is_bare(c: char) -> bool {
 /// Takes a text apart. Positions count characters, as people do.
 fn split(text: &str) -> Result<Vec<Part>, PathError> {
     let chars: Vec<char> = text.chars().collect();
-    let begin = chars.iter().take_while(|c| c.is_whitespace()).count();
-    let end = chars.len() - chars.iter().rev().take_while(|c| c.is_whitespace()).count();
-    let mut scan = Scan { chars: chars.get(..end.max(begin)).unwrap_or_default(), at: begin };
+    let mut scan = Scan { chars: &chars, at: 0 };
+    scan.trim();
     let braces = scan.eat('{');
     if braces {
         match scan.chars.split_last() {
             Some(('}', rest)) if rest.len() >= scan.at => scan.chars = rest,
             _ => return Err(scan.error("the opening '{' has no closing '}' at the end")),
         }
+        scan.trim();
     }
     let root = scan.eat('$') || scan.eat('@');
     let mut parts = Vec::new();
@@ -227,6 +230,29 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
+    /// Leaves out the spaces around what is still to be read.
+    fn trim(&mut self) {
+        while self.peek().is_some_and(char::is_whitespace) {
+            self.at += 1;
+        }
+        while let Some((last, rest)) = self.chars.split_last()
+            && last.is_whitespace()
+            && rest.len() >= self.at
+        {
+            self.chars = rest;
+        }
+    }
+
+    /// The part that began at `position`.
+    fn part(&self, text: String, position: usize) -> Result<Part, PathError> {
+        let length = text.chars().count();
+        if length > MAX_PART {
+            let message = format!("a name of {length} characters; no key has more than {MAX_PART}");
+            return Err(PathError { position, message });
+        }
+        Ok(Part { text, position })
+    }
+
     fn peek(&self) -> Option<char> {
         self.chars.get(self.at).copied()
     }
@@ -262,16 +288,15 @@ impl Scan<'_> {
         if text.is_empty() {
             return Err(self.error("a field's name is missing here"));
         }
-        Ok(Part { text, position })
+        self.part(text, position)
     }
 
     /// A quoted part in brackets. A backslash takes the next character as it is.
     fn bracket(&mut self) -> Result<Part, PathError> {
         self.at += 1;
         let position = self.at + 1;
-        let quote = match self.peek() {
-            Some(c @ ('\'' | '"')) => c,
-            _ => return Err(self.error("expected a key in quotes: ['key']")),
+        let Some(quote @ ('\'' | '"')) = self.peek() else {
+            return Err(self.error("expected a key in quotes: ['key']"));
         };
         self.at += 1;
         let mut text = String::new();
@@ -292,7 +317,7 @@ impl Scan<'_> {
         if !self.eat(']') {
             return Err(self.error("expected ']'"));
         }
-        Ok(Part { text, position })
+        self.part(text, position)
     }
 }
 
@@ -300,7 +325,10 @@ fn resolve(parts: &[Part]) -> Result<Path, PathError> {
     let unknown = |part: &Part, known: &str| {
         Err(PathError {
             position: part.position,
-            message: format!("there is no {:?} here; there are {known}", part.text.chars().take(80).collect::<String>()),
+            message: format!(
+                "there is no {:?} here; there are {known}",
+                part.text.chars().take(80).collect::<String>()
+            ),
         })
     };
     let [first, rest @ ..] = parts else { return Ok(Path::Whole) };
@@ -313,7 +341,9 @@ fn resolve(parts: &[Part]) -> Result<Path, PathError> {
                 "resourceType" => Path::ResourceType,
                 "resourceName" => Path::ResourceName,
                 "resourceNamespace" => Path::ResourceNamespace,
-                _ => return unknown(field, "id, orchestrator, resourceType, resourceName, resourceNamespace"),
+                _ => {
+                    return unknown(field, "id, orchestrator, resourceType, resourceName, resourceNamespace");
+                }
             };
             leaf(path, deeper)
         }
@@ -337,118 +367,21 @@ fn leaf(path: Path, deeper: &[Part]) -> Result<Path, PathError> {
     let Some(part) = deeper.first() else { return Ok(path) };
     let mut message = format!("{path} is a single value and has nothing below it");
     if let Path::ExtraEntry(map, key) = &path {
-        let whole: Vec<&str> =
-            std::iter::once(&**key).chain(deeper.iter().map(|p| p.text.as_str())).collect();
-        message = format!("{message}; a key with dots goes into brackets: .state.extra.{map}['{}']", whole.join("."));
+        let mut whole = key.to_string();
+        for part in deeper {
+            whole.push('.');
+            whole.push_str(&part.text);
+            if whole.len() > MAX_PART {
+                break;
+            }
+        }
+        if whole.len() <= MAX_PART {
+            let meant = Path::ExtraEntry(map.clone(), whole.into());
+            message = format!("{message}; a key with dots goes into brackets: {meant}");
+        }
     }
     Err(PathError { position: part.position, message })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::workload::tests::nginx;
-    use proptest::prelude::*;
-
-    fn entry(map: &str, key: &str) -> Path {
-        Path::ExtraEntry(map.into(), key.into())
-    }
-
-    #[test]
-    fn every_documented_spelling() {
-        let status = entry("annotations", "k8s.v1.cni.cncf.io/networks-status");
-        for (text, path) in [
-            (".state.nodeName", Path::NodeName),
-            ("$.state.nodeName", Path::NodeName),
-            ("{.state.nodeName}", Path::NodeName),
-            ("{$.state.nodeName}", Path::NodeName),
-            ("state.nodeName", Path::NodeName),
-            (" .state.nodeName ", Path::NodeName),
-            ("@.state.nodeName", Path::NodeName),
-            ("['state']['nodeName']", Path::NodeName),
-            ("$['state'].nodeName", Path::NodeName),
-            ("metadata.resourceNamespace", Path::ResourceNamespace),
-            (".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']", status.clone()),
-            (".state.extra.annotations[\"k8s.v1.cni.cncf.io/networks-status\"]", status.clone()),
-            (".state.extra.annotations.k8s\\.v1\\.cni\\.cncf\\.io/networks-status", status),
-            (".state.extra.labels.k8s-app", entry("labels", "k8s-app")),
-            (".state.extra.labels['it\\'s']", entry("labels", "it's")),
-            (".state.extra.labels", Path::ExtraMap("labels".into())),
-            (".state.extra", Path::Extra),
-            (".metadata", Path::Metadata),
-            ("", Path::Whole),
-            ("  ", Path::Whole),
-            ("@", Path::Whole),
-            ("$", Path::Whole),
-            (".", Path::Whole),
-            ("{}", Path::Whole),
-            ("{@}", Path::Whole),
-            ("{.}", Path::Whole),
-        ] {
-            assert_eq!(Path::parse(text), Ok(path), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn errors_say_where_and_what() {
-        for (text, position, part) in [
-            (".spec.nodeName", 2, "there are metadata, state"),
-            (".metadata.uid", 11, "resourceNamespace"),
-            (".state.node", 8, "nodeName, ready, extra"),
-            (".state.ready.x", 14, "single value"),
-            (".state.extra.labels.app.kubernetes.io/name", 25, "labels['app.kubernetes.io/name']"),
-            (".state..nodeName", 8, "missing"),
-            (".state.extra.labels[app]", 21, "in quotes"),
-            (".state.extra.labels['app", 25, "closing '"),
-            (".state.extra.labels['app'", 26, "']'"),
-            (".state.extra.labels['app']x", 27, "expected '.'"),
-            ("{.state.nodeName", 2, "closing '}'"),
-            (".state.nodeName}", 16, "unexpected '}'"),
-            (".state.*", 8, "unexpected '*'"),
-            (".state.extra.labels.a\\", 23, "nothing follows"),
-            ("..", 2, "missing"),
-        ] {
-            let error = Path::parse(text).unwrap_err();
-            assert_eq!(error.position, position, "{text}: {error}");
-            assert!(error.message.contains(part), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn values() {
-        let w = nginx();
-        let render = |text: &str| Path::parse(text).unwrap().render(&w);
-        assert_eq!(render(".state.ready").as_deref(), Some("true"));
-        assert_eq!(render(".state.nodeName").as_deref(), Some("cloud-dev-12"));
-        assert_eq!(render(".state.extra.labels").as_deref(), Some(r#"{"k8s-app":"nginx"}"#));
-        assert_eq!(render(".state.extra.labels.none"), None);
-        assert_eq!(render(".state.extra.other"), None);
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&render("@").unwrap()).unwrap(), w.to_json());
-        let whole = w.to_json();
-        for part in ["metadata", "state"] {
-            let json: serde_json::Value = serde_json::from_str(&render(part).unwrap()).unwrap();
-            assert_eq!(json, whole[part]);
-        }
-        let unbound = Workload { node_name: None, ..w };
-        assert!(!Path::NodeName.exists(&unbound));
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_panics(text in ".{0,40}") {
-            let _ = Path::parse(&text);
-        }
-
-        #[test]
-        fn no_text_of_a_paths_own_characters_panics(text in "[.\\[\\]{}$@'\"\\\\a-c/ -]{0,20}") {
-            let _ = Path::parse(&format!(".state.extra.labels{text}"));
-        }
-
-        #[test]
-        fn what_is_shown_can_be_read(map in ".{1,8}", key in ".{0,12}") {
-            for path in [entry(&map, &key), Path::ExtraMap(map.as_str().into())] {
-                prop_assert_eq!(Path::parse(&path.to_string()), Ok(path));
-            }
-        }
-    }
-}
+mod tests;

@@ -44,7 +44,8 @@ impl Requirement {
         expression.get("key").and_then(Value::as_str) == Some(&self.key)
             && expression.get("operator").and_then(Value::as_str) == Some("In")
             && expression.get("values").and_then(Value::as_array).is_some_and(|values| {
-                !values.is_empty() && values.iter().all(|v| v.as_str() == self.values.first().map(String::as_str))
+                !values.is_empty()
+                    && values.iter().all(|v| v.as_str() == self.values.first().map(String::as_str))
             })
     }
 }
@@ -165,7 +166,13 @@ fn term_contradiction(node_selector: &Map<String, Value>, term: &Value) -> Optio
         Some(Says {
             key: e.get("key")?.as_str()?,
             operator: e.get("operator")?.as_str()?,
-            values: e.get("values").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect(),
+            values: e
+                .get("values")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .collect(),
         })
     });
     let all: Vec<Says<'_>> = from_map.chain(from_term).collect();
@@ -174,9 +181,7 @@ fn term_contradiction(node_selector: &Map<String, Value>, term: &Value) -> Optio
             return Some(format!("{} and {}", b.describe(), a.describe()));
         }
     }
-    if expressions.is_empty()
-        && term.get("matchFields").and_then(Value::as_array).is_none_or(Vec::is_empty)
-    {
+    if expressions.is_empty() && term.get("matchFields").and_then(Value::as_array).is_none_or(Vec::is_empty) {
         return Some("a node selector term without expressions, which matches no node".to_owned());
     }
     None
@@ -208,8 +213,10 @@ mod tests {
     use super::*;
 
     fn terms(pod: &Value) -> &Value {
-        pod.pointer("/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
-            .unwrap()
+        pod.pointer(
+            "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
+        )
+        .unwrap()
     }
 
     fn pod(terms: Value) -> Value {

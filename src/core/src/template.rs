@@ -19,7 +19,10 @@ pub fn check(template: &Value) -> Vec<FieldError> {
     };
     let size = template.to_string().len();
     if size > MAX_BYTES {
-        errors.push(FieldError::new(root, format_args!("has {size} bytes of JSON, at most {MAX_BYTES} are allowed")));
+        errors.push(FieldError::new(
+            root,
+            format_args!("has {size} bytes of JSON, at most {MAX_BYTES} are allowed"),
+        ));
     }
     expect_text(object, "apiVersion", "v1", &mut errors);
     expect_text(object, "kind", "Pod", &mut errors);
@@ -30,7 +33,9 @@ pub fn check(template: &Value) -> Vec<FieldError> {
     }
     match field::object(object, root, "spec") {
         Err(e) => errors.push(e),
-        Ok(None) => errors.push(FieldError::new("template.spec", "is missing: the companion needs containers")),
+        Ok(None) => {
+            errors.push(FieldError::new("template.spec", "is missing: the companion needs containers"))
+        }
         Ok(Some(spec)) => check_spec(spec, &mut errors),
     }
     errors
@@ -39,7 +44,8 @@ pub fn check(template: &Value) -> Vec<FieldError> {
 fn expect_text(object: &Map<String, Value>, key: &str, wanted: &str, errors: &mut Vec<FieldError>) {
     let found = object.get(key).and_then(Value::as_str);
     if found != Some(wanted) {
-        let is = found.map_or("is missing".to_owned(), |f| format!("is {:?}", f.chars().take(80).collect::<String>()));
+        let is = found
+            .map_or("is missing".to_owned(), |f| format!("is {:?}", f.chars().take(80).collect::<String>()));
         errors.push(FieldError::new(format_args!("template.{key}"), format_args!("{is}; use {wanted:?}")));
     }
 }
@@ -78,7 +84,9 @@ fn check_metadata(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) {
 fn check_spec(spec: &Map<String, Value>, errors: &mut Vec<FieldError>) {
     match field::list(spec, "template.spec", "containers") {
         Err(e) => errors.push(e),
-        Ok([]) => errors.push(FieldError::new("template.spec.containers", "is empty: at least one is needed")),
+        Ok([]) => {
+            errors.push(FieldError::new("template.spec.containers", "is empty: at least one is needed"))
+        }
         Ok(_) => {}
     }
     if spec.get("nodeName").is_some_and(|v| !v.is_null() && v != "") {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use crate::field::{self, FieldError};
 use crate::ids::WorkloadId;
 
 /// The system that runs a workload.
@@ -124,50 +125,78 @@ impl Serialize for ExtraRef<'_> {
 
 impl<'de> Deserialize<'de> for Workload {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Wire {
-            metadata: Metadata,
-            #[serde(default)]
-            state: State,
+        // By way of a value, because serde's own errors don't say which field has the wrong type.
+        Self::try_from(&Value::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Reads a workload's JSON. Unknown fields are left out, null is the same as absent.
+impl TryFrom<&Value> for Workload {
+    type Error = FieldError;
+
+    fn try_from(value: &Value) -> Result<Self, FieldError> {
+        const METADATA: &str = "metadata";
+        const STATE: &str = "state";
+        let empty = Map::new();
+        let root = field::as_object(value, "workload")?;
+        let metadata =
+            field::object(root, "", METADATA)?.ok_or_else(|| FieldError::new(METADATA, "is missing"))?;
+        let state = field::object(root, "", STATE)?.unwrap_or(&empty);
+        let text = |key| Ok(field::text(metadata, METADATA, key)?.unwrap_or_default());
+
+        let id = WorkloadId::new(text("id")?).map_err(|e| FieldError::new("metadata.id", e))?;
+        let orchestrator = match text("orchestrator")? {
+            "" | "kubernetes" => Orchestrator::Kubernetes,
+            other => {
+                let shown: String = other.chars().take(80).collect();
+                let message = format!("{shown:?} is unknown; use \"kubernetes\"");
+                return Err(FieldError::new("metadata.orchestrator", message));
+            }
+        };
+        let resource_type = text("resourceType")?;
+        if resource_type.is_empty() {
+            return Err(FieldError::new("metadata.resourceType", "is missing; use \"v1/Pod\""));
         }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Metadata {
-            id: WorkloadId,
-            #[serde(default)]
-            orchestrator: Orchestrator,
-            resource_type: String,
-            #[serde(default)]
-            resource_name: String,
-            #[serde(default)]
-            resource_namespace: String,
+        let ready = match state.get("ready") {
+            None | Some(Value::Null) => false,
+            Some(Value::Bool(ready)) => *ready,
+            Some(_) => return Err(FieldError::new("state.ready", "must be true or false")),
+        };
+        let mut extra = BTreeMap::new();
+        for name in field::object(state, STATE, "extra")?.unwrap_or(&empty).keys() {
+            extra.insert(name.clone(), texts(state, name)?);
         }
-        #[derive(Deserialize, Default)]
-        #[serde(rename_all = "camelCase", default)]
-        struct State {
-            node_name: Option<String>,
-            ready: bool,
-            extra: BTreeMap<String, BTreeMap<String, String>>,
-        }
-        let Wire { metadata, mut state } = Wire::deserialize(deserializer)?;
         Ok(Self {
-            id: metadata.id,
-            orchestrator: metadata.orchestrator,
-            resource_type: metadata.resource_type,
-            resource_namespace: metadata.resource_namespace,
-            resource_name: metadata.resource_name,
-            node_name: state.node_name.filter(|name| !name.is_empty()),
-            ready: state.ready,
-            labels: state.extra.remove("labels").unwrap_or_default(),
-            annotations: state.extra.remove("annotations").unwrap_or_default(),
-            extra: state.extra,
+            id,
+            orchestrator,
+            resource_type: resource_type.to_owned(),
+            resource_namespace: text("resourceNamespace")?.to_owned(),
+            resource_name: text("resourceName")?.to_owned(),
+            node_name: field::text(state, STATE, "nodeName")?
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned),
+            ready,
+            labels: extra.remove("labels").unwrap_or_default(),
+            annotations: extra.remove("annotations").unwrap_or_default(),
+            extra,
         })
     }
+}
+
+/// A map of `state.extra`.
+fn texts(state: &Map<String, Value>, name: &str) -> Result<BTreeMap<String, String>, FieldError> {
+    let Some(extra) = field::object(state, "state", "extra")? else { return Ok(BTreeMap::new()) };
+    let Some(map) = field::object(extra, "state.extra", name)? else { return Ok(BTreeMap::new()) };
+    let path = format!("state.extra.{name}");
+    map.keys()
+        .map(|key| Ok((key.clone(), field::text(map, &path, key)?.unwrap_or_default().to_owned())))
+        .collect()
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     /// The workload of the documentation.
@@ -198,10 +227,65 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_is_not_needed_may_be_missing_and_what_is_not_known_is_left_out() {
+        let sparse = json!({"metadata": {"id": "a", "resourceType": "v1/Pod", "more": 1}, "more": {},
+            "state": {"nodeName": "", "ready": null, "more": [], "extra": {"labels": null, "other": {"k": "v"}}}});
+        let workload: Workload = serde_json::from_value(sparse).unwrap();
+        assert_eq!((workload.node_name.as_deref(), workload.ready), (None, false));
+        assert!(workload.labels.is_empty());
+        assert_eq!(workload.extra["other"]["k"], "v");
+        assert_eq!(
+            workload.to_json()["state"],
+            json!({"ready": false, "extra": {"labels": {}, "annotations": {}, "other": {"k": "v"}}}),
+            "an unbound workload has no nodeName"
+        );
+        let stateless = json!({"metadata": {"id": "a", "resourceType": "v1/Pod"}});
+        assert!(serde_json::from_value::<Workload>(stateless).is_ok());
+    }
+
+    #[test]
     fn what_is_no_workload_is_refused_by_the_field() {
-        let error = |v: Value| serde_json::from_value::<Workload>(v).unwrap_err().to_string();
-        assert!(error(json!({})).contains("metadata"));
-        assert!(error(json!({"metadata": {"id": "", "resourceType": "v1/Pod"}})).contains("workload id is empty"));
-        assert!(error(json!({"metadata": {"id": "a"}})).contains("resourceType"));
+        for (pointer, wrong, expected) in [
+            ("/metadata", json!(null), "metadata: is missing"),
+            ("/metadata", json!("x"), "metadata: must be an object, is a string"),
+            ("/metadata/id", json!(1), "metadata.id: must be a string, is a number"),
+            ("/metadata/id", json!(""), "metadata.id: workload id is empty"),
+            ("/metadata/orchestrator", json!("openstack"), "metadata.orchestrator: \"openstack\" is unknown"),
+            ("/metadata/resourceType", json!(null), "metadata.resourceType: is missing"),
+            ("/state/nodeName", json!(["x"]), "state.nodeName: must be a string, is a list"),
+            ("/state/ready", json!("true"), "state.ready: must be true or false"),
+            ("/state/extra/labels", json!([]), "state.extra.labels: must be an object, is a list"),
+            (
+                "/state/extra/labels/k8s-app",
+                json!(1),
+                "state.extra.labels.k8s-app: must be a string, is a number",
+            ),
+        ] {
+            let mut object = nginx().to_json();
+            *object.pointer_mut(pointer).unwrap() = wrong;
+            let error = serde_json::from_value::<Workload>(object).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        assert!(
+            serde_json::from_str::<Workload>("[]").unwrap_err().to_string().starts_with("workload: must be")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn json_and_back_is_the_same(
+            id in "[!-~]{1,40}", texts in (".*", ".*", ".*"), node_name in proptest::option::of(".+"), ready: bool,
+            labels in proptest::collection::btree_map(".*", ".*", 0..4),
+            extra in proptest::collection::btree_map("[^la].*", proptest::collection::btree_map(".*", ".*", 0..3), 0..3),
+        ) {
+            let workload = Workload {
+                id: WorkloadId::new(&id).unwrap(), resource_type: "v1/Pod".into(), resource_name: texts.0,
+                resource_namespace: texts.1, node_name, ready, labels,
+                annotations: BTreeMap::from([("k".into(), texts.2)]), extra, ..nginx()
+            };
+            let text = serde_json::to_string(&workload).unwrap();
+            prop_assert_eq!(&text, &workload.to_json().to_string(), "one order of the fields");
+            prop_assert_eq!(serde_json::from_str::<Workload>(&text).unwrap(), workload);
+        }
     }
 }

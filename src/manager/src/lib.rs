@@ -75,7 +75,9 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let tls = args.tls.load()?;
     match (&tls, args.insecure) {
         (Some(_), true) => bail!("--insecure is given together with a certificate; remove one of them"),
-        (None, false) => bail!("--tls-cert-file and --tls-key-file are needed, or --insecure on loopback or a socket"),
+        (None, false) => {
+            bail!("--tls-cert-file and --tls-key-file are needed, or --insecure on loopback or a socket")
+        }
         (None, true) if !args.bind_address.is_local() => {
             bail!("--insecure is only allowed on loopback or a socket file, not on {}", args.bind_address)
         }

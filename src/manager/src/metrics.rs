@@ -58,7 +58,9 @@ impl Outcome {
     pub fn of<T>(result: &Result<T, kube::Error>) -> Self {
         match result {
             Ok(_) => Self::Ok,
-            Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => Self::Refused,
+            Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
+                Self::Refused
+            }
             Err(_) => Self::Failed,
         }
     }
@@ -84,7 +86,11 @@ impl Metrics {
             writes: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
         };
         registry.register("workload_streams", "Open workload streams", this.streams.clone());
-        registry.register("workload_messages", "Messages received on workload streams", this.messages.clone());
+        registry.register(
+            "workload_messages",
+            "Messages received on workload streams",
+            this.messages.clone(),
+        );
         let help = "Time that the API server took for a write of a companion";
         registry.register_with_unit("companion_write", help, Unit::Seconds, this.writes.clone());
         this

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::runtime::watcher::Event;
 use kube::ResourceExt;
+use kube::runtime::watcher::Event;
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
@@ -110,7 +110,11 @@ impl Watches {
             Event::Delete(pod) => {
                 let Some((key, observed)) = observe(&pod) else { return };
                 let space = this.spaces.space(&pod.namespace().unwrap_or_default());
-                space.lock().companions.deleted(&key, &observed.uid, pod.metadata.resource_version.as_deref());
+                space.lock().companions.deleted(
+                    &key,
+                    &observed.uid,
+                    pod.metadata.resource_version.as_deref(),
+                );
                 this.touched(&space, vec![key]);
             }
             Event::InitDone => {
@@ -123,10 +127,16 @@ impl Watches {
     }
 
     fn pod(&self, pod: &Pod) {
-        let Some((key, observed)) = observe(pod) else { return };
         let space = self.spaces.space(&pod.namespace().unwrap_or_default());
-        space.lock().companions.applied(key.clone(), observed, pod.metadata.resource_version.as_deref());
-        self.touched(&space, vec![key]);
+        let version = pod.metadata.resource_version.as_deref();
+        let touched = match observe(pod) {
+            Some((key, observed)) => {
+                space.lock().companions.applied(key.clone(), observed, version);
+                Some(key)
+            }
+            None => space.lock().companions.disowned(&pod.uid().unwrap_or_default(), version),
+        };
+        self.touched(&space, touched.into_iter().collect());
     }
 
     fn touched(&self, space: &Space, keys: Vec<CompanionKey>) {

@@ -33,7 +33,10 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &Request) -> Re
     let kind = &request.kind;
     if !kind.group.is_empty() || kind.version != "v1" || kind.kind != "Pod" {
         let sent = [kind.group.as_str(), &kind.version, &kind.kind].join("/");
-        return Ok(deny(400, format!("this path admits v1/Pod, not {sent}: correct the webhook's configuration")));
+        return Ok(deny(
+            400,
+            format!("this path admits v1/Pod, not {sent}: correct the webhook's configuration"),
+        ));
     }
     if request.operation != "CREATE" || !request.sub_resource.is_empty() {
         // Placement and facts are decided once, at creation.
@@ -41,7 +44,10 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &Request) -> Re
     }
     // Only Pods in tenants' namespaces are sent here, so one that isn't a tenant's is one that isn't known yet.
     let Some(tenant) = caches.tenant(&request.namespace) else {
-        return Err(Behind(format!("namespace {} is not known yet to belong to a tenant", request.namespace)));
+        return Err(Behind(format!(
+            "namespace {} is not known yet to belong to a tenant",
+            request.namespace
+        )));
     };
     let rule = match rule_of(caches, settings, request)? {
         Ok(rule) => rule,
@@ -100,7 +106,8 @@ fn behind(name: &RuleName, generation: i64) -> Behind {
 
 /// The generation of the rule that the manager made the companion from.
 fn made_by(pod: &Value) -> Result<i64, FieldError> {
-    let text = pod.get("metadata").and_then(|m| m.get("annotations")).and_then(|a| a.get(keys::RULE_GENERATION));
+    let text =
+        pod.get("metadata").and_then(|m| m.get("annotations")).and_then(|a| a.get(keys::RULE_GENERATION));
     text.and_then(Value::as_str).and_then(|text| text.parse().ok()).ok_or_else(|| {
         FieldError::new(format_args!("metadata.annotations[{}]", keys::RULE_GENERATION), "must be an integer")
     })

@@ -183,7 +183,8 @@ pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Erro
     let response = match decision {
         Decision::Allow { patch, warnings } => {
             // Both or neither; an empty patch is none.
-            let patch = if patch.0.is_empty() { None } else { Some(STANDARD.encode(serde_json::to_vec(patch)?)) };
+            let patch =
+                if patch.0.is_empty() { None } else { Some(STANDARD.encode(serde_json::to_vec(patch)?)) };
             Response {
                 uid,
                 allowed: true,
@@ -227,14 +228,20 @@ mod tests {
     fn what_is_no_review_is_refused_with_the_reason() {
         for (body, part) in [
             ("", "EOF"),
-            ("{\"kind\": \"AdmissionReview\", \"apiVersion\": \"admission.k8s.io/v1\", \"request\": {", "EOF"),
-            ("[]", "invalid type"),
+            (
+                "{\"kind\": \"AdmissionReview\", \"apiVersion\": \"admission.k8s.io/v1\", \"request\": {",
+                "EOF",
+            ),
+            ("[]", "no AdmissionReview"),
             ("{}", "\"\" of \"\""),
             (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1"}"#, "v1beta1"),
             (r#"{"kind":"Pod","apiVersion":"admission.k8s.io/v1"}"#, "\"Pod\""),
             (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}"#, "request: is missing"),
             (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{}}"#, "request.uid"),
-            (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":7}}"#, "invalid type"),
+            (
+                r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":7}}"#,
+                "invalid type",
+            ),
         ] {
             let error = read(body.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(part), "{body}: {error}");
@@ -243,7 +250,9 @@ mod tests {
 
     #[test]
     fn patch_and_patch_type_come_together_or_not_at_all() {
-        let answer = |decision: &Decision| -> Value { serde_json::from_slice(&write("u", decision).unwrap()).unwrap() };
+        let answer = |decision: &Decision| -> Value {
+            serde_json::from_slice(&write("u", decision).unwrap()).unwrap()
+        };
         let plain = answer(&Decision::allow());
         assert_eq!(
             plain,
@@ -255,7 +264,10 @@ mod tests {
         assert!(patched["response"]["patch"].is_string());
         assert_eq!(patched["response"]["warnings"], json!(["w"]));
         let denied = answer(&Decision::Deny { code: 403, message: "spec.x: no".into() });
-        assert_eq!(denied["response"], json!({"uid": "u", "allowed": false, "status": {"code": 403, "message": "spec.x: no"}}));
+        assert_eq!(
+            denied["response"],
+            json!({"uid": "u", "allowed": false, "status": {"code": 403, "message": "spec.x: no"}})
+        );
     }
 
     #[test]

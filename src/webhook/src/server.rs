@@ -35,7 +35,12 @@ struct App {
 }
 
 /// The webhook's paths.
-pub fn router(caches: Arc<Caches>, settings: Settings, metrics: Arc<Metrics>, readiness: Readiness) -> Router {
+pub fn router(
+    caches: Arc<Caches>,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
+) -> Router {
     let app = Arc::new(App { caches, settings, metrics, readiness });
     Router::new()
         .route("/mutate/pods", post(mutate_pods))
@@ -110,6 +115,8 @@ fn log(request: &Request, decision: &Decision) {
     let (uid, namespace, user) = (&request.uid, &request.namespace, &request.user_info.username);
     match decision {
         Decision::Deny { code, message } => info!(%uid, %namespace, %user, code, %message, "denied"),
-        Decision::Allow { patch, .. } => debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed"),
+        Decision::Allow { patch, .. } => {
+            debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed")
+        }
     }
 }

@@ -164,15 +164,17 @@ enum Operation {
 
 fn any_expression() -> impl Strategy<Value = ExpressionSpec> {
     use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
-    (0..FIELDS.len(), 0usize..6, proptest::collection::vec(0..VALUES.len(), 1..3)).prop_map(|(field, op, values)| {
-        let operator = [In, NotIn, Exists, DoesNotExist, Gt, Lt][op];
-        let values: Vec<&str> = match operator {
-            In | NotIn => values.into_iter().map(|v| VALUES[v]).collect(),
-            Exists | DoesNotExist => vec![],
-            Gt | Lt => vec!["3"],
-        };
-        expression(FIELDS[field], operator, &values)
-    })
+    (0..FIELDS.len(), 0usize..6, proptest::collection::vec(0..VALUES.len(), 1..3)).prop_map(
+        |(field, op, values)| {
+            let operator = [In, NotIn, Exists, DoesNotExist, Gt, Lt][op];
+            let values: Vec<&str> = match operator {
+                In | NotIn => values.into_iter().map(|v| VALUES[v]).collect(),
+                Exists | DoesNotExist => vec![],
+                Gt | Lt => vec!["3"],
+            };
+            expression(FIELDS[field], operator, &values)
+        },
+    )
 }
 
 fn any_terms() -> impl Strategy<Value = Vec<Vec<ExpressionSpec>>> {
@@ -181,7 +183,8 @@ fn any_terms() -> impl Strategy<Value = Vec<Vec<ExpressionSpec>>> {
 
 fn any_workload() -> impl Strategy<Value = Workload> {
     let text = || (0..VALUES.len()).prop_map(|v| VALUES[v].to_owned());
-    let map = || proptest::collection::btree_map((0..2usize).prop_map(|k| ["x", "y"][k].to_owned()), text(), 0..3);
+    let map =
+        || proptest::collection::btree_map((0..2usize).prop_map(|k| ["x", "y"][k].to_owned()), text(), 0..3);
     let node = proptest::option::of(text());
     (0..4usize, text(), text(), node, any::<bool>(), map(), map(), map()).prop_map(
         |(id, namespace, name, node_name, ready, labels, annotations, other)| Workload {
@@ -270,8 +273,12 @@ proptest! {
     }
 }
 
-fn naive(rules: &BTreeMap<usize, Arc<Rule>>, workloads: &BTreeMap<String, Workload>) -> BTreeSet<CompanionKey> {
-    let pairs = rules.iter().flat_map(|(r, rule)| workloads.iter().map(move |(w, workload)| (r, rule, w, workload)));
+fn naive(
+    rules: &BTreeMap<usize, Arc<Rule>>,
+    workloads: &BTreeMap<String, Workload>,
+) -> BTreeSet<CompanionKey> {
+    let pairs =
+        rules.iter().flat_map(|(r, rule)| workloads.iter().map(move |(w, workload)| (r, rule, w, workload)));
     pairs
         .filter(|(_, rule, _, workload)| rule.matches(workload))
         .map(|(r, _, w, _)| key(&r.to_string(), w))

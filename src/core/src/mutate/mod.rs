@@ -78,3 +78,6 @@ pub fn refuse_own_keys(pod: &Value) -> Result<(), FieldError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

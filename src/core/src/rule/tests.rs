@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::keys;
 use crate::workload::tests::nginx;
 
 fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
@@ -59,6 +60,7 @@ fn operators() {
         (".state.ready", In, &["True"], false),
         (".state.ready", NotIn, &["false"], true),
         (".metadata.orchestrator", In, &["kubernetes"], true),
+        (N, Gt, &["+3"], false),
         (N, Gt, &["-8"], true),
         (N, Gt, &["-7"], false),
         (N, Lt, &["-6"], true),
@@ -85,6 +87,36 @@ fn terms_are_ored_and_expressions_anded() {
 }
 
 #[test]
+fn an_evaluation_shows_what_was_found() {
+    let rule = Rule::compile(spec(vec![
+        vec![
+            e(".state.ready", Operator::In, &["false"]),
+            e(".state.extra.labels.none", Operator::Gt, &["1"]),
+        ],
+        vec![e(".state.extra.labels", Operator::Exists, &[])],
+    ]))
+    .unwrap();
+    let workload = nginx();
+    let terms = rule.evaluate(&workload);
+    let lines: Vec<Vec<String>> = terms
+        .iter()
+        .map(|t| {
+            t.iter().map(|o| format!("{} | {:?} | {}", o.expression, o.actual.as_deref(), o.passes)).collect()
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            vec![
+                r#".state.ready In ["false"] | Some("true") | false"#,
+                ".state.extra.labels.none Gt 1 | None | false",
+            ],
+            vec![r#".state.extra.labels Exists | Some("{\"k8s-app\":\"nginx\"}") | true"#],
+        ]
+    );
+}
+
+#[test]
 fn a_rule_is_about_one_kind() {
     let rule = Rule::compile(spec(vec![vec![e("@", Operator::Exists, &[])]])).unwrap();
     let vm = Workload { resource_type: "v1/VM".into(), ..nginx() };
@@ -99,20 +131,29 @@ fn the_documented_rule() {
         e(".state.extra.labels.k8s-app", Operator::NotIn, &["nginx"]),
         e(".metadata.resourceNamespace", Operator::In, &["default"]),
     ]]);
-    let injection = |key: &str, name: &str| InjectionSpec { workload_key: key.into(), annotation: name.into() };
+    let injection =
+        |key: &str, name: &str| InjectionSpec { workload_key: key.into(), annotation: name.into() };
     rule.injections = vec![
-        injection(".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']", "secondary-network-status"),
+        injection(
+            ".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']",
+            "secondary-network-status",
+        ),
         injection(".state.nodeName", "tenant-node-name"),
         injection("", "entire-workload"),
         injection(".state.extra.labels.absent", "absent"),
     ];
     let rule = Rule::compile(rule).unwrap();
+    let names: Vec<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
+    assert_eq!(names, ["secondary-network-status", "tenant-node-name", "entire-workload", "absent"]);
     assert!(!rule.matches(&nginx()));
     let mut workload = nginx();
     workload.labels.insert("k8s-app".into(), "other".into());
     assert!(rule.matches(&workload));
     let injected = rule.injected(&workload);
-    assert_eq!(injected.keys().collect::<Vec<_>>(), ["entire-workload", "secondary-network-status", "tenant-node-name"]);
+    assert_eq!(
+        injected.keys().collect::<Vec<_>>(),
+        ["entire-workload", "secondary-network-status", "tenant-node-name"]
+    );
     assert_eq!(injected["tenant-node-name"], "cloud-dev-12");
     let whole: Workload = serde_json::from_str(&injected["entire-workload"]).unwrap();
     assert_eq!(whole, workload);
@@ -132,7 +173,9 @@ fn everything_wrong_is_said_with_its_path() {
         ],
     ]);
     rule.resource_kind = "v1/VM".into();
-    for (key, name) in [(".x", "a"), ("", "a"), ("", "a"), ("", ""), ("", "-a"), ("", "A_b/c"), ("", keys::TENANT)] {
+    for (key, name) in
+        [(".x", "a"), ("", "a"), ("", "a"), ("", ""), ("", "-a"), ("", "A_b/c"), ("", keys::TENANT)]
+    {
         rule.injections.push(InjectionSpec { workload_key: key.into(), annotation: name.into() });
     }
     let got = errors(rule);
@@ -146,6 +189,7 @@ fn everything_wrong_is_said_with_its_path() {
         "spec.workloadTerms[1].matchExpressions[4].values[0]: \"1.5\": Gt needs an integer",
         "spec.workloadTerms[1].matchExpressions[5].values: Lt takes exactly one value",
         "spec.workloadInfoInject[0].workloadKey: \".x\": at character 2",
+        "spec.workloadInfoInject[1].asAnnotation.name: \"a\": is written by an earlier entry",
         "spec.workloadInfoInject[2].asAnnotation.name: \"a\": is written by an earlier entry",
         "spec.workloadInfoInject[3].asAnnotation.name: must be 1 to 63",
         "spec.workloadInfoInject[4].asAnnotation.name: \"-a\": must be 1 to 63",
@@ -157,6 +201,25 @@ fn everything_wrong_is_said_with_its_path() {
         assert!(got.starts_with(expected), "{got}\n{expected}");
     }
     assert!(errors(spec(vec![]))[0].starts_with("spec.workloadTerms: is empty"));
+}
+
+#[test]
+fn annotations_that_may_be_written() {
+    let result = |name: &str| {
+        let mut rule = spec(vec![vec![e("@", Operator::Exists, &[])]]);
+        rule.injections.push(InjectionSpec { workload_key: String::new(), annotation: name.into() });
+        Rule::compile(rule).map(|_| ())
+    };
+    let longest = format!("{}/{}", "p".repeat(253), "n".repeat(63));
+    for good in ["a", "A_b.c-9", "example.com/x", "EXAMPLE.com/x", &longest, keys::WORKLOAD] {
+        assert_eq!(result(good), Ok(()), "{good}");
+    }
+    let (prefix, name) = (format!("{}/n", "p".repeat(254)), "n".repeat(64));
+    for bad in
+        ["", "/", "a/", "/a", "a/b/c", "a b", "ä", "a-", &prefix, &name, "x.outrigger.dev/y", keys::INJECTED]
+    {
+        assert!(result(bad).is_err(), "{bad}");
+    }
 }
 
 #[test]

@@ -87,7 +87,8 @@ impl Controller {
             Err(Verdict::Exists | Verdict::Refused(_)) if space.lock().tenant.is_none() => {}
             Err(Verdict::Exists) => {
                 let name = companion::name(&id.key);
-                self.refused(&space, id, format!("a Pod {name} exists that is no companion of this rule")).await;
+                self.refused(&space, id, format!("a Pod {name} exists that is no companion of this rule"))
+                    .await;
             }
             Err(Verdict::Refused(message)) => self.refused(&space, id, message).await,
         }
@@ -102,7 +103,17 @@ impl Controller {
             self.queue.add_after(CompanionId { namespace: space.namespace.clone(), key: key.clone() }, pause);
             return Action::Nothing;
         }
-        companion::plan(key, &desired, inner.companions.get(key), tenant, &space.namespace)
+        let observed = inner.companions.get(key);
+        if let Some(gone) = observed.filter(|_| !inner.rules.contains_key(&key.rule)) {
+            // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is
+            // new to the cluster only after half a minute.
+            return if gone.terminating {
+                Action::Wait
+            } else {
+                Action::Delete { uid: gone.uid.clone(), reason: DeleteReason::RuleDeleted }
+            };
+        }
+        companion::plan(key, &desired, observed, tenant, &space.namespace)
     }
 
     async fn create(&self, space: &Space, id: &CompanionId, pod: &Value) -> Result<(), Verdict> {

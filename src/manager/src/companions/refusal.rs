@@ -66,7 +66,10 @@ mod tests {
         assert_eq!(verdict(&status(409, "Conflict", "")), Verdict::LookAgain);
         assert_eq!(verdict(&status(404, "NotFound", "")), Verdict::LookAgain);
         assert!(matches!(verdict(&status(403, "Forbidden", "exceeded quota: q")), Verdict::Refused(_)));
-        assert!(matches!(verdict(&status(500, "InternalError", "failed calling webhook")), Verdict::Transient(_)));
+        assert!(matches!(
+            verdict(&status(500, "InternalError", "failed calling webhook")),
+            Verdict::Transient(_)
+        ));
         assert!(matches!(verdict(&status(503, "", "not yet")), Verdict::Transient(_)));
         assert!(matches!(verdict(&status(429, "TooManyRequests", "")), Verdict::Transient(_)));
     }

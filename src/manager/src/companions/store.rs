@@ -52,6 +52,15 @@ impl Store {
         }
     }
 
+    /// The watch shows that a Pod is nobody's companion any more: somebody has taken its owner away. Returns the key it
+    /// had. Rare enough to search for it.
+    pub fn disowned(&mut self, uid: &str, resource_version: Option<&str>) -> Option<CompanionKey> {
+        self.saw(resource_version);
+        let key = self.by_key.iter().find(|(_, o)| o.uid == uid).map(|(key, _)| key.clone())?;
+        self.set(key.clone(), None);
+        Some(key)
+    }
+
     /// An answer to a write or a read of ours shows a companion. It counts only where it is newer than everything that
     /// the watch has shown: otherwise the watch has shown it already, and may even have shown its end since.
     pub fn answered(&mut self, key: CompanionKey, observed: Observed, resource_version: Option<&str>) {
@@ -89,7 +98,10 @@ impl Store {
     }
 
     /// The companions of a rule.
-    pub fn of_rule<'a>(&'a self, rule: &'a RuleName) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
+    pub fn of_rule<'a>(
+        &'a self,
+        rule: &'a RuleName,
+    ) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
         self.by_rule.get(rule).into_iter().flatten().filter_map(|workload| {
             let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
             let observed = self.by_key.get(&key)?;
@@ -163,6 +175,16 @@ mod tests {
         assert!(store.get(&k).is_some());
         store.deleted(&k, "u", Some("8"));
         assert_eq!(store.get(&k).unwrap().uid, "v", "the end of an earlier Pod is not this one's");
+    }
+
+    #[test]
+    fn a_pod_without_owner_is_nobodys() {
+        let mut store = Store::default();
+        let k = key("r", "w");
+        store.applied(k.clone(), pod("u", true), Some("1"));
+        assert_eq!(store.disowned("other", Some("2")), None);
+        assert_eq!(store.disowned("u", Some("3")), Some(k.clone()));
+        assert_eq!(store.get(&k), None);
     }
 
     #[test]

@@ -16,13 +16,15 @@ use tonic::metadata::MetadataMap;
 pub fn tenant_id(metadata: &MetadataMap) -> Result<TenantId, Status> {
     let mut values = metadata.get_all(TENANT_ID).iter();
     let Some(value) = values.next() else {
-        return Err(Status::invalid_argument(format!("metadata {TENANT_ID}: is missing; set it to the tenant's id")));
+        return Err(Status::invalid_argument(format!(
+            "metadata {TENANT_ID}: is missing; set it to the tenant's id"
+        )));
     };
     if values.next().is_some() {
         return Err(Status::invalid_argument(format!("metadata {TENANT_ID}: is there more than once")));
     }
-    let text = value
-        .to_str()
-        .map_err(|_| Status::invalid_argument(format!("metadata {TENANT_ID}: has other than ASCII characters")))?;
+    let text = value.to_str().map_err(|_| {
+        Status::invalid_argument(format!("metadata {TENANT_ID}: has other than ASCII characters"))
+    })?;
     TenantId::new(text).map_err(|e| Status::invalid_argument(format!("metadata {TENANT_ID}: {e}")))
 }

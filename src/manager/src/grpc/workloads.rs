@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use outrigger_api::workload_wire::{self, WireError};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::workload::Workload;
-use outrigger_runtime::ready::Readiness;
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadStreamResponse, WorkloadSync};
+use outrigger_runtime::ready::Readiness;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{info, warn};
@@ -103,7 +103,8 @@ impl Workloads {
             )),
             Some(Message::WorkloadUpdate(update)) => {
                 self.metrics.received(StreamMessage::Update);
-                let workload = workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
+                let workload =
+                    workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
                 let mut inner = space.lock();
                 inner.stream.check(number).map_err(current)?;
                 Ok(inner.index.update(workload))

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
 use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::keys;
 use serde_json::json;

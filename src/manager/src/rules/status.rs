@@ -10,12 +10,18 @@ use outrigger_core::ids::RuleName;
 use crate::state::{Inner, RuleEntry};
 
 /// The status that a rule should have now. Transition times come from the one it has.
-pub(super) fn compute(name: &RuleName, entry: &RuleEntry, inner: &Inner, now: Timestamp) -> WorkloadRuleStatus {
+pub(super) fn compute(
+    name: &RuleName,
+    entry: &RuleEntry,
+    inner: &Inner,
+    now: Timestamp,
+) -> WorkloadRuleStatus {
     let matched = i64::try_from(inner.index.matched(name)).unwrap_or(i64::MAX);
     let counts = inner.companions.counts(name);
     let accepted = entry.errors.is_empty();
-    let condition =
-        |kind, (status, reason, message): Told| condition(kind, status, reason, &message, entry.generation, now);
+    let condition = |kind, (status, reason, message): Told| {
+        condition(kind, status, reason, &message, entry.generation, now)
+    };
     let conditions = vec![
         condition("Accepted", accepted_condition(entry)),
         condition("Synced", synced_condition(inner)),
@@ -53,7 +59,9 @@ fn synced_condition(inner: &Inner) -> Told {
         (_, false, Some(since)) => (
             Status::Unknown,
             "StreamLost",
-            format!("the tenant's agent has not been connected since {since:.0}; companions stay as they are"),
+            format!(
+                "the tenant's agent has not been connected since {since:.0}; companions stay as they are"
+            ),
         ),
         (false, true, _) => (
             Status::Unknown,

@@ -1,0 +1,217 @@
+use serde_json::json;
+
+use super::*;
+use crate::ids::{RuleName, WorkloadId};
+use crate::index::TenantIndex;
+use crate::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+use crate::workload::Orchestrator;
+use std::sync::Arc;
+
+fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
+    let mut spec = RuleSpec {
+        name: RuleName::new("my.rule").unwrap(),
+        uid: "rule-uid".into(),
+        generation: 3,
+        resource_kind: String::new(),
+        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
+        injections: vec![InjectionSpec { workload_key: ".state.nodeName".into(), annotation: "node".into() }],
+        policy: DpuSelectionPolicy::SameNode,
+        template: json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "no", "namespace": "no", "generateName": "no", "labels": {"app": "x"},
+                "annotations": {"own": "1"}, "finalizers": ["no"]},
+            "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": "mine"}], "unknown": {"a": 1}}}),
+    };
+    change(&mut spec);
+    Arc::new(Rule::compile(spec).unwrap())
+}
+
+fn workload(node: Option<&str>) -> Arc<Workload> {
+    Arc::new(Workload {
+        id: WorkloadId::new("uid-1").unwrap(),
+        orchestrator: Orchestrator::Kubernetes,
+        resource_type: "v1/Pod".into(),
+        resource_namespace: "ns".into(),
+        resource_name: "web".into(),
+        node_name: node.map(str::to_owned),
+        ready: true,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        extra: BTreeMap::new(),
+    })
+}
+
+fn key() -> CompanionKey {
+    CompanionKey { rule: RuleName::new("my.rule").unwrap(), workload: "uid-1".into() }
+}
+
+fn tenant() -> TenantId {
+    TenantId::new("blue").unwrap()
+}
+
+fn planned(rule: &Arc<Rule>, workload: &Arc<Workload>, observed: Option<&Observed>) -> Action {
+    plan(&key(), &Desired::Wanted { rule, workload }, observed, &tenant(), "tenant-blue")
+}
+
+/// The companion as the webhook leaves it.
+fn observed(rule: &Rule, workload: &Workload) -> Observed {
+    let annotations = rule.injected(workload);
+    Observed {
+        uid: "pod-uid".into(),
+        rule_uid: rule.uid().into(),
+        template_hash: rule.template_hash().into(),
+        host: workload.node_name.clone(),
+        injected: Some(annotations.keys().cloned().collect()),
+        annotations_size: annotations_size(&annotations),
+        annotations,
+        ..Observed::default()
+    }
+}
+
+fn deleted(action: Action) -> DeleteReason {
+    match action {
+        Action::Delete { uid, reason } => {
+            assert_eq!(uid, "pod-uid");
+            reason
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_created() {
+    let (r, w) = (rule(|_| {}), workload(Some("host-a")));
+    let Action::Create(pod) = planned(&r, &w, None) else { panic!("no create") };
+    assert_eq!(
+        pod,
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": name(&key()), "namespace": "tenant-blue",
+                "labels": {"app": "x", keys::TENANT: "blue", keys::RULE: "my.rule", keys::WORKLOAD: "uid-1"},
+                "annotations": {"own": "1", keys::RULE_UID: "rule-uid", keys::RULE_GENERATION: "3",
+                    keys::TEMPLATE_HASH: r.template_hash(), keys::HOST: "host-a",
+                    keys::WORKLOAD: w.to_json().to_string()},
+                "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                    "name": "my.rule", "uid": "rule-uid", "controller": true, "blockOwnerDeletion": false}]},
+            "spec": {"containers": [{"name": "c"}], "unknown": {"a": 1},
+                "schedulingGates": [{"name": "mine"}, {"name": keys::ADMISSION_GATE}]}})
+    );
+    assert_eq!(
+        owner(&pod).map(|(n, uid)| (n.to_string(), uid.to_owned())),
+        Some(("my.rule".into(), "rule-uid".into()))
+    );
+    let Action::Create(any) = planned(&rule(|s| s.policy = DpuSelectionPolicy::Any), &workload(None), None)
+    else {
+        panic!("no create")
+    };
+    assert!(any["metadata"]["annotations"].get(keys::HOST).is_none());
+}
+
+#[test]
+fn names_are_dns_labels_and_differ() {
+    let named = |rule: &str, workload: &str| {
+        name(&CompanionKey { rule: RuleName::new(rule).unwrap(), workload: workload.into() })
+    };
+    let long = "x".repeat(200);
+    for n in [
+        named("r", "1"),
+        named("a.b-c", "1"),
+        named(&long, "1"),
+        named(&format!("{}.x", "y".repeat(45)), "1"),
+    ] {
+        assert!(n.len() <= 63 && crate::ids::is_dns_label(&n), "{n}");
+    }
+    assert_ne!(named("r", "1"), named("r", "2"));
+    assert_ne!(named("a.b", "1"), named("a-b", "1"));
+    assert_eq!(named("r", "1"), named("r", "1"));
+}
+
+#[test]
+fn every_row_of_the_life_cycle() {
+    let (r, w) = (rule(|_| {}), workload(Some("host-a")));
+    let o = observed(&r, &w);
+    assert_eq!(planned(&r, &w, Some(&o)), Action::Nothing);
+    assert_eq!(planned(&r, &w, Some(&Observed { terminating: true, ..o.clone() })), Action::Wait);
+    let reason = |change: &dyn Fn(&mut Observed)| {
+        let mut other = o.clone();
+        change(&mut other);
+        deleted(planned(&r, &w, Some(&other)))
+    };
+    assert_eq!(reason(&|o| o.rule_uid = "earlier".into()), DeleteReason::OtherRule);
+    assert_eq!(reason(&|o| o.template_hash = "earlier".into()), DeleteReason::TemplateChanged);
+    assert_eq!(reason(&|o| o.host = Some("host-b".into())), DeleteReason::Moved);
+    assert_eq!(reason(&|o| o.failed = true), DeleteReason::Failed);
+    assert_eq!(reason(&|o| o.gated = true), DeleteReason::NotAdmitted);
+
+    let planned = |desired: &Desired<'_>, observed: Option<&Observed>| {
+        plan(&key(), desired, observed, &tenant(), "tenant-blue")
+    };
+    assert_eq!(deleted(planned(&Desired::Unwanted, Some(&o))), DeleteReason::Unmatched);
+    assert_eq!(deleted(planned(&Desired::Waiting, Some(&o))), DeleteReason::Moved);
+    for desired in [Desired::Unwanted, Desired::Waiting, Desired::Unknown, Desired::RuleUnknown] {
+        assert_eq!(planned(&desired, None), Action::Nothing);
+    }
+    for desired in [Desired::Unknown, Desired::RuleUnknown] {
+        assert_eq!(planned(&desired, Some(&o)), Action::Nothing, "never deleted for not being known");
+    }
+}
+
+#[test]
+fn facts_change_in_place() {
+    let r = rule(|s| {
+        for (key, name) in [(".state.extra.labels.v", "own"), (".state.extra.labels.v", "v")] {
+            s.injections.push(InjectionSpec { workload_key: key.into(), annotation: name.into() });
+        }
+    });
+    let with = |value: &str| {
+        let mut w = (*workload(Some("host-a"))).clone();
+        w.labels.insert("v".into(), value.into());
+        Arc::new(w)
+    };
+    let o = observed(&r, &with("1"));
+    let Action::Annotate(patch) = planned(&r, &with("2"), Some(&o)) else { panic!("no patch") };
+    assert_eq!(
+        patch,
+        json!({"metadata": {"uid": "pod-uid", "annotations": {"own": "2", "v": "2",
+            keys::INJECTED: r#"["node","own","v"]"#}}})
+    );
+    let Action::Annotate(patch) = planned(&r, &workload(Some("host-a")), Some(&o)) else {
+        panic!("no patch")
+    };
+    assert_eq!(
+        patch["metadata"]["annotations"],
+        json!({"own": "1", "v": null, keys::INJECTED: r#"["node"]"#}),
+        "what the template says itself shows again"
+    );
+}
+
+#[test]
+fn too_much_is_refused_with_both_sizes() {
+    let r =
+        rule(|s| s.injections.push(InjectionSpec { workload_key: String::new(), annotation: "all".into() }));
+    let mut w = (*workload(Some("host-a"))).clone();
+    let small = Arc::new(w.clone());
+    w.annotations.insert("big".into(), "x".repeat(MAX_ANNOTATIONS));
+    let big = Arc::new(w);
+    for observed in [None, Some(observed(&r, &small))] {
+        let Action::Refuse(message) = planned(&r, &big, observed.as_ref()) else { panic!("not refused") };
+        assert!(message.contains("ns/web") && message.contains("262144"), "{message}");
+    }
+}
+
+#[test]
+fn the_hash_is_of_the_meaning() {
+    let hash = |text: &str| template_hash(DpuSelectionPolicy::Any, &serde_json::from_str(text).unwrap());
+    assert_eq!(hash(r#"{"a": 1, "b": [2]}"#), hash(r#"{"b": [2], "a": 1}"#));
+    for other in
+        [r#"{"a": 1, "b": [2, 2]}"#, r#"{"a": "1", "b": [2]}"#, r#"{"a": 1, "b": {"2": null}}"#, "{}"]
+    {
+        assert_ne!(hash(r#"{"a": 1, "b": [2]}"#), hash(other));
+    }
+    let same = template_hash(DpuSelectionPolicy::SameNode, &json!({}));
+    assert_ne!(same, template_hash(DpuSelectionPolicy::Any, &json!({})));
+    // An index is of no use here but shows that a rule's own hash is this one.
+    let mut index = TenantIndex::default();
+    index.apply_rule(rule(|_| {}));
+    let r = index.rules().next().unwrap();
+    assert_eq!(r.template_hash(), template_hash(r.policy(), r.template()));
+}

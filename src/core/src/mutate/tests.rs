@@ -1,0 +1,230 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::companion::{Action, plan};
+use crate::ids::RuleName;
+use crate::index::{CompanionKey, Desired};
+use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+use crate::workload::{Workload, tests::nginx};
+use std::sync::Arc;
+
+const HOST_LABEL: &str = keys::DPU_HOST;
+
+fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) -> Arc<Rule> {
+    let inject = |(key, name): &(&str, &str)| InjectionSpec {
+        workload_key: (*key).into(),
+        annotation: (*name).into(),
+    };
+    let spec = RuleSpec {
+        name: RuleName::new("r").unwrap(),
+        uid: "u".into(),
+        generation: 1,
+        resource_kind: String::new(),
+        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
+        injections: injections.iter().map(inject).collect(),
+        policy,
+        template: json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}),
+    };
+    Arc::new(Rule::compile(spec).unwrap())
+}
+
+/// The Pod that the manager creates.
+fn created(rule: &Arc<Rule>) -> Value {
+    let workload = Arc::new(nginx());
+    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let tenant = TenantId::new("blue").unwrap();
+    match plan(&key, &Desired::Wanted { rule, workload: &workload }, None, &tenant, "tenant-blue") {
+        Action::Create(pod) => pod,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run(pod: &Value, rule: Option<&Rule>) -> Result<(Value, Report), FieldError> {
+    let tenant = TenantId::new("blue").unwrap();
+    let facts = Facts { tenant: Some(&tenant), rule, host_label: HOST_LABEL };
+    let mut pod = pod.clone();
+    let report = mutate(&mut pod, &facts)?;
+    Ok((pod, report))
+}
+
+fn terms(pod: &Value) -> &Vec<Value> {
+    pod.pointer(
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
+    )
+    .and_then(Value::as_array)
+    .unwrap()
+}
+
+#[test]
+fn a_companion_is_placed_told_and_let_go() {
+    let rule = rule(
+        DpuSelectionPolicy::SameNode,
+        &[(".state.nodeName", "node"), ("", "all"), (".state.extra.labels.none", "none")],
+        json!({"containers": []}),
+    );
+    let (pod, report) = run(&created(&rule), Some(&rule)).unwrap();
+    assert_eq!(report, Report::default());
+    let annotations = &pod["metadata"]["annotations"];
+    assert_eq!(annotations["node"], "cloud-dev-12");
+    let all: Workload = serde_json::from_str(annotations["all"].as_str().unwrap()).unwrap();
+    assert_eq!(all, nginx());
+    assert_eq!(annotations[keys::INJECTED], r#"["all","node"]"#);
+    assert!(annotations.get(keys::WORKLOAD).is_none() && annotations.get("none").is_none());
+    assert!(pod["spec"].get("schedulingGates").is_none());
+    assert_eq!(
+        terms(&pod),
+        &[json!({"matchExpressions": [
+            {"key": HOST_LABEL, "operator": "In", "values": ["cloud-dev-12"]},
+            {"key": keys::NODE_TENANT, "operator": "In", "values": ["blue"]}]})]
+    );
+    assert_eq!(
+        pod["spec"]["tolerations"],
+        json!([{"key": keys::TENANT, "operator": "Equal", "value": "blue", "effect": "NoSchedule"}])
+    );
+}
+
+#[test]
+fn a_rule_may_ask_for_the_workload_under_the_key_it_travels_in() {
+    let rule = rule(DpuSelectionPolicy::Any, &[("@", keys::WORKLOAD)], json!({"containers": []}));
+    let (once, _) = run(&created(&rule), Some(&rule)).unwrap();
+    let (twice, _) = run(&once, Some(&rule)).unwrap();
+    assert_eq!(once, twice);
+    assert!(once["metadata"]["annotations"][keys::WORKLOAD].is_string());
+}
+
+#[test]
+fn another_webhooks_gate_stays_and_its_new_term_is_placed_too() {
+    let spec = json!({"containers": [], "schedulingGates": [{"name": "example.com/wait"}]});
+    let rule = rule(DpuSelectionPolicy::SameNode, &[], spec);
+    let (mut pod, _) = run(&created(&rule), Some(&rule)).unwrap();
+    assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": "example.com/wait"}]));
+    let path = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let list = pod.pointer_mut(path).unwrap().as_array_mut().unwrap();
+    list.push(json!({"matchExpressions": [{"key": "x", "operator": "Exists"}]}));
+    let (pod, _) = run(&pod, Some(&rule)).unwrap();
+    let keys_of_new: Vec<&Value> =
+        terms(&pod)[1]["matchExpressions"].as_array().unwrap().iter().map(|e| &e["key"]).collect();
+    assert_eq!(keys_of_new, ["x", HOST_LABEL, keys::NODE_TENANT]);
+}
+
+#[test]
+fn a_companion_without_its_facts_is_refused() {
+    let rule = rule(DpuSelectionPolicy::SameNode, &[], json!({"containers": []}));
+    for (change, path) in [
+        (json!({keys::HOST: null}), "metadata.annotations[outrigger.dev/host]: is missing"),
+        (json!({keys::WORKLOAD: "no json"}), "metadata.annotations[outrigger.dev/workload]: is no workload"),
+        (json!({keys::WORKLOAD: 1}), "metadata.annotations[outrigger.dev/workload]: must be a string"),
+    ] {
+        let mut pod = created(&rule);
+        for (key, value) in change.as_object().unwrap() {
+            pod["metadata"]["annotations"][key] = value.clone();
+        }
+        let error = run(&pod, Some(&rule)).unwrap_err().to_string();
+        assert!(error.starts_with(path), "{error}");
+    }
+}
+
+#[test]
+fn a_contradiction_is_said() {
+    let spec = json!({"containers": [], "nodeSelector": {HOST_LABEL: "elsewhere"}});
+    let rule = rule(DpuSelectionPolicy::SameNode, &[], spec);
+    let (_, report) = run(&created(&rule), Some(&rule)).unwrap();
+    assert_eq!(report.warnings.len(), 1);
+    assert!(
+        report.warnings[0].contains("elsewhere") && report.warnings[0].contains("cloud-dev-12"),
+        "{report:?}"
+    );
+}
+
+#[test]
+fn without_a_tenant_or_a_rule_nothing_changes() {
+    let pod = json!({"spec": {"x": 1}});
+    let mut same = pod.clone();
+    mutate(&mut same, &Facts { tenant: None, rule: None, host_label: HOST_LABEL }).unwrap();
+    assert_eq!(same, pod);
+}
+
+/// Any JSON at all.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[a-z]{0,4}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            proptest::collection::btree_map("[a-z]{1,3}", inner, 0..3)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// A Pod with node affinity of every shape, right and wrong, and with fields that no type knows.
+fn any_pod() -> impl Strategy<Value = Value> {
+    let expression = (0..3usize, any::<bool>()).prop_map(|(key, within)| {
+        let key = ["a", keys::NODE_TENANT, HOST_LABEL][key];
+        if within {
+            json!({"key": key, "operator": "In", "values": ["blue"]})
+        } else {
+            json!({"key": key, "operator": "Exists"})
+        }
+    });
+    let term = prop_oneof![
+        8 => proptest::collection::vec(expression, 0..3).prop_map(|e| json!({"matchExpressions": e, "zz": 1})),
+        1 => Just(json!({})),
+        1 => Just(json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]})),
+        1 => any_json(),
+    ];
+    let terms =
+        prop_oneof![8 => proptest::collection::vec(term, 0..4).prop_map(Value::from), 1 => any_json()];
+    let affinity = prop_oneof![
+        8 => terms.prop_map(|terms| json!({"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}, "zz": [1]}, "podAffinity": {"q": 1}})),
+        1 => any_json(),
+    ];
+    let tolerations = prop_oneof![4 => Just(json!([{"operator": "Exists"}])), 1 => any_json()];
+    let spec = (affinity, tolerations, any_json())
+        .prop_map(|(affinity, tolerations, unknown)| json!({"affinity": affinity, "tolerations": tolerations, "zz": unknown}));
+    prop_oneof![9 => (spec, any_json()).prop_map(|(spec, metadata)| json!({"spec": spec, "metadata": {"zz": metadata}})),
+        1 => any_json()]
+}
+
+/// The object without what the steps own.
+fn others(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("tolerations");
+        if let Some(node) = spec.get_mut("affinity").and_then(|a| a.get_mut("nodeAffinity")) {
+            node["requiredDuringSchedulingIgnoredDuringExecution"] = Value::Null;
+        } else {
+            spec.remove("affinity");
+        }
+    }
+    pod
+}
+
+proptest! {
+    #[test]
+    fn any_pod_is_changed_once_by_a_patch_that_applies_and_keeps_what_it_does_not_own(pod in any_pod()) {
+        // What has another shape is an error with a path, never a panic.
+        let Ok((once, _)) = run(&pod, None) else { return Ok(()) };
+        let mut patched = pod.clone();
+        json_patch::patch(&mut patched, &json_patch::diff(&pod, &once)).unwrap();
+        prop_assert_eq!(&patched, &once, "the patch applies");
+        prop_assert_eq!(&run(&once, None).unwrap().0, &once, "once is enough");
+        if pod.pointer("/spec/affinity/nodeAffinity").is_some_and(Value::is_object) {
+            prop_assert_eq!(others(&pod), others(&once), "nothing else changes");
+        }
+        prop_assert_eq!(pod["spec"].get("zz"), once["spec"].get("zz"));
+        let tenant = json!({"key": keys::NODE_TENANT, "operator": "In", "values": ["blue"]});
+        for term in terms(&once) {
+            let empty = term.get("matchExpressions").and_then(Value::as_array).is_none_or(Vec::is_empty)
+                && term.get("matchFields").and_then(Value::as_array).is_none_or(Vec::is_empty);
+            let says = term["matchExpressions"].as_array().is_some_and(|e| e.contains(&tenant));
+            prop_assert!(says || (empty && terms(&once).len() == 1), "{}", term);
+        }
+    }
+}

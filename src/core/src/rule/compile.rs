@@ -1,0 +1,274 @@
+//! Rules as somebody wrote them, and everything that may be wrong with them.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{DpuSelectionPolicy, Expression, Operator, POD, Rule, Test};
+use crate::companion;
+use crate::ids::{RuleName, is_dns_label};
+use crate::keys;
+use crate::path::Path;
+
+/// Most terms of a rule.
+pub const MAX_TERMS: usize = 64;
+/// Most expressions of a term.
+pub const MAX_EXPRESSIONS: usize = 64;
+/// Most values of an expression.
+pub const MAX_VALUES: usize = 1024;
+/// Most injections of a rule.
+pub const MAX_INJECTIONS: usize = 256;
+
+/// A rule as somebody wrote it, not yet checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RuleSpec {
+    /// Its name.
+    pub name: RuleName,
+    /// Its uid: another rule of the same name has another one.
+    pub uid: String,
+    /// Its `metadata.generation`.
+    pub generation: i64,
+    /// Kind of the workloads that it is about; empty means [`POD`].
+    pub resource_kind: String,
+    /// ORed terms of ANDed expressions.
+    pub terms: Vec<Vec<ExpressionSpec>>,
+    /// Facts for the companion.
+    pub injections: Vec<InjectionSpec>,
+    /// Where the companion runs.
+    pub policy: DpuSelectionPolicy,
+    /// The companion.
+    pub template: Value,
+}
+
+/// A test of one field, not yet checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpressionSpec {
+    /// The field's path, in any spelling of [`Path::parse`].
+    pub key: String,
+    /// How it is compared.
+    pub operator: Operator,
+    /// What it is compared with.
+    pub values: Vec<String>,
+}
+
+/// A fact for the companion, not yet checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InjectionSpec {
+    /// The fact's path, in any spelling of [`Path::parse`].
+    pub workload_key: String,
+    /// Key of the annotation that it becomes.
+    pub annotation: String,
+}
+
+/// What is wrong with a field of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {}", self.detail())]
+pub struct RuleError {
+    path: String,
+    value: String,
+    message: String,
+}
+
+impl RuleError {
+    /// An error about the field at `path` of the custom resource, which holds `value`.
+    pub fn new(path: impl Into<String>, value: &str, message: impl Into<String>) -> Self {
+        Self { path: path.into(), value: value.chars().take(80).collect(), message: message.into() }
+    }
+
+    /// Path of the field, `spec.workloadTerms[0].matchExpressions[1].key`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The field's value, quoted, and what is wrong with it.
+    pub fn detail(&self) -> String {
+        if self.value.is_empty() {
+            self.message.clone()
+        } else {
+            format!("{:?}: {}", self.value, self.message)
+        }
+    }
+}
+
+impl Rule {
+    /// Checks a rule and makes it fast. The template is carried as it is; [`crate::template::check`] is about it.
+    ///
+    /// # Errors
+    /// Everything that is wrong, in the order of the fields.
+    pub fn compile(spec: RuleSpec) -> Result<Self, Vec<RuleError>> {
+        let mut errors = Vec::new();
+        let resource_kind = match spec.resource_kind.as_str() {
+            "" | POD => POD.to_owned(),
+            other => {
+                errors.push(RuleError::new("spec.resourceKind", other, "is not supported; use v1/Pod"));
+                String::new()
+            }
+        };
+        let terms = compile_terms(&spec.terms, &mut errors);
+        let injections = compile_injections(&spec.injections, &mut errors);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        Ok(Self {
+            template_hash: companion::template_hash(spec.policy, &spec.template),
+            name: spec.name,
+            uid: spec.uid,
+            generation: spec.generation,
+            resource_kind,
+            terms,
+            injections,
+            policy: spec.policy,
+            template: spec.template,
+        })
+    }
+}
+
+fn compile_terms(terms: &[Vec<ExpressionSpec>], errors: &mut Vec<RuleError>) -> Vec<Vec<Expression>> {
+    const ROOT: &str = "spec.workloadTerms";
+    if terms.is_empty() {
+        errors.push(RuleError::new(
+            ROOT,
+            "",
+            "is empty, so no workload could match: add a term with an expression",
+        ));
+    }
+    too_many(ROOT, terms.len(), MAX_TERMS, errors);
+    let mut compiled = Vec::with_capacity(terms.len());
+    for (t, term) in terms.iter().enumerate().take(MAX_TERMS) {
+        let root = format!("{ROOT}[{t}].matchExpressions");
+        if term.is_empty() {
+            errors.push(RuleError::new(
+                &root,
+                "",
+                "is empty, and such a term matches nothing: add an expression, \
+                 for every workload {key: .metadata.id, operator: Exists}",
+            ));
+        }
+        too_many(&root, term.len(), MAX_EXPRESSIONS, errors);
+        let expressions = term
+            .iter()
+            .enumerate()
+            .take(MAX_EXPRESSIONS)
+            .filter_map(|(e, spec)| {
+                compile_expression(spec, &format!("{root}[{e}]")).map_err(|error| errors.push(error)).ok()
+            })
+            .collect();
+        compiled.push(expressions);
+    }
+    compiled
+}
+
+fn too_many(path: &str, count: usize, max: usize, errors: &mut Vec<RuleError>) {
+    if count > max {
+        errors.push(RuleError::new(path, "", format!("has {count} entries, at most {max} are allowed")));
+    }
+}
+
+fn compile_expression(spec: &ExpressionSpec, root: &str) -> Result<Expression, RuleError> {
+    let path = Path::parse(&spec.key)
+        .map_err(|error| RuleError::new(format!("{root}.key"), &spec.key, error.to_string()))?;
+    let values = format!("{root}.values");
+    let operator = spec.operator.as_str();
+    if !path.is_scalar() && !matches!(spec.operator, Operator::Exists | Operator::DoesNotExist) {
+        return Err(RuleError::new(
+            format!("{root}.key"),
+            &spec.key,
+            format!("is an object, which {operator} can't compare; name a field in it, or use Exists"),
+        ));
+    }
+    let test = match spec.operator {
+        Operator::In | Operator::NotIn => {
+            if spec.values.is_empty() {
+                return Err(RuleError::new(values, "", format!("{operator} needs at least one value")));
+            }
+            if spec.values.len() > MAX_VALUES {
+                let count = spec.values.len();
+                let message = format!("has {count} entries, at most {MAX_VALUES} are allowed");
+                return Err(RuleError::new(values, "", message));
+            }
+            let mut sorted = spec.values.clone();
+            sorted.sort_unstable();
+            sorted.dedup();
+            if spec.operator == Operator::In { Test::In(sorted) } else { Test::NotIn(sorted) }
+        }
+        Operator::Exists | Operator::DoesNotExist => {
+            // The gRPC definition speaks of a single element here, the custom resource of none.
+            if spec.values.len() > 1 {
+                return Err(RuleError::new(values, "", format!("{operator} takes no values; remove them")));
+            }
+            if spec.operator == Operator::Exists { Test::Exists } else { Test::DoesNotExist }
+        }
+        Operator::Gt | Operator::Lt => {
+            let [value] = spec.values.as_slice() else {
+                return Err(RuleError::new(
+                    values,
+                    "",
+                    format!("{operator} takes exactly one value, an integer"),
+                ));
+            };
+            let limit = value.parse().map_err(|_| {
+                RuleError::new(
+                    format!("{values}[0]"),
+                    value,
+                    format!("{operator} needs an integer of 64 bits"),
+                )
+            })?;
+            if spec.operator == Operator::Gt { Test::Gt(limit) } else { Test::Lt(limit) }
+        }
+    };
+    Ok(Expression { path, test })
+}
+
+fn compile_injections(specs: &[InjectionSpec], errors: &mut Vec<RuleError>) -> Vec<(String, Path)> {
+    const ROOT: &str = "spec.workloadInfoInject";
+    too_many(ROOT, specs.len(), MAX_INJECTIONS, errors);
+    let mut compiled: Vec<(String, Path)> = Vec::with_capacity(specs.len());
+    for (i, spec) in specs.iter().enumerate().take(MAX_INJECTIONS) {
+        let name = format!("{ROOT}[{i}].asAnnotation.name");
+        if let Err(why) = check_annotation(&spec.annotation) {
+            errors.push(RuleError::new(name, &spec.annotation, why));
+        } else if specs.iter().take(i).any(|earlier| earlier.annotation == spec.annotation) {
+            errors.push(RuleError::new(name, &spec.annotation, "is written by an earlier entry already"));
+        }
+        match Path::parse(&spec.workload_key) {
+            Ok(path) => compiled.push((spec.annotation.clone(), path)),
+            Err(e) => errors.push(RuleError::new(
+                format!("{ROOT}[{i}].workloadKey"),
+                &spec.workload_key,
+                e.to_string(),
+            )),
+        }
+    }
+    compiled
+}
+
+/// Whether a text is an annotation key that a rule may write: a qualified name (`IsQualifiedName` in apimachinery), and
+/// not one of ours, but for the one that carries the workload.
+fn check_annotation(key: &str) -> Result<(), Cow<'static, str>> {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    if let Some(prefix) = prefix {
+        let subdomain = prefix.len() <= 253 && prefix.to_ascii_lowercase().split('.').all(is_dns_label);
+        if !subdomain {
+            return Err("the part before '/' must be a DNS subdomain of at most 253 characters".into());
+        }
+    }
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    let legal = (1..=63).contains(&name.len())
+        && name.starts_with(edge)
+        && name.ends_with(edge)
+        && name.chars().all(|c| edge(c) || matches!(c, '-' | '_' | '.'));
+    if !legal {
+        return Err(
+            "must be 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit, \
+                    perhaps after a DNS subdomain and '/'"
+                .into(),
+        );
+    }
+    if keys::is_own(key) && key != keys::WORKLOAD {
+        return Err(format!("keys under {} are set by Outrigger alone; use another", keys::DOMAIN).into());
+    }
+    Ok(())
+}

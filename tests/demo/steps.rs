@@ -1,0 +1,280 @@
+//! The steps of the demo.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use kube::runtime::watcher::{Config, Event, watcher};
+use outrigger_core::keys;
+use outrigger_core::workload::Workload;
+use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{annotation, is_ready, node_of};
+use serde_json::json;
+
+/// How long a step may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Pods that the last step starts to measure how quickly companions come.
+const SAMPLES: usize = 200;
+
+/// What tells the user.
+struct Show {
+    number: usize,
+}
+
+impl Show {
+    fn line(&self, text: &str) {
+        let _ = writeln!(std::io::stdout(), "{text}");
+    }
+
+    /// Runs a step: says what is done, and then how long it took.
+    async fn step<T>(
+        &mut self,
+        what: &str,
+        step: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        self.number += 1;
+        let began = Instant::now();
+        self.line(&format!("\n[{}] {what}", self.number));
+        let result = step.await.with_context(|| format!("step {}, {what}", self.number))?;
+        self.line(&format!("    done in {:.2} s", began.elapsed().as_secs_f64()));
+        Ok(result)
+    }
+
+    /// Runs kubectl and shows what a user would type and see.
+    fn kubectl(&self, cluster: &Cluster, name: &str, args: &[&str]) -> anyhow::Result<()> {
+        self.line(&format!("    $ kubectl --context {name} {}", args.join(" ")));
+        for line in cluster.kubectl(args)?.lines() {
+            self.line(&format!("      {line}"));
+        }
+        Ok(())
+    }
+}
+
+/// Runs the demo; with `keep` the clusters stay until the process is ended.
+pub(crate) async fn run(keep: bool) -> anyhow::Result<()> {
+    let mut show = Show { number: 0 };
+    show.line("Outrigger: a Pod starts on a host, its companion starts on the DPU in that host.");
+    build()?;
+    let plane = show
+        .step(
+            "Start two clusters: infrastructure (its Nodes are DPUs) and tenant (its Nodes are hosts)",
+            async { ControlPlane::start() },
+        )
+        .await?;
+    let dir = plane.dir.clone();
+    let outrigger = Outrigger::new(plane)?;
+    let result = tour(&mut show, &outrigger).await;
+    if let Err(error) = result {
+        show.line(&format!("\nLogs of every process: {}", dir.join("logs").display()));
+        // The clusters go; what they said stays.
+        return Err(error);
+    }
+    if keep {
+        stay(&show, &outrigger).await?;
+    }
+    Ok(())
+}
+
+async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
+    let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
+    show.step(
+        "Install Outrigger: definitions, roles, the webhook's configuration; start webhook, manager, agent",
+        async {
+            o.install()?;
+            infra.apply_file("tests/demo/clusters.yaml")?;
+            let binding =
+                std::fs::read_to_string(outrigger_tests::root().join("deploy/rbac/tenant-binding.yaml"))?;
+            infra.kubectl_with(&["apply", "-f", "-"], &binding.replace("tenant-example", "tenant-blue"))?;
+            let host = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+            tenant.apply(&[host("host-a"), host("host-b")])?;
+            o.start_webhook()?;
+            o.start_manager()?;
+            o.start_agent("blue", None)?;
+            tokio::time::timeout(LIMIT, o.ready()).await.context("not ready in time")?;
+            Ok(())
+        },
+    )
+    .await?;
+    show.kubectl(infra, "infra", &["get", "nodes", "-L", keys::DPU_HOST])?;
+    show.kubectl(tenant, "tenant", &["get", "nodes"])?;
+
+    show.step("The tenant's rule: each web Pod gets a firewall on a DPU of its host", async {
+        infra.apply_file("tests/demo/rule.yaml")
+    })
+    .await?;
+    let demo = Demo {
+        companions: Api::namespaced(infra.client().await, "tenant-blue"),
+        work: Api::namespaced(tenant.client().await, "shop"),
+    };
+    show.step("The tenant starts a Deployment of 3, in its own cluster", async {
+        tenant.apply_file("tests/demo/workload.yaml")?;
+        demo.companions_ready(3).await
+    })
+    .await?;
+    show.kubectl(tenant, "tenant", &["get", "pods", "-n", "shop", "-o", "wide"])?;
+    show.kubectl(infra, "infra", &["get", "pods", "-n", "tenant-blue", "-o", "wide"])?;
+
+    show.step("Each companion runs on a DPU of its workload's host, and knows its workload", async {
+        demo.check_companions().await
+    })
+    .await?;
+    let companion = demo.one_companion().await?;
+    show.kubectl(infra, "infra", &[
+        "get", "pod", "-n", "tenant-blue", &companion, "-o",
+        r"jsonpath=tenant-node-name: {.metadata.annotations.tenant-node-name}{'\n'}entire-workload: {.metadata.annotations.entire-workload}{'\n'}env TENANT_NODE_NAME: {.spec.containers[0].env[0].valueFrom.fieldRef.fieldPath}{'\n'}volume /workload-info/workload: {.spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath}{'\n'}",
+    ])?;
+    show.kubectl(infra, "infra", &["get", "workloadrules", "-n", "tenant-blue"])?;
+
+    show.step("The tenant scales to 1: two companions go", async {
+        tenant.kubectl(&["scale", "deployment", "web", "-n", "shop", "--replicas=1"])?;
+        demo.companions_ready(1).await
+    })
+    .await?;
+
+    let times = show
+        .step(
+            &format!("How quickly? {SAMPLES} more Pods are bound to hosts, one by one and then at once"),
+            measure(&demo),
+        )
+        .await?;
+    for (what, mut times) in times {
+        times.sort_unstable();
+        let at =
+            |q: usize| times.get(times.len() * q / 100).copied().unwrap_or_default().as_secs_f64() * 1000.0;
+        show.line(&format!(
+            "    {what}: from bound to companion created: p50 {:.1} ms, p99 {:.1} ms",
+            at(50),
+            at(99)
+        ));
+    }
+
+    show.step("The rule is deleted: the last companion goes", async {
+        infra.kubectl(&["delete", "workloadrule", "firewall", "-n", "tenant-blue"])?;
+        demo.companions_ready(0).await
+    })
+    .await?;
+    show.line("\nThat is the main job. `make demo KEEP=1` leaves the clusters running.");
+    Ok(())
+}
+
+/// The tenant's Pods on both sides.
+struct Demo {
+    companions: Api<Pod>,
+    work: Api<Pod>,
+}
+
+impl Demo {
+    async fn list(&self) -> anyhow::Result<Vec<Pod>> {
+        Ok(self.companions.list(&ListParams::default().labels(keys::RULE)).await?.items)
+    }
+
+    async fn companions_ready(&self, count: usize) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let all = self.list().await?;
+            let ready = all.iter().filter(|c| is_ready(c) && c.metadata.deletion_timestamp.is_none()).count();
+            if ready == count && all.len() == count {
+                return Ok(());
+            }
+            ensure!(
+                began.elapsed() < LIMIT,
+                "{ready} of {} companions are ready, {count} are wanted",
+                all.len()
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn one_companion(&self) -> anyhow::Result<String> {
+        Ok(self.list().await?.first().context("no companion")?.name_any())
+    }
+
+    async fn check_companions(&self) -> anyhow::Result<()> {
+        let work = self.work.list(&ListParams::default()).await?.items;
+        let companions = self.list().await?;
+        ensure!(companions.len() == work.len(), "{} companions of {} Pods", companions.len(), work.len());
+        for c in companions {
+            let name = c.name_any();
+            let told =
+                annotation(&c, "entire-workload").with_context(|| format!("{name} knows no workload"))?;
+            let workload: Workload = serde_json::from_str(told)?;
+            let Some(pod) = work.iter().find(|p| p.uid().as_deref() == Some(workload.id.as_str())) else {
+                bail!("{name} serves {}, which is no Pod of the tenant", workload.id);
+            };
+            let host = node_of(pod);
+            ensure!(annotation(&c, "tenant-node-name") == Some(host), "{name} was told another node");
+            ensure!(node_of(&c).ends_with(host), "{name} runs on {}, its workload on {host}", node_of(&c));
+        }
+        Ok(())
+    }
+}
+
+/// Times from the binding of a tenant's Pod to the creation of its companion, both as seen by a watch of their cluster.
+async fn measure(demo: &Demo) -> anyhow::Result<Vec<(String, Vec<Duration>)>> {
+    use futures::StreamExt;
+    let config = Config::default().labels(keys::RULE);
+    let mut seen = std::pin::pin!(watcher(demo.companions.clone(), config));
+    while !matches!(seen.next().await, Some(Ok(Event::InitDone))) {}
+    let mut results = Vec::new();
+    for at_once in [1, SAMPLES / 2] {
+        let names: Vec<String> = (0..SAMPLES / 2).map(|i| format!("sample-{at_once}-{i}")).collect();
+        let mut times = Vec::new();
+        for group in names.chunks(at_once) {
+            let creates = group.iter().map(|name| create(demo, name));
+            let bound: std::collections::HashMap<String, Instant> =
+                futures::future::try_join_all(creates).await?.into_iter().collect();
+            let mut missing = bound.len();
+            while missing > 0 {
+                let next = tokio::time::timeout(LIMIT, seen.next()).await.context("no companion in time")?;
+                let Some(Ok(Event::Apply(companion))) = next else { continue };
+                let Some(told) = annotation(&companion, "entire-workload") else { continue };
+                let workload: Workload = serde_json::from_str(told)?;
+                // The first sight of it; later events are its progress.
+                if companion.status.as_ref().and_then(|s| s.conditions.as_ref()).is_none()
+                    && let Some(bound) = bound.get(&workload.resource_name)
+                {
+                    times.push(bound.elapsed());
+                    missing -= 1;
+                }
+            }
+        }
+        let what = if at_once == 1 { "one at a time".to_owned() } else { format!("{at_once} at once") };
+        results.push((what, times));
+    }
+    let samples = kube::api::ListParams::default().labels("sample=yes");
+    demo.work.delete_collection(&kube::api::DeleteParams::default(), &samples).await?;
+    demo.companions_ready(1).await?;
+    Ok(results)
+}
+
+/// Creates a Pod that is bound to a host from the start; returns when the API server has it.
+async fn create(demo: &Demo, name: &str) -> anyhow::Result<(String, Instant)> {
+    let pod = json!({"metadata": {"name": name, "labels": {"app": "web", "sample": "yes"}},
+        "spec": {"nodeName": "host-a", "containers": [{"name": "c", "image": "i"}]}});
+    let began = Instant::now();
+    demo.work.create(&kube::api::PostParams::default(), &serde_json::from_value(pod)?).await?;
+    Ok((name.to_owned(), began))
+}
+
+/// Leaves everything running and says what to try.
+async fn stay(show: &Show, o: &Outrigger) -> anyhow::Result<()> {
+    let kubectl = |cluster: &Cluster| cluster.kubectl_command().join(" ");
+    show.line("\nBoth clusters stay until Ctrl-C. To look at them:");
+    show.line(&format!("  infra()  {{ {} \"$@\"; }}", kubectl(&o.plane.infra)));
+    show.line(&format!("  tenant() {{ {} \"$@\"; }}", kubectl(&o.plane.tenant)));
+    show.line("\nKubeconfigs:");
+    show.line(&format!("  {}", o.plane.infra.kubeconfig.display()));
+    show.line(&format!("  {}", o.plane.tenant.kubeconfig.display()));
+    show.line("\nThings to try:");
+    show.line("  infra apply -f tests/demo/rule.yaml");
+    show.line("  tenant scale deployment web -n shop --replicas=5");
+    show.line("  infra get pods -n tenant-blue -o wide --watch");
+    show.line("  infra describe workloadrule firewall -n tenant-blue");
+    show.line(&format!("\nLogs: {}", o.plane.dir.join("logs").display()));
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}
