@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"sync"
 	"syscall"
@@ -16,6 +18,7 @@ import (
 	cmapi "github.com/cert-manager/cert-manager/pkg/api"
 	"github.com/cert-manager/cert-manager/pkg/controller"
 	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
+	"github.com/cert-manager/cert-manager/pkg/util"
 	apiext "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -41,7 +44,9 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
-// certManagerCRDs holds cert-manager's own CustomResourceDefinitions, copied out of its module by build.sh.
+//go:generate sh -c "mkdir -p generated/crds && install -m 644 \"$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)\"/deploy/crds/*.yaml generated/crds/"
+
+// certManagerCRDs holds cert-manager's own CustomResourceDefinitions, copied out of its module by go generate.
 //
 //go:embed generated/crds/*.yaml
 var certManagerCRDs embed.FS
@@ -127,6 +132,8 @@ func injectCAs(ctx context.Context, kubeconfig string) error {
 			return err
 		}
 	}
+	// The cainjector applies under the first word of its user agent, and the API server refuses an apply under no name.
+	config = util.RestConfigWithUserAgent(config, "cainjector")
 	// No port of its own: several control planes run on one machine.
 	manager, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: server.Options{BindAddress: "0"}})
 	if err != nil {
@@ -145,19 +152,25 @@ func injectCAs(ctx context.Context, kubeconfig string) error {
 	return manager.Start(ctx)
 }
 
-// certManagerManifests returns its CustomResourceDefinitions as YAML documents.
-func certManagerManifests() ([][]byte, error) {
+// applyCertManager defines what cert-manager's programs need before they start.
+func (u *up) applyCertManager(ctx context.Context, c *cluster) error {
+	manifests := fmt.Appendf(nil, "{apiVersion: v1, kind: Namespace, metadata: {name: %s}}\n", certManagerNamespace)
 	files, err := fs.Glob(certManagerCRDs, "generated/crds/*.yaml")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var documents [][]byte
 	for _, file := range files {
 		data, err := certManagerCRDs.ReadFile(file)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		documents = append(documents, data)
+		manifests = append(append(manifests, "\n---\n"...), data...)
 	}
-	return documents, nil
+	args := append(u.programs.command("kubectl"), "--kubeconfig="+c.kubeconfig, "apply", "--server-side", "-f", "-")
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	command.Stdin = bytes.NewReader(manifests)
+	if output, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("cert-manager's definitions: %w: %s", err, output)
+	}
+	return nil
 }

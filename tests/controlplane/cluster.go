@@ -23,7 +23,8 @@ type cluster struct {
 	kubeconfig string
 	ca         string
 	admin      *http.Client
-	processes  []*process
+	// processes are in the order in which they start; the first is the API server.
+	processes []*process
 }
 
 // newCluster writes everything that a cluster needs and names its programs; nothing runs yet.
@@ -103,6 +104,7 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 		u.process(name, "kube-controller-manager",
 			"--kubeconfig="+users["system:kube-controller-manager"], "--leader-elect=false",
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[1]),
+			"--tls-cert-file="+serving.cert, "--tls-private-key-file="+serving.key,
 			"--service-account-private-key-file="+tokens.key, "--root-ca-file="+authority.file(),
 			// Each controller as its own service account: only these have the rights that the controllers need.
 			"--use-service-account-credentials=true",
@@ -111,12 +113,17 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 		u.process(name, "kube-scheduler",
 			"--config="+schedulerFile,
 			"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", ports[2]),
+			"--tls-cert-file="+serving.cert, "--tls-private-key-file="+serving.key,
 		),
 		u.process(name, "kwok",
 			"--kubeconfig="+users["kwok"], "--config="+stageFile, "--manage-all-nodes=true",
 			fmt.Sprintf("--server-address=127.0.0.1:%d", ports[3]),
-			"--node-lease-duration-seconds=40", "--cidr=10.0.0.1/8",
+			"--tls-cert-file="+serving.cert, "--tls-private-key-file="+serving.key,
+			"--node-lease-duration-seconds=40", "--node-ip=127.0.0.1", "--cidr=10.0.0.1/8",
 		),
+	}
+	for i, path := range []string{"/readyz", "/healthz", "/readyz", "/readyz"} {
+		c.processes[i].ready = fmt.Sprintf("https://127.0.0.1:%d%s", ports[i], path)
 	}
 	if u.certManager && name == "infra" {
 		c.processes = append(c.processes, u.process(name, "cert-manager", "--kubeconfig="+users["cert-manager"]))
@@ -133,18 +140,43 @@ podInitialBackoffSeconds: 1
 podMaxBackoffSeconds: 1
 `
 
-// apiserver is ready when it says so.
-func (c *cluster) apiserverReady(ctx context.Context) error {
-	return poll(ctx, func() error { return c.get(ctx, "/readyz") })
+// startCluster starts the cluster's programs and waits until Pods can be made.
+func (u *up) startCluster(ctx context.Context, c *cluster) error {
+	for i, p := range c.processes {
+		if err := u.starter.start(p); err != nil {
+			return err
+		}
+		if i > 0 {
+			continue
+		}
+		if err := c.await(ctx, p); err != nil {
+			return err
+		}
+		if u.certManager && c.name == "infra" {
+			if err := u.applyCertManager(ctx, c); err != nil {
+				return err
+			}
+		}
+	}
+	for _, p := range c.processes {
+		if err := c.await(ctx, p); err != nil {
+			return err
+		}
+	}
+	// Each Pod needs the ServiceAccount that a controller makes.
+	return poll(ctx, func() error { return c.get(ctx, c.server+"/api/v1/namespaces/default/serviceaccounts/default") })
 }
 
-// ready waits until Pods can be made: each needs the ServiceAccount that a controller makes.
-func (c *cluster) ready(ctx context.Context) error {
-	return poll(ctx, func() error { return c.get(ctx, "/api/v1/namespaces/default/serviceaccounts/default") })
+// await waits until a process says that it works.
+func (c *cluster) await(ctx context.Context, p *process) error {
+	if p.ready == "" {
+		return nil
+	}
+	return poll(ctx, func() error { return c.get(ctx, p.ready) })
 }
 
-func (c *cluster) get(ctx context.Context, path string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server+path, nil)
+func (c *cluster) get(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
@@ -155,7 +187,7 @@ func (c *cluster) get(ctx context.Context, path string) error {
 	defer response.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", path, response.Status, body)
+		return fmt.Errorf("%s: %s: %s", url, response.Status, body)
 	}
 	return nil
 }

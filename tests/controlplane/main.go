@@ -7,54 +7,62 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"strings"
 )
 
 // program is one of the programs inside: it takes os.Args as if it were alone, and ends the process itself or returns
 // its exit code.
 type program struct {
+	name string
 	run  func() int
 	help string
 }
 
-var programs = map[string]program{
-	"etcd":                    {runEtcd, "the etcd server"},
-	"kube-apiserver":          {runAPIServer, "the Kubernetes API server"},
-	"kube-controller-manager": {runControllerManager, "the Kubernetes controllers"},
-	"kube-scheduler":          {runScheduler, "the Kubernetes scheduler"},
-	"kubectl":                 {runKubectl, "the Kubernetes command line"},
-	"kwok":                    {runKwok, "makes Nodes ready and Pods run"},
-	"cert-manager":            {runCertManager, "cert-manager's controllers and cainjector"},
-	"up":                      {runUp, "starts clusters and keeps them until it ends"},
+var programs = []program{
+	{"up", runUp, "starts clusters and keeps them until it ends"},
+	{"etcd", runEtcd, "the etcd server"},
+	{"kube-apiserver", runAPIServer, "the Kubernetes API server"},
+	{"kube-controller-manager", runControllerManager, "the Kubernetes controllers"},
+	{"kube-scheduler", runScheduler, "the Kubernetes scheduler"},
+	{"kubectl", runKubectl, "the Kubernetes command line"},
+	{"kwok", runKwok, "makes Nodes ready and Pods run"},
+	{"cert-manager", runCertManager, "cert-manager's controllers and cainjector"},
 }
 
 func main() {
 	// A link named kubectl to this program is kubectl.
-	if p, ok := programs[filepath.Base(os.Args[0])]; ok {
-		os.Exit(p.run())
+	run(filepath.Base(os.Args[0]))
+	if len(os.Args) < 2 {
+		usage(os.Stderr)
+		os.Exit(2)
 	}
-	if len(os.Args) > 1 {
-		if p, ok := programs[os.Args[1]]; ok {
-			// Each program believes to be alone: kubectl, for one, prints os.Args[0] in its usage.
-			os.Args = append([]string{os.Args[1]}, os.Args[2:]...)
-			os.Exit(p.run())
-		}
-		if !strings.Contains(os.Args[1], "help") && os.Args[1] != "-h" {
-			fmt.Fprintf(os.Stderr, "controlplane: there is no program %q; see 'controlplane help'\n", os.Args[1])
-			os.Exit(2)
-		}
+	switch os.Args[1] {
+	case "help", "--help", "-help", "-h":
+		usage(os.Stdout)
+		return
 	}
-	usage()
+	// Each program believes to be alone: kubectl, for one, prints os.Args[0] in its usage.
+	os.Args = os.Args[1:]
+	run(os.Args[0])
+	fmt.Fprintf(os.Stderr, "controlplane: there is no program %q; see 'controlplane help'\n", os.Args[0])
+	os.Exit(2)
 }
 
-func usage() {
-	fmt.Println("Usage: controlplane PROGRAM [FLAGS]")
-	fmt.Println()
-	for _, name := range []string{"up", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "cert-manager"} {
-		fmt.Printf("  %-24s %s\n", name, programs[name].help)
+// run runs the program of that name and ends with it; it returns only when there is none.
+func run(name string) {
+	for _, p := range programs {
+		if p.name == name {
+			os.Exit(p.run())
+		}
 	}
-	fmt.Println()
-	fmt.Println("'controlplane PROGRAM --help' tells the flags of each.")
+}
+
+func usage(out io.Writer) {
+	fmt.Fprint(out, "A Kubernetes control plane in one program, for tests and demos.\n\nUsage: controlplane PROGRAM [FLAGS]\n\n")
+	for _, p := range programs {
+		fmt.Fprintf(out, "  %-24s %s\n", p.name, p.help)
+	}
+	fmt.Fprint(out, "\n'controlplane PROGRAM --help' tells the flags of each. A link to this program that is named as one of them is that one.\n")
 }

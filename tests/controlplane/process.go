@@ -2,12 +2,12 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -18,11 +18,32 @@ type process struct {
 	args []string
 	env  []string
 	log  string
-	cmd  *exec.Cmd
+	// ready is a URL that answers 200 once the child works; empty where nobody can tell.
+	ready string
+
+	// mutex guards what follows: commands change it while the watch looks at it.
+	mutex sync.Mutex
+	cmd   *exec.Cmd
 	// exited is closed when the child has ended.
 	exited chan struct{}
 	// wanted says that its end would be a failure.
 	wanted bool
+}
+
+// endedError says that a child has ended which should not have.
+type endedError struct {
+	name, how, log string
+	tail           []byte
+	portTaken      bool
+}
+
+func (e *endedError) Error() string {
+	return fmt.Sprintf("%s has ended (%s); its log %s ends with:\n%s", e.name, e.how, e.log, e.tail)
+}
+
+// Is tells errors.Is whether the child ended because somebody else got its port first.
+func (e *endedError) Is(target error) bool {
+	return target == errPortTaken && e.portTaken
 }
 
 // starter starts children from one thread that never ends: a parent-death signal is sent when the *thread* that forked
@@ -52,78 +73,108 @@ func (p *process) start() error {
 		return err
 	}
 	defer log.Close()
-	p.cmd = exec.Command(p.args[0], p.args[1:]...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.Env = append(os.Environ(), p.env...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{
+	cmd := exec.Command(p.args[0], p.args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(os.Environ(), p.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL,
 		// Ctrl-C in a terminal is for us; we take the children down in order.
 		Setpgid: true,
 	}
-	if err := p.cmd.Start(); err != nil {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("%s: %w", p.name, err)
 	}
-	p.wanted = true
 	exited := make(chan struct{})
-	p.exited = exited
-	cmd := p.cmd
 	go func() {
 		_ = cmd.Wait()
 		close(exited)
 	}()
+	p.cmd, p.exited, p.wanted = cmd, exited, true
 	return nil
 }
 
-func (p *process) running() bool {
-	if p.exited == nil {
-		return false
+// pid is the child's, or 0 when there is none.
+func (p *process) pid() int {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.cmd == nil {
+		return 0
 	}
-	select {
-	case <-p.exited:
-		return false
-	default:
-		return true
+	return p.cmd.Process.Pid
+}
+
+func (p *process) running() bool {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.cmd != nil && !closed(p.exited)
+}
+
+// failure is nil unless the child has ended and should not have.
+func (p *process) failure() error {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if !p.wanted || !closed(p.exited) {
+		return nil
+	}
+	return &endedError{
+		name: p.name,
+		how:  p.cmd.ProcessState.String(),
+		log:  p.log,
+		tail: tail(p.log, 2000),
+		// Much may be said after it.
+		portTaken: bytes.Contains(tail(p.log, 64<<10), []byte("address already in use")),
 	}
 }
 
 // stop ends the child: politely, and after the deadline not.
 func (p *process) stop(deadline time.Duration) {
-	p.wanted = false
-	if !p.running() {
-		return
-	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	exited := p.signal(syscall.SIGTERM)
 	select {
-	case <-p.exited:
+	case <-exited:
 	case <-time.After(deadline):
 		p.kill()
 	}
 }
 
-func (p *process) kill() {
+func (p *process) kill() { <-p.signal(syscall.SIGKILL) }
+
+// signal tells the child to end, which is no failure from now on. What it returns is closed when the child has ended.
+func (p *process) signal(signal syscall.Signal) <-chan struct{} {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
 	p.wanted = false
-	_ = p.cmd.Process.Kill()
-	<-p.exited
+	if p.cmd == nil {
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
+	// It fails only when the child has ended already.
+	_ = p.cmd.Process.Signal(signal)
+	return p.exited
 }
 
-// portTaken says whether the child ended because somebody else got its port first.
-func (p *process) portTaken() bool {
-	return bytes.Contains(p.tail(64<<10), []byte("address already in use"))
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
-// tail returns the last bytes of the child's log.
-func (p *process) tail(size int64) []byte {
-	file, err := os.Open(p.log)
+// tail returns the last bytes of a file, or nothing when there is none.
+func tail(name string, size int64) []byte {
+	file, err := os.Open(name)
 	if err != nil {
 		return nil
 	}
 	defer file.Close()
 	if _, err := file.Seek(-size, io.SeekEnd); err != nil {
+		// It is shorter than that.
 		_, _ = file.Seek(0, io.SeekStart)
 	}
-	data, err := io.ReadAll(file)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil
-	}
+	data, _ := io.ReadAll(file)
 	return data
 }

@@ -6,11 +6,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // CronJobs name time zones
 
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
 	kubectl "k8s.io/kubectl/pkg/cmd"
+	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
@@ -35,8 +37,8 @@ func runScheduler() int { return cli.Run(scheduler.NewSchedulerCommand()) }
 
 func runKubectl() int {
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		// It tells the error as kubectl does, and ends with kubectl's exit code.
+		kubectlutil.CheckErr(err)
 	}
 	return 0
 }
@@ -46,7 +48,7 @@ func runKwok() int {
 	defer stop()
 	// kwok reads its configuration before it knows its other flags.
 	flags := pflag.NewFlagSet("global", pflag.ContinueOnError)
-	flags.ParseErrorsWhitelist.UnknownFlags = true
+	flags.ParseErrorsAllowlist.UnknownFlags = true
 	flags.Usage = func() {}
 	ctx, err := kwokconfig.InitFlags(ctx, flags)
 	if err != nil {

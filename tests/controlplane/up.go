@@ -1,18 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,94 +17,199 @@ import (
 	"time"
 )
 
-// startLimit is how long everything may take to start. On two idle cores it takes ten seconds.
+// startLimit is how long everything may take to start. On two idle cores it takes five seconds.
 const startLimit = 3 * time.Minute
 
-// endpoint is an etcd and how to talk to it.
-type endpoint struct {
-	url, ca string
-	client  pair
-}
+const upHelp = `Starts Kubernetes clusters on loopback and keeps them until it is told to end.
+
+Usage: controlplane up --dir DIR [FLAGS]
+
+When all is ready, a line of JSON on standard output tells where; the same is in DIR/state.json. An administrator's
+kubeconfig is in DIR/<cluster>.kubeconfig, logs in DIR/logs. A line of JSON with "error" tells why it ends early.
+It ends at SIGTERM, SIGINT or SIGHUP, with its parent process, and, when asked to, with its standard input.
+
+` + commandsHelp + `
+KUBEBUILDER_ASSETS=<directory>, else the directory of a kube-apiserver on the PATH, gives the programs that are there, from
+Kubernetes 1.34 on. The others are built in.
+
+Flags:
+`
+
+// errPortTaken says that somebody took one of our ports between the choice and its use.
+var errPortTaken = errors.New("a port was taken by somebody else")
+
+// errTold says that we end because we were told to, which is no failure.
+var errTold = errors.New("told to end")
+
+// parent is our parent as early as we can know it.
+var parent = os.Getppid()
 
 // up keeps clusters running.
 type up struct {
 	dir         string
 	names       []string
 	certManager bool
+	noFsync     bool
 	programs    assets
 	starter     starter
 	etcd        *process
 	clusters    []*cluster
-	out         sync.Mutex
+	// took is the time from the start to ready.
+	took time.Duration
+	out  sync.Mutex
 	// guests are processes of whoever started us; they end with us, and may end before.
 	guests      []*process
 	guestsMutex sync.Mutex
 }
 
-// errPortTaken says that somebody took one of our ports between the choice and its use.
-var errPortTaken = errors.New("a port was taken by somebody else")
-
 func runUp() int {
+	u := &up{starter: newStarter()}
 	flags := flag.NewFlagSet("up", flag.ExitOnError)
-	dir := flags.String("dir", "", "directory for certificates, kubeconfigs, data and logs; made if it is missing (required)")
+	flags.Usage = func() {
+		fmt.Fprint(flags.Output(), upHelp)
+		flags.PrintDefaults()
+	}
+	flags.StringVar(&u.dir, "dir", "", "directory for certificates, kubeconfigs, data and logs; made if it is missing (required)")
 	names := flags.String("clusters", "infra,tenant", "names of the clusters, separated by commas")
-	certManager := flags.Bool("cert-manager", false, "run cert-manager in the cluster infra")
+	flags.BoolVar(&u.certManager, "cert-manager", false, "run cert-manager in the cluster infra")
+	flags.BoolVar(&u.noFsync, "no-fsync", true, "let etcd leave writing to the disk to the system: quick, but a crash of the machine loses data")
 	untilEOF := flags.Bool("until-stdin-eof", false, "end when standard input ends, which it does with whoever holds its other end")
 	_ = flags.Parse(os.Args[1:])
-	if *dir == "" || flags.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "up: --dir is required, and there are no arguments; see 'up --help'")
+	u.names = strings.Split(*names, ",")
+	if err := u.check(flags.Args()); err != nil {
+		fmt.Fprintf(os.Stderr, "up: %v; see 'controlplane up --help'\n", err)
 		return 2
 	}
-	absolute, err := filepath.Abs(*dir)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "up:", err)
-		return 1
-	}
-	programs, err := findAssets()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "up:", err)
-		return 1
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	go watchParent(ctx, cancel)
 
-	u := &up{dir: absolute, names: strings.Split(*names, ","), certManager: *certManager, programs: programs, starter: newStarter()}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	go watchSignals(cancel)
+	go watchParent(ctx, cancel)
+	lines := make(chan string, 16)
+	// From the start: whoever holds the other end may be gone before we are ready.
+	go readLines(os.Stdin, lines, func() {
+		if *untilEOF {
+			cancel(errTold)
+		}
+	})
+
 	began := time.Now()
-	for attempt := 1; ; attempt++ {
-		if err = u.start(ctx); !errors.Is(err, errPortTaken) || attempt == 5 {
+	err := u.prepare()
+	for attempt := 1; err == nil; attempt++ {
+		err = u.start(ctx)
+		if !errors.Is(err, errPortTaken) || attempt == 5 {
 			break
 		}
 		u.stop()
+		err = nil
 	}
-	defer u.stop()
-	if err != nil {
-		return u.fail(ctx, err)
+	if err == nil {
+		err = u.announce(time.Since(began))
 	}
-	if err := u.announce(time.Since(began)); err != nil {
-		return u.fail(ctx, err)
+	if err == nil {
+		go u.commands(ctx, lines)
+		err = u.watch(ctx)
 	}
-	go u.commands(ctx, cancel, *untilEOF)
-	return u.fail(ctx, u.watch(ctx))
+	// First the words, as stopping takes a moment.
+	code := u.fail(ctx, err)
+	u.stop()
+	return code
 }
+
+func (u *up) check(arguments []string) error {
+	if len(arguments) > 0 {
+		return fmt.Errorf("unexpected argument %q", arguments[0])
+	}
+	if u.dir == "" {
+		return errors.New("--dir is required")
+	}
+	// Names are parts of file names, of etcd keys and of the names of processes.
+	valid := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	for i, name := range u.names {
+		if !valid.MatchString(name) || name == "etcd" || name == "logs" {
+			return fmt.Errorf("--clusters: %q can't be the name of a cluster; use small letters, digits and dashes", name)
+		}
+		if slices.Contains(u.names[:i], name) {
+			return fmt.Errorf("--clusters: %q is there twice", name)
+		}
+	}
+	if u.certManager && !slices.Contains(u.names, "infra") {
+		return errors.New("--cert-manager needs a cluster named infra in --clusters")
+	}
+	return nil
+}
+
+// prepare takes the directory and finds the programs.
+func (u *up) prepare() error {
+	var err error
+	if u.dir, err = filepath.Abs(u.dir); err != nil {
+		return err
+	}
+	if u.programs, err = findAssets(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(u.dir, 0o700); err != nil {
+		return err
+	}
+	return takeDir(u.dir)
+}
+
+// takeDir makes sure that a directory is ours alone as long as we run: what is in it from before will be removed.
+func takeDir(dir string) error {
+	name := filepath.Join(dir, ".controlplane.lock")
+	if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
+		for _, other := range []string{"etcd", "logs"} {
+			if _, err := os.Lstat(filepath.Join(dir, other)); err == nil {
+				return fmt.Errorf("%s holds %q that is not of a control plane; choose another --dir", dir, other)
+			}
+		}
+	}
+	lock, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	// Never closed, so that the lock ends with the process. Children don't inherit it.
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("another control plane runs in %s; choose another --dir", dir)
+	}
+	dirLock = lock
+	return nil
+}
+
+// dirLock keeps the garbage collector from closing the lock.
+var dirLock *os.File
 
 // fail tells what went wrong; being told to end is not wrong.
 func (u *up) fail(ctx context.Context, err error) int {
-	if err == nil || ctx.Err() != nil {
+	if err == nil || errors.Is(context.Cause(ctx), errTold) {
 		return 0
 	}
-	u.say(map[string]any{"error": err.Error()})
+	message := map[string]any{"error": err.Error()}
+	var ended *endedError
+	if errors.As(err, &ended) {
+		message["log"] = ended.log
+	}
+	u.say(message)
 	fmt.Fprintln(os.Stderr, "up:", err)
 	return 1
 }
 
-// watchParent ends us when our parent has ended: we are somebody else's child then.
+func watchSignals(cancel context.CancelCauseFunc) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	<-signals
+	cancel(errTold)
+}
+
+// watchParent ends us when our parent has ended: we are somebody else's child then. A parent-death signal wouldn't do: it
+// comes when the parent's *thread* ends, and test programs start us from a thread per test. A parent that ended before we
+// could ask for its id is noticed by the end of standard input.
 func watchParent(ctx context.Context, cancel context.CancelCauseFunc) {
-	for parent := os.Getppid(); ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+	for ctx.Err() == nil {
 		if os.Getppid() != parent {
-			cancel(errors.New("the parent process has ended"))
+			cancel(errTold)
 		}
+		time.Sleep(200 * time.Millisecond)
 	}
 }
 
@@ -117,19 +219,21 @@ func (u *up) process(cluster, program string, args ...string) *process {
 	if cluster != "" {
 		name = cluster + "/" + program
 	}
-	return &process{
-		name: name,
-		args: append(u.programs.command(program), args...),
-		log:  filepath.Join(u.dir, "logs", strings.ReplaceAll(name, "/", "-")+".log"),
-	}
+	return &process{name: name, args: append(u.programs.command(program), args...), log: u.logOf(name)}
+}
+
+func (u *up) logOf(name string) string {
+	return filepath.Join(u.dir, "logs", strings.ReplaceAll(name, "/", "-")+".log")
 }
 
 func (u *up) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready after %s", startLimit))
-	defer cancel()
-	u.clusters = nil
+	ctx, cancelLimit := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not ready after %s", startLimit))
+	defer cancelLimit()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	u.etcd, u.clusters = nil, nil
 	// Data and logs of an attempt before would only mislead.
-	for _, old := range []string{"etcd", "logs"} {
+	for _, old := range []string{"etcd", "logs", "state.json"} {
 		if err := os.RemoveAll(filepath.Join(u.dir, old)); err != nil {
 			return err
 		}
@@ -151,114 +255,44 @@ func (u *up) start(ctx context.Context) error {
 	if err := u.starter.start(u.etcd); err != nil {
 		return err
 	}
+	go func() {
+		if err := u.watch(ctx); err != nil {
+			cancel(err)
+		}
+	}()
 	results := make(chan error, len(u.clusters))
 	for _, c := range u.clusters {
 		go func() { results <- u.startCluster(ctx, c) }()
 	}
+	var first error
 	for range u.clusters {
-		err = errors.Join(err, <-results)
-	}
-	return err
-}
-
-func (u *up) newEtcd() (endpoint, error) {
-	dir := filepath.Join(u.dir, "etcd")
-	authority, err := newAuthority(dir, "etcd")
-	if err != nil {
-		return endpoint{}, err
-	}
-	serving, err := authority.issue("server", "etcd")
-	if err != nil {
-		return endpoint{}, err
-	}
-	client, err := authority.issue("client", "kube-apiserver")
-	if err != nil {
-		return endpoint{}, err
-	}
-	ports, err := freePorts(2)
-	if err != nil {
-		return endpoint{}, err
-	}
-	url := fmt.Sprintf("https://127.0.0.1:%d", ports[0])
-	peer := fmt.Sprintf("https://127.0.0.1:%d", ports[1])
-	u.etcd = u.process("", "etcd",
-		"--data-dir="+filepath.Join(dir, "data"), "--name=etcd",
-		"--listen-client-urls="+url, "--advertise-client-urls="+url,
-		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=etcd="+peer,
-		"--cert-file="+serving.cert, "--key-file="+serving.key,
-		"--trusted-ca-file="+authority.file(), "--client-cert-auth",
-		"--peer-cert-file="+serving.cert, "--peer-key-file="+serving.key, "--peer-trusted-ca-file="+authority.file(),
-		// What is written here is thrown away with the directory.
-		"--unsafe-no-fsync", "--log-level=warn",
-	)
-	return endpoint{url: url, ca: authority.file(), client: client}, nil
-}
-
-func (u *up) startCluster(ctx context.Context, c *cluster) error {
-	for i, p := range c.processes {
-		if err := u.starter.start(p); err != nil {
-			return err
+		if err := <-results; err != nil && first == nil {
+			first = err
+			// It ends the wait for the others.
+			cancel(err)
 		}
-		if i == 0 {
-			if err := u.await(ctx, c.processes[:1], c.apiserverReady); err != nil {
+	}
+	return first
+}
+
+// watch returns when a process has ended that should not have, or nil when there is no need to watch any more.
+func (u *up) watch(ctx context.Context) error {
+	for ctx.Err() == nil {
+		for _, p := range u.all() {
+			if err := p.failure(); err != nil {
 				return err
 			}
-			if u.certManager && c.name == "infra" {
-				if err := u.applyCertManager(ctx, c); err != nil {
-					return err
-				}
-			}
 		}
-	}
-	return u.await(ctx, c.processes, c.ready)
-}
-
-// await waits for something, and says why it can't come when a process has ended.
-func (u *up) await(ctx context.Context, processes []*process, ready func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		for ctx.Err() == nil {
-			for _, p := range append([]*process{u.etcd}, processes...) {
-				if p.running() {
-					continue
-				}
-				if p.portTaken() {
-					cancel(fmt.Errorf("%s: %w", p.name, errPortTaken))
-				}
-				cancel(fmt.Errorf("%s has ended; its log %s ends with:\n%s", p.name, p.log, p.tail(2000)))
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-	}()
-	return ready(ctx)
-}
-
-func (u *up) applyCertManager(ctx context.Context, c *cluster) error {
-	documents, err := certManagerManifests()
-	if err != nil {
-		return err
-	}
-	documents = append(documents, fmt.Appendf(nil, "{apiVersion: v1, kind: Namespace, metadata: {name: %s}}\n", certManagerNamespace))
-	args := append(u.programs.command("kubectl"), "--kubeconfig="+c.kubeconfig, "apply", "--server-side", "-f", "-")
-	command := exec.CommandContext(ctx, args[0], args[1:]...)
-	command.Stdin = strings.NewReader(string(joinYAML(documents)))
-	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("cert-manager's definitions: %w: %s", err, output)
+		time.Sleep(50 * time.Millisecond)
 	}
 	return nil
 }
 
-func joinYAML(documents [][]byte) []byte {
-	var all []byte
-	for _, document := range documents {
-		all = append(append(all, "\n---\n"...), document...)
-	}
-	return all
-}
-
-// all returns every process in the order in which they start.
+// all returns every process in the order in which they start, without guests.
 func (u *up) all() []*process {
+	if u.etcd == nil {
+		return nil
+	}
 	all := []*process{u.etcd}
 	for _, c := range u.clusters {
 		all = append(all, c.processes...)
@@ -266,165 +300,29 @@ func (u *up) all() []*process {
 	return all
 }
 
-// watch returns when a process has ended that should not have, or nil when we are told to end.
-func (u *up) watch(ctx context.Context) error {
-	for ctx.Err() == nil {
-		for _, p := range u.all() {
-			if p.wanted && !p.running() {
-				return fmt.Errorf("%s has ended; its log %s ends with:\n%s", p.name, p.log, p.tail(2000))
-			}
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	return nil
-}
-
 // stop takes everything down: clients before servers, so that nothing waits for what is gone.
 func (u *up) stop() {
 	u.guestsMutex.Lock()
 	for _, p := range u.guests {
-		if p.running() {
-			p.kill()
-		}
+		p.kill()
 	}
 	u.guestsMutex.Unlock()
-	if u.etcd == nil {
+	processes := u.all()
+	if len(processes) == 0 {
 		return
 	}
-	processes := u.all()
 	slices.Reverse(processes)
 	var wait sync.WaitGroup
 	for _, p := range processes[:len(processes)-1] {
 		// An API server waits for its watchers to go; nobody needs it to.
 		deadline := 2 * time.Second
-		if strings.HasSuffix(p.name, "kube-apiserver") {
+		if strings.HasSuffix(p.name, "/kube-apiserver") {
 			deadline = 100 * time.Millisecond
 		}
 		wait.Go(func() { p.stop(deadline) })
 	}
 	wait.Wait()
 	u.etcd.stop(2 * time.Second)
-}
-
-// announce says that all is ready and where.
-func (u *up) announce(took time.Duration) error {
-	clusters, pids := map[string]any{}, map[string]int{}
-	for _, c := range u.clusters {
-		clusters[c.name] = map[string]string{"server": c.server, "kubeconfig": c.kubeconfig, "ca": c.ca}
-	}
-	for _, p := range u.all() {
-		pids[p.name] = p.cmd.Process.Pid
-	}
-	state := map[string]any{
-		"ready": true, "dir": u.dir, "seconds": float64(took.Milliseconds()) / 1000,
-		"clusters": clusters, "pids": pids, "kubectl": u.programs.command("kubectl"),
-	}
-	data, err := json.MarshalIndent(state, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(u.dir, "state.json"), append(data, '\n'), 0o600); err != nil {
-		return err
-	}
-	u.say(state)
-	return nil
-}
-
-// commands obeys lines of standard input, each answered by a line of JSON:
-//
-//	run {"name": "x", "args": ["program", "argument"], "env": ["KEY=value"]}
-//	                starts another process that ends with us; its log is logs/x.log
-//	term NAME       ends a process with SIGTERM and waits for it
-//	stop NAME       ends it with SIGKILL
-//	start NAME      starts it again
-//	restart NAME    stop and start
-func (u *up) commands(ctx context.Context, cancel context.CancelCauseFunc, untilEOF bool) {
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		verb, rest, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
-		began := time.Now()
-		if err := u.obey(ctx, verb, rest); err != nil {
-			u.say(map[string]any{"error": err.Error(), "command": verb})
-			continue
-		}
-		u.say(map[string]any{"done": verb, "seconds": time.Since(began).Seconds()})
-	}
-	if untilEOF && (lines.Err() == nil || errors.Is(lines.Err(), io.EOF)) {
-		cancel(errors.New("standard input has ended"))
-	}
-}
-
-func (u *up) obey(ctx context.Context, verb, rest string) error {
-	if verb == "run" {
-		return u.run(rest)
-	}
-	u.guestsMutex.Lock()
-	all := append(u.all(), u.guests...)
-	u.guestsMutex.Unlock()
-	i := slices.IndexFunc(all, func(p *process) bool { return p.name == rest })
-	if i < 0 {
-		return fmt.Errorf("there is no process %q", rest)
-	}
-	p := all[i]
-	switch verb {
-	case "term":
-		p.stop(time.Minute)
-		return nil
-	case "stop":
-		p.kill()
-		return nil
-	case "start", "restart":
-		if p.running() {
-			p.kill()
-		}
-		if err := u.starter.start(p); err != nil {
-			return err
-		}
-		for _, c := range u.clusters {
-			if strings.HasPrefix(rest, c.name+"/") {
-				return c.apiserverReady(ctx)
-			}
-		}
-		return nil
-	default:
-		return fmt.Errorf("there is no command %q: use run, term, stop, start or restart", verb)
-	}
-}
-
-// run starts a guest.
-func (u *up) run(text string) error {
-	var guest struct {
-		Name string   `json:"name"`
-		Args []string `json:"args"`
-		Env  []string `json:"env"`
-	}
-	if err := json.Unmarshal([]byte(text), &guest); err != nil {
-		return fmt.Errorf("run: %w", err)
-	}
-	if guest.Name == "" || len(guest.Args) == 0 {
-		return errors.New("run: name and args are needed")
-	}
-	p := &process{
-		name: guest.Name,
-		args: guest.Args,
-		env:  guest.Env,
-		log:  filepath.Join(u.dir, "logs", strings.ReplaceAll(guest.Name, "/", "-")+".log"),
-	}
-	if err := u.starter.start(p); err != nil {
-		return err
-	}
-	u.guestsMutex.Lock()
-	defer u.guestsMutex.Unlock()
-	u.guests = append(slices.DeleteFunc(u.guests, func(old *process) bool { return old.name == p.name }), p)
-	return nil
-}
-
-// say writes one line of JSON.
-func (u *up) say(message map[string]any) {
-	u.out.Lock()
-	defer u.out.Unlock()
-	_ = json.NewEncoder(os.Stdout).Encode(message)
 }
 
 // freePorts returns ports on loopback that nobody uses now.

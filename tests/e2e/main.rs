@@ -1,5 +1,7 @@
 //! Tests of the whole: real clusters, real processes. One control plane serves all tests of this binary; each test has
 //! tenants of its own.
+// Helpers of tests fail by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod admission;
 mod grpc;

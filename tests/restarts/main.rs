@@ -1,5 +1,7 @@
 //! What survives a restart. These tests kill what others rely on, so they have a control plane of their own, and run one
 //! after the other.
+// Helpers of tests fail by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

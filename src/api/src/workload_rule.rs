@@ -2,6 +2,8 @@
 
 // The derive puts the resource into a private module of its own.
 #![allow(unreachable_pub)]
+// Printer columns share types.
+#![allow(clippy::duplicated_attributes)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt};

@@ -34,7 +34,7 @@ pub fn check(template: &Value) -> Vec<FieldError> {
     match field::object(object, root, "spec") {
         Err(e) => errors.push(e),
         Ok(None) => {
-            errors.push(FieldError::new("template.spec", "is missing: the companion needs containers"))
+            errors.push(FieldError::new("template.spec", "is missing: the companion needs containers"));
         }
         Ok(Some(spec)) => check_spec(spec, &mut errors),
     }
@@ -85,7 +85,7 @@ fn check_spec(spec: &Map<String, Value>, errors: &mut Vec<FieldError>) {
     match field::list(spec, "template.spec", "containers") {
         Err(e) => errors.push(e),
         Ok([]) => {
-            errors.push(FieldError::new("template.spec.containers", "is empty: at least one is needed"))
+            errors.push(FieldError::new("template.spec.containers", "is empty: at least one is needed"));
         }
         Ok(_) => {}
     }

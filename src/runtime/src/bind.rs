@@ -46,9 +46,10 @@ impl FromStr for Bind {
             return port.parse().map(Self::AnyAddress).map_err(|e| format!("{text:?}: port: {e}"));
         }
         let address = address.replace("localhost:", "127.0.0.1:");
-        address.parse().map(Self::Tcp).map_err(|_| {
-            format!("{text:?} is no address: use :PORT, IP:PORT, tcp://IP:PORT or unix:///PATH")
-        })
+        address
+            .parse()
+            .map(Self::Tcp)
+            .map_err(|_| format!("{text:?} is no address: use :PORT, IP:PORT, tcp://IP:PORT or unix:///PATH"))
     }
 }
 

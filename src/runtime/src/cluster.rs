@@ -7,8 +7,8 @@ use anyhow::Context;
 use clap::Args;
 use futures::{Stream, StreamExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::runtime::watcher::{self, Event};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
@@ -34,8 +34,7 @@ impl ClusterArgs {
     /// # Errors
     /// When no configuration is found, or it can't be read.
     pub async fn client(&self) -> anyhow::Result<Client> {
-        let options =
-            || KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let options = || KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = if let Some(file) = &self.kubeconfig {
             let kubeconfig = Kubeconfig::read_from(file)
                 .with_context(|| format!("--kubeconfig {} can't be read", file.display()))?;

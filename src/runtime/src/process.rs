@@ -109,7 +109,8 @@ impl Process {
         let listener = self.args.admin_address.listen().context("admin port")?;
         // The admin port answers to the very end: it is how others see that we are ending.
         let admin_end = CancellationToken::new();
-        let admin = Server::new("admin", listener).limits(Limits { max_connections: 64, ..Limits::default() });
+        let admin =
+            Server::new("admin", listener).limits(Limits { max_connections: 64, ..Limits::default() });
         let router = admin::router(self.readiness.clone(), self.registry);
         let admin = tokio::spawn(admin.run(router, admin_end.clone(), admin_end.clone()));
 

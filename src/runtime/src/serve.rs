@@ -119,8 +119,15 @@ impl Server {
             .initial_connection_window_size(self.limits.window.saturating_mul(4))
             .max_header_list_size(32 << 10);
         let slots = Arc::new(Semaphore::new(self.limits.max_connections));
-        let shared =
-            Arc::new(Shared { name: self.name, http, tls: self.tls, limits: self.limits, router, drain, force });
+        let shared = Arc::new(Shared {
+            name: self.name,
+            http,
+            tls: self.tls,
+            limits: self.limits,
+            router,
+            drain,
+            force,
+        });
         let connections = TaskTracker::new();
         info!(server = self.name, address = ?self.listener.address(), tls = shared.tls.is_some(), "serving");
         loop {
@@ -222,7 +229,11 @@ impl Shared {
         }
     }
 
-    fn ended(&self, address: Option<SocketAddr>, result: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    fn ended(
+        &self,
+        address: Option<SocketAddr>,
+        result: Result<(), Box<dyn std::error::Error + Send + Sync>>,
+    ) {
         if let Err(error) = result {
             debug!(server = self.name, ?address, %error, "connection ended with an error");
         }

@@ -51,10 +51,14 @@ impl ServerTlsArgs {
     pub fn load(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
         match (&self.tls_cert_file, &self.tls_key_file) {
             (Some(cert), Some(key)) => {
-                ServerTls::load(cert.clone(), key.clone(), self.tls_client_ca_file.clone()).map(Arc::new).map(Some)
+                ServerTls::load(cert.clone(), key.clone(), self.tls_client_ca_file.clone())
+                    .map(Arc::new)
+                    .map(Some)
             }
             (None, None) if self.tls_client_ca_file.is_none() => Ok(None),
-            _ => bail!("--tls-cert-file and --tls-key-file are needed together, --tls-client-ca-file only with them"),
+            _ => bail!(
+                "--tls-cert-file and --tls-key-file are needed together, --tls-client-ca-file only with them"
+            ),
         }
     }
 }
@@ -191,8 +195,10 @@ impl ClientTls {
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
-                let chain = chain(&read(cert)?).with_context(|| format!("{} can't be used", cert.display()))?;
-                let key_der = private_key(&read(key)?).with_context(|| format!("{} can't be used", key.display()))?;
+                let chain =
+                    chain(&read(cert)?).with_context(|| format!("{} can't be used", cert.display()))?;
+                let key_der =
+                    private_key(&read(key)?).with_context(|| format!("{} can't be used", key.display()))?;
                 builder
                     .with_client_auth_cert(chain, key_der)
                     .with_context(|| format!("{} and {} can't be used", cert.display(), key.display()))?
@@ -260,3 +266,6 @@ fn server_config(files: &Files) -> anyhow::Result<(ServerConfig, i64)> {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok((config, not_after))
 }
+
+#[cfg(test)]
+mod tests;

@@ -116,7 +116,7 @@ fn log(request: &Request, decision: &Decision) {
     match decision {
         Decision::Deny { code, message } => info!(%uid, %namespace, %user, code, %message, "denied"),
         Decision::Allow { patch, .. } => {
-            debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed")
+            debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed");
         }
     }
 }
