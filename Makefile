@@ -29,7 +29,7 @@ demo: control-plane ## Run the main job on two real clusters
 test: control-plane ## Run all tests, the end-to-end ones on a real control plane
 	$(CARGO) build --locked --bin outrigger
 	$(CARGO) test --locked --workspace
-	cd tests/controlplane && go vet . && go test .
+	cd tests/controlplane && go generate && CGO_ENABLED=0 go test -trimpath .
 
 .PHONY: lint
 lint: control-plane ## Check format, lints and generated files

@@ -20,3 +20,99 @@ pub use universe::workload::v1;
 
 /// Request metadata key that names the tenant a call is about.
 pub const TENANT_ID: &str = "tenant-id";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use prost::Message;
+
+    use super::v1::*;
+
+    /// Bytes as a client generated from NVIDIA's definition sends them, field numbers written out by hand.
+    #[test]
+    fn workloads_on_the_wire() {
+        let request = WorkloadStreamRequest {
+            message: Some(workload_stream_request::Message::WorkloadUpdate(WorkloadUpdate {
+                workload_metadata: Some(WorkloadMetadata {
+                    id: "i".into(),
+                    orchestrator: OrchestratorType::Kubernetes.into(),
+                    resource_type: "t".into(),
+                    resource_namespace: "s".into(),
+                    resource_name: "n".into(),
+                }),
+                workload_state: Some(WorkloadState {
+                    node_name: "h".into(),
+                    ready: true,
+                    extra: HashMap::from([(
+                        "l".into(),
+                        workload_state::ExtraData { data: HashMap::from([("k".into(), "v".into())]) },
+                    )]),
+                }),
+            })),
+        };
+        #[rustfmt::skip]
+        let wire = [
+            0x0a, 38, // workload_update = 1
+            0x0a, 14, 0x0a, 1, b'i', 0x10, 1, 0x1a, 1, b't', 0x22, 1, b's', 0x2a, 1, b'n', // workload_metadata = 1
+            0x12, 20, 0x0a, 1, b'h', 0x10, 1, // workload_state = 2: node_name = 1, ready = 2
+            0x1a, 13, 0x0a, 1, b'l', 0x12, 8, 0x0a, 6, 0x0a, 1, b'k', 0x12, 1, b'v', // extra = 3, data = 1
+        ];
+        assert_eq!(request.encode_to_vec(), wire);
+        assert_eq!(WorkloadStreamRequest::decode(&wire[..]).unwrap(), request);
+        for (message, tag) in [
+            (workload_stream_request::Message::WorkloadDelete(WorkloadDelete::default()), 0x12),
+            (workload_stream_request::Message::WorkloadSync(WorkloadSync::default()), 0x1a),
+        ] {
+            assert_eq!(WorkloadStreamRequest { message: Some(message) }.encode_to_vec(), [tag, 0]);
+        }
+    }
+
+    #[test]
+    fn rules_on_the_wire() {
+        use rule_match_expression::Operation;
+        let rule = Rule {
+            id: "r".into(),
+            data: Some(RuleData {
+                orchestrator_type: OrchestratorType::Kubernetes.into(),
+                resource_type: "t".into(),
+                workload_terms: vec![RuleWorkloadTerm {
+                    match_expressions: vec![RuleMatchExpression {
+                        key: "k".into(),
+                        operation: Operation::Lt.into(),
+                        values: vec!["1".into()],
+                    }],
+                }],
+                dpu_selection_policy: "Any".into(),
+                workload_info_inject: vec![WorkloadInfoInject {
+                    key: "@".into(),
+                    message: Some(workload_info_inject::Message::AsAnnotation(
+                        WorkloadInfoInjectConfigAsAnnotation { name: "a".into() },
+                    )),
+                }],
+                rule_template: (&b"{}"[..]).into(),
+            }),
+        };
+        #[rustfmt::skip]
+        let wire = [
+            0x0a, 1, b'r', 0x12, 38, // id = 1, data = 2
+            0x08, 1, 0x12, 1, b't', // orchestrator_type = 1, resource_type = 2
+            0x1a, 10, 0x0a, 8, 0x0a, 1, b'k', 0x10, 6, 0x1a, 1, b'1', // workload_terms = 3
+            0x22, 3, b'A', b'n', b'y', // dpu_selection_policy = 4
+            0x2a, 8, 0x0a, 1, b'@', 0x12, 3, 0x0a, 1, b'a', // workload_info_inject = 5
+            0x32, 2, b'{', b'}', // rule_template = 6
+        ];
+        assert_eq!(rule.encode_to_vec(), wire);
+        let numbers = [
+            Operation::Unspecified,
+            Operation::In,
+            Operation::NotIn,
+            Operation::Exists,
+            Operation::DoesNotExist,
+            Operation::Gt,
+            Operation::Lt,
+        ]
+        .map(i32::from);
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6]);
+    }
+}

@@ -265,6 +265,11 @@ async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
     t.start("w", "a", json!({"app": "web"})).await;
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
+    // What nobody wants any more isn't refused any more.
+    t.end("w").await;
+    t.condition("r", "Ready", Status::True, "NoMatch").await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    t.condition("r", "Ready", Status::False, "Refused").await;
     // Mended, it is made.
     t.rule("r", rule_for("app", "web")).await;
     t.companion().await;
@@ -300,6 +305,32 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_the_schema_can_tell_is_refused_at_once() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "schema", &[]).await;
+    let infra = &t.outrigger.plane.infra;
+    for (path, value, part) in [
+        (
+            "/spec/workloadTerms/0/matchExpressions/0/operator",
+            json!("Perhaps"),
+            "matchExpressions[0].operator",
+        ),
+        ("/spec/dpuSelectionPolicy", json!("Nearby"), "spec.dpuSelectionPolicy"),
+        ("/spec/workloadTerms", json!([]), "spec.workloadTerms"),
+        ("/spec/template", json!("a Pod"), "spec.template"),
+        ("/spec/resourceKind", json!("v1/VM"), "spec.resourceKind"),
+        ("/spec/workloadInfoInject/0/asAnnotation", json!({}), "asAnnotation.name"),
+    ] {
+        let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": "r", "namespace": t.namespace}, "spec": rule_for("app", "web")});
+        rule["spec"]["dpuSelectionPolicy"] = json!("Any");
+        rule["spec"]["resourceKind"] = json!("v1/Pod");
+        *rule.pointer_mut(path).unwrap() = value;
+        let error = infra.apply(&[rule]).unwrap_err().to_string();
+        assert!(error.contains(part), "{path}: {error}");
+    }
 }
 
 #[tokio::test]

@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod admission;
+mod control_plane;
 mod grpc;
 mod lifecycle;

@@ -1,13 +1,16 @@
 //! Addresses to listen on.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 
 /// Where to listen: `:9090` (all addresses), `127.0.0.1:9090`, `[::1]:9090`, each perhaps after `tcp://`, or
 /// `unix:///run/outrigger.sock`.
@@ -91,15 +94,29 @@ impl Bind {
                 Ok(Listener::Tcp(tcp(v6, true).or_else(|_| tcp(v4, false))?))
             }
             Self::Unix(path) => {
-                // Left behind by a process that was killed: a socket file that nobody answers on.
-                if path.exists() {
-                    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                        bail!("another process listens there");
-                    }
-                    std::fs::remove_file(path)?;
-                }
+                remove_stale(path)?;
                 Ok(Listener::Unix(UnixListener::bind(path)?))
             }
+        }
+    }
+}
+
+/// Removes a socket file on which nobody answers: one left behind by a process that was killed. Nothing else is ours to
+/// remove.
+fn remove_stale(path: &Path) -> anyhow::Result<()> {
+    let file = match std::fs::symlink_metadata(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if !file.file_type().is_socket() {
+        bail!("there is a file of that name that is no socket");
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => bail!("another process listens there"),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(std::fs::remove_file(path)?),
+        Err(error) => {
+            Err(error).context("there is a socket already, and who listens on it can't be found out")
         }
     }
 }
@@ -116,12 +133,46 @@ fn tcp(address: SocketAddr, both: bool) -> anyhow::Result<TcpListener> {
     Ok(TcpListener::from_std(socket.into())?)
 }
 
+/// A connection that has come in.
+pub(crate) enum Accepted {
+    Tcp(TcpStream, SocketAddr),
+    Unix(tokio::net::UnixStream),
+}
+
 impl Listener {
     /// The TCP address, with the port that was given for port 0.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Unix(_) => None,
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> std::io::Result<Accepted> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                // Answers are small and somebody waits for them. A connection that is broken already shows that when
+                // it is read; it is no reason to doubt the listener.
+                let _ = stream.set_nodelay(true);
+                Ok(Accepted::Tcp(stream, address))
+            }
+            Self::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => address.fmt(f),
+                Err(_) => f.write_str("tcp"),
+            },
+            Self::Unix(listener) => match listener.local_addr() {
+                Ok(address) => write!(f, "unix://{}", address.as_pathname().unwrap_or(Path::new("")).display()),
+                Err(_) => f.write_str("unix"),
+            },
         }
     }
 }
@@ -157,6 +208,26 @@ mod tests {
         let listener = bind.listen().unwrap();
         let error = format!("{:#}", bind.listen().unwrap_err());
         assert!(error.contains("another process listens there"), "{error}");
+        assert!(error.contains(&bind.to_string()), "{error}");
+        assert_eq!(listener.to_string(), bind.to_string());
         drop(listener);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_never_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("precious");
+        std::fs::write(&path, "data").unwrap();
+        let error = format!("{:#}", Bind::Unix(path.clone()).listen().unwrap_err());
+        assert!(error.contains("no socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "data");
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_named() {
+        let first = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
+        let address = first.address().unwrap();
+        let error = format!("{:#}", Bind::Tcp(address).listen().unwrap_err());
+        assert!(error.contains(&address.to_string()) && error.contains("in use"), "{error}");
     }
 }

@@ -27,10 +27,12 @@ pub struct ProcessArgs {
     pub admin_address: Bind,
 
     /// How long to go on serving after SIGTERM while /readyz says no, so that routers stop sending: 5s, 500ms.
+    /// A second signal ends the process at once.
     #[arg(long, env = "OUTRIGGER_SHUTDOWN_DELAY", default_value = "3s", value_parser = duration, value_name = "DURATION")]
     pub shutdown_delay: Duration,
 
-    /// How long requests under way may take to finish after that.
+    /// How long requests under way may take to finish after that: 20s, 1m. Then they are cut off. Together with the
+    /// delay it should stay below the Pod's terminationGracePeriodSeconds.
     #[arg(long, env = "OUTRIGGER_DRAIN_TIMEOUT", default_value = "20s", value_parser = duration, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
@@ -63,7 +65,12 @@ impl Process {
     /// When logging can't begin.
     pub fn new(args: ProcessArgs) -> anyhow::Result<Self> {
         args.log.init()?;
-        Ok(Self {
+        Ok(Self::silent(args))
+    }
+
+    /// As [`Self::new`], without logging.
+    fn silent(args: ProcessArgs) -> Self {
+        Self {
             readiness: Readiness::default(),
             registry: admin::registry(),
             drain: CancellationToken::new(),
@@ -71,19 +78,19 @@ impl Process {
             args,
             servers: TaskTracker::new(),
             failed: CancellationToken::new(),
-        })
+        }
     }
 
-    /// Runs a task for as long as the process serves. Its end before that is a failure of the process.
+    /// Runs a task for as long as the process serves. Its end before that, also by a panic, is a failure of the
+    /// process.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let (drain, failed) = (self.drain.clone(), self.failed.clone());
+        let drain = self.drain.clone();
+        let failure = Failure { name, failed: Some(self.failed.clone()) };
         tokio::spawn(async move {
+            let mut failure = failure;
             tokio::select! {
-                () = task => {
-                    error!(task = name, "a task that should go on has ended");
-                    failed.cancel();
-                }
-                () = drain.cancelled() => {}
+                () = task => {}
+                () = drain.cancelled() => failure.failed = None,
             }
         });
     }
@@ -99,44 +106,59 @@ impl Process {
         self.servers.spawn(task);
     }
 
-    /// Serves the admin port and waits for the end: a signal, or a task's failure.
+    /// Serves the admin port and waits for the end: a signal, or a task's failure. A second signal cuts everything off
+    /// at once.
     ///
     /// # Errors
     /// When the admin port can't be had, or a task has failed.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be awaited")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be awaited")?;
-        let listener = self.args.admin_address.listen().context("admin port")?;
+        self.run_until(async || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        })
+        .await
+    }
+
+    /// As [`Self::run`]; `told` waits for the next signal.
+    async fn run_until(self, mut told: impl AsyncFnMut()) -> anyhow::Result<()> {
+        let listener = self.args.admin_address.listen().context("--admin-address")?;
         // The admin port answers to the very end: it is how others see that we are ending.
         let admin_end = CancellationToken::new();
-        let admin =
-            Server::new("admin", listener).limits(Limits { max_connections: 64, ..Limits::default() });
+        let limits = Limits { max_connections: 64, ..Limits::default() };
+        let admin = Server::new("admin", listener).limits(limits);
         let router = admin::router(self.readiness.clone(), self.registry);
         let admin = tokio::spawn(admin.run(router, admin_end.clone(), admin_end.clone()));
 
         let failed = tokio::select! {
-            _ = terminate.recv() => false,
-            _ = interrupt.recv() => false,
+            () = told() => false,
             () = self.failed.cancelled() => true,
         };
         self.readiness.end();
+        let mut cut = false;
         if !failed {
             info!(delay = ?self.args.shutdown_delay, "told to end; not ready any more");
             tokio::select! {
                 () = tokio::time::sleep(self.args.shutdown_delay) => {}
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                () = told() => cut = true,
             }
         }
         self.drain.cancel();
         self.servers.close();
-        tokio::select! {
-            () = self.servers.wait() => info!("drained"),
-            () = tokio::time::sleep(self.args.drain_timeout) => {
-                warn!(timeout = ?self.args.drain_timeout, "what is still under way is cut off");
+        if !cut {
+            tokio::select! {
+                () = self.servers.wait() => info!("drained"),
+                () = tokio::time::sleep(self.args.drain_timeout) => {
+                    warn!(timeout = ?self.args.drain_timeout, "what is still under way is cut off");
+                }
+                () = told() => cut = true,
             }
-            _ = terminate.recv() => warn!("told again: what is still under way is cut off"),
-            _ = interrupt.recv() => warn!("told again: what is still under way is cut off"),
+        }
+        if cut {
+            warn!("told again: what is still under way is cut off");
         }
         self.force.cancel();
         // Connections end at the next chance to run.
@@ -146,3 +168,21 @@ impl Process {
         if failed { Err(anyhow::anyhow!("a task has failed; see the log")) } else { Ok(()) }
     }
 }
+
+/// Tells the process that a task has ended, however it did, unless the process asked for it.
+struct Failure {
+    name: &'static str,
+    failed: Option<CancellationToken>,
+}
+
+impl Drop for Failure {
+    fn drop(&mut self) {
+        if let Some(failed) = &self.failed {
+            error!(task = self.name, "a task that should go on has ended");
+            failed.cancel();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

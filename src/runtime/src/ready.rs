@@ -13,8 +13,17 @@ pub struct Readiness {
 
 #[derive(Debug, Default)]
 struct Inner {
-    waiting: Mutex<Vec<&'static str>>,
+    tasks: Mutex<Vec<Task>>,
     ending: AtomicBool,
+}
+
+/// A task and whether it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Task {
+    /// What it is called in `/readyz`. Several may be called the same.
+    pub name: &'static str,
+    /// Whether it is done.
+    pub done: bool,
 }
 
 /// A task that readiness waits for, until [`ReadyHandle::done`] or until it is dropped without that, which leaves it
@@ -22,14 +31,15 @@ struct Inner {
 #[derive(Debug)]
 pub struct ReadyHandle {
     inner: Arc<Inner>,
-    name: &'static str,
+    at: usize,
 }
 
 impl Readiness {
     /// A task that has to be done before the process is ready.
     pub fn wait_for(&self, name: &'static str) -> ReadyHandle {
-        self.inner.waiting.lock().push(name);
-        ReadyHandle { inner: self.inner.clone(), name }
+        let mut tasks = self.inner.tasks.lock();
+        tasks.push(Task { name, done: false });
+        ReadyHandle { inner: self.inner.clone(), at: tasks.len() - 1 }
     }
 
     /// The process is about to end: it is not ready from now on, whatever its tasks say.
@@ -39,25 +49,30 @@ impl Readiness {
 
     /// What is still missing; empty when the process is ready.
     pub fn missing(&self) -> Vec<&'static str> {
-        let mut missing = self.inner.waiting.lock().clone();
+        self.tasks().iter().filter(|task| !task.done).map(|task| task.name).collect()
+    }
+
+    /// All tasks, in the order in which they were named; at the end of the process also that it ends.
+    pub fn tasks(&self) -> Vec<Task> {
+        let mut tasks = self.inner.tasks.lock().clone();
         if self.inner.ending.load(Ordering::Relaxed) {
-            missing.push("shutting down");
+            tasks.push(Task { name: "shutting down", done: false });
         }
-        missing
+        tasks
     }
 
     /// Whether nothing is missing.
     pub fn is_ready(&self) -> bool {
-        !self.inner.ending.load(Ordering::Relaxed) && self.inner.waiting.lock().is_empty()
+        !self.inner.ending.load(Ordering::Relaxed) && self.inner.tasks.lock().iter().all(|task| task.done)
     }
 }
 
 impl ReadyHandle {
     /// The task is done.
     pub fn done(self) {
-        let mut waiting = self.inner.waiting.lock();
-        if let Some(at) = waiting.iter().position(|name| *name == self.name) {
-            waiting.swap_remove(at);
+        // Tasks are only ever added, so the place stays its own.
+        if let Some(task) = self.inner.tasks.lock().get_mut(self.at) {
+            task.done = true;
         }
     }
 }
@@ -75,8 +90,23 @@ mod tests {
         assert_eq!(ready.missing(), ["b"]);
         drop(b);
         assert!(!ready.is_ready(), "a task that was given up has not been done");
+    }
+
+    #[test]
+    fn tasks_of_one_name_are_each_waited_for() {
+        let ready = Readiness::default();
+        let (first, second) = (ready.wait_for("pods"), ready.wait_for("pods"));
+        first.done();
+        assert_eq!(ready.missing(), ["pods"]);
+        second.done();
+        assert!(ready.is_ready());
+    }
+
+    #[test]
+    fn who_ends_is_not_ready() {
         let ready = Readiness::default();
         ready.end();
+        assert!(!ready.is_ready());
         assert_eq!(ready.missing(), ["shutting down"]);
     }
 }

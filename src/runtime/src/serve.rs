@@ -2,35 +2,47 @@
 //!
 //! `axum::serve` sets no timers, so a client that never finishes its TLS handshake or its headers would hold a
 //! connection for ever; nor does it limit connections or their age. This one does.
+//!
+//! It serves axum's `Router`; tonic's `Routes` become one by `into_axum_router()`, any other service by
+//! `Router::new().fallback_service(..)`.
+
+mod connection;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls_pki_types::CertificateDer;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::Service;
 use tracing::{debug, info, warn};
 
-use crate::bind::Listener;
+use crate::bind::{Accepted, Listener};
 use crate::tls::ServerTls;
+
+/// How long to wait after a connection could not be accepted. There are no file descriptors left, most likely: trying
+/// again at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a client may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once. Further ones wait in the kernel's queue.
+    /// Connections at once, 1 at least. Further ones wait in the kernel's queue.
     pub max_connections: usize,
     /// Time for the TLS handshake.
     pub handshake: Duration,
-    /// Time for the headers of an HTTP/1 request; also the time that a connection may be idle between two requests.
+    /// Time from there to the end of the first request's headers (HTTP/1), or of the connection preface (HTTP/2). Who
+    /// connects has something to say.
     pub headers: Duration,
+    /// Time between an answer and the end of the next request's headers (HTTP/1).
+    pub idle: Duration,
+    /// Time from the end of a request's headers to the beginning of its answer (HTTP/1): a client that never finishes
+    /// its body ends here. In HTTP/2 a request may be a stream of any length.
+    pub request: Duration,
     /// Streams of one HTTP/2 connection at once.
     pub max_streams: u32,
     /// How often an HTTP/2 peer is asked whether it is there, and how long it may take to answer. A half-open connection
@@ -38,6 +50,9 @@ pub struct Limits {
     pub keepalive: (Duration, Duration),
     /// How old a connection may become before it is asked to end, give or take a tenth. `None`: no limit.
     pub max_age: Option<Duration>,
+    /// How long a connection that is too old may take to end. Then it is cut, endless streams and all: their client's
+    /// certificate was verified when the connection began, and never since.
+    pub age_grace: Duration,
     /// Bytes of an HTTP/2 stream that may be under way unread. The connection gets four times as many.
     pub window: u32,
 }
@@ -47,11 +62,15 @@ impl Default for Limits {
         Self {
             max_connections: 4096,
             handshake: Duration::from_secs(10),
+            headers: Duration::from_secs(10),
             // The API server keeps idle connections for 90 s and would rather find them open.
-            headers: Duration::from_secs(120),
+            idle: Duration::from_secs(120),
+            // Twice what the API server waits at most.
+            request: Duration::from_secs(60),
             max_streams: 256,
             keepalive: (Duration::from_secs(10), Duration::from_secs(10)),
             max_age: None,
+            age_grace: Duration::from_secs(20),
             window: 1 << 20,
         }
     }
@@ -78,7 +97,8 @@ pub struct Server {
 /// What all connections share.
 struct Shared {
     name: &'static str,
-    http: auto::Builder<TokioExecutor>,
+    http1: auto::Builder<TokioExecutor>,
+    http2: auto::Builder<TokioExecutor>,
     tls: Option<Arc<ServerTls>>,
     limits: Limits,
     router: Router,
@@ -87,7 +107,7 @@ struct Shared {
 }
 
 impl Server {
-    /// A server in plain text with default limits.
+    /// A server in plain text with default limits. The name is for logs.
     pub fn new(name: &'static str, listener: Listener) -> Self {
         Self { name, listener, tls: None, limits: Limits::default() }
     }
@@ -107,142 +127,87 @@ impl Server {
     }
 
     /// Serves HTTP/1.1 and HTTP/2 until `drain`, finishes what is under way then, and drops what is left at `force`.
+    /// Ends when all connections have.
     pub async fn run(self, router: Router, drain: CancellationToken, force: CancellationToken) {
-        let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.headers).max_buf_size(64 << 10);
-        http.http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(self.limits.max_streams)
-            .keep_alive_interval(self.limits.keepalive.0)
-            .keep_alive_timeout(self.limits.keepalive.1)
-            .initial_stream_window_size(self.limits.window)
-            .initial_connection_window_size(self.limits.window.saturating_mul(4))
-            .max_header_list_size(32 << 10);
-        let slots = Arc::new(Semaphore::new(self.limits.max_connections));
-        let shared = Arc::new(Shared {
-            name: self.name,
-            http,
-            tls: self.tls,
-            limits: self.limits,
-            router,
-            drain,
-            force,
-        });
+        let Self { name, listener, tls, limits } = self;
+        let (http1, http2) = protocols(&limits);
+        let slots = limits.max_connections.clamp(1, Semaphore::MAX_PERMITS);
+        let slots = Arc::new(Semaphore::new(slots));
+        let shared = Arc::new(Shared { name, http1, http2, tls, limits, router, drain, force });
         let connections = TaskTracker::new();
-        info!(server = self.name, address = ?self.listener.address(), tls = shared.tls.is_some(), "serving");
-        loop {
-            let slot = tokio::select! {
-                slot = slots.clone().acquire_owned() => slot,
-                () = shared.drain.cancelled() => break,
+        info!(server = name, address = %listener, tls = shared.tls.is_some(), "serving");
+        let mut failing = false;
+        while let Some(accepted) = shared.accept(&slots, &listener).await {
+            let (slot, accepted) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) if is_the_clients(&error) => continue,
+                Err(error) => {
+                    if !failing {
+                        warn!(server = name, %error, "connections can't be accepted; trying on");
+                    }
+                    failing = true;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
             };
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
-                () = shared.drain.cancelled() => break,
-            };
-            let (Ok(slot), Ok(stream)) = (slot, accepted) else {
-                // Out of file descriptors, most likely: trying again at once would only burn the processor.
-                warn!(server = self.name, "a connection could not be accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            };
+            if std::mem::take(&mut failing) {
+                info!(server = name, "connections are accepted again");
+            }
             let shared = shared.clone();
             connections.spawn(async move {
-                match stream {
-                    Accepted::Tcp(stream, address) => shared.clone().connection(stream, Some(address)).await,
-                    Accepted::Unix(stream) => shared.clone().connection(stream, None).await,
+                match accepted {
+                    Accepted::Tcp(stream, address) => shared.connection(stream, Some(address)).await,
+                    Accepted::Unix(stream) => shared.connection(stream, None).await,
                 }
                 drop(slot);
             });
         }
-        drop(self.listener);
+        drop(listener);
         connections.close();
         connections.wait().await;
-        debug!(server = shared.name, "all connections have ended");
-    }
-}
-
-/// A connection that has come in.
-enum Accepted {
-    Tcp(tokio::net::TcpStream, SocketAddr),
-    Unix(tokio::net::UnixStream),
-}
-
-impl Listener {
-    async fn accept(&self) -> std::io::Result<Accepted> {
-        match self {
-            Self::Tcp(listener) => {
-                let (stream, address) = listener.accept().await?;
-                // Answers are small and somebody waits for them.
-                stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream, address))
-            }
-            Self::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0)),
-        }
+        debug!(server = name, "all connections have ended");
     }
 }
 
 impl Shared {
-    async fn connection<S>(self: Arc<Self>, stream: S, address: Option<SocketAddr>)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Some(tls) = &self.tls else {
-            return self.http(stream, Peer { address, ..Peer::default() }).await;
-        };
-        let handshake = tokio_rustls::TlsAcceptor::from(tls.config()).accept(stream);
-        let stream = tokio::select! {
-            result = tokio::time::timeout(self.limits.handshake, handshake) => match result {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return debug!(server = self.name, ?address, %error, "TLS handshake failed"),
-                Err(_) => return debug!(server = self.name, ?address, "TLS handshake took too long"),
-            },
-            () = self.force.cancelled() => return,
-        };
-        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
-        self.http(stream, Peer { address, certificates }).await;
-    }
-
-    async fn http<S>(&self, stream: S, peer: Peer)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let address = peer.address;
-        let router = self.router.clone();
-        let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-            request.extensions_mut().insert(peer.clone());
-            router.clone().call(request)
-        });
-        let connection = self.http.serve_connection_with_upgrades(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
-        let age = self.limits.max_age.map_or(Duration::from_secs(u32::MAX.into()), jittered);
-        let old = tokio::time::sleep(age);
-        tokio::select! {
-            result = connection.as_mut() => return self.ended(address, result),
-            () = self.drain.cancelled() => {}
-            () = old => {}
-        }
-        connection.as_mut().graceful_shutdown();
-        tokio::select! {
-            result = connection.as_mut() => self.ended(address, result),
-            () = self.force.cancelled() => {}
-        }
-    }
-
-    fn ended(
+    /// The next connection and the slot it takes, or `None` when there shall be no more. The slot comes first: who finds
+    /// none waits in the kernel's queue and isn't turned away.
+    async fn accept(
         &self,
-        address: Option<SocketAddr>,
-        result: Result<(), Box<dyn std::error::Error + Send + Sync>>,
-    ) {
-        if let Err(error) = result {
-            debug!(server = self.name, ?address, %error, "connection ended with an error");
+        slots: &Arc<Semaphore>,
+        listener: &Listener,
+    ) -> Option<std::io::Result<(tokio::sync::OwnedSemaphorePermit, Accepted)>> {
+        let next = async {
+            let slot = slots.clone().acquire_owned().await.ok()?;
+            Some(listener.accept().await.map(|accepted| (slot, accepted)))
+        };
+        tokio::select! {
+            next = next => next,
+            () = self.drain.cancelled() => None,
         }
     }
 }
 
-/// Give or take a tenth, so that connections which came together don't go together.
-fn jittered(age: Duration) -> Duration {
-    age.mul_f64(rand::random_range(0.9..1.1))
+/// HTTP/1 and HTTP/2 with these limits.
+fn protocols(limits: &Limits) -> (auto::Builder<TokioExecutor>, auto::Builder<TokioExecutor>) {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    // hyper's timer for headers also runs while a connection is idle, so it can't be shorter than that.
+    http.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(64 << 10);
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.max_streams)
+        .keep_alive_interval(limits.keepalive.0)
+        .keep_alive_timeout(limits.keepalive.1)
+        .initial_stream_window_size(limits.window)
+        .initial_connection_window_size(limits.window.saturating_mul(4))
+        .max_header_list_size(32 << 10);
+    (http.clone().http1_only(), http.http2_only())
+}
+
+/// Whether only this one connection failed: it was gone before it could be accepted.
+fn is_the_clients(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }
 
 #[cfg(test)]

@@ -17,17 +17,20 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use rustls::crypto::CryptoProvider;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tracing::{error, info};
 
-/// How often files are looked at again. The kubelet itself takes up to a minute to renew them.
-const POLL: Duration = Duration::from_secs(2);
+use crate::duration;
+
+/// How often files are looked at again by default. The kubelet itself takes up to a minute to renew them.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Files of a server's certificate.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "TLS")]
 pub struct ServerTlsArgs {
     /// Certificate chain of the server, PEM, its own certificate first. Read again when it changes.
@@ -41,6 +44,23 @@ pub struct ServerTlsArgs {
     /// Certificates, PEM, that clients' certificates must be signed by. Without it clients need none.
     #[arg(long, env = "OUTRIGGER_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     pub tls_client_ca_file: Option<PathBuf>,
+
+    /// How often these files are looked at: 5s, 1m. A change that can't be used is logged, and the last good files stay
+    /// in use.
+    #[arg(long, env = "OUTRIGGER_TLS_RELOAD_INTERVAL", default_value = "5s", value_parser = duration, value_name = "DURATION")]
+    pub tls_reload_interval: Duration,
+}
+
+impl Default for ServerTlsArgs {
+    /// No files: plain text.
+    fn default() -> Self {
+        Self {
+            tls_cert_file: None,
+            tls_key_file: None,
+            tls_client_ca_file: None,
+            tls_reload_interval: RELOAD_INTERVAL,
+        }
+    }
 }
 
 impl ServerTlsArgs {
@@ -49,11 +69,14 @@ impl ServerTlsArgs {
     /// # Errors
     /// When only one of certificate and key is named, or the files can't be used.
     pub fn load(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
+        if self.tls_reload_interval.is_zero() {
+            bail!("--tls-reload-interval must be longer than 0s");
+        }
         match (&self.tls_cert_file, &self.tls_key_file) {
             (Some(cert), Some(key)) => {
-                ServerTls::load(cert.clone(), key.clone(), self.tls_client_ca_file.clone())
-                    .map(Arc::new)
-                    .map(Some)
+                let mut tls = ServerTls::load(cert.clone(), key.clone(), self.tls_client_ca_file.clone())?;
+                tls.interval = self.tls_reload_interval;
+                Ok(Some(Arc::new(tls)))
             }
             (None, None) if self.tls_client_ca_file.is_none() => Ok(None),
             _ => bail!(
@@ -66,13 +89,19 @@ impl ServerTlsArgs {
 /// A server's TLS: the configuration now in use, and the files it came from.
 #[derive(Debug)]
 pub struct ServerTls {
-    cert: PathBuf,
-    key: PathBuf,
-    client_ca: Option<PathBuf>,
+    paths: Paths,
+    interval: Duration,
     current: ArcSwap<ServerConfig>,
     last: Mutex<Last>,
     not_after: Gauge<i64, AtomicI64>,
     failures: Counter,
+}
+
+#[derive(Debug)]
+struct Paths {
+    cert: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
 }
 
 /// What the last look at the files found.
@@ -97,15 +126,14 @@ impl ServerTls {
     /// # Errors
     /// When a file can't be read or used; the message names it.
     pub fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> anyhow::Result<Self> {
-        let files = read_files(&cert, &key, client_ca.as_deref())?;
-        let (config, not_after) = server_config(&files)
-            .with_context(|| format!("{} and {} can't be used", cert.display(), key.display()))?;
+        let paths = Paths { cert, key, client_ca };
+        let files = paths.read()?;
+        let (config, not_after) = paths.config(&files)?;
         let gauge = Gauge::default();
         gauge.set(not_after);
         Ok(Self {
-            cert,
-            key,
-            client_ca,
+            paths,
+            interval: RELOAD_INTERVAL,
             current: ArcSwap::from_pointee(config),
             last: Mutex::new(Last { files, failure: None }),
             not_after: gauge,
@@ -116,7 +144,11 @@ impl ServerTls {
     /// Shows when the certificate ends, and how often a new one could not be used.
     pub fn register(&self, registry: &mut Registry) {
         let name = "tls_certificate_not_after_seconds";
-        registry.register(name, "When the serving certificate expires, Unix time", self.not_after.clone());
+        registry.sub_registry_with_label(("use".into(), "serving".into())).register(
+            name,
+            "When the certificate expires, Unix time",
+            self.not_after.clone(),
+        );
         let name = "tls_reload_failures";
         registry.register(name, "New certificates or CAs that could not be used", self.failures.clone());
     }
@@ -129,13 +161,16 @@ impl ServerTls {
     /// Looks at the files again and uses them if they have changed and are whole. Whether they were taken.
     pub fn refresh(&self) -> bool {
         let mut last = self.last.lock();
-        let attempt = read_files(&self.cert, &self.key, self.client_ca.as_deref()).and_then(|files| {
+        let look = || {
+            let files = self.paths.read()?;
             if files == last.files {
                 return Ok(None);
             }
-            let (config, not_after) = server_config(&files)?;
+            let (config, not_after) = self.paths.config(&files)?;
             Ok(Some((files, config, not_after)))
-        });
+        };
+        // A swap between two of the files shows an old certificate beside a new key: the second look is whole.
+        let attempt: anyhow::Result<_> = look().or_else(|_| look());
         match attempt {
             Ok(None) => {
                 last.failure = None;
@@ -145,15 +180,15 @@ impl ServerTls {
                 self.current.store(Arc::new(config));
                 self.not_after.set(not_after);
                 *last = Last { files, failure: None };
-                info!(file = %self.cert.display(), not_after, "certificate renewed");
+                info!(file = %self.paths.cert.display(), not_after, "TLS files renewed");
                 true
             }
             Err(error) => {
                 let failure = format!("{error:#}");
                 if last.failure.as_ref() != Some(&failure) {
                     self.failures.inc();
-                    error!(file = %self.cert.display(), error = %failure,
-                        "the new certificate can't be used; the last good one stays");
+                    error!(file = %self.paths.cert.display(), error = %failure,
+                        "the new files can't be used; the last good ones stay");
                     last.failure = Some(failure);
                 }
                 false
@@ -164,7 +199,7 @@ impl ServerTls {
     /// Looks at the files again and again.
     pub async fn follow(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(self.interval).await;
             let this = self.clone();
             // Files on a network may take their time.
             let _ = tokio::task::spawn_blocking(move || this.refresh()).await;
@@ -218,10 +253,6 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("{} can't be read", path.display()))
 }
 
-fn read_files(cert: &Path, key: &Path, client_ca: Option<&Path>) -> anyhow::Result<Files> {
-    Ok(Files { cert: read(cert)?, key: read(key)?, client_ca: client_ca.map(read).transpose()? })
-}
-
 fn chain(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let chain: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>()?;
     if chain.is_empty() {
@@ -242,29 +273,56 @@ fn roots(pem: &[u8]) -> anyhow::Result<RootCertStore> {
     Ok(roots)
 }
 
-/// A configuration and when its certificate ends, Unix time in seconds.
-fn server_config(files: &Files) -> anyhow::Result<(ServerConfig, i64)> {
-    let chain = chain(&files.cert).context("certificate")?;
-    let key = private_key(&files.key).context("key")?;
-    let not_after = match chain.first().map(|leaf| x509_parser::parse_x509_certificate(leaf)) {
-        Some(Ok((_, leaf))) => leaf.validity().not_after.timestamp(),
-        _ => bail!("the certificate can't be parsed"),
-    };
-    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-    let builder = match &files.client_ca {
-        None => builder.with_no_client_auth(),
-        Some(pem) => {
-            let roots = roots(pem).context("client CA")?;
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
-                .build()
-                .context("client CA")?;
-            builder.with_client_cert_verifier(verifier)
+impl Paths {
+    fn read(&self) -> anyhow::Result<Files> {
+        Ok(Files {
+            cert: read(&self.cert)?,
+            key: read(&self.key)?,
+            client_ca: self.client_ca.as_deref().map(read).transpose()?,
+        })
+    }
+
+    /// A configuration and when its certificate ends, Unix time in seconds.
+    fn config(&self, files: &Files) -> anyhow::Result<(ServerConfig, i64)> {
+        let (cert, key) = (self.cert.display(), self.key.display());
+        let chain = chain(&files.cert).with_context(|| format!("{cert} can't be used"))?;
+        let not_after = not_after(&chain).with_context(|| format!("{cert} can't be used"))?;
+        let private_key = private_key(&files.key).with_context(|| format!("{key} can't be used"))?;
+        let builder =
+            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder = match self.client_ca.as_ref().zip(files.client_ca.as_ref()) {
+            None => builder.with_no_client_auth(),
+            Some((path, pem)) => {
+                let verifier =
+                    client_verifier(pem).with_context(|| format!("{} can't be used", path.display()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        // Refuses a key that isn't the certificate's.
+        let mut config = builder
+            .with_single_cert(chain, private_key)
+            .with_context(|| format!("{cert} and {key} can't be used together"))?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        if self.client_ca.is_some() {
+            // A resumed session brings its client's certificate along without verifying it again: one that has expired
+            // would be good for as long as its owner comes back.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
         }
-    };
-    // Refuses a key that isn't the certificate's.
-    let mut config = builder.with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok((config, not_after))
+        Ok((config, not_after))
+    }
+}
+
+fn client_verifier(pem: &[u8]) -> anyhow::Result<Arc<dyn ClientCertVerifier>> {
+    Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots(pem)?), provider()).build()?)
+}
+
+/// When the first certificate ends, Unix time in seconds. rustls checks signatures but doesn't tell dates; x509-parser,
+/// which the ecosystem uses for that, parses without verifying.
+fn not_after(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
+    let leaf = chain.first().context("there is no certificate in it")?;
+    let (_, leaf) = x509_parser::parse_x509_certificate(leaf).context("the certificate can't be parsed")?;
+    Ok(leaf.validity().not_after.timestamp())
 }
 
 #[cfg(test)]

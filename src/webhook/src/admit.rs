@@ -25,11 +25,12 @@ pub struct Settings {
 #[error("{0}; try again")]
 pub struct Behind(String);
 
-/// Decides about the creation of a Pod.
+/// Decides about the creation of a Pod. The request's object is changed on the way, but not when a cache is behind: the
+/// same request can be asked about again then.
 ///
 /// # Errors
 /// [`Behind`] when a cache has to catch up first.
-pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &Request) -> Result<Decision, Behind> {
+pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -> Result<Decision, Behind> {
     let kind = &request.kind;
     if !kind.group.is_empty() || kind.version != "v1" || kind.kind != "Pod" {
         let sent = [kind.group.as_str(), &kind.version, &kind.kind].join("/");
@@ -53,10 +54,10 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &Request) -> Re
         Ok(rule) => rule,
         Err(denied) => return Ok(denied),
     };
-    Ok(apply(&request.object, &tenant, rule.as_ref(), settings))
+    Ok(apply(&mut request.object, &tenant, rule.as_ref(), settings))
 }
 
-fn apply(object: &Value, tenant: &TenantId, rule: Option<&CachedRule>, settings: &Settings) -> Decision {
+fn apply(object: &mut Value, tenant: &TenantId, rule: Option<&CachedRule>, settings: &Settings) -> Decision {
     if rule.is_none()
         && let Err(error) = mutate::refuse_own_keys(object)
     {
@@ -67,9 +68,8 @@ fn apply(object: &Value, tenant: &TenantId, rule: Option<&CachedRule>, settings:
         rule: rule.and_then(|r| r.rule.as_deref()),
         host_label: &settings.host_label,
     };
-    let mut pod = object.clone();
-    match mutate::mutate(&mut pod, &facts) {
-        Ok(report) => Decision::Allow { patch: json_patch::diff(object, &pod), warnings: report.warnings },
+    match mutate::patch(object, &facts) {
+        Ok((patch, report)) => Decision::Allow { patch, warnings: report.warnings },
         Err(error) => deny(422, error.to_string()),
     }
 }

@@ -63,7 +63,7 @@ async fn mutate_pods(State(app): State<Arc<App>>, body: Result<Bytes, BytesRejec
             return (status, message).into_response();
         }
     };
-    let request = match review::read(&body) {
+    let mut request = match review::read(&body) {
         Ok(request) => request,
         Err(error) => {
             app.metrics.answered(Verdict::Invalid, began.elapsed());
@@ -72,7 +72,7 @@ async fn mutate_pods(State(app): State<Arc<App>>, body: Result<Bytes, BytesRejec
         }
     };
     drop(body);
-    let (decision, verdict) = app.decide(&request, began).await;
+    let (decision, verdict) = app.decide(&mut request, began).await;
     app.metrics.answered(verdict, began.elapsed());
     log(&request, &decision);
     match review::write(&request.uid, &decision) {
@@ -82,7 +82,7 @@ async fn mutate_pods(State(app): State<Arc<App>>, body: Result<Bytes, BytesRejec
 }
 
 impl App {
-    async fn decide(&self, request: &Request, began: Instant) -> (Decision, Verdict) {
+    async fn decide(&self, request: &mut Request, began: Instant) -> (Decision, Verdict) {
         let mut changes = self.caches.changes();
         loop {
             changes.mark_unchanged();

@@ -4,7 +4,8 @@
 pub mod companion;
 pub mod isolation;
 
-use serde_json::Value;
+use json_patch::Patch;
+use serde_json::{Map, Value};
 
 use crate::field::FieldError;
 use crate::ids::TenantId;
@@ -50,6 +51,41 @@ pub fn mutate(pod: &mut Value, facts: &Facts<'_>) -> Result<Report, FieldError> 
         report.warnings.push(format!("no node can match this Pod: {both}"));
     }
     Ok(report)
+}
+
+/// What the steps may change, as JSON pointers. Everything else in a Pod is somebody else's.
+const OWNED: [&str; 5] =
+    ["/metadata", "/spec/affinity", "/spec/tolerations", "/spec/schedulingGates", "/spec/resourceClaims"];
+
+/// Runs all steps on a Pod and returns the patch that makes the Pod what it is then. Only what the steps may change is
+/// copied and compared: most of a Pod is containers, which are nobody's business here.
+///
+/// # Errors
+/// As [`mutate`].
+pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), FieldError> {
+    let before = owned(pod);
+    let report = mutate(pod, facts)?;
+    Ok((json_patch::diff(&before, &owned(pod)), report))
+}
+
+/// A copy of what the steps may change, at its place.
+fn owned(pod: &Value) -> Value {
+    let mut copy = Map::new();
+    for pointer in OWNED {
+        let Some(found) = pod.pointer(pointer) else { continue };
+        match pointer[1..].split_once('/') {
+            None => copy.insert(pointer[1..].to_owned(), found.clone()),
+            Some((parent, key)) => match copy.entry(parent).or_insert_with(|| Value::Object(Map::new())) {
+                Value::Object(map) => map.insert(key.to_owned(), found.clone()),
+                _ => None,
+            },
+        };
+    }
+    // A parent that is there is there in the copy too: a patch must not make it anew.
+    if pod.get("spec").is_some_and(Value::is_object) {
+        copy.entry("spec").or_insert_with(|| Value::Object(Map::new()));
+    }
+    Value::Object(copy)
 }
 
 /// Refuses a Pod whose labels, annotations or scheduling gates are under Outrigger's domain. For requests that don't

@@ -214,6 +214,12 @@ proptest! {
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &json_patch::diff(&pod, &once)).unwrap();
         prop_assert_eq!(&patched, &once, "the patch applies");
+        let (tenant, mut again) = (TenantId::new("blue").unwrap(), pod.clone());
+        let facts = Facts { tenant: Some(&tenant), rule: None, host_label: HOST_LABEL };
+        let (small, _) = patch(&mut again, &facts).unwrap();
+        let mut patched = pod.clone();
+        json_patch::patch(&mut patched, &small).unwrap();
+        prop_assert_eq!(&patched, &once, "so does the one that was made of what is owned");
         prop_assert_eq!(&run(&once, None).unwrap().0, &once, "once is enough");
         if pod.pointer("/spec/affinity/nodeAffinity").is_some_and(Value::is_object) {
             prop_assert_eq!(others(&pod), others(&once), "nothing else changes");

@@ -96,10 +96,15 @@ impl Controller {
     }
 
     fn decide(&self, space: &Space, key: &CompanionKey) -> Action {
-        let inner = space.lock();
+        let mut inner = space.lock();
+        let inner = &mut *inner;
         let Some(tenant) = &inner.tenant else { return Action::Nothing };
         let desired = inner.index.desired(key);
-        if let Some(pause) = still_refused(&inner, key, &desired) {
+        if !matches!(desired, Desired::Wanted { .. }) {
+            // What isn't wanted any more isn't refused any more.
+            inner.refusals.remove(key);
+        }
+        if let Some(pause) = still_refused(inner, key, &desired) {
             self.queue.add_after(CompanionId { namespace: space.namespace.clone(), key: key.clone() }, pause);
             return Action::Nothing;
         }

@@ -48,13 +48,14 @@ fn denied(decision: Result<Decision, Behind>) -> (u16, String) {
 
 #[test]
 fn the_managers_word_is_taken_and_nobody_elses() {
-    let Ok(Decision::Allow { patch, .. }) = mutate_pod(&caches(), &settings(), &request(MANAGER, "2")) else {
+    let Ok(Decision::Allow { patch, .. }) = mutate_pod(&caches(), &settings(), &mut request(MANAGER, "2"))
+    else {
         panic!("not allowed")
     };
     let patch = serde_json::to_string(&patch).unwrap();
     assert!(patch.contains("host-a") && patch.contains("/spec/schedulingGates"), "{patch}");
     for other in ["kubernetes-admin", "system:serviceaccount:tenant-blue:outrigger-manager", ""] {
-        let (code, message) = denied(mutate_pod(&caches(), &settings(), &request(other, "2")));
+        let (code, message) = denied(mutate_pod(&caches(), &settings(), &mut request(other, "2")));
         assert_eq!(code, 403);
         assert!(message.starts_with("metadata.annotations[outrigger.dev/host]"), "{message}");
     }
@@ -63,13 +64,14 @@ fn the_managers_word_is_taken_and_nobody_elses() {
 #[test]
 fn a_cache_that_is_behind_is_not_missing_data() {
     let behind = |caches: &Caches, request: &Request| {
+        let request = &mut request.clone();
         mutate_pod(caches, &settings(), request).unwrap_err().to_string()
     };
     let newer = request(MANAGER, "3");
     let caches = caches();
     assert!(behind(&caches, &newer).contains("of generation 3 is not known yet"));
     caches.set_rule(&rule(3, true));
-    assert!(mutate_pod(&caches, &settings(), &newer).is_ok());
+    assert!(mutate_pod(&caches, &settings(), &mut newer.clone()).is_ok());
     let mut elsewhere = newer.clone();
     elsewhere.namespace = "tenant-new".into();
     assert!(behind(&caches, &elsewhere).contains("tenant-new is not known yet"));
@@ -82,21 +84,21 @@ fn a_cache_that_is_behind_is_not_missing_data() {
 fn what_does_not_fit_is_denied_with_its_path() {
     let invalid = caches();
     invalid.set_rule(&rule(3, false));
-    let (code, message) = denied(mutate_pod(&invalid, &settings(), &request(MANAGER, "2")));
+    let (code, message) = denied(mutate_pod(&invalid, &settings(), &mut request(MANAGER, "2")));
     assert_eq!(code, 422);
     assert!(message.contains("not valid any more"), "{message}");
 
-    let (_, message) = denied(mutate_pod(&caches(), &settings(), &request(MANAGER, "x")));
+    let (_, message) = denied(mutate_pod(&caches(), &settings(), &mut request(MANAGER, "x")));
     assert!(message.contains("outrigger.dev/rule-generation]: must be an integer"), "{message}");
 
     let mut plain = request("someone", "");
     plain.object = json!({"spec": {"affinity": {"nodeAffinity": "x"}}});
-    let (code, message) = denied(mutate_pod(&caches(), &settings(), &plain));
+    let (code, message) = denied(mutate_pod(&caches(), &settings(), &mut plain));
     assert_eq!((code, message.as_str()), (422, "spec.affinity.nodeAffinity: must be an object, is a string"));
     plain.object = json!(null);
-    assert_eq!(denied(mutate_pod(&caches(), &settings(), &plain)).0, 422);
+    assert_eq!(denied(mutate_pod(&caches(), &settings(), &mut plain)).0, 422);
     plain.kind.kind = "Service".into();
-    assert_eq!(denied(mutate_pod(&caches(), &settings(), &plain)).0, 400);
+    assert_eq!(denied(mutate_pod(&caches(), &settings(), &mut plain)).0, 400);
 }
 
 #[test]
@@ -105,7 +107,7 @@ fn only_the_creation_of_a_pod_itself_is_changed() {
         let mut request = request("someone", "2");
         request.operation = operation.into();
         request.sub_resource = sub_resource.into();
-        assert_eq!(mutate_pod(&caches(), &settings(), &request), Ok(Decision::allow()));
+        assert_eq!(mutate_pod(&caches(), &settings(), &mut request), Ok(Decision::allow()));
     }
 }
 
@@ -114,9 +116,9 @@ fn a_second_round_changes_nothing() {
     let caches = caches();
     let mut request = request("someone", "");
     request.object = json!({"spec": {"containers": []}});
-    let Ok(Decision::Allow { patch, .. }) = mutate_pod(&caches, &settings(), &request) else {
+    let Ok(Decision::Allow { patch, .. }) = mutate_pod(&caches, &settings(), &mut request) else {
         panic!("not allowed")
     };
     json_patch::patch(&mut request.object, &patch).unwrap();
-    assert_eq!(mutate_pod(&caches, &settings(), &request), Ok(Decision::allow()));
+    assert_eq!(mutate_pod(&caches, &settings(), &mut request), Ok(Decision::allow()));
 }

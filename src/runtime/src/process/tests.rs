@@ -1,0 +1,129 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::routing::get;
+use clap::{CommandFactory, Parser};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::*;
+use crate::cluster::ClusterArgs;
+use crate::tls::ServerTlsArgs;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// All settings of this crate, as a server has them.
+#[derive(Debug, Parser)]
+struct All {
+    #[command(flatten)]
+    process: ProcessArgs,
+    #[command(flatten)]
+    tls: ServerTlsArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+fn process(delay: &str, drain: &str) -> Process {
+    let flags = ["x", "--admin-address=127.0.0.1:0", "--shutdown-delay", delay, "--drain-timeout", drain];
+    Process::silent(All::try_parse_from(flags).unwrap().process)
+}
+
+/// A process with a request under way that never ends, and the way to signal to it.
+async fn with_endless_request(
+    process: Process,
+) -> (mpsc::Sender<()>, tokio::task::JoinHandle<anyhow::Result<()>>, TcpStream) {
+    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
+    let address = listener.address().unwrap();
+    let (begun, mut begins) = mpsc::channel::<()>(1);
+    let endless = get(async move || {
+        begun.send(()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    process.serve(Server::new("test", listener), Router::new().route("/", endless));
+    let (tell, mut told) = mpsc::channel(2);
+    let running = tokio::spawn(process.run_until(async move || told.recv().await.unwrap_or_default()));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    begins.recv().await.unwrap();
+    (tell, running, stream)
+}
+
+#[test]
+fn settings_have_defaults_help_and_twins_in_the_environment() {
+    All::command().debug_assert();
+    let all = All::try_parse_from(["x"]).unwrap();
+    assert_eq!(all.process.admin_address, Bind::AnyAddress(8080));
+    assert_eq!(all.process.drain_timeout, Duration::from_secs(20));
+    assert_eq!(all.tls.tls_reload_interval, ServerTlsArgs::default().tls_reload_interval);
+    for flag in All::command().get_arguments().filter(|flag| flag.get_id() != "help") {
+        let long = flag.get_long().unwrap();
+        let twin = format!("OUTRIGGER_{}", long.replace('-', "_").to_uppercase());
+        assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(twin.as_str()));
+        assert!(flag.get_help().is_some(), "{long} has no help");
+    }
+    for bad in ["--drain-timeout=soon", "--admin-address=somewhere", "--log-format=xml"] {
+        assert!(All::try_parse_from(["x", bad]).is_err(), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_makes_unready_then_drains() {
+    let process = process("200ms", "20s");
+    let (readiness, drain) = (process.readiness.clone(), process.drain.clone());
+    let finished = Arc::new(AtomicBool::new(false));
+    let (ends, flag) = (process.drain.clone(), finished.clone());
+    process.drained(async move {
+        ends.cancelled().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        flag.store(true, Ordering::Relaxed);
+    });
+    process.spawn("goes on", std::future::pending());
+    let (tell, mut told) = mpsc::channel::<()>(1);
+    let running = tokio::spawn(process.run_until(async move || {
+        if told.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }));
+    assert!(readiness.is_ready());
+    tell.send(()).await.unwrap();
+    while readiness.is_ready() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!drain.is_cancelled(), "it goes on serving for the delay");
+    timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
+    assert!(finished.load(Ordering::Relaxed), "what sees to its own end is waited for");
+}
+
+#[tokio::test]
+async fn what_is_under_way_at_the_deadline_is_cut() {
+    let (tell, running, mut stream) = with_endless_request(process("0s", "100ms")).await;
+    tell.send(()).await.unwrap();
+    timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
+    assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or_default(), 0);
+}
+
+#[tokio::test]
+async fn a_second_signal_cuts_at_once() {
+    for delay in ["0s", "10m"] {
+        let (tell, running, _stream) = with_endless_request(process(delay, "10m")).await;
+        tell.send(()).await.unwrap();
+        tell.send(()).await.unwrap();
+        timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_ends_or_panics_ends_the_process() {
+    for panics in [false, true] {
+        let process = process("10m", "20s");
+        process.spawn("short", async move {
+            tokio::task::yield_now().await;
+            assert!(!panics, "as the test wants it");
+        });
+        let running = process.run_until(async || std::future::pending().await);
+        assert!(timeout(SOON, running).await.expect("it ends").is_err());
+    }
+}

@@ -1,0 +1,164 @@
+//! One connection, from its first byte to its end.
+
+use std::future::pending;
+use std::io::{self, Cursor};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Chain, Join, ReadHalf, WriteHalf};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tower::Service;
+use tracing::debug;
+
+use super::{Peer, Shared};
+
+/// What each HTTP/2 connection begins with (RFC 9113, 3.4), and no request of HTTP/1 does.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Http1,
+    Http2,
+}
+
+/// A stream of which the beginning was read already, and is read once more.
+type Begun<S> = Join<Chain<Cursor<Vec<u8>>, ReadHalf<S>>, WriteHalf<S>>;
+
+impl Shared {
+    pub(super) async fn connection<S>(self: Arc<Self>, stream: S, address: Option<SocketAddr>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Some(tls) = &self.tls else {
+            return self.begin(stream, Peer { address, ..Peer::default() }).await;
+        };
+        let handshake = tokio_rustls::TlsAcceptor::from(tls.config()).accept(stream);
+        let stream = tokio::select! {
+            result = timeout(self.limits.handshake, handshake) => match result {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => return debug!(server = self.name, ?address, %error, "TLS handshake failed"),
+                Err(_) => return debug!(server = self.name, ?address, "TLS handshake took too long"),
+            },
+            () = self.force.cancelled() => return,
+        };
+        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
+        self.begin(stream, Peer { address, certificates }).await;
+    }
+
+    /// Finds out which HTTP is spoken. hyper can do so too, but waits for ever for a client that says nothing.
+    async fn begin<S>(&self, stream: S, peer: Peer)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let address = peer.address;
+        let deadline = Instant::now() + self.limits.headers;
+        let version = tokio::select! {
+            // A request that has come in before the drain is served.
+            biased;
+            version = timeout_at(deadline, version(stream)) => version,
+            () = self.drain.cancelled() => return,
+        };
+        match version {
+            Ok(Ok(Some((version, stream)))) => self.http(version, stream, peer, deadline).await,
+            Ok(Ok(None)) => debug!(server = self.name, ?address, "connection ended without a request"),
+            Ok(Err(error)) => debug!(server = self.name, ?address, %error, "connection ended with an error"),
+            Err(_) => debug!(server = self.name, ?address, "connection cut: no request came"),
+        }
+    }
+
+    async fn http<S>(&self, version: Version, stream: Begun<S>, peer: Peer, deadline: Instant)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (name, address) = (self.name, peer.address);
+        let limit = (version == Version::Http1).then_some(self.limits.request);
+        let asked = Arc::new(AtomicBool::new(version == Version::Http2));
+        let (router, noted) = (self.router.clone(), asked.clone());
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            noted.store(true, Ordering::Relaxed);
+            request.extensions_mut().insert(peer.clone());
+            let answer = router.clone().call(request);
+            async move {
+                let Some(limit) = limit else { return answer.await };
+                match timeout(limit, answer).await {
+                    Ok(answer) => answer,
+                    Err(_) => {
+                        Ok((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
+                    }
+                }
+            }
+        });
+        let builder = match version {
+            Version::Http1 => &self.http1,
+            Version::Http2 => &self.http2,
+        };
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut silent = pin!(async {
+            sleep_until(deadline).await;
+            if asked.load(Ordering::Relaxed) {
+                pending::<()>().await;
+            }
+        });
+        let ended = |result: Result<(), _>| {
+            if let Err(error) = result {
+                let error: Box<dyn std::error::Error + Send + Sync> = error;
+                debug!(server = name, ?address, %error, "connection ended with an error");
+            }
+        };
+        let grace = tokio::select! {
+            result = connection.as_mut() => return ended(result),
+            () = silent.as_mut() => return debug!(server = name, ?address, "connection cut: no request came"),
+            // How long this may take is the process's to say, by `force`.
+            () = self.drain.cancelled() => None,
+            () = elapsed(self.limits.max_age.map(jittered)) => Some(self.limits.age_grace),
+        };
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            result = connection.as_mut() => ended(result),
+            () = silent.as_mut() => debug!(server = name, ?address, "connection cut: no request came"),
+            () = elapsed(grace) => debug!(server = name, ?address, "connection cut: too old"),
+            () = self.force.cancelled() => debug!(server = name, ?address, "connection cut: the server ends"),
+        }
+    }
+}
+
+/// Reads until it is clear which HTTP is spoken. `None`: the other end left without a word.
+async fn version<S>(mut stream: S) -> io::Result<Option<(Version, Begun<S>)>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut beginning = Vec::with_capacity(PREFACE.len());
+    while beginning.len() < PREFACE.len() && PREFACE.starts_with(&beginning) {
+        if stream.read_buf(&mut beginning).await? == 0 {
+            break;
+        }
+    }
+    if beginning.is_empty() {
+        return Ok(None);
+    }
+    let version = if beginning.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
+    let (reader, writer) = tokio::io::split(stream);
+    Ok(Some((version, tokio::io::join(Cursor::new(beginning).chain(reader), writer))))
+}
+
+/// Ends after this time, or never.
+async fn elapsed(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => pending().await,
+    }
+}
+
+/// Give or take a tenth, so that connections which came together don't go together.
+fn jittered(age: Duration) -> Duration {
+    age.mul_f64(rand::random_range(0.9..1.1))
+}
