@@ -21,7 +21,8 @@ impl FieldError {
         Self { path: path.to_string(), message: message.to_string() }
     }
 
-    fn wrong_type(path: &str, value: &Value, wanted: &str) -> Self {
+    /// That the field holds a value of another type than `wanted`, which comes with its article.
+    pub fn wrong_type(path: &str, value: &Value, wanted: &str) -> Self {
         Self::new(path, format_args!("must be {wanted}, is {}", kind(value)))
     }
 }
@@ -119,7 +120,11 @@ pub fn object_mut<'a>(
     if slot.is_null() {
         *slot = Value::Object(Map::new());
     }
-    as_object_mut(slot, &join(path, key))
+    // The path is only made where it is needed: this runs for every Pod.
+    match slot {
+        Value::Object(map) => Ok(map),
+        other => Err(FieldError::wrong_type(&join(path, key), other, "an object")),
+    }
 }
 
 /// The list at `key`, made where it is absent or null.

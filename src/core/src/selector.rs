@@ -83,9 +83,10 @@ pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), Fiel
     }
     let mut nothing = matches_nothing.into_iter();
     terms.retain(|_| !nothing.next().unwrap_or(false));
-    for (i, term) in terms.iter_mut().enumerate() {
-        let path = format!("{TERMS}[{i}]");
-        let expressions = field::list_mut(field::as_object_mut(term, &path)?, &path, "matchExpressions")?;
+    for term in terms.iter_mut() {
+        // The shapes have been checked with the emptiness.
+        let term = field::as_object_mut(term, TERMS)?;
+        let expressions = field::list_mut(term, TERMS, "matchExpressions")?;
         for requirement in requirements {
             if !expressions.iter().any(|e| requirement.is_said_by(e)) {
                 expressions.push(requirement.to_json());
@@ -95,14 +96,24 @@ pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), Fiel
     Ok(())
 }
 
+/// Whether a term matches nothing. A term of another shape is an error with its own path.
 fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
-    if term.is_null() {
-        return Ok(true);
+    let lists = match term {
+        Value::Null => return Ok(true),
+        Value::Object(term) => [term.get("matchExpressions"), term.get("matchFields")],
+        other => return field::as_object(other, &format!("{TERMS}[{i}]")).map(|_| false),
+    };
+    let mut empty = true;
+    for (list, name) in lists.into_iter().zip(["matchExpressions", "matchFields"]) {
+        match list {
+            None | Some(Value::Null) => {}
+            Some(Value::Array(list)) => empty &= list.is_empty(),
+            Some(other) => {
+                return Err(FieldError::wrong_type(&format!("{TERMS}[{i}].{name}"), other, "a list"));
+            }
+        }
     }
-    let path = format!("{TERMS}[{i}]");
-    let term = field::as_object(term, &path)?;
-    Ok(field::list(term, &path, "matchExpressions")?.is_empty()
-        && field::list(term, &path, "matchFields")?.is_empty())
+    Ok(empty)
 }
 
 /// Why no node at all can match a Pod's nodeSelector and required node affinity: both sides of the first contradiction,

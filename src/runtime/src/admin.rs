@@ -56,7 +56,8 @@ async fn readyz(State(readiness): State<Readiness>, RawQuery(query): RawQuery) -
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", missing.join(", ")))
     };
-    let verbose = query.is_some_and(|query| query.split('&').any(|key| key == "verbose" || key == "verbose="));
+    let verbose =
+        query.is_some_and(|query| query.split('&').any(|key| key == "verbose" || key == "verbose="));
     let mut body = String::new();
     for Task { name, done } in tasks.iter().filter(|_| verbose) {
         body += &format!("[{}] {name}\n", if *done { '+' } else { '-' });

@@ -170,7 +170,9 @@ impl fmt::Display for Listener {
                 Err(_) => f.write_str("tcp"),
             },
             Self::Unix(listener) => match listener.local_addr() {
-                Ok(address) => write!(f, "unix://{}", address.as_pathname().unwrap_or(Path::new("")).display()),
+                Ok(address) => {
+                    write!(f, "unix://{}", address.as_pathname().unwrap_or(Path::new("")).display())
+                }
                 Err(_) => f.write_str("unix"),
             },
         }

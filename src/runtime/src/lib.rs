@@ -14,6 +14,9 @@ pub mod tls;
 
 pub use process::Process;
 
+#[cfg(test)]
+mod testing;
+
 use std::time::Duration;
 
 /// Reads a duration such as `500ms`, `10s`, `1m 30s`. For clap.

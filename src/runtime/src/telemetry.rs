@@ -48,3 +48,15 @@ impl LogArgs {
         .map_err(|e| anyhow::anyhow!("logging has begun already: {e}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_that_is_none_is_refused() {
+        let args = LogArgs { log_level: "info,x=loud".to_owned(), log_format: LogFormat::Text };
+        let error = format!("{:#}", args.init().unwrap_err());
+        assert!(error.contains("--log-level") && error.contains("loud"), "{error}");
+    }
+}

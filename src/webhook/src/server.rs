@@ -83,28 +83,36 @@ async fn mutate_pods(State(app): State<Arc<App>>, body: Result<Bytes, BytesRejec
 
 impl App {
     async fn decide(&self, request: &mut Request, began: Instant) -> (Decision, Verdict) {
-        let mut changes = self.caches.changes();
-        loop {
-            changes.mark_unchanged();
-            let behind = match admit::mutate_pod(&self.caches, &self.settings, request) {
-                Ok(decision) => {
-                    let verdict = match &decision {
-                        Decision::Deny { .. } => Verdict::Denied,
-                        Decision::Allow { patch, .. } if patch.0.is_empty() => Verdict::Allowed,
-                        Decision::Allow { .. } => Verdict::Patched,
-                    };
-                    return (decision, verdict);
+        let mut answer = admit::mutate_pod(&self.caches, &self.settings, request);
+        if answer.is_err() {
+            // Rare. From here on no change is missed: the caches are asked again before the first wait.
+            let mut changes = self.caches.changes();
+            loop {
+                changes.mark_unchanged();
+                answer = admit::mutate_pod(&self.caches, &self.settings, request);
+                let done = answer.is_ok();
+                if done || !matches!(timeout_at(began + PATIENCE, changes.changed()).await, Ok(Ok(()))) {
+                    break;
                 }
-                Err(behind) => behind,
-            };
-            if !matches!(timeout_at(began + PATIENCE, changes.changed()).await, Ok(Ok(()))) {
+            }
+        }
+        match answer {
+            Ok(decision) => {
+                let verdict = match &decision {
+                    Decision::Deny { .. } => Verdict::Denied,
+                    Decision::Allow { patch, .. } if patch.0.is_empty() => Verdict::Allowed,
+                    Decision::Allow { .. } => Verdict::Patched,
+                };
+                (decision, verdict)
+            }
+            Err(behind) => {
                 let missing = self.readiness.missing();
                 let message = if missing.is_empty() {
                     behind.to_string()
                 } else {
                     format!("{behind} (this replica is not ready: {})", missing.join(", "))
                 };
-                return (Decision::Deny { code: 503, message }, Verdict::Behind);
+                (Decision::Deny { code: 503, message }, Verdict::Behind)
             }
         }
     }

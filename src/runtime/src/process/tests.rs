@@ -84,7 +84,7 @@ async fn a_signal_makes_unready_then_drains() {
     let (tell, mut told) = mpsc::channel::<()>(1);
     let running = tokio::spawn(process.run_until(async move || {
         if told.recv().await.is_none() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }));
     assert!(readiness.is_ready());

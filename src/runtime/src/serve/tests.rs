@@ -1,38 +1,24 @@
-use std::path::{Path, PathBuf};
+use std::convert::Infallible;
+use std::task::{Context, Poll};
 
-use axum::routing::get;
+use axum::body::Bytes;
+use axum::routing::{get, post};
 use axum::{Extension, Router};
-use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::{http1, http2};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::*;
 use crate::bind::Bind;
+use crate::testing::{Authority, Mount, Running, SOON, ask, ask_http2};
 use crate::tls::ClientTls;
 
-const SOON: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(200);
 
-struct Running {
-    address: SocketAddr,
-    drain: CancellationToken,
-    force: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-fn serve(tls: Option<Arc<ServerTls>>, limits: Limits) -> Running {
-    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
-    let address = listener.address().unwrap();
-    let (drain, force) = (CancellationToken::new(), CancellationToken::new());
-    let mut server = Server::new("test", listener).limits(limits);
-    if let Some(tls) = tls {
-        server = server.tls(tls);
-    }
-    let router = Router::new()
+fn router() -> Router {
+    Router::new()
         .route("/", get(async || "hello"))
+        .route("/body", post(async |body: Bytes| body.len().to_string()))
         .route(
             "/slow",
             get(async || {
@@ -41,62 +27,49 @@ fn serve(tls: Option<Arc<ServerTls>>, limits: Limits) -> Running {
             }),
         )
         .route("/never", get(async || std::future::pending::<&str>().await))
-        .route("/peer", get(async |Extension(peer): Extension<Peer>| peer.certificates.len().to_string()));
-    let task = tokio::spawn(server.run(router, drain.clone(), force.clone()));
-    Running { address, drain, force, task }
+        .route(
+            "/peer",
+            get(async |Extension(peer): Extension<Peer>| {
+                format!("{} {}", peer.certificates.len(), peer.address.is_some())
+            }),
+        )
 }
 
-/// One request over HTTP/1.1.
-async fn ask<S>(stream: S, path: &str) -> Result<String, hyper::Error>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = http::Request::get(path).header("host", "x").body(Empty::<&[u8]>::new()).unwrap();
-    let body = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
-    Ok(String::from_utf8(body.to_vec()).unwrap())
+fn serve(tls: Option<Arc<ServerTls>>, limits: Limits) -> Running {
+    crate::testing::serve(router(), tls, limits)
 }
 
-/// A CA with a certificate for `127.0.0.1`, as files.
-fn files(dir: &Path) -> (PathBuf, PathBuf, PathBuf) {
-    let mut params = CertificateParams::new(vec![]).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let key = KeyPair::generate().unwrap();
-    let cert = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &ca).unwrap();
-    let paths = (dir.join("ca.crt"), dir.join("tls.crt"), dir.join("tls.key"));
-    std::fs::write(&paths.0, ca.pem()).unwrap();
-    std::fs::write(&paths.1, cert.pem()).unwrap();
-    std::fs::write(&paths.2, key.serialize_pem()).unwrap();
-    paths
+/// Reads until the server closes the connection.
+async fn closed(mut stream: TcpStream) -> String {
+    let mut rest = Vec::new();
+    let _ = timeout(SOON, stream.read_to_end(&mut rest)).await.expect("the server closes the connection");
+    String::from_utf8_lossy(&rest).into_owned()
 }
 
 #[tokio::test]
 async fn tls_serves_both_versions_of_http_and_shows_who_asks() {
-    let dir = tempfile::tempdir().unwrap();
-    let (ca, cert, key) = files(dir.path());
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    let (cert, key) = authority.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
+    let (cert, key) = mount.pair();
+    let ca = mount.path("ca.crt");
     let tls = Arc::new(ServerTls::load(cert.clone(), key.clone(), Some(ca.clone())).unwrap());
     let server = serve(Some(tls), Limits::default());
-    let connect = async |alpn: &[u8], identity: Option<(PathBuf, PathBuf)>| {
-        let config = ClientTls { ca: ca.clone(), identity }.config(&[alpn]).unwrap();
-        let stream = TcpStream::connect(server.address).await.unwrap();
-        tokio_rustls::TlsConnector::from(Arc::new(config))
-            .connect("127.0.0.1".try_into().unwrap(), stream)
-            .await
+    let client = |alpn: &[u8], identity| {
+        let alpn: &[&[u8]] = if alpn.is_empty() { &[] } else { &[alpn] };
+        Arc::new(ClientTls { ca: ca.clone(), identity }.config(alpn).unwrap())
     };
-    let identity = || Some((cert.clone(), key.clone()));
-    assert_eq!(ask(connect(b"http/1.1", identity()).await.unwrap(), "/peer").await.unwrap(), "1");
-
-    let io = TokioIo::new(connect(b"h2", identity()).await.unwrap());
-    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
-    tokio::spawn(connection);
-    let request = http::Request::get("https://x/").body(Empty::<&[u8]>::new()).unwrap();
-    let body = sender.send_request(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(&body[..], b"hello");
+    let identity = Some((cert, key));
+    // A client without ALPN is one of HTTP/1.1.
+    for alpn in [&b"http/1.1"[..], b""] {
+        let stream = server.connect_tls(&client(alpn, identity.clone())).await.unwrap();
+        assert_eq!(ask(stream, "/peer").await.unwrap(), "1 true");
+    }
+    let stream = server.connect_tls(&client(b"h2", identity)).await.unwrap();
+    assert_eq!(ask_http2(stream, "/peer").await.unwrap().1, "1 true");
 
     // Without a certificate the handshake fails, in TLS 1.3 with the first read at the latest.
-    let refused = match connect(b"http/1.1", None).await {
+    let refused = match server.connect_tls(&client(b"http/1.1", None)).await {
         Err(_) => true,
         Ok(stream) => ask(stream, "/").await.is_err(),
     };
@@ -105,41 +78,102 @@ async fn tls_serves_both_versions_of_http_and_shows_who_asks() {
 
 #[tokio::test]
 async fn who_never_finishes_is_cut_off() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_, cert, key) = files(dir.path());
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    mount.publish_pair(&authority.pair());
+    let (cert, key) = mount.pair();
     let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
-    let short = Duration::from_millis(200);
-    let limits = Limits { handshake: short, headers: short, ..Limits::default() };
+    let limits = Limits { handshake: SHORT, headers: SHORT, ..Limits::default() };
+    let (encrypted, plain) = (serve(Some(tls), limits.clone()), serve(None, limits));
     for (server, begin) in [
-        (serve(Some(tls), limits.clone()), &b"\x16\x03\x01"[..]),
-        (serve(None, limits), b"GET / HTTP/1.1\r\nHos"),
+        (&encrypted, &b""[..]),
+        (&encrypted, b"\x16\x03\x01"),
+        (&plain, b""),
+        (&plain, b"P"),
+        (&plain, b"PRI * HTTP/2.0\r\n"),
+        (&plain, b"GET / HTTP/1.1\r\nHos"),
     ] {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let mut stream = server.connect().await;
         stream.write_all(begin).await.unwrap();
+        closed(stream).await;
+    }
+}
+
+#[tokio::test]
+async fn who_says_nothing_after_the_handshake_is_cut_off() {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    mount.publish_pair(&authority.pair());
+    let ca = mount.path("ca");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    let (cert, key) = mount.pair();
+    let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
+    let server = serve(Some(tls), Limits { headers: SHORT, ..Limits::default() });
+    for alpn in [&b"http/1.1"[..], b"h2"] {
+        let config = ClientTls { ca: ca.clone(), identity: None }.config(&[alpn]).unwrap();
+        let mut stream = server.connect_tls(&Arc::new(config)).await.unwrap();
         let mut rest = Vec::new();
         let _ = timeout(SOON, stream.read_to_end(&mut rest)).await.expect("the server closes the connection");
     }
 }
 
 #[tokio::test]
+async fn a_body_that_never_ends_is_not_waited_for() {
+    let server = serve(None, Limits { request: SHORT, ..Limits::default() });
+    let mut stream = server.connect().await;
+    stream.write_all(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf").await.unwrap();
+    let answer = closed(stream).await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+}
+
+#[tokio::test]
+async fn a_connection_may_be_idle_for_longer_than_its_first_headers() {
+    let server = serve(None, Limits { headers: SHORT, ..Limits::default() });
+    let mut stream = server.connect().await;
+    let mut buffer = [0; 1024];
+    for pause in [Duration::ZERO, SHORT * 3] {
+        tokio::time::sleep(pause).await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let read = timeout(SOON, stream.read(&mut buffer)).await.unwrap().unwrap();
+        assert!(buffer[..read].starts_with(b"HTTP/1.1 200 "), "after {pause:?}");
+    }
+    let server = serve(None, Limits { idle: SHORT, ..Limits::default() });
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(closed(stream).await.ends_with("hello"));
+}
+
+#[tokio::test]
+async fn a_request_may_come_byte_by_byte() {
+    let server = serve(None, Limits::default());
+    let mut stream = server.connect().await;
+    for byte in b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc" {
+        stream.write_all(&[*byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert!(closed(stream).await.ends_with("\r\n\r\n3"));
+}
+
+#[tokio::test]
 async fn connections_over_the_limit_wait() {
     let server = serve(None, Limits { max_connections: 1, ..Limits::default() });
-    let first = TcpStream::connect(server.address).await.unwrap();
-    let second = TcpStream::connect(server.address).await.unwrap();
-    assert!(timeout(Duration::from_millis(300), ask(second, "/")).await.is_err(), "no slot is free");
+    let first = server.connect().await;
+    let second = server.connect().await;
+    let second = tokio::spawn(ask(second, "/"));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!second.is_finished(), "no slot is free");
     drop(first);
-    let third = TcpStream::connect(server.address).await.unwrap();
-    assert_eq!(timeout(SOON, ask(third, "/")).await.unwrap().unwrap(), "hello");
+    let answer = timeout(SOON, second).await.expect("who waited is served").unwrap();
+    assert_eq!(answer.unwrap(), "hello");
 }
 
 #[tokio::test]
 async fn a_drain_finishes_what_is_under_way_and_takes_no_more() {
     let server = serve(None, Limits::default());
-    let stream = TcpStream::connect(server.address).await.unwrap();
-    let slow = tokio::spawn(ask(stream, "/slow"));
+    let slow = tokio::spawn(ask(server.connect().await, "/slow"));
+    let silent = server.connect().await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     server.drain.cancel();
     assert_eq!(slow.await.unwrap().unwrap(), "late");
+    closed(silent).await;
     timeout(SOON, server.task).await.expect("it ends").unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
 }
@@ -147,8 +181,7 @@ async fn a_drain_finishes_what_is_under_way_and_takes_no_more() {
 #[tokio::test]
 async fn what_never_finishes_is_dropped_in_the_end() {
     let server = serve(None, Limits::default());
-    let stream = TcpStream::connect(server.address).await.unwrap();
-    let never = tokio::spawn(ask(stream, "/never"));
+    let never = tokio::spawn(ask(server.connect().await, "/never"));
     tokio::time::sleep(Duration::from_millis(100)).await;
     server.drain.cancel();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -160,9 +193,74 @@ async fn what_never_finishes_is_dropped_in_the_end() {
 
 #[tokio::test]
 async fn old_connections_are_asked_to_end() {
-    let server = serve(None, Limits { max_age: Some(Duration::from_millis(200)), ..Limits::default() });
-    let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let mut rest = Vec::new();
-    let read = timeout(SOON, stream.read_to_end(&mut rest)).await.expect("the server closes the connection");
-    assert!(read.is_ok());
+    let server = serve(None, Limits { max_age: Some(SHORT), age_grace: SOON * 9, ..Limits::default() });
+    let mut idle = server.connect().await;
+    idle.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(closed(idle).await.ends_with("hello"));
+    let busy = ask_http2(server.connect().await, "/slow");
+    assert_eq!(timeout(SOON, busy).await.unwrap().unwrap().1, "late", "what is under way is finished");
+}
+
+#[tokio::test]
+async fn endless_streams_of_old_connections_are_cut() {
+    let server = serve(None, Limits { max_age: Some(SHORT), age_grace: SHORT, ..Limits::default() });
+    let never = ask_http2(server.connect().await, "/never");
+    assert!(timeout(SOON, never).await.expect("the server closes the connection").is_err());
+}
+
+#[tokio::test]
+async fn socket_files_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let bind: Bind = format!("unix://{}", path.display()).parse().unwrap();
+    let (drain, force) = (CancellationToken::new(), CancellationToken::new());
+    let server = Server::new("test", bind.listen().unwrap());
+    let task = tokio::spawn(server.run(router(), drain.clone(), force));
+    let connect = async || UnixStream::connect(&path).await.unwrap();
+    assert_eq!(ask(connect().await, "/peer").await.unwrap(), "0 false");
+    assert_eq!(ask_http2(connect().await, "/").await.unwrap().1, "hello");
+    drain.cancel();
+    timeout(SOON, task).await.expect("it ends").unwrap();
+}
+
+/// What tonic generates for a service, by hand.
+#[derive(Clone)]
+struct Greeter;
+
+impl tonic::server::NamedService for Greeter {
+    const NAME: &'static str = "test.Greeter";
+}
+
+impl tower::Service<http::Request<tonic::body::Body>> for Greeter {
+    type Response = http::Response<tonic::body::Body>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
+        let peer = request.extensions().get::<Peer>().unwrap();
+        let status = tonic::Status::already_exists(format!("{}", peer.certificates.len()));
+        std::future::ready(Ok(status.into_http()))
+    }
+}
+
+#[tokio::test]
+async fn grpc_is_served() {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    let (cert, key) = authority.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
+    let ((cert, key), ca) = (mount.pair(), mount.path("ca.crt"));
+    let tls = Arc::new(ServerTls::load(cert.clone(), key.clone(), Some(ca.clone())).unwrap());
+    let routes = tonic::service::Routes::new(Greeter).into_axum_router();
+    let server = crate::testing::serve(routes, Some(tls), Limits::default());
+    let config = ClientTls { ca, identity: Some((cert, key)) }.config(&[b"h2"]).unwrap();
+    let stream = server.connect_tls(&Arc::new(config)).await.unwrap();
+    let (headers, _) = ask_http2(stream, "/test.Greeter/Greet").await.unwrap();
+    assert_eq!(
+        (&headers["grpc-status"], &headers["grpc-message"]),
+        (&"6".parse().unwrap(), &"1".parse().unwrap())
+    );
 }

@@ -1,92 +1,221 @@
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::time::Duration;
 
-use rcgen::{CertificateParams, KeyPair};
+use axum::Router;
+use axum::routing::get;
+use rustls::HandshakeKind;
+use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::serve::Limits;
+use crate::testing::{Authority, Mount, Running, SOON, ask, serve};
 
-/// A self-signed certificate and its key, PEM.
-fn pair(name: &str) -> (String, String) {
-    let key = KeyPair::generate().unwrap();
-    let cert = CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap();
-    (cert.pem(), key.serialize_pem())
+fn load(mount: &Mount) -> anyhow::Result<ServerTls> {
+    ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), None)
 }
 
-/// What the kubelet does with a mounted Secret: a new directory, then a swap of the `..data` link to it. The files
-/// themselves are links that never change.
-fn publish(mount: &Path, generation: &str, (cert, key): &(String, String)) {
-    let dir = mount.join(format!("..{generation}"));
-    std::fs::create_dir(&dir).unwrap();
-    std::fs::write(dir.join("tls.crt"), cert).unwrap();
-    std::fs::write(dir.join("tls.key"), key).unwrap();
-    symlink(format!("..{generation}"), mount.join("..data_tmp")).unwrap();
-    std::fs::rename(mount.join("..data_tmp"), mount.join("..data")).unwrap();
-    for file in ["tls.crt", "tls.key"] {
-        let _ = symlink(format!("..data/{file}"), mount.join(file));
-    }
+fn hello() -> Router {
+    Router::new().route("/", get(async || "hello"))
 }
 
-fn load(mount: &Path) -> anyhow::Result<ServerTls> {
-    ServerTls::load(mount.join("tls.crt"), mount.join("tls.key"), None)
+/// A client of this authority, which keeps sessions to resume.
+fn client(dir: &tempfile::TempDir, authority: &Authority, identity: Option<&Mount>) -> Arc<ClientConfig> {
+    let ca = dir.path().join("ca.crt");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    Arc::new(ClientTls { ca, identity: identity.map(Mount::pair) }.config(&[b"http/1.1"]).unwrap())
+}
+
+/// The certificate that the server shows now.
+async fn shown(server: &Running, config: &Arc<ClientConfig>) -> Vec<u8> {
+    let stream = server.connect_tls(config).await.unwrap();
+    stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
+}
+
+fn der(pem: &str) -> Vec<u8> {
+    chain(pem.as_bytes()).unwrap()[0].to_vec()
 }
 
 #[test]
 fn a_swapped_secret_is_used_and_a_broken_one_is_not() {
-    let mount = tempfile::tempdir().unwrap();
-    publish(mount.path(), "1", &pair("one"));
-    let tls = load(mount.path()).unwrap();
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    mount.publish_pair(&authority.pair());
+    let tls = load(&mount).unwrap();
     let first = tls.config();
     assert!(!tls.refresh(), "nothing has changed");
 
-    publish(mount.path(), "2", &pair("two"));
+    mount.publish_pair(&authority.pair());
     assert!(tls.refresh());
     let second = tls.config();
     assert!(!Arc::ptr_eq(&first, &second));
 
-    let (cert, _) = pair("three");
-    let (_, foreign) = pair("four");
-    for (generation, broken) in [
-        ("3", ("no certificate".to_owned(), foreign.clone())),
-        ("4", (cert.clone(), foreign)),
-        ("5", (cert, String::new())),
-    ] {
-        publish(mount.path(), generation, &broken);
+    let (cert, _) = authority.pair();
+    let (_, foreign) = authority.pair();
+    for broken in
+        [("no certificate".to_owned(), foreign.clone()), (cert.clone(), foreign), (cert, String::new())]
+    {
+        mount.publish_pair(&broken);
         assert!(!tls.refresh());
         assert!(Arc::ptr_eq(&second, &tls.config()), "the last good one stays");
     }
     assert_eq!(tls.failures.get(), 3);
     tls.refresh();
     assert_eq!(tls.failures.get(), 3, "the same failure counts once");
-    std::fs::remove_file(mount.path().join("..data")).unwrap();
+    std::fs::remove_file(mount.path("..data")).unwrap();
     assert!(!tls.refresh());
-    publish(mount.path(), "6", &pair("six"));
+    mount.publish_pair(&authority.pair());
     assert!(tls.refresh());
+}
+
+#[tokio::test]
+async fn clients_see_the_new_certificate_and_never_a_broken_one() {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let config = client(&dir, &authority, None);
+    let (first, second, third) = (authority.pair(), authority.pair(), authority.pair());
+    mount.publish_pair(&first);
+    let args = ServerTlsArgs {
+        tls_cert_file: Some(mount.path("tls.crt")),
+        tls_key_file: Some(mount.path("tls.key")),
+        tls_reload_interval: Duration::from_millis(20),
+        ..ServerTlsArgs::default()
+    };
+    let tls = args.load().unwrap().unwrap();
+    let server = serve(hello(), Some(tls.clone()), Limits::default());
+    tokio::spawn(tls.clone().follow());
+    assert_eq!(shown(&server, &config).await, der(&first.0));
+    let old = server.connect_tls(&config).await.unwrap();
+
+    // A resumed session shows no certificate of its own but the one it began with: each look is a new client.
+    let fresh = || client(&dir, &authority, None);
+    let until = async |pem: &str| {
+        while shown(&server, &fresh()).await != der(pem) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    mount.publish_pair(&second);
+    timeout(SOON, until(&second.0)).await.expect("the new certificate is shown");
+    assert_eq!(ask(old, "/").await.unwrap(), "hello", "connections outlive their certificate");
+
+    mount.publish_pair(&(third.0.clone(), first.1));
+    timeout(SOON, async {
+        while tls.failures.get() == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the foreign key is noticed");
+    assert_eq!(shown(&server, &fresh()).await, der(&second.0));
+
+    mount.publish_pair(&third);
+    timeout(SOON, until(&third.0)).await.expect("the mended one is shown");
+}
+
+/// Whether a client with this configuration is served.
+async fn served(server: &Running, config: &Arc<ClientConfig>) -> bool {
+    match server.connect_tls(config).await {
+        Err(_) => false,
+        Ok(stream) => ask(stream, "/").await.is_ok(),
+    }
+}
+
+#[tokio::test]
+async fn the_client_ca_changes_while_we_run() {
+    let (mut mount, ours) = (Mount::new(), Authority::new());
+    let (first, second) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = ours.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &first.pem())]);
+    let identity = |authority: &Authority| {
+        let mut mount = Mount::new();
+        mount.publish_pair(&authority.pair());
+        mount
+    };
+    let (one, two) = (identity(&first), identity(&second));
+    let (one, two) = (client(&dir, &ours, Some(&one)), client(&dir, &ours, Some(&two)));
+
+    let ca = Some(mount.path("ca.crt"));
+    let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
+    let server = serve(hello(), Some(tls.clone()), Limits::default());
+    assert_eq!((served(&server, &one).await, served(&server, &two).await), (true, false));
+
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &second.pem())]);
+    assert!(tls.refresh());
+    assert_eq!((served(&server, &one).await, served(&server, &two).await), (false, true));
+
+    // Not "everybody", not "nobody": the last good one.
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", "")]);
+    assert!(!tls.refresh());
+    assert_eq!((served(&server, &one).await, served(&server, &two).await), (false, true));
+}
+
+#[tokio::test]
+async fn sessions_are_resumed_only_where_clients_are_not_verified() {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    let (cert, key) = authority.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
+    let dir = tempfile::tempdir().unwrap();
+    for (ca, expected) in [(None, HandshakeKind::Resumed), (Some(mount.path("ca.crt")), HandshakeKind::Full)]
+    {
+        let tls = ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap();
+        let server = serve(hello(), Some(Arc::new(tls)), Limits::default());
+        let config = client(&dir, &authority, Some(&mount));
+        // Tickets come with the first answer.
+        assert!(served(&server, &config).await);
+        let stream = server.connect_tls(&config).await.unwrap();
+        assert_eq!(stream.get_ref().1.handshake_kind(), Some(expected));
+    }
 }
 
 #[test]
 fn what_can_not_be_used_is_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let error = format!("{:#}", load(dir.path()).unwrap_err());
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    let fails = |mount: &Mount, ca: Option<PathBuf>| {
+        let error = ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap_err();
+        format!("{error:#}")
+    };
+    let error = fails(&mount, None);
     assert!(error.contains("tls.crt can't be read"), "{error}");
-    let (cert, _) = pair("a");
-    let (_, key) = pair("b");
-    publish(dir.path(), "1", &(cert, key));
-    let error = format!("{:#}", load(dir.path()).unwrap_err());
-    assert!(error.contains("tls.key can't be used"), "{error}");
+    let ((cert, key), (_, foreign)) = (authority.pair(), authority.pair());
+    for (cert, key, ca, expected) in [
+        ("", &*key, None, "tls.crt can't be used: there is no certificate"),
+        (&*cert, "", None, "tls.key can't be used: there is no private key"),
+        (&*cert, &*foreign, None, "tls.key can't be used together"),
+        (&*cert, &*key, Some("x"), "ca.crt can't be used: there is no certificate"),
+        (
+            &*cert,
+            &*key,
+            Some("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"),
+            "ca.crt can't be used",
+        ),
+    ] {
+        mount.publish(&[("tls.crt", cert), ("tls.key", key), ("ca.crt", ca.unwrap_or_default())]);
+        let error = fails(&mount, ca.map(|_| mount.path("ca.crt")));
+        assert!(error.contains(expected), "{error}");
+    }
+    let missing = ClientTls { ca: mount.path("none.crt"), identity: None }.config(&[]).unwrap_err();
+    assert!(format!("{missing:#}").contains("none.crt can't be read"), "{missing:#}");
+}
+
+#[test]
+fn settings_that_can_not_be_meant_are_refused() {
     let half = ServerTlsArgs { tls_cert_file: Some("x".into()), ..ServerTlsArgs::default() };
     assert!(half.load().unwrap_err().to_string().contains("needed together"));
+    let never = ServerTlsArgs { tls_reload_interval: Duration::ZERO, ..ServerTlsArgs::default() };
+    assert!(never.load().unwrap_err().to_string().contains("--tls-reload-interval"));
     assert!(ServerTlsArgs::default().load().unwrap().is_none());
 }
 
 #[test]
 fn the_end_of_a_certificate_is_shown() {
-    let dir = tempfile::tempdir().unwrap();
-    publish(dir.path(), "1", &pair("a"));
-    let tls = load(dir.path()).unwrap();
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    mount.publish_pair(&authority.pair());
+    let tls = load(&mount).unwrap();
     let mut registry = crate::admin::registry();
     tls.register(&mut registry);
-    assert!(tls.not_after.get() > 0);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-    assert!(text.contains("outrigger_tls_certificate_not_after_seconds"), "{text}");
+    let line = format!(
+        "outrigger_tls_certificate_not_after_seconds{{use=\"serving\"}} {}\n",
+        not_after(&chain(&std::fs::read(mount.path("tls.crt")).unwrap()).unwrap()).unwrap()
+    );
+    assert!(text.contains(&line), "{text}");
 }

@@ -1,0 +1,145 @@
+//! What the tests share: an authority, mounted Secrets, a running server, requests.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_rustls::client::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::bind::Bind;
+use crate::serve::{Limits, Server};
+use crate::tls::ServerTls;
+
+/// What must happen happens within this time, on a busy machine too.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A certificate authority.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(vec![]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    /// A certificate for `127.0.0.1` and its key, PEM.
+    pub(crate) fn pair(&self) -> (String, String) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+/// A Secret as the kubelet mounts it.
+pub(crate) struct Mount {
+    dir: tempfile::TempDir,
+    generation: u32,
+}
+
+impl Mount {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), generation: 0 }
+    }
+
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
+        self.dir.path().join(file)
+    }
+
+    /// What the kubelet does: a new directory, then a swap of the `..data` link to it. The files themselves are links
+    /// that never change.
+    pub(crate) fn publish(&mut self, files: &[(&str, &str)]) {
+        self.generation += 1;
+        let name = format!("..{}", self.generation);
+        std::fs::create_dir(self.path(&name)).unwrap();
+        for (file, content) in files {
+            std::fs::write(self.path(&name).join(file), content).unwrap();
+            let _ = symlink(Path::new("..data").join(file), self.path(file));
+        }
+        symlink(&name, self.path("..data_tmp")).unwrap();
+        std::fs::rename(self.path("..data_tmp"), self.path("..data")).unwrap();
+    }
+
+    /// As `tls.crt`, `tls.key`.
+    pub(crate) fn publish_pair(&mut self, (cert, key): &(String, String)) {
+        self.publish(&[("tls.crt", cert), ("tls.key", key)]);
+    }
+
+    pub(crate) fn pair(&self) -> (PathBuf, PathBuf) {
+        (self.path("tls.crt"), self.path("tls.key"))
+    }
+}
+
+/// A server under test. It ends with the test's runtime.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) drain: CancellationToken,
+    pub(crate) force: CancellationToken,
+    pub(crate) task: JoinHandle<()>,
+}
+
+impl Running {
+    pub(crate) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    pub(crate) async fn connect_tls(
+        &self,
+        config: &Arc<rustls::ClientConfig>,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let name = "127.0.0.1".try_into().unwrap();
+        tokio_rustls::TlsConnector::from(config.clone()).connect(name, self.connect().await).await
+    }
+}
+
+pub(crate) fn serve(router: Router, tls: Option<Arc<ServerTls>>, limits: Limits) -> Running {
+    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
+    let address = listener.address().unwrap();
+    let (drain, force) = (CancellationToken::new(), CancellationToken::new());
+    let mut server = Server::new("test", listener).limits(limits);
+    if let Some(tls) = tls {
+        server = server.tls(tls);
+    }
+    let task = tokio::spawn(server.run(router, drain.clone(), force.clone()));
+    Running { address, drain, force, task }
+}
+
+/// One request over HTTP/1.1.
+pub(crate) async fn ask<S>(stream: S, path: &str) -> Result<String, hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = http::Request::get(path).header("host", "x").body(Empty::<&[u8]>::new()).unwrap();
+    let body = sender.send_request(request).await?.into_body().collect().await?.to_bytes();
+    Ok(String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// One request over HTTP/2, and its answer's headers with it.
+pub(crate) async fn ask_http2<S>(stream: S, path: &str) -> Result<(http::HeaderMap, String), hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = http::Request::get(format!("https://x{path}")).body(Empty::<&[u8]>::new()).unwrap();
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    let body = body.collect().await?.to_bytes();
+    Ok((head.headers, String::from_utf8(body.to_vec()).unwrap()))
+}
