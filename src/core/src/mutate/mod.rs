@@ -53,9 +53,14 @@ pub fn mutate(pod: &mut Value, facts: &Facts<'_>) -> Result<Report, FieldError> 
     Ok(report)
 }
 
-/// What the steps may change, as JSON pointers. Everything else in a Pod is somebody else's.
-const OWNED: [&str; 5] =
-    ["/metadata", "/spec/affinity", "/spec/tolerations", "/spec/schedulingGates", "/spec/resourceClaims"];
+/// What the steps may change: parent and key. Everything else in a Pod is somebody else's.
+const OWNED: [(&str, &str); 5] = [
+    ("metadata", "annotations"),
+    ("spec", "affinity"),
+    ("spec", "tolerations"),
+    ("spec", "schedulingGates"),
+    ("spec", "resourceClaims"),
+];
 
 /// Runs all steps on a Pod and returns the patch that makes the Pod what it is then. Only what the steps may change is
 /// copied and compared: most of a Pod is containers, which are nobody's business here.
@@ -68,22 +73,20 @@ pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), Fiel
     Ok((json_patch::diff(&before, &owned(pod)), report))
 }
 
-/// A copy of what the steps may change, at its place.
+/// A copy of what the steps may change, at its place. A parent that is there is there in the copy too: a patch must not
+/// make it anew.
 fn owned(pod: &Value) -> Value {
     let mut copy = Map::new();
-    for pointer in OWNED {
-        let Some(found) = pod.pointer(pointer) else { continue };
-        match pointer[1..].split_once('/') {
-            None => copy.insert(pointer[1..].to_owned(), found.clone()),
-            Some((parent, key)) => match copy.entry(parent).or_insert_with(|| Value::Object(Map::new())) {
-                Value::Object(map) => map.insert(key.to_owned(), found.clone()),
-                _ => None,
-            },
+    for (parent, key) in OWNED {
+        let Some(found) = pod.get(parent) else { continue };
+        let Some(object) = found.as_object() else {
+            copy.insert(parent.to_owned(), found.clone());
+            continue;
         };
-    }
-    // A parent that is there is there in the copy too: a patch must not make it anew.
-    if pod.get("spec").is_some_and(Value::is_object) {
-        copy.entry("spec").or_insert_with(|| Value::Object(Map::new()));
+        let slot = copy.entry(parent).or_insert_with(|| Value::Object(Map::new()));
+        if let (Value::Object(slot), Some(value)) = (slot, object.get(key)) {
+            slot.insert(key.to_owned(), value.clone());
+        }
     }
     Value::Object(copy)
 }

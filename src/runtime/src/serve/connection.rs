@@ -49,12 +49,16 @@ impl Shared {
             },
             () = self.force.cancelled() => return,
         };
-        let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let session = stream.get_ref().1;
+        let certificates = session.peer_certificates().unwrap_or_default();
         let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
-        self.begin(stream, Peer { address, certificates }).await;
+        // In TLS the handshake has settled it, so there is nothing to find out.
+        let version = if session.alpn_protocol() == Some(b"h2") { Version::Http2 } else { Version::Http1 };
+        let deadline = Instant::now() + self.limits.headers;
+        self.http(version, stream, Peer { address, certificates }, Some(deadline)).await;
     }
 
-    /// Finds out which HTTP is spoken. hyper can do so too, but waits for ever for a client that says nothing.
+    /// Finds out which HTTP is spoken in plain text. hyper can do so too, but waits for ever for a client that says nothing.
     async fn begin<S>(&self, stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -68,20 +72,23 @@ impl Shared {
             () = self.drain.cancelled() => return,
         };
         match version {
-            Ok(Ok(Some((version, stream)))) => self.http(version, stream, peer, deadline).await,
+            // HTTP/2 has said its preface; HTTP/1 has still to finish its first request.
+            Ok(Ok(Some((Version::Http2, stream)))) => self.http(Version::Http2, stream, peer, None).await,
+            Ok(Ok(Some((version, stream)))) => self.http(version, stream, peer, Some(deadline)).await,
             Ok(Ok(None)) => debug!(server = self.name, ?address, "connection ended without a request"),
             Ok(Err(error)) => debug!(server = self.name, ?address, %error, "connection ended with an error"),
             Err(_) => debug!(server = self.name, ?address, "connection cut: no request came"),
         }
     }
 
-    async fn http<S>(&self, version: Version, stream: Begun<S>, peer: Peer, deadline: Instant)
+    /// Serves requests. The first has to come before the deadline.
+    async fn http<S>(&self, version: Version, stream: S, peer: Peer, deadline: Option<Instant>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (name, address) = (self.name, peer.address);
         let limit = (version == Version::Http1).then_some(self.limits.request);
-        let asked = Arc::new(AtomicBool::new(version == Version::Http2));
+        let asked = Arc::new(AtomicBool::new(deadline.is_none()));
         let (router, noted) = (self.router.clone(), asked.clone());
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             noted.store(true, Ordering::Relaxed);
@@ -103,7 +110,9 @@ impl Shared {
         };
         let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut silent = pin!(async {
-            sleep_until(deadline).await;
+            if let Some(deadline) = deadline {
+                sleep_until(deadline).await;
+            }
             if asked.load(Ordering::Relaxed) {
                 pending::<()>().await;
             }
