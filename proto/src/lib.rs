@@ -95,7 +95,7 @@ mod tests {
         };
         #[rustfmt::skip]
         let wire = [
-            0x0a, 1, b'r', 0x12, 38, // id = 1, data = 2
+            0x0a, 1, b'r', 0x12, 36, // id = 1, data = 2
             0x08, 1, 0x12, 1, b't', // orchestrator_type = 1, resource_type = 2
             0x1a, 10, 0x0a, 8, 0x0a, 1, b'k', 0x10, 6, 0x1a, 1, b'1', // workload_terms = 3
             0x22, 3, b'A', b'n', b'y', // dpu_selection_policy = 4
