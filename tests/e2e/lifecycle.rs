@@ -321,7 +321,7 @@ async fn what_the_schema_can_tell_is_refused_at_once() {
         ("/spec/workloadTerms", json!([]), "spec.workloadTerms"),
         ("/spec/template", json!("a Pod"), "spec.template"),
         ("/spec/resourceKind", json!("v1/VM"), "spec.resourceKind"),
-        ("/spec/workloadInfoInject/0/asAnnotation", json!({}), "asAnnotation.name"),
+        ("/spec/workloadInfoInject/0/asAnnotation/name", json!(""), "asAnnotation.name"),
     ] {
         let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": "r", "namespace": t.namespace}, "spec": rule_for("app", "web")});
