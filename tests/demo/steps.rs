@@ -89,7 +89,10 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
             let binding =
                 std::fs::read_to_string(outrigger_tests::root().join("deploy/rbac/tenant-binding.yaml"))?;
             infra.kubectl_with(&["apply", "-f", "-"], &binding.replace("tenant-example", "tenant-blue"))?;
-            let host = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+            let host = |name: &str| {
+                json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+            };
             tenant.apply(&[host("host-a"), host("host-b")])?;
             o.start_webhook()?;
             o.start_manager()?;

@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -114,17 +115,24 @@ impl Process {
     pub async fn run(self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be awaited")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be awaited")?;
-        self.run_until(async || {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+        // One signal waits while the first is acted upon: it is the second, and all that follow mean the same.
+        let (tell, told) = mpsc::channel(1);
+        let listening = tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                let _ = tell.try_send(());
             }
-        })
-        .await
+        });
+        let result = self.run_until(told).await;
+        listening.abort();
+        result
     }
 
-    /// As [`Self::run`]; `told` waits for the next signal.
-    async fn run_until(self, mut told: impl AsyncFnMut()) -> anyhow::Result<()> {
+    /// As [`Self::run`]; each message is a signal.
+    async fn run_until(self, mut told: mpsc::Receiver<()>) -> anyhow::Result<()> {
         let listener = self.args.admin_address.listen().context("--admin-address")?;
         // The admin port answers to the very end: it is how others see that we are ending.
         let admin_end = CancellationToken::new();
@@ -134,7 +142,7 @@ impl Process {
         let admin = tokio::spawn(admin.run(router, admin_end.clone(), admin_end.clone()));
 
         let failed = tokio::select! {
-            () = told() => false,
+            Some(()) = told.recv() => false,
             () = self.failed.cancelled() => true,
         };
         self.readiness.end();
@@ -143,7 +151,7 @@ impl Process {
             info!(delay = ?self.args.shutdown_delay, "told to end; not ready any more");
             tokio::select! {
                 () = tokio::time::sleep(self.args.shutdown_delay) => {}
-                () = told() => cut = true,
+                Some(()) = told.recv() => cut = true,
             }
         }
         self.drain.cancel();
@@ -154,7 +162,7 @@ impl Process {
                 () = tokio::time::sleep(self.args.drain_timeout) => {
                     warn!(timeout = ?self.args.drain_timeout, "what is still under way is cut off");
                 }
-                () = told() => cut = true,
+                Some(()) = told.recv() => cut = true,
             }
         }
         if cut {

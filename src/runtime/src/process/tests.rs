@@ -11,9 +11,8 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::cluster::ClusterArgs;
+use crate::testing::SOON;
 use crate::tls::ServerTlsArgs;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// All settings of this crate, as a server has them.
 #[derive(Debug, Parser)]
@@ -43,8 +42,8 @@ async fn with_endless_request(
         std::future::pending::<()>().await;
     });
     process.serve(Server::new("test", listener), Router::new().route("/", endless));
-    let (tell, mut told) = mpsc::channel(2);
-    let running = tokio::spawn(process.run_until(async move || told.recv().await.unwrap_or_default()));
+    let (tell, told) = mpsc::channel(2);
+    let running = tokio::spawn(process.run_until(told));
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     begins.recv().await.unwrap();
@@ -81,20 +80,32 @@ async fn a_signal_makes_unready_then_drains() {
         flag.store(true, Ordering::Relaxed);
     });
     process.spawn("goes on", std::future::pending());
-    let (tell, mut told) = mpsc::channel::<()>(1);
-    let running = tokio::spawn(process.run_until(async move || {
-        if told.recv().await.is_none() {
-            std::future::pending::<()>().await;
-        }
-    }));
+    let (tell, told) = mpsc::channel(1);
+    let running = tokio::spawn(process.run_until(told));
     assert!(readiness.is_ready());
     tell.send(()).await.unwrap();
-    while readiness.is_ready() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    timeout(SOON, async {
+        while readiness.is_ready() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("it is not ready any more");
     assert!(!drain.is_cancelled(), "it goes on serving for the delay");
     timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
     assert!(finished.load(Ordering::Relaxed), "what sees to its own end is waited for");
+}
+
+#[tokio::test]
+async fn real_signals_are_heard() {
+    for name in ["TERM", "INT"] {
+        let running = tokio::spawn(process("0s", "10m").run());
+        // One thread: by now it has run up to its first wait, and no other test waits for signals.
+        tokio::task::yield_now().await;
+        let kill = ["-s", name, &std::process::id().to_string()].map(str::to_owned);
+        assert!(std::process::Command::new("kill").args(kill).status().unwrap().success());
+        timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
+    }
 }
 
 #[tokio::test]
@@ -123,7 +134,7 @@ async fn a_task_that_ends_or_panics_ends_the_process() {
             tokio::task::yield_now().await;
             assert!(!panics, "as the test wants it");
         });
-        let running = process.run_until(async || std::future::pending().await);
-        assert!(timeout(SOON, running).await.expect("it ends").is_err());
+        let (_tell, told) = mpsc::channel(1);
+        assert!(timeout(SOON, process.run_until(told)).await.expect("it ends").is_err());
     }
 }
