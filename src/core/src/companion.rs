@@ -181,16 +181,20 @@ pub fn plan(
     }
 }
 
-fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
-    let host = match rule.policy() {
+/// The tenant Node whose DPU the companion has to be on; `None` where any will do.
+fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
+    match rule.policy() {
         DpuSelectionPolicy::SameNode => workload.node_name.as_deref(),
         DpuSelectionPolicy::Any => None,
-    };
+    }
+}
+
+fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
     } else if o.template_hash != rule.template_hash() {
         Some(DeleteReason::TemplateChanged)
-    } else if o.host.as_deref() != host {
+    } else if o.host.as_deref() != host(rule, workload) {
         Some(DeleteReason::Moved)
     } else if o.failed {
         Some(DeleteReason::Failed)
@@ -266,8 +270,8 @@ fn create(
     annotations.insert(keys::RULE_UID.into(), rule.uid().to_owned());
     annotations.insert(keys::RULE_GENERATION.into(), rule.generation().to_string());
     annotations.insert(keys::TEMPLATE_HASH.into(), rule.template_hash().to_owned());
-    if let (DpuSelectionPolicy::SameNode, Some(host)) = (rule.policy(), &workload.node_name) {
-        annotations.insert(keys::HOST.into(), host.clone());
+    if let Some(host) = host(rule, workload) {
+        annotations.insert(keys::HOST.into(), host.to_owned());
     }
     // What the object will have once the webhook has put the facts in and taken the workload out. The API server counts
     // after admission, so the workload that travels in between does not.
@@ -308,16 +312,18 @@ fn create(
     }))
 }
 
+/// Whether an owner reference makes a Pod the companion of what it refers to: a rule, as its controller.
+pub fn is_owner(api_version: &str, kind: &str, controller: Option<bool>) -> bool {
+    let group = api_version.split_once('/').map(|(group, _)| group);
+    controller == Some(true) && kind == "WorkloadRule" && group == Some(keys::WORKLOAD_GROUP)
+}
+
 /// The rule that owns a Pod made by the manager: name and uid of its controller reference.
 pub fn owner(pod: &Value) -> Option<(RuleName, &str)> {
     let references = pod.pointer("/metadata/ownerReferences")?.as_array()?;
     let of_rule = references.iter().find(|r| {
-        r.get("kind").and_then(Value::as_str) == Some("WorkloadRule")
-            && r.get("controller").and_then(Value::as_bool) == Some(true)
-            && r.get("apiVersion")
-                .and_then(Value::as_str)
-                .and_then(|v| v.split_once('/'))
-                .is_some_and(|(group, _)| group == keys::WORKLOAD_GROUP)
+        let text = |key: &str| r.get(key).and_then(Value::as_str).unwrap_or_default();
+        is_owner(text("apiVersion"), text("kind"), r.get("controller").and_then(Value::as_bool))
     })?;
     let name = RuleName::new(of_rule.get("name")?.as_str()?).ok()?;
     Some((name, of_rule.get("uid")?.as_str()?))

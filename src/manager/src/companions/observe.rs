@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use outrigger_core::companion::Observed;
+use outrigger_core::companion::{Observed, annotations_size, is_owner};
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
@@ -12,7 +11,11 @@ use outrigger_core::keys;
 /// Whose companion a Pod is, and what is worth knowing of it. `None` for a Pod that is no companion.
 pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
     let metadata = &pod.metadata;
-    let owner = metadata.owner_references.as_deref()?.iter().find(|r| is_rule(r))?;
+    let owner = metadata
+        .owner_references
+        .as_deref()?
+        .iter()
+        .find(|r| is_owner(&r.api_version, &r.kind, r.controller))?;
     let workload = metadata.labels.as_ref()?.get(keys::WORKLOAD)?;
     let key = CompanionKey { rule: RuleName::new(&owner.name).ok()?, workload: workload.as_str().into() };
 
@@ -39,7 +42,7 @@ pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
             template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
             host: annotations.get(keys::HOST).cloned(),
             annotations: facts,
-            annotations_size: annotations.iter().map(|(k, v)| k.len() + v.len()).sum(),
+            annotations_size: annotations_size(annotations),
             injected,
             gated: gates.iter().any(|g| g.name == keys::ADMISSION_GATE),
             terminating: metadata.deletion_timestamp.is_some(),
@@ -48,12 +51,6 @@ pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
             ready,
         },
     ))
-}
-
-fn is_rule(reference: &OwnerReference) -> bool {
-    reference.controller == Some(true)
-        && reference.kind == "WorkloadRule"
-        && reference.api_version.split_once('/').is_some_and(|(group, _)| group == keys::WORKLOAD_GROUP)
 }
 
 /// The most telling of what the scheduler and the kubelet say of a Pod that isn't ready.
