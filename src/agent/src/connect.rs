@@ -1,5 +1,6 @@
 //! The connection to the manager.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use http::Uri;
+use http::uri::Authority;
 use hyper_util::rt::TokioIo;
 use outrigger_runtime::tls::ClientTls;
 use rustls_pki_types::ServerName;
@@ -59,18 +61,16 @@ impl Address {
         !matches!(self, Self::Https { .. })
     }
 
-    fn is_loopback(&self) -> bool {
-        match self {
-            Self::Unix(_) => true,
-            Self::Https { authority, .. } | Self::Http(authority) => {
-                ["127.", "localhost:", "[::1]"].iter().any(|prefix| authority.starts_with(prefix))
-            }
-        }
-    }
-
-    /// Whether plain text to there needs nobody's trust.
+    /// Whether plain text to there needs nobody's trust: it doesn't leave the machine. By the host as an address, not by
+    /// how it begins: `127.example.com` is somebody's name.
     pub fn may_be_plain(&self) -> bool {
-        self.is_loopback()
+        let authority = match self {
+            Self::Unix(_) => return true,
+            Self::Https { authority, .. } | Self::Http(authority) => authority,
+        };
+        let Ok(authority) = authority.parse::<Authority>() else { return false };
+        let host = authority.host().trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 }
 
@@ -149,6 +149,10 @@ mod tests {
         assert_eq!(parse("unix:///run/x").unwrap(), Address::Unix("/run/x".into()));
         assert!(parse("http://127.0.0.1:1").unwrap().may_be_plain());
         assert!(!parse("http://10.0.0.1:1").unwrap().may_be_plain());
+        assert!(parse("http://[::1]:1").unwrap().may_be_plain());
+        assert!(parse("http://localhost:1").unwrap().may_be_plain());
+        assert!(!parse("http://127.example.com:1").unwrap().may_be_plain());
+        assert!(!parse("http://127.0.0.1@example.com:1").unwrap().may_be_plain());
         for bad in ["gw:9090", "https://gw", "ftp://gw:1", ""] {
             assert!(parse(bad).is_err(), "{bad}");
         }
