@@ -43,6 +43,22 @@ pub const ADMISSION_GATE: &str = "outrigger.dev/admission";
 /// setting.
 pub const DPU_HOST: &str = "provisioning.dpu.nvidia.com/host";
 
+/// Taint on a DPU Node that changes hands: nothing new of a tenant may start on it until what the former tenant ran
+/// there is gone. No Pod of a tenant may tolerate it. Its value is the tenant that comes, or empty.
+pub const HANDOVER: &str = "outrigger.dev/handover";
+
+/// Finalizer on Tenants: their Pods and DPUs are given back before they go.
+pub const TENANT_FINALIZER: &str = "outrigger.dev/release";
+
+/// Label on Namespaces: the Pod Security Standards level that the API server's own plugin enforces (KEP-2579).
+pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+
+/// Annotation that makes a Pod the mirror of a kubelet's static Pod, which no scheduler and no admission placed.
+pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+
+/// API group of Tenant.
+pub const GROUP: &str = "outrigger.dev";
+
 /// API group of WorkloadRule and AdminWorkloadRule.
 pub const WORKLOAD_GROUP: &str = "workload.universe.nvidia.com";
 

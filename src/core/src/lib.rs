@@ -18,4 +18,6 @@ pub mod path;
 pub mod rule;
 pub mod selector;
 pub mod template;
+pub mod tenant;
+pub mod validate;
 pub mod workload;

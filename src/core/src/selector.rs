@@ -96,6 +96,44 @@ pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), Fiel
     Ok(())
 }
 
+/// Checks that no term of a Pod's required node affinity matches a node without meeting the requirement.
+///
+/// # Errors
+/// The first term that could, or that there is no term at all.
+pub fn demands(pod: &Value, requirement: &Requirement) -> Result<(), FieldError> {
+    const POINTER: &str =
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let wanted = || format!("{} In [{}]", requirement.key, requirement.values.join(", "));
+    let terms = pod.pointer(POINTER).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if terms.is_empty() {
+        return Err(FieldError::new(
+            TERMS,
+            format_args!("is empty; every Pod of a tenant must require {}", wanted()),
+        ));
+    }
+    for (i, term) in terms.iter().enumerate() {
+        let expressions = term.get("matchExpressions").and_then(Value::as_array);
+        let met = expressions.is_some_and(|all| all.iter().any(|e| requirement.is_said_by(e)));
+        if !met && !is_empty_term(term, i)? {
+            let said: Vec<String> = expressions.into_iter().flatten().map(Value::to_string).collect();
+            return Err(FieldError::new(
+                format_args!("{TERMS}[{i}]"),
+                format_args!(
+                    "is [{}]; terms are ORed, so each must also require {}",
+                    cut(&said.join(", ")),
+                    wanted()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// A value in a message: its beginning.
+fn cut(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
 /// Whether a term matches nothing. A term of another shape is an error with its own path.
 fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
     let lists = match term {

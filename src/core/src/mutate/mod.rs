@@ -119,4 +119,4 @@ pub fn refuse_own_keys(pod: &Value) -> Result<(), FieldError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

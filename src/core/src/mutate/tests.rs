@@ -163,7 +163,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 /// A Pod with node affinity of every shape, right and wrong, and with fields that no type knows.
-fn any_pod() -> impl Strategy<Value = Value> {
+pub(crate) fn any_pod() -> impl Strategy<Value = Value> {
     let expression = (0..3usize, any::<bool>()).prop_map(|(key, within)| {
         let key = ["a", keys::NODE_TENANT, HOST_LABEL][key];
         if within {

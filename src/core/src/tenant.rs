@@ -1,0 +1,205 @@
+//! What a tenant is to the domain: whose certificates speak for it, which hosts are its own, what it may do.
+
+pub mod nodes;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ids::{IdError, TenantId, is_dns_label};
+
+/// A tenant that the platform has admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tenant {
+    /// Its namespace in the infrastructure cluster.
+    pub namespace: String,
+    /// Names in client certificates that speak for it.
+    pub identities: Vec<Identity>,
+    /// Names of its hosts: a DPU whose host label names one of them is its own.
+    pub hosts: BTreeSet<String>,
+    /// How much it may have.
+    pub limits: Limits,
+    /// What its Pods may do.
+    pub policy: Policy,
+}
+
+/// How much a tenant may have. What is over a limit is refused; what is there stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Pods in its namespace.
+    pub companions: u32,
+    /// WorkloadRules in its namespace.
+    pub rules: u32,
+    /// Workloads that its agent tells of.
+    pub workloads: u32,
+    /// Bytes of all those workloads together, as protobuf.
+    pub workload_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { companions: 10_000, rules: 1_000, workloads: 100_000, workload_bytes: 256 << 20 }
+    }
+}
+
+/// What the Pods of a tenant may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Whose Pods they are.
+    pub tenant: TenantId,
+    /// Level of the Pod Security Standards.
+    pub pod_security: PodSecurity,
+    /// Service accounts beside `default`.
+    pub service_accounts: BTreeSet<String>,
+    /// PriorityClasses beside the cluster's default.
+    pub priority_classes: BTreeSet<String>,
+    /// RuntimeClasses.
+    pub runtime_classes: BTreeSet<String>,
+    /// DeviceClasses of its ResourceClaims.
+    pub device_classes: BTreeSet<String>,
+}
+
+impl Policy {
+    /// The strictest: baseline, and nothing on a list.
+    pub fn new(tenant: TenantId) -> Self {
+        Self {
+            tenant,
+            pod_security: PodSecurity::Baseline,
+            service_accounts: BTreeSet::new(),
+            priority_classes: BTreeSet::new(),
+            runtime_classes: BTreeSet::new(),
+            device_classes: BTreeSet::new(),
+        }
+    }
+}
+
+/// A level of the Pod Security Standards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodSecurity {
+    /// Whatever the node allows. A tenant with it owns its DPUs, kubelet credentials included.
+    Privileged,
+    /// No way out of the container that is known.
+    Baseline,
+    /// Hardened.
+    Restricted,
+}
+
+impl PodSecurity {
+    /// As namespaces' labels spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Privileged => "privileged",
+            Self::Baseline => "baseline",
+            Self::Restricted => "restricted",
+        }
+    }
+
+    /// The level of that name.
+    pub fn of(name: &str) -> Option<Self> {
+        [Self::Privileged, Self::Baseline, Self::Restricted].into_iter().find(|level| level.as_str() == name)
+    }
+}
+
+/// A name in a client certificate: a SPIFFE id (URI SAN) or a DNS name (DNS SAN).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Identity(Arc<str>);
+
+impl Identity {
+    /// Longest SPIFFE id, in bytes (SPIFFE-ID, section 2.3).
+    pub const MAX: usize = 2048;
+    const SCHEME: &str = "spiffe://";
+
+    /// Checks and takes a name. Wildcards are none: an identity is one client.
+    ///
+    /// # Errors
+    /// [`IdError`] when it is neither a SPIFFE id with a path nor a DNS name.
+    pub fn new(value: &str) -> Result<Self, IdError> {
+        const WHAT: &str = "identity";
+        let malformed =
+            |rule| IdError::Malformed { what: WHAT, value: value.chars().take(80).collect(), rule };
+        let max = if value.starts_with(Self::SCHEME) { Self::MAX } else { 253 };
+        match value.len() {
+            0 => return Err(IdError::Empty { what: WHAT }),
+            len if len > max => return Err(IdError::TooLong { what: WHAT, len, max }),
+            _ => {}
+        }
+        if let Some(rest) = value.strip_prefix(Self::SCHEME) {
+            if !is_spiffe(rest) {
+                return Err(malformed(
+                    "spiffe://TRUST-DOMAIN/PATH, the trust domain in lower-case letters, digits, '.', '-' and '_', \
+                     the path of segments of letters, digits, '.', '-' and '_'",
+                ));
+            }
+        } else if !value.split('.').all(|label| label.len() <= 63 && is_dns_label(label)) {
+            return Err(malformed(
+                "a SPIFFE id (spiffe://TRUST-DOMAIN/PATH) or a DNS name in lower case, without wildcard",
+            ));
+        }
+        Ok(Self(value.into()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What follows the scheme (SPIFFE-ID, sections 2.1 and 2.2). A trust domain's own id, without a path, is a CA's and
+/// nobody's client.
+fn is_spiffe(rest: &str) -> bool {
+    let Some((domain, path)) = rest.split_once('/') else { return false };
+    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
+    let segment = |s: &str| {
+        !matches!(s, "" | "." | "..")
+            && s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+    };
+    !domain.is_empty() && domain.len() <= 255 && domain.bytes().all(lower) && path.split('/').all(segment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities() {
+        for good in ["spiffe://example.org/ns/a/sa/b", "spiffe://x/y", "agent.tenant1.example", "localhost"] {
+            assert_eq!(Identity::new(good).unwrap().as_str(), good);
+        }
+        let long = format!("spiffe://x/{}", "y".repeat(2048));
+        for bad in [
+            "",
+            "spiffe://",
+            "spiffe://x",
+            "spiffe://x/",
+            "spiffe:///y",
+            "spiffe://X/y",
+            "spiffe://x/../y",
+            "spiffe://x//y",
+            "spiffe://x/y z",
+            "spiffe://x:1/y",
+            "*.example.org",
+            "A.example",
+            "a b",
+            "-a",
+            "a..b",
+            "https://x/y",
+            &long,
+        ] {
+            assert!(Identity::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn levels() {
+        for level in [PodSecurity::Privileged, PodSecurity::Baseline, PodSecurity::Restricted] {
+            assert_eq!(PodSecurity::of(level.as_str()), Some(level));
+        }
+        assert_eq!(PodSecurity::of("Baseline"), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! Placement: nothing gets a Pod onto a Node that isn't its tenant's.
+
+use serde_json::Value;
+
+use super::{Facts, cut, entries, text};
+use crate::field::FieldError;
+use crate::keys;
+use crate::selector::{self, Requirement};
+
+/// The tenant's label in every term of the required node affinity. The kubelet checks node affinity again (and of taints
+/// only NoExecute), so this holds also where the scheduler was bypassed.
+pub(super) fn placement(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    let tenant = Requirement::is(keys::NODE_TENANT, facts.policy.tenant.as_str());
+    faults.extend(selector::demands(pod, &tenant).err());
+}
+
+/// `spec.nodeName` at creation bypasses the scheduler.
+pub(super) fn unbound(pod: &Value, faults: &mut Vec<FieldError>) {
+    if let Some(node) = pod.get("spec").and_then(|spec| text(spec, "nodeName")) {
+        faults.push(FieldError::new(
+            "spec.nodeName",
+            format_args!("is {:?}, which bypasses the scheduler; remove it and use node affinity", cut(node)),
+        ));
+    }
+    let annotations = pod.get("metadata").and_then(|m| m.get("annotations"));
+    if let Some(mirror) = annotations.and_then(|a| a.get(keys::MIRROR_POD)) {
+        faults.push(FieldError::new(
+            format_args!("metadata.annotations[{}]", keys::MIRROR_POD),
+            format_args!(
+                "is {}: static Pods don't belong into a tenant's namespace",
+                cut(&mirror.to_string())
+            ),
+        ));
+    }
+}
+
+/// A Pod gets its node by a binding, never by an update. (The API server holds to that too.)
+pub(super) fn still_unbound(pod: &Value, old: &Value, faults: &mut Vec<FieldError>) {
+    let node = |pod: &Value| pod.get("spec").and_then(|spec| text(spec, "nodeName")).map(str::to_owned);
+    let (now, before) = (node(pod), node(old));
+    if now != before {
+        faults.push(FieldError::new(
+            "spec.nodeName",
+            format_args!("changes from {before:?} to {now:?}; only the scheduler binds Pods"),
+        ));
+    }
+}
+
+/// No toleration that reaches further than the tenant's own DPUs.
+pub(super) fn tolerations(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    for (path, toleration) in entries(&pod["spec"], "spec", "tolerations") {
+        let Some(key) = text(toleration, "key") else {
+            faults.push(FieldError::new(
+                path,
+                "has no key and so tolerates every taint, other tenants' too; name the taints' keys",
+            ));
+            continue;
+        };
+        if !keys::is_own(key) {
+            continue;
+        }
+        let value = toleration.get("value").and_then(Value::as_str).unwrap_or_default();
+        let equal = matches!(text(toleration, "operator"), None | Some("Equal"));
+        if key != keys::TENANT || !equal || value != facts.policy.tenant.as_str() {
+            let operator = text(toleration, "operator").unwrap_or("Equal");
+            faults.push(FieldError::new(
+                path,
+                format_args!(
+                    "is {} {} {:?}; of the taints under {} only {} Equal {:?} may be tolerated",
+                    cut(key),
+                    cut(operator),
+                    cut(value),
+                    keys::DOMAIN,
+                    keys::TENANT,
+                    facts.policy.tenant.as_str()
+                ),
+            ));
+        }
+    }
+}
+
+/// Another scheduler may bind as it likes.
+pub(super) fn scheduler(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    if let Some(name) = text(&pod["spec"], "schedulerName")
+        && !facts.schedulers.iter().any(|allowed| allowed == name)
+    {
+        faults.push(FieldError::new(
+            "spec.schedulerName",
+            format_args!("is {:?}; use one of {}, or none", cut(name), facts.schedulers.join(", ")),
+        ));
+    }
+}
+
+/// Affinity to Pods of other namespaces tells where those run, and moves beside them.
+pub(super) fn pod_affinity(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(affinity) = pod["spec"].get("affinity").and_then(|a| a.get(kind)) else { continue };
+        let base = format!("spec.affinity.{kind}");
+        for (path, term) in entries(affinity, &base, REQUIRED) {
+            own_namespace(&path, term, facts.namespace, faults);
+        }
+        for (path, weighted) in entries(affinity, &base, PREFERRED) {
+            let term = weighted.get("podAffinityTerm").unwrap_or(&Value::Null);
+            own_namespace(&format!("{path}.podAffinityTerm"), term, facts.namespace, faults);
+        }
+    }
+}
+
+fn own_namespace(path: &str, term: &Value, namespace: &str, faults: &mut Vec<FieldError>) {
+    if term.get("namespaceSelector").is_some_and(|selector| !selector.is_null()) {
+        faults.push(FieldError::new(
+            format_args!("{path}.namespaceSelector"),
+            "reaches other namespaces; remove it: without it the term is about the Pod's own",
+        ));
+    }
+    for (path, name) in entries(term, path, "namespaces") {
+        if name.as_str() != Some(namespace) {
+            faults.push(FieldError::new(
+                path,
+                format_args!("is {name}; only the Pod's own, {namespace:?}, is allowed"),
+            ));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Outrigger's own labels, annotations and gates, and finalizers.
+
+use serde_json::{Map, Value};
+
+use super::{Facts, cut, entries, text};
+use crate::field::FieldError;
+use crate::keys;
+
+/// Finalizers that Kubernetes' own controllers put on Pods and take off again.
+const FINALIZERS: [&str; 3] = ["batch.kubernetes.io/job-tracking", "foregroundDeletion", "orphan"];
+
+/// A finalizer keeps a Pod, and with it its DPU, from being given back.
+pub(super) fn finalizers(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    let Some(metadata) = pod.get("metadata") else { return };
+    for (path, finalizer) in entries(metadata, "metadata", "finalizers") {
+        let name = finalizer.as_str().unwrap_or_default();
+        if !FINALIZERS.contains(&name) {
+            faults.push(FieldError::new(
+                path,
+                format_args!("is {:?}, which could keep the Pod from ever going; remove it", cut(name)),
+            ));
+        }
+    }
+}
+
+/// Labels and annotations under our domain are facts that others rely on, and our gate is what keeps a Pod that wasn't
+/// isolated from being scheduled: only the manager changes them. `old` is null at creation.
+pub(super) fn unchanged(pod: &Value, old: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    if facts.manager {
+        return;
+    }
+    let none = Map::new();
+    for map in ["labels", "annotations"] {
+        let get = |pod: &'_ Value| -> Map<String, Value> {
+            let found = pod.get("metadata").and_then(|m| m.get(map)).and_then(Value::as_object);
+            found
+                .unwrap_or(&none)
+                .iter()
+                .filter(|(key, _)| keys::is_own(key))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect()
+        };
+        let (now, before) = (get(pod), get(old));
+        for key in now.keys().chain(before.keys().filter(|key| !now.contains_key(*key))) {
+            let (new, old) = (now.get(key), before.get(key));
+            if new != old {
+                faults.push(FieldError::new(
+                    format_args!("metadata.{map}[{}]", cut(key)),
+                    format_args!(
+                        "{}; only Outrigger itself may set keys under {}",
+                        change(old, new),
+                        keys::DOMAIN
+                    ),
+                ));
+            }
+        }
+    }
+    let gates = |pod: &Value| -> Vec<String> {
+        let all = pod.get("spec").map(|spec| {
+            entries(spec, "spec", "schedulingGates")
+                .filter_map(|(_, gate)| text(gate, "name").map(str::to_owned))
+        });
+        let mut own: Vec<String> = all.into_iter().flatten().filter(|name| keys::is_own(name)).collect();
+        own.sort();
+        own
+    };
+    let (now, before) = (gates(pod), gates(old));
+    if now != before {
+        faults.push(FieldError::new(
+            "spec.schedulingGates",
+            format_args!(
+                "changes from {before:?} to {now:?}; only Outrigger itself may set gates under {}",
+                keys::DOMAIN
+            ),
+        ));
+    }
+}
+
+fn change(old: Option<&Value>, new: Option<&Value>) -> String {
+    let show = |value: &Value| cut(&value.to_string());
+    match (old, new) {
+        (None, Some(new)) => format!("is added as {}", show(new)),
+        (Some(old), None) => format!("is removed, was {}", show(old)),
+        (old, new) => format!(
+            "changes from {} to {}",
+            show(old.unwrap_or(&Value::Null)),
+            show(new.unwrap_or(&Value::Null))
+        ),
+    }
+}

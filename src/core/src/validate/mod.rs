@@ -1,0 +1,132 @@
+//! What a Pod in a tenant's namespace may not be, whoever made it.
+//!
+//! Mutation puts the isolation in; this looks at the final object, after every other webhook, and believes nothing.
+//! An update is held to what it changes ([`update`]): a Pod from before a rule of ours can still lose its finalizers.
+//! Nothing is exempt for being deleted.
+//!
+//! The load-bearing rule is the required node affinity, which the kubelet checks again; everything else closes ways
+//! around it, or keeps a Pod from reaching what else is on its DPU.
+
+mod containers;
+mod isolation;
+mod keys;
+mod references;
+
+pub mod pod_security;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::field::FieldError;
+use crate::tenant::Policy;
+
+/// What is known besides the Pod, all of it from the verified request and from watch caches.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// What the tenant of the Pod's namespace may do.
+    pub policy: &'a Policy,
+    /// The Pod's namespace.
+    pub namespace: &'a str,
+    /// The request comes from Outrigger's manager, which alone may set Outrigger's own keys.
+    pub manager: bool,
+    /// Schedulers that may be asked for by name.
+    pub schedulers: &'a [String],
+    /// The cluster's default PriorityClass, which the API server fills in.
+    pub default_priority_class: Option<&'a str>,
+    /// ResourceClaims that were made for one workload: name of the claim to label value of the workload.
+    pub claims: &'a BTreeMap<String, String>,
+}
+
+/// Most faults that one answer tells.
+pub const MAX_FAULTS: usize = 16;
+
+/// One check: adds what it finds.
+type Check = fn(&Value, &Facts<'_>, &mut Vec<FieldError>);
+
+/// What holds for every Pod, at creation and after every change.
+const CHECKS: &[Check] = &[
+    isolation::placement,
+    isolation::tolerations,
+    isolation::scheduler,
+    isolation::pod_affinity,
+    containers::pod_security,
+    references::accounts,
+    references::classes,
+    references::claims,
+    references::owners,
+    keys::finalizers,
+];
+
+/// Everything that forbids the creation of a Pod.
+pub fn create(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
+    let mut faults = all(pod, facts);
+    isolation::unbound(pod, &mut faults);
+    keys::unchanged(pod, &Value::Null, facts, &mut faults);
+    faults
+}
+
+/// Everything that forbids the change of a Pod from `old` to `pod`: what is wrong with it now and was not before.
+pub fn update(pod: &Value, old: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
+    let mut faults = all(pod, facts);
+    if !faults.is_empty() {
+        let mut before = all(old, facts);
+        // A fault that was there once excuses one, not two: a list may hold the same thing again.
+        faults.retain(|fault| match before.iter().position(|b| b == fault) {
+            Some(at) => {
+                before.swap_remove(at);
+                false
+            }
+            None => true,
+        });
+    }
+    isolation::still_unbound(pod, old, &mut faults);
+    keys::unchanged(pod, old, facts, &mut faults);
+    faults
+}
+
+fn all(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
+    let mut faults = Vec::new();
+    if !pod.get("spec").is_some_and(Value::is_object) {
+        faults.push(FieldError::new("spec", "must be an object"));
+        return faults;
+    }
+    for check in CHECKS {
+        check(pod, facts, &mut faults);
+    }
+    faults
+}
+
+/// Faults as one message, the first [`MAX_FAULTS`] of them.
+pub fn message(faults: &[FieldError]) -> String {
+    let mut text: Vec<String> = faults.iter().take(MAX_FAULTS).map(ToString::to_string).collect();
+    if faults.len() > MAX_FAULTS {
+        text.push(format!("and {} more", faults.len() - MAX_FAULTS));
+    }
+    text.join("; ")
+}
+
+/// The entries of a list, with their paths. What is no list is empty: the API server has refused it before us, and the
+/// checks that isolation rests on ask for what must be there, not for what must not.
+fn entries<'a>(
+    parent: &'a Value,
+    path: &str,
+    key: &str,
+) -> impl Iterator<Item = (String, &'a Value)> + use<'a> {
+    let path = format!("{path}.{key}");
+    let list = parent.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    list.iter().enumerate().map(move |(i, entry)| (format!("{path}[{i}]"), entry))
+}
+
+/// A text that is there and not empty.
+fn text<'a>(parent: &'a Value, key: &str) -> Option<&'a str> {
+    parent.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
+}
+
+/// A value in a message: its beginning.
+fn cut(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests;

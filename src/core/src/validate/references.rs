@@ -1,0 +1,108 @@
+//! What else of the cluster a Pod may name.
+
+use serde_json::Value;
+
+use super::{Facts, cut, entries, text};
+use crate::field::FieldError;
+use crate::keys;
+
+/// The service account that every namespace has, and that has no rights of its own.
+const DEFAULT_ACCOUNT: &str = "default";
+
+/// Whose rights the Pod has at the API server, and at others who trust its tokens.
+pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    let spec = &pod["spec"];
+    // `serviceAccount` is the old name of the same field; the API server keeps them equal.
+    for key in ["serviceAccountName", "serviceAccount"] {
+        if let Some(name) = text(spec, key)
+            && name != DEFAULT_ACCOUNT
+            && !facts.policy.service_accounts.contains(name)
+        {
+            faults.push(FieldError::new(
+                format_args!("spec.{key}"),
+                format_args!("is {:?}; use {DEFAULT_ACCOUNT:?}, or have it allowed by the Tenant's spec.serviceAccounts", cut(name)),
+            ));
+        }
+    }
+    for (path, volume) in entries(spec, "spec", "volumes") {
+        let Some(projected) = volume.get("projected") else { continue };
+        for (path, source) in entries(projected, &format!("{path}.projected"), "sources") {
+            // Without audience it is the token that the API server mounts by itself.
+            if let Some(audience) =
+                source.get("serviceAccountToken").and_then(|token| text(token, "audience"))
+            {
+                faults.push(FieldError::new(
+                    format_args!("{path}.serviceAccountToken.audience"),
+                    format_args!(
+                        "is {:?}: a tenant's Pod gets no tokens for others than the API server; remove it",
+                        cut(audience)
+                    ),
+                ));
+            }
+        }
+    }
+}
+
+/// Classes that give a Pod more than others have: priority takes DPU room from the platform's own Pods, and a runtime may
+/// be less of a sandbox.
+pub(super) fn classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    let spec = &pod["spec"];
+    if let Some(name) = text(spec, "priorityClassName")
+        && facts.default_priority_class != Some(name)
+        && !facts.policy.priority_classes.contains(name)
+    {
+        faults.push(FieldError::new(
+            "spec.priorityClassName",
+            format_args!(
+                "is {:?}; remove it, or have it allowed by the Tenant's spec.priorityClasses",
+                cut(name)
+            ),
+        ));
+    }
+    if let Some(name) = text(spec, "runtimeClassName")
+        && !facts.policy.runtime_classes.contains(name)
+    {
+        faults.push(FieldError::new(
+            "spec.runtimeClassName",
+            format_args!(
+                "is {:?}; remove it, or have it allowed by the Tenant's spec.runtimeClasses",
+                cut(name)
+            ),
+        ));
+    }
+}
+
+/// A claim that was made for one workload is no other's.
+pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    let own = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
+    for (path, claim) in entries(&pod["spec"], "spec", "resourceClaims") {
+        let Some(name) = text(claim, "resourceClaimName") else { continue };
+        if let Some(workload) = facts.claims.get(name)
+            && own.and_then(Value::as_str) != Some(workload)
+        {
+            faults.push(FieldError::new(
+                format_args!("{path}.resourceClaimName"),
+                format_args!("is {:?}, which was made for workload {workload:?} alone", cut(name)),
+            ));
+        }
+    }
+}
+
+/// Only the manager says what is a rule's companion. Whoever owns a Pod decides when it goes.
+pub(super) fn owners(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    if facts.manager {
+        return;
+    }
+    let Some(metadata) = pod.get("metadata") else { return };
+    for (path, owner) in entries(metadata, "metadata", "ownerReferences") {
+        let group = text(owner, "apiVersion").and_then(|v| v.split_once('/')).map_or("", |(group, _)| group);
+        if group == keys::WORKLOAD_GROUP || keys::is_own(&format!("{group}/")) {
+            let name = text(owner, "name").unwrap_or_default();
+            let kind = text(owner, "kind").unwrap_or_default();
+            faults.push(FieldError::new(
+                path,
+                format_args!("is {} {:?}: only Outrigger makes companions; remove it", cut(kind), cut(name)),
+            ));
+        }
+    }
+}
