@@ -22,9 +22,9 @@ use axum::routing::post;
 use hdrhistogram::Histogram;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_runtime::bind::Bind;
+use outrigger_runtime::cluster::Change;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};
@@ -203,9 +203,16 @@ fn stages() {
 /// What a webhook knows that has seen one tenant and one rule.
 fn decider() -> (Caches, Settings) {
     let caches = Caches::default();
-    caches.set_tenant("tenant-blue".to_owned(), TenantId::new("blue").ok());
-    caches.set_rule(&serde_json::from_value(rule()).unwrap());
-    (caches, Settings { managers: vec![MANAGER.to_owned()], host_label: keys::DPU_HOST.to_owned() })
+    let namespace = json!({"metadata": {"name": "tenant-blue", "labels": {keys::TENANT: "blue"}}});
+    caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+    caches.apply_rule(Change::Applied(serde_json::from_value(rule()).unwrap()));
+    let settings = Settings {
+        managers: vec![MANAGER.to_owned()],
+        binders: vec!["system:kube-scheduler".to_owned()],
+        schedulers: vec!["default-scheduler".to_owned()],
+        host_label: keys::DPU_HOST.to_owned(),
+    };
+    (caches, settings)
 }
 
 /// What a round found.

@@ -5,9 +5,11 @@
 //! CustomResourceDefinitions from here.
 
 pub mod conditions;
+pub mod tenant;
 pub mod workload_rule;
 pub mod workload_wire;
 
+pub use tenant::{StreamStatus, Tenant, TenantSpec, TenantStatus};
 pub use workload_rule::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -15,5 +17,5 @@ use kube::CustomResourceExt;
 
 /// Every CustomResourceDefinition that Outrigger owns, in the order in which they are best applied.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![WorkloadRule::crd()]
+    vec![Tenant::crd(), WorkloadRule::crd()]
 }

@@ -154,7 +154,7 @@ impl RuleName {
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "rule name";
         bounded(WHAT, value, Self::MAX)?;
-        if !value.split('.').all(is_dns_label) {
+        if !is_dns_subdomain(value) {
             return Err(malformed(WHAT, value, "a DNS subdomain: lower-case letters, digits, '-' and '.'"));
         }
         Ok(Self(value.into()))
@@ -180,6 +180,11 @@ pub fn is_dns_label(s: &str) -> bool {
             edge(*first) && edge(*last) && middle.iter().all(|&b| edge(b) || b == b'-')
         }
     }
+}
+
+/// Whether a text is a DNS subdomain (RFC 1123) of at most 253 characters, as names of most objects are.
+pub fn is_dns_subdomain(s: &str) -> bool {
+    s.len() <= 253 && s.split('.').all(is_dns_label)
 }
 
 /// The first `digits` hexadecimal digits of `bytes`.

@@ -1,5 +1,6 @@
 //! Clients and watches of a Kubernetes cluster.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use futures::{Stream, StreamExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, Config, Resource};
+use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
@@ -73,6 +74,52 @@ pub async fn follow<K>(
     drive(watcher::watcher(api, config), what, ready, sink).await;
 }
 
+/// What a watch says about one object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change<K> {
+    /// It is there and looks like this.
+    Applied(K),
+    /// It is gone, or was when a list was taken anew.
+    Gone {
+        /// Its namespace; empty for an object of the cluster.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// Turns a watch's events into changes of single objects: remembers the names that were shown, and tells of those that a
+/// new list doesn't show.
+pub fn changes<K: Resource>(mut sink: impl FnMut(Change<K>)) -> impl FnMut(Event<K>) {
+    let mut known: HashSet<(String, String)> = HashSet::new();
+    let mut listed = HashSet::new();
+    let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
+    move |event| match event {
+        Event::Init => listed.clear(),
+        Event::InitApply(object) => {
+            listed.insert(key(&object));
+            known.insert(key(&object));
+            sink(Change::Applied(object));
+        }
+        Event::Apply(object) => {
+            known.insert(key(&object));
+            sink(Change::Applied(object));
+        }
+        Event::Delete(object) => {
+            let (namespace, name) = key(&object);
+            known.remove(&(namespace.clone(), name.clone()));
+            sink(Change::Gone { namespace, name });
+        }
+        Event::InitDone => {
+            for (namespace, name) in std::mem::replace(&mut known, std::mem::take(&mut listed)) {
+                if !known.contains(&(namespace.clone(), name.clone())) {
+                    sink(Change::Gone { namespace, name });
+                }
+            }
+        }
+    }
+}
+
 async fn drive<K>(
     stream: impl Stream<Item = watcher::Result<Event<K>>>,
     what: &'static str,
@@ -107,5 +154,50 @@ async fn drive<K>(
                 warn!(what, %error, "the watch failed and is begun anew; until then this may be out of date");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::Namespace;
+
+    #[test]
+    fn what_a_new_list_does_not_show_is_gone() {
+        let named = |name: &str| Namespace {
+            metadata: kube::api::ObjectMeta { name: Some(name.into()), ..Default::default() },
+            ..Namespace::default()
+        };
+        let seen = std::cell::RefCell::new(Vec::new());
+        let mut sink = changes(|change| {
+            seen.borrow_mut().push(match change {
+                Change::Applied(object) => format!("+{}", Namespace::name_any(&object)),
+                Change::Gone { name, .. } => format!("-{name}"),
+            });
+        });
+        for event in [
+            Event::Init,
+            Event::InitApply(named("a")),
+            Event::InitApply(named("b")),
+            Event::InitDone,
+            Event::Apply(named("c")),
+            Event::Delete(named("b")),
+        ] {
+            sink(event);
+        }
+        // A list that begins, fails, and begins again.
+        for event in [
+            Event::Init,
+            Event::InitApply(named("a")),
+            Event::Init,
+            Event::InitApply(named("d")),
+            Event::InitDone,
+        ] {
+            sink(event);
+        }
+        drop(sink);
+        let mut seen = seen.into_inner();
+        seen[7..].sort();
+        assert_eq!(seen, ["+a", "+b", "+c", "-b", "+a", "+d", "-a", "-c"].map(String::from).to_vec());
     }
 }

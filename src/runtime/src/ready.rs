@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// Named tasks that have to be done first. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +15,8 @@ pub struct Readiness {
 #[derive(Debug, Default)]
 struct Inner {
     tasks: Mutex<Vec<Task>>,
+    /// Told whenever a task is done.
+    done: Notify,
     ending: AtomicBool,
 }
 
@@ -61,6 +64,17 @@ impl Readiness {
         tasks
     }
 
+    /// Waits until every task that has been named is done, whether or not the process is about to end.
+    pub async fn done(&self) {
+        loop {
+            let told = self.inner.done.notified();
+            if self.inner.tasks.lock().iter().all(|task| task.done) {
+                return;
+            }
+            told.await;
+        }
+    }
+
     /// Whether nothing is missing.
     pub fn is_ready(&self) -> bool {
         !self.inner.ending.load(Ordering::Relaxed) && self.inner.tasks.lock().iter().all(|task| task.done)
@@ -74,6 +88,7 @@ impl ReadyHandle {
         if let Some(task) = self.inner.tasks.lock().get_mut(self.at) {
             task.done = true;
         }
+        self.inner.done.notify_waiters();
     }
 }
 
@@ -100,6 +115,22 @@ mod tests {
         assert_eq!(ready.missing(), ["pods"]);
         second.done();
         assert!(ready.is_ready());
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told() {
+        let ready = Readiness::default();
+        let (a, b) = (ready.wait_for("a"), ready.wait_for("b"));
+        let waiting = tokio::spawn({
+            let ready = ready.clone();
+            async move { ready.done().await }
+        });
+        a.done();
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        b.done();
+        waiting.await.unwrap();
+        ready.done().await;
     }
 
     #[test]

@@ -1,22 +1,33 @@
-//! What admission knows of the cluster: namespaces and rules, from watches. No request ever waits for the API server.
+//! What admission knows of the cluster, from watches. No request ever waits for the API server.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
-use kube::runtime::watcher::Event;
-use outrigger_api::WorkloadRule;
+use kube::core::PartialObjectMeta;
+use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::ids::TenantId;
+use outrigger_core::keys;
 use outrigger_core::rule::Rule;
+use outrigger_core::tenant;
+use outrigger_runtime::cluster::Change;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
 /// The caches. They may be behind the API server; whoever finds something missing waits for a change.
 #[derive(Debug)]
 pub struct Caches {
-    tenants: RwLock<HashMap<String, TenantId>>,
+    namespaces: RwLock<HashMap<String, TenantId>>,
+    tenants: RwLock<HashMap<TenantId, Arc<CachedTenant>>>,
     rules: RwLock<HashMap<RuleKey, CachedRule>>,
+    nodes: RwLock<HashMap<String, Option<String>>>,
+    claims: RwLock<HashMap<String, Arc<BTreeMap<String, String>>>>,
+    priority_classes: RwLock<BTreeMap<String, bool>>,
+    device_classes: RwLock<BTreeSet<String>>,
     /// Counts changes.
     changes: watch::Sender<u64>,
 }
@@ -35,16 +46,46 @@ pub struct CachedRule {
     pub rule: Option<Arc<Rule>>,
 }
 
+/// A tenant as the API has it.
+#[derive(Debug)]
+pub struct CachedTenant {
+    /// `metadata.uid` and `metadata.generation`.
+    version: (String, i64),
+    /// What it says; `None` when it is not valid.
+    pub tenant: Option<tenant::Tenant>,
+}
+
 impl Default for Caches {
     fn default() -> Self {
-        Self { tenants: RwLock::default(), rules: RwLock::default(), changes: watch::Sender::new(0) }
+        Self {
+            namespaces: RwLock::default(),
+            tenants: RwLock::default(),
+            rules: RwLock::default(),
+            nodes: RwLock::default(),
+            claims: RwLock::default(),
+            priority_classes: RwLock::default(),
+            device_classes: RwLock::default(),
+            changes: watch::Sender::new(0),
+        }
     }
 }
 
 impl Caches {
     /// Whose namespace it is.
-    pub fn tenant(&self, namespace: &str) -> Option<TenantId> {
-        self.tenants.read().get(namespace).cloned()
+    pub fn owner(&self, namespace: &str) -> Option<TenantId> {
+        self.namespaces.read().get(namespace).cloned()
+    }
+
+    /// A tenant.
+    pub fn tenant(&self, id: &TenantId) -> Option<Arc<CachedTenant>> {
+        self.tenants.read().get(id).cloned()
+    }
+
+    /// All other tenants that are valid.
+    pub fn other_tenants(&self, id: &str) -> Vec<(TenantId, Arc<CachedTenant>)> {
+        let tenants = self.tenants.read();
+        let others = tenants.iter().filter(|(other, cached)| other.as_str() != id && cached.tenant.is_some());
+        others.map(|(other, cached)| (other.clone(), cached.clone())).collect()
     }
 
     /// A rule.
@@ -52,25 +93,79 @@ impl Caches {
         self.rules.read().get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
+    /// The value of a Node's tenant label, where there is such a Node.
+    pub fn node_owner(&self, node: &str) -> Option<Option<String>> {
+        self.nodes.read().get(node).cloned()
+    }
+
+    /// The ResourceClaims of a namespace that were made for one workload: name to the workload's label value.
+    pub fn claims(&self, namespace: &str) -> Arc<BTreeMap<String, String>> {
+        self.claims.read().get(namespace).cloned().unwrap_or_default()
+    }
+
+    /// The PriorityClass that the API server gives to Pods without one.
+    pub fn default_priority_class(&self) -> Option<String> {
+        let classes = self.priority_classes.read();
+        classes.iter().find(|(_, default)| **default).map(|(name, _)| name.clone())
+    }
+
+    /// Whether there is such a DeviceClass.
+    pub fn is_device_class(&self, name: &str) -> bool {
+        self.device_classes.read().contains(name)
+    }
+
     /// Changes from now on.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// A namespace carries a tenant's label.
-    pub fn set_tenant(&self, namespace: String, tenant: Option<TenantId>) {
-        {
-            let mut tenants = self.tenants.write();
-            match tenant {
-                Some(tenant) => tenants.insert(namespace, tenant),
-                None => tenants.remove(&namespace),
-            };
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// A namespace that carries a tenant's label, or did.
+    pub fn namespace(&self, change: Change<PartialObjectMeta<Namespace>>) {
+        match change {
+            Change::Applied(namespace) => {
+                put(&self.namespaces, namespace.name_any(), TenantId::of_namespace(namespace.labels()));
+            }
+            Change::Gone { name, .. } => put(&self.namespaces, name, None),
         }
         self.changed();
     }
 
-    /// A rule exists and looks like this.
-    pub fn set_rule(&self, rule: &WorkloadRule) {
+    /// A tenant.
+    pub fn apply_tenant(&self, change: Change<Tenant>) {
+        let (name, tenant) = match change {
+            Change::Applied(tenant) => (tenant.name_any(), Some(tenant)),
+            Change::Gone { name, .. } => (name, None),
+        };
+        let Ok(id) = TenantId::new(&name) else { return };
+        let cached = match tenant {
+            None => None,
+            Some(tenant) => {
+                let version =
+                    (tenant.uid().unwrap_or_default(), tenant.metadata.generation.unwrap_or_default());
+                // A tenant's status changes far more often than its spec.
+                if self.tenants.read().get(&id).is_some_and(|known| known.version == version) {
+                    return;
+                }
+                Some(Arc::new(CachedTenant { version, tenant: tenant.compile().ok() }))
+            }
+        };
+        put(&self.tenants, id, cached);
+        self.changed();
+    }
+
+    /// A rule.
+    pub fn apply_rule(&self, change: Change<WorkloadRule>) {
+        let rule = match change {
+            Change::Applied(rule) => rule,
+            Change::Gone { namespace, name } => {
+                self.rules.write().remove(&(namespace, name));
+                return self.changed();
+            }
+        };
         let key = (rule.namespace().unwrap_or_default(), rule.name_any());
         let uid = rule.metadata.uid.clone().unwrap_or_default();
         let generation = rule.metadata.generation.unwrap_or_default();
@@ -84,49 +179,63 @@ impl Caches {
         self.changed();
     }
 
-    fn changed(&self) {
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    /// A Node: only whose it is.
+    pub fn node(&self, change: Change<PartialObjectMeta<Node>>) {
+        let (name, owner) = match change {
+            Change::Applied(node) => (node.name_any(), Some(node.labels().get(keys::NODE_TENANT).cloned())),
+            Change::Gone { name, .. } => (name, None),
+        };
+        // Kubelets write their Nodes all the time, and no one waits for that.
+        if self.nodes.read().get(&name) == owner.as_ref() {
+            return;
+        }
+        put(&self.nodes, name, owner);
+        self.changed();
     }
 
-    /// Takes in the watch of namespaces that carry a tenant's label.
-    pub fn namespaces(self: &Arc<Self>) -> impl FnMut(Event<Namespace>) + use<> {
-        let this = self.clone();
-        let mut listed = HashSet::new();
-        let tenant = |namespace: &Namespace| TenantId::of_namespace(namespace.labels());
-        move |event| match event {
-            Event::Init => listed.clear(),
-            Event::InitApply(namespace) => {
-                listed.insert(namespace.name_any());
-                this.set_tenant(namespace.name_any(), tenant(&namespace));
-            }
-            Event::Apply(namespace) => this.set_tenant(namespace.name_any(), tenant(&namespace)),
-            Event::Delete(namespace) => this.set_tenant(namespace.name_any(), None),
-            Event::InitDone => {
-                this.tenants.write().retain(|namespace, _| listed.contains(namespace));
-                this.changed();
-            }
-        }
+    /// A ResourceClaim that was made for a workload, or was.
+    pub fn claim(&self, change: Change<PartialObjectMeta<ResourceClaim>>) {
+        let (namespace, name, workload) = match change {
+            Change::Applied(claim) => (
+                claim.namespace().unwrap_or_default(),
+                claim.name_any(),
+                claim.labels().get(keys::WORKLOAD).cloned(),
+            ),
+            Change::Gone { namespace, name } => (namespace, name, None),
+        };
+        let mut claims = self.claims.write();
+        let own = Arc::make_mut(claims.entry(namespace).or_default());
+        match workload {
+            Some(workload) => own.insert(name, workload),
+            None => own.remove(&name),
+        };
     }
 
-    /// Takes in the watch of rules.
-    pub fn rules(self: &Arc<Self>) -> impl FnMut(Event<WorkloadRule>) + use<> {
-        let this = self.clone();
-        let mut listed = HashSet::new();
-        move |event| match event {
-            Event::Init => listed.clear(),
-            Event::InitApply(rule) => {
-                listed.insert((rule.namespace().unwrap_or_default(), rule.name_any()));
-                this.set_rule(&rule);
-            }
-            Event::Apply(rule) => this.set_rule(&rule),
-            Event::Delete(rule) => {
-                this.rules.write().remove(&(rule.namespace().unwrap_or_default(), rule.name_any()));
-                this.changed();
-            }
-            Event::InitDone => {
-                this.rules.write().retain(|key, _| listed.contains(key));
-                this.changed();
-            }
-        }
+    /// A PriorityClass.
+    pub fn priority_class(&self, change: Change<PriorityClass>) {
+        let (name, default) = match change {
+            Change::Applied(class) => (class.name_any(), class.global_default),
+            Change::Gone { name, .. } => (name, None),
+        };
+        self.priority_classes.write().insert(name, default.unwrap_or_default());
+        self.changed();
     }
+
+    /// A DeviceClass.
+    pub fn device_class(&self, change: Change<PartialObjectMeta<DeviceClass>>) {
+        match change {
+            Change::Applied(class) => self.device_classes.write().insert(class.name_any()),
+            Change::Gone { name, .. } => self.device_classes.write().remove(&name),
+        };
+        self.changed();
+    }
+}
+
+/// Sets or removes an entry.
+fn put<K: Hash + Eq, V>(map: &RwLock<HashMap<K, V>>, key: K, value: Option<V>) {
+    let mut map = map.write();
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
 }

@@ -1,7 +1,7 @@
 //! The admission webhook.
 //!
-//! **In**: AdmissionReview requests of the API server; namespaces and rules (watches). **Out**: verdicts with minimal
-//! JSON patches. **Callers**: `outrigger webhook`, and the tests.
+//! **In**: AdmissionReview requests of the API server; namespaces, tenants, rules and a few more (watches). **Out**:
+//! verdicts with minimal JSON patches. **Callers**: `outrigger webhook`, and the tests.
 //!
 //! A request is decided by [`admit`], which only looks at [`caches`]. When a cache turns out to be behind (the manager
 //! acts on a rule that this replica has not seen yet), the request waits for it, for a short time.
@@ -12,18 +12,21 @@ pub mod metrics;
 pub mod review;
 pub mod server;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kube::Api;
+use kube::runtime::watcher::Config;
+use kube::{Api, Client, Resource};
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
+use outrigger_runtime::cluster::{Change, ClusterArgs, changes, follow, watch_config};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
+use serde::de::DeserializeOwned;
 
 use crate::admit::Settings;
 use crate::caches::Caches;
@@ -44,6 +47,27 @@ pub struct WebhookArgs {
         value_name = "USER"
     )]
     pub manager_user: Vec<String>,
+
+    /// User name of the scheduler, which alone may bind Pods in tenants' namespaces. May be given several times, or
+    /// separated by commas.
+    #[arg(
+        long,
+        env = "OUTRIGGER_SCHEDULER_USER",
+        default_value = "system:kube-scheduler",
+        value_delimiter = ',',
+        value_name = "USER"
+    )]
+    pub scheduler_user: Vec<String>,
+
+    /// Scheduler that Pods in tenants' namespaces may name. May be given several times, or separated by commas.
+    #[arg(
+        long,
+        env = "OUTRIGGER_SCHEDULER_NAME",
+        default_value = "default-scheduler",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    pub scheduler_name: Vec<String>,
 
     /// Label on DPU Nodes that names the host the DPU sits in.
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
@@ -77,21 +101,48 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let client = args.cluster.client().await?;
     let caches = Arc::new(Caches::default());
-    let namespaces = watch_config().labels(keys::TENANT);
-    let ready = process.readiness.wait_for("namespaces");
-    let task = follow(Api::all(client.clone()), namespaces, "namespaces", ready, caches.namespaces());
-    process.spawn("namespaces", task);
-    let ready = process.readiness.wait_for("workload rules");
-    let task = follow(Api::all(client), watch_config(), "workload rules", ready, caches.rules());
-    process.spawn("workload rules", task);
+    watch(&process, &client, &caches);
 
     let metrics = Arc::new(metrics::Metrics::new(&mut process.registry));
     tls.register(&mut process.registry);
     process.spawn("certificate files", tls.clone().follow());
     let listener = args.bind_address.listen().context("--bind-address")?;
     let limits = Limits { max_connections: args.max_connections, ..Limits::default() };
-    let settings = Settings { managers: args.manager_user, host_label: args.host_label };
+    let settings = Settings {
+        managers: args.manager_user,
+        binders: args.scheduler_user,
+        schedulers: args.scheduler_name,
+        host_label: args.host_label,
+    };
     let router = server::router(caches, settings, metrics, process.readiness.clone());
     process.serve(Server::new("webhook", listener).tls(tls).limits(limits), router);
     process.run().await
+}
+
+/// Keeps the caches current. The webhook is ready when each has been listed.
+fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
+    type Sink<K> = fn(&Caches, Change<K>);
+    fn one<K>(
+        process: &Process,
+        client: &Client,
+        caches: &Arc<Caches>,
+        what: &'static str,
+        config: Config,
+        sink: Sink<K>,
+    ) where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        K::DynamicType: Default,
+    {
+        let ready = process.readiness.wait_for(what);
+        let caches = caches.clone();
+        let sink = changes(move |change| sink(&caches, change));
+        process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
+    }
+    one(process, client, caches, "namespaces", watch_config().labels(keys::TENANT), Caches::namespace);
+    one(process, client, caches, "tenants", watch_config(), Caches::apply_tenant);
+    one(process, client, caches, "workload rules", watch_config(), Caches::apply_rule);
+    one(process, client, caches, "nodes", watch_config(), Caches::node);
+    one(process, client, caches, "resource claims", watch_config().labels(keys::WORKLOAD), Caches::claim);
+    one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);
+    one(process, client, caches, "device classes", watch_config(), Caches::device_class);
 }

@@ -29,8 +29,22 @@ pub enum Verdict {
     Invalid,
 }
 
+/// What was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Webhook {
+    /// `/mutate/pods`.
+    MutatePods,
+    /// `/validate/pods`, bindings included.
+    ValidatePods,
+    /// `/validate/resourceclaims` and `/validate/resourceclaimtemplates`.
+    ValidateClaims,
+    /// `/validate/tenants`.
+    ValidateTenants,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
+    webhook: Webhook,
     verdict: Verdict,
 }
 
@@ -45,7 +59,7 @@ impl Metrics {
     }
 
     /// A request has been answered.
-    pub fn answered(&self, verdict: Verdict, took: Duration) {
-        self.admissions.get_or_create(&Labels { verdict }).observe(took.as_secs_f64());
+    pub fn answered(&self, webhook: Webhook, verdict: Verdict, took: Duration) {
+        self.admissions.get_or_create(&Labels { webhook, verdict }).observe(took.as_secs_f64());
     }
 }

@@ -1,7 +1,7 @@
 //! `AdmissionReview` (`admission.k8s.io/v1`) on the wire.
 //!
 //! Only what is needed is read, and the object stays raw JSON: a typed Pod would lose the fields that its types don't
-//! know. Of `oldObject`, which is as large, not a byte is kept.
+//! know.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -51,6 +51,9 @@ pub struct Request {
     /// The object; null on DELETE.
     #[serde(default)]
     pub object: Value,
+    /// What it was before; null on CREATE.
+    #[serde(default)]
+    pub old_object: Value,
     /// Nothing of it will be stored.
     #[serde(default)]
     pub dry_run: Option<bool>,

@@ -9,14 +9,14 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{MethodRouter, post};
 use outrigger_runtime::ready::Readiness;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::admit::{self, Settings};
+use crate::admit::{self, Admit, Settings};
 use crate::caches::Caches;
-use crate::metrics::{Metrics, Verdict};
+use crate::metrics::{Metrics, Verdict, Webhook};
 use crate::review::{self, Decision, Request};
 
 /// Largest body. A review carries the object and the old one, each at most 3 MiB at the API server, and as JSON.
@@ -43,53 +43,64 @@ pub fn router(
 ) -> Router {
     let app = Arc::new(App { caches, settings, metrics, readiness });
     Router::new()
-        .route("/mutate/pods", post(mutate_pods))
+        .route("/mutate/pods", serve(Webhook::MutatePods, admit::mutate_pod))
+        .route("/validate/pods", serve(Webhook::ValidatePods, admit::validate_pod))
+        .route("/validate/resourceclaims", serve(Webhook::ValidateClaims, admit::validate_claim))
+        .route("/validate/resourceclaimtemplates", serve(Webhook::ValidateClaims, admit::validate_claim))
+        .route("/validate/tenants", serve(Webhook::ValidateTenants, admit::validate_tenant))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)
 }
 
-async fn mutate_pods(State(app): State<Arc<App>>, body: Result<Bytes, BytesRejection>) -> Response {
-    let began = Instant::now();
-    let body = match body {
-        Ok(body) => body,
-        Err(rejection) => {
-            app.metrics.answered(Verdict::Invalid, began.elapsed());
-            let status = rejection.status();
-            let message = if status == StatusCode::PAYLOAD_TOO_LARGE {
-                format!("the body has more than {MAX_BODY} bytes\n")
-            } else {
-                format!("the body could not be read: {rejection}\n")
-            };
-            return (status, message).into_response();
-        }
-    };
-    let mut request = match review::read(&body) {
-        Ok(request) => request,
-        Err(error) => {
-            app.metrics.answered(Verdict::Invalid, began.elapsed());
-            warn!(%error, "no review");
-            return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
-        }
-    };
-    drop(body);
-    let (decision, verdict) = app.decide(&mut request, began).await;
-    app.metrics.answered(verdict, began.elapsed());
-    log(&request, &decision);
-    match review::write(&request.uid, &decision) {
-        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-    }
+/// One path: reviews in, this decision out.
+fn serve(webhook: Webhook, admit: Admit) -> MethodRouter<Arc<App>> {
+    post(move |State(app): State<Arc<App>>, body: Result<Bytes, BytesRejection>| async move {
+        app.answer(webhook, admit, body).await
+    })
 }
 
 impl App {
-    async fn decide(&self, request: &mut Request, began: Instant) -> (Decision, Verdict) {
-        let mut answer = admit::mutate_pod(&self.caches, &self.settings, request);
+    async fn answer(&self, webhook: Webhook, admit: Admit, body: Result<Bytes, BytesRejection>) -> Response {
+        let began = Instant::now();
+        let body = match body {
+            Ok(body) => body,
+            Err(rejection) => {
+                self.metrics.answered(webhook, Verdict::Invalid, began.elapsed());
+                let status = rejection.status();
+                let message = if status == StatusCode::PAYLOAD_TOO_LARGE {
+                    format!("the body has more than {MAX_BODY} bytes\n")
+                } else {
+                    format!("the body could not be read: {rejection}\n")
+                };
+                return (status, message).into_response();
+            }
+        };
+        let mut request = match review::read(&body) {
+            Ok(request) => request,
+            Err(error) => {
+                self.metrics.answered(webhook, Verdict::Invalid, began.elapsed());
+                warn!(%error, "no review");
+                return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
+            }
+        };
+        drop(body);
+        let (decision, verdict) = self.decide(admit, &mut request, began).await;
+        self.metrics.answered(webhook, verdict, began.elapsed());
+        log(&request, &decision);
+        match review::write(&request.uid, &decision) {
+            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        }
+    }
+
+    async fn decide(&self, admit: Admit, request: &mut Request, began: Instant) -> (Decision, Verdict) {
+        let mut answer = admit(&self.caches, &self.settings, request);
         if answer.is_err() {
             // Rare. From here on no change is missed: the caches are asked again before the first wait.
             let mut changes = self.caches.changes();
             loop {
                 changes.mark_unchanged();
-                answer = admit::mutate_pod(&self.caches, &self.settings, request);
+                answer = admit(&self.caches, &self.settings, request);
                 let done = answer.is_ok();
                 if done || !matches!(timeout_at(began + PATIENCE, changes.changed()).await, Ok(Ok(()))) {
                     break;

@@ -7,12 +7,15 @@
 //! The load-bearing rule is the required node affinity, which the kubelet checks again; everything else closes ways
 //! around it, or keeps a Pod from reaching what else is on its DPU.
 
+mod claims;
 mod containers;
 mod isolation;
 mod keys;
 mod references;
 
 pub mod pod_security;
+
+pub use claims::claim;
 
 use std::collections::BTreeMap;
 
@@ -62,7 +65,7 @@ const CHECKS: &[Check] = &[
 pub fn create(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
     let mut faults = all(pod, facts);
     isolation::unbound(pod, &mut faults);
-    keys::unchanged(pod, &Value::Null, facts, &mut faults);
+    keys::unchanged(pod, &Value::Null, facts.manager, &mut faults);
     faults
 }
 
@@ -81,7 +84,7 @@ pub fn update(pod: &Value, old: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
         });
     }
     isolation::still_unbound(pod, old, &mut faults);
-    keys::unchanged(pod, old, facts, &mut faults);
+    keys::unchanged(pod, old, facts.manager, &mut faults);
     faults
 }
 

@@ -1,12 +1,32 @@
-use outrigger_api::WorkloadRule;
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::core::PartialObjectMeta;
+use outrigger_api::{Tenant, WorkloadRule};
+use outrigger_core::keys;
+use outrigger_runtime::cluster::Change;
+use serde_json::{Value, json};
 
 use super::*;
+
+fn namespace(name: &str, tenant: &str) -> PartialObjectMeta<Namespace> {
+    let object = json!({"metadata": {"name": name, "labels": {keys::TENANT: tenant}}});
+    serde_json::from_value(object).unwrap()
+}
+
+fn tenant(name: &str, spec: Value) -> Tenant {
+    let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+        "metadata": {"name": name, "uid": name, "generation": 1}, "spec": spec});
+    serde_json::from_value(object).unwrap()
+}
 
 const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
 
 fn settings() -> Settings {
-    Settings { managers: vec![MANAGER.to_owned()], host_label: keys::DPU_HOST.to_owned() }
+    Settings {
+        managers: vec![MANAGER.to_owned()],
+        binders: vec!["system:kube-scheduler".to_owned()],
+        schedulers: vec!["default-scheduler".to_owned()],
+        host_label: keys::DPU_HOST.to_owned(),
+    }
 }
 
 fn rule(generation: i64, valid: bool) -> WorkloadRule {
@@ -21,8 +41,8 @@ fn rule(generation: i64, valid: bool) -> WorkloadRule {
 
 fn caches() -> Caches {
     let caches = Caches::default();
-    caches.set_tenant("tenant-blue".into(), TenantId::new("blue").ok());
-    caches.set_rule(&rule(2, true));
+    caches.namespace(Change::Applied(namespace("tenant-blue", "blue")));
+    caches.apply_rule(Change::Applied(rule(2, true)));
     caches
 }
 
@@ -70,7 +90,7 @@ fn a_cache_that_is_behind_is_not_missing_data() {
     let newer = request(MANAGER, "3");
     let caches = caches();
     assert!(behind(&caches, &newer).contains("of generation 3 is not known yet"));
-    caches.set_rule(&rule(3, true));
+    caches.apply_rule(Change::Applied(rule(3, true)));
     assert!(mutate_pod(&caches, &settings(), &mut newer.clone()).is_ok());
     let mut elsewhere = newer.clone();
     elsewhere.namespace = "tenant-new".into();
@@ -83,7 +103,7 @@ fn a_cache_that_is_behind_is_not_missing_data() {
 #[test]
 fn what_does_not_fit_is_denied_with_its_path() {
     let invalid = caches();
-    invalid.set_rule(&rule(3, false));
+    invalid.apply_rule(Change::Applied(rule(3, false)));
     let (code, message) = denied(mutate_pod(&invalid, &settings(), &mut request(MANAGER, "2")));
     assert_eq!(code, 422);
     assert!(message.contains("not valid any more"), "{message}");
@@ -121,4 +141,131 @@ fn a_second_round_changes_nothing() {
     };
     json_patch::patch(&mut request.object, &patch).unwrap();
     assert_eq!(mutate_pod(&caches, &settings(), &mut request), Ok(Decision::allow()));
+}
+
+/// What the API server asks of `/validate/...`.
+fn asks(kind: Value, operation: &str, object: Value, old: Value) -> Request {
+    let request = json!({"uid": "1", "kind": kind, "operation": operation, "namespace": "tenant-blue",
+        "userInfo": {"username": "someone"}, "object": object, "oldObject": old});
+    serde_json::from_value(request).unwrap()
+}
+
+fn pod_kind() -> Value {
+    json!({"version": "v1", "kind": "Pod"})
+}
+
+/// A Pod as mutation leaves it.
+fn placed() -> Value {
+    let mut request = request("someone", "");
+    request.object = json!({"metadata": {}, "spec": {"containers": [{"name": "c"}]}});
+    let Ok(Decision::Allow { patch, .. }) = mutate_pod(&caches(), &settings(), &mut request) else {
+        panic!()
+    };
+    json_patch::patch(&mut request.object, &patch).unwrap();
+    request.object
+}
+
+#[test]
+fn the_final_pod_is_judged_by_its_tenants_policy() {
+    let caches = caches();
+    let ask = |caches: &Caches, object: &Value, old: &Value| {
+        let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
+        validate_pod(caches, &settings(), &mut asks(pod_kind(), operation, object.clone(), old.clone()))
+    };
+    let good = placed();
+    assert!(
+        ask(&caches, &good, &Value::Null).unwrap_err().to_string().contains("Tenant blue is not known yet")
+    );
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+    assert_eq!(ask(&caches, &good, &Value::Null), Ok(Decision::allow()));
+    let mut bad = good.clone();
+    bad["spec"]["hostNetwork"] = json!(true);
+    for old in [&Value::Null, &good] {
+        let (code, message) = denied(ask(&caches, &bad, old));
+        assert_eq!(code, 403);
+        assert!(message.starts_with("spec.hostNetwork: is true"), "{message}");
+    }
+    assert_eq!(ask(&caches, &bad, &bad), Ok(Decision::allow()), "it was so before");
+    let mut ephemeral = asks(pod_kind(), "UPDATE", bad.clone(), good);
+    ephemeral.sub_resource = "ephemeralcontainers".into();
+    assert_eq!(denied(validate_pod(&caches, &settings(), &mut ephemeral)).0, 403);
+    let mut privileged = tenant("blue", json!({"podSecurity": "privileged"}));
+    privileged.metadata.generation = Some(2);
+    caches.apply_tenant(Change::Applied(privileged));
+    assert_eq!(ask(&caches, &bad, &Value::Null), Ok(Decision::allow()));
+}
+
+#[test]
+fn only_the_scheduler_binds_and_only_to_the_tenants_nodes() {
+    let caches = caches();
+    let bind = |user: &str, node: &str| {
+        let object = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}});
+        let mut request = asks(json!({"version": "v1", "kind": "Binding"}), "CREATE", object, Value::Null);
+        request.user_info.username = user.into();
+        validate_pod(&caches, &settings(), &mut request)
+    };
+    for (name, owner) in [("blue-dpu", Some("blue")), ("red-dpu", Some("red")), ("plain", None)] {
+        let labels = owner.map(|owner| json!({keys::NODE_TENANT: owner}));
+        let node: PartialObjectMeta<Node> =
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap();
+        caches.node(Change::Applied(node));
+    }
+    const SCHEDULER: &str = "system:kube-scheduler";
+    assert_eq!(bind(SCHEDULER, "blue-dpu"), Ok(Decision::allow()));
+    assert!(denied(bind("someone", "blue-dpu")).1.contains("only the scheduler binds"));
+    assert!(denied(bind(SCHEDULER, "red-dpu")).1.contains("belongs to tenant \"red\""));
+    assert!(denied(bind(SCHEDULER, "plain")).1.contains("belongs to nobody"));
+    assert!(bind(SCHEDULER, "new").unwrap_err().to_string().contains("\"new\" is not known yet"));
+}
+
+#[test]
+fn a_claim_may_ask_for_the_classes_of_its_tenant() {
+    let caches = caches();
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({"deviceClasses": ["crypto"]}))));
+    let ask = |class: &str| {
+        let object = json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}}});
+        let kind = json!({"group": "resource.k8s.io", "version": "v1", "kind": "ResourceClaim"});
+        validate_claim(&caches, &settings(), &mut asks(kind, "CREATE", object, Value::Null))
+    };
+    assert_eq!(ask("crypto"), Ok(Decision::allow()));
+    assert!(denied(ask("gpu")).1.starts_with("spec.devices.requests[0].exactly.deviceClassName: is \"gpu\""));
+}
+
+#[test]
+fn what_another_tenant_has_is_refused() {
+    let caches = caches();
+    let red = json!({"identities": ["agent.red"], "hosts": ["host-r"], "namespace": "reds"});
+    caches.apply_tenant(Change::Applied(tenant("red", red)));
+    let class = json!({"metadata": {"name": "crypto"}});
+    caches.device_class(Change::Applied(serde_json::from_value(class).unwrap()));
+    let ask = |object: &Tenant, old: Option<&Tenant>| {
+        let kind = json!({"group": "outrigger.dev", "version": "v1alpha1", "kind": "Tenant"});
+        let value = |tenant: &Tenant| serde_json::to_value(tenant).unwrap();
+        let mut request = asks(kind, "CREATE", value(object), old.map_or(Value::Null, value));
+        validate_tenant(&caches, &settings(), &mut request)
+    };
+    let good = tenant(
+        "blue",
+        json!({"identities": ["agent.blue"], "hosts": ["host-b"], "deviceClasses": ["crypto"]}),
+    );
+    assert_eq!(ask(&good, None), Ok(Decision::allow()));
+    for (spec, path, words) in [
+        (json!({"identities": ["agent.blue", "agent.red"]}), "spec.identities[1]", "of tenant \"red\""),
+        (json!({"hosts": ["host-b", "host-r"]}), "spec.hosts[1]", "of tenant \"red\""),
+        (json!({"namespace": "reds"}), "spec.namespace", "of tenant \"red\""),
+        (json!({"deviceClasses": ["gpu"]}), "spec.deviceClasses[0]", "no such DeviceClass"),
+        (json!({"hosts": ["NO"]}), "spec.hosts[0]", "no name"),
+    ] {
+        let (code, message) = denied(ask(&tenant("blue", spec), Some(&good)));
+        assert_eq!(code, 422);
+        assert!(message.starts_with(path) && message.contains(words), "{message}");
+    }
+    let (_, message) = denied(ask(&tenant("green", json!({"namespace": "tenant-blue"})), None));
+    assert!(message.starts_with("spec.namespace") && message.contains("\"blue\""), "{message}");
+    // What it has had all along it keeps, so that it can be changed elsewhere, and finalized.
+    let both =
+        tenant("blue", json!({"identities": ["agent.red"], "hosts": ["host-r"], "deviceClasses": ["gone"]}));
+    assert_eq!(ask(&both, Some(&both)), Ok(Decision::allow()));
+    let invalid = tenant("blue", json!({"hosts": ["NO"]}));
+    assert_eq!(ask(&invalid, Some(&invalid)), Ok(Decision::allow()));
 }

@@ -1,5 +1,4 @@
-//! The decision about one request: pure but for the caches, and without waiting. A cache that is behind is an answer of
-//! its own, and waiting for it is the caller's.
+//! Mutation of Pods.
 
 use outrigger_core::companion;
 use outrigger_core::field::FieldError;
@@ -8,22 +7,9 @@ use outrigger_core::keys;
 use outrigger_core::mutate::{self, Facts};
 use serde_json::Value;
 
+use super::{Behind, Settings, deny, expect_kind, owner};
 use crate::caches::{CachedRule, Caches};
 use crate::review::{Decision, Request};
-
-/// What an administrator decides.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Users whose word on workloads is taken: the manager's.
-    pub managers: Vec<String>,
-    /// Node label that names the host of a DPU.
-    pub host_label: String,
-}
-
-/// A cache doesn't know yet what the request takes for granted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}; try again")]
-pub struct Behind(String);
 
 /// Decides about the creation of a Pod. The request's object is changed on the way, but not when a cache is behind: the
 /// same request can be asked about again then.
@@ -31,25 +17,14 @@ pub struct Behind(String);
 /// # Errors
 /// [`Behind`] when a cache has to catch up first.
 pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -> Result<Decision, Behind> {
-    let kind = &request.kind;
-    if !kind.group.is_empty() || kind.version != "v1" || kind.kind != "Pod" {
-        let sent = [kind.group.as_str(), &kind.version, &kind.kind].join("/");
-        return Ok(deny(
-            400,
-            format!("this path admits v1/Pod, not {sent}: correct the webhook's configuration"),
-        ));
+    if let Err(denied) = expect_kind(request, &[("", "v1", "Pod")]) {
+        return Ok(denied);
     }
     if request.operation != "CREATE" || !request.sub_resource.is_empty() {
         // Placement and facts are decided once, at creation.
         return Ok(Decision::allow());
     }
-    // Only Pods in tenants' namespaces are sent here, so one that isn't a tenant's is one that isn't known yet.
-    let Some(tenant) = caches.tenant(&request.namespace) else {
-        return Err(Behind(format!(
-            "namespace {} is not known yet to belong to a tenant",
-            request.namespace
-        )));
-    };
+    let tenant = owner(caches, &request.namespace)?;
     let rule = match rule_of(caches, settings, request)? {
         Ok(rule) => rule,
         Err(denied) => return Ok(denied),
@@ -112,10 +87,3 @@ fn made_by(pod: &Value) -> Result<i64, FieldError> {
         FieldError::new(format_args!("metadata.annotations[{}]", keys::RULE_GENERATION), "must be an integer")
     })
 }
-
-fn deny(code: u16, message: String) -> Decision {
-    Decision::Deny { code, message }
-}
-
-#[cfg(test)]
-mod tests;
