@@ -2,12 +2,14 @@
 
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::PostParams;
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, node_of};
+use outrigger_tests::tenant::{Tenant, node_of, rule_for};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -159,76 +161,127 @@ async fn only_the_manager_may_bring_a_workload() {
 async fn roles_allow_what_is_needed_and_no_more() {
     let o = Outrigger::shared().await;
     let _t = Tenant::without_agent(o, "roles", &[]).await;
-    let can = |account: &str, args: &[&str]| {
+    let can = |cluster: &Cluster, account: &str, args: &[&str]| {
         let user = format!("--as=system:serviceaccount:outrigger-system:outrigger-{account}");
         let mut all = vec!["auth", "can-i"];
         all.extend(args);
         all.push(&user);
         // "no" is exit code 1.
-        o.plane.infra.kubectl(&all).is_ok()
+        cluster.kubectl(&all).is_ok()
     };
+    let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
     for (account, args, allowed) in [
         ("manager", &["create", "pods", "-n", "tenant-roles"][..], true),
         ("manager", &["create", "pods", "-n", "default"], false),
         ("manager", &["create", "pods", "-n", "kube-system"], false),
         ("manager", &["delete", "pods", "-n", "outrigger-system"], false),
+        ("manager", &["create", "pods", "--subresource=exec", "-n", "tenant-roles"], false),
+        ("manager", &["create", "pods", "--subresource=binding", "-n", "tenant-roles"], false),
         ("manager", &["get", "secrets", "-n", "tenant-roles"], false),
+        ("manager", &["list", "secrets", "-A"], false),
+        ("manager", &["get", "configmaps", "-n", "kube-system"], false),
         ("manager", &["update", "workloadrules", "-n", "tenant-roles"], false),
-        ("manager", &["patch", "nodes"], false),
+        ("manager", &["create", "serviceaccounts", "--subresource=token", "-n", "tenant-roles"], false),
+        ("manager", &["patch", "nodes"], true),
+        ("manager", &["delete", "nodes"], false),
+        ("manager", &["patch", "nodes", "--subresource=status"], false),
+        ("manager", &["patch", "tenants.outrigger.dev"], true),
+        ("manager", &["delete", "tenants.outrigger.dev"], false),
+        ("manager", &["assign", "tenants.outrigger.dev"], true),
+        ("manager", &["bind", "clusterroles/cluster-admin"], false),
+        ("manager", &["escalate", "clusterroles"], false),
+        ("manager", &["impersonate", "users"], false),
+        ("manager", &["patch", "leases/other", "-n", "outrigger-system"], false),
+        ("manager", &["patch", "mutatingwebhookconfigurations"], false),
         ("webhook", &["create", "pods", "-n", "tenant-roles"], false),
         ("webhook", &["list", "workloadrules", "-A"], true),
         ("webhook", &["get", "secrets", "-n", "tenant-roles"], false),
         ("webhook", &["list", "pods", "-A"], false),
+        ("webhook", &["patch", "nodes"], false),
+        ("webhook", &["assign", "tenants.outrigger.dev"], false),
     ] {
-        assert_eq!(can(account, args), allowed, "{account} {args:?}");
+        assert_eq!(can(infra, account, args), allowed, "{account} {args:?}");
+    }
+    for (args, allowed) in [
+        (&["watch", "pods", "-A"][..], true),
+        (&["delete", "pods", "-n", "default"], false),
+        (&["get", "secrets", "-n", "default"], false),
+        (&["get", "nodes"], false),
+    ] {
+        assert_eq!(can(tenant, "agent", args), allowed, "agent {args:?}");
     }
 }
 
 #[tokio::test]
 async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
-    use outrigger_api::conditions::Status;
-    use outrigger_tests::tenant::rule_for;
-    // A tenant whose namespace the configuration leaves out: to it the webhook is not registered.
+    // A tenant whose namespace the configurations leave out: to it the webhook is not registered.
     let o = Outrigger::shared().await;
     let t = Tenant::new(o, "nohook", &[("a", 1)]).await;
-    let configurations: Api<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> =
-        Api::all(t.infra.clone());
-    let selector = |expressions: Value| {
-        json!([{"op": "replace", "path": "/webhooks/0/namespaceSelector",
-        "value": {"matchExpressions": expressions}}])
+    let leave_out = |kind: &str, name: &str, path: &str, out: bool| {
+        let mut expressions = vec![json!({"key": keys::TENANT, "operator": "Exists"})];
+        if out {
+            expressions.push(json!({"key": keys::TENANT, "operator": "NotIn", "values": ["nohook"]}));
+        }
+        let patch = json!([{"op": "add", "path": path, "value": {"namespaceSelector": {"matchExpressions": expressions}}}]);
+        let patch = patch.to_string();
+        o.plane.infra.kubectl(&["patch", kind, name, "--type=json", "-p", &patch]).unwrap();
     };
-    let tenant = json!({"key": keys::TENANT, "operator": "Exists"});
-    let without = selector(json!([tenant, {"key": keys::TENANT, "operator": "NotIn", "values": ["nohook"]}]));
-    let patch = Patch::Json::<()>(serde_json::from_value(without).unwrap());
-    configurations.patch("outrigger", &PatchParams::default(), &patch).await.unwrap();
-    // The API server takes a moment to see it.
+    let selector = |kind: &str, out: bool| {
+        let mut expressions = vec![json!({"key": keys::TENANT, "operator": "Exists"})];
+        if out {
+            expressions.push(json!({"key": keys::TENANT, "operator": "NotIn", "values": ["nohook"]}));
+        }
+        let path = "/webhooks/0/namespaceSelector/matchExpressions";
+        let patch = json!([{"op": "replace", "path": path, "value": expressions}]).to_string();
+        o.plane.infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", &patch]).unwrap();
+    };
     let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(
         json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
     )
     .unwrap();
-    eventually("the webhook is out of the way", || async {
-        let params = PostParams { dry_run: true, ..PostParams::default() };
-        let pod = t.pods().create(&params, &pod).await.map_err(|e| e.to_string())?;
-        if pod.spec.unwrap().affinity.is_none() { Ok(()) } else { Err("it is still asked".to_owned()) }
+    // The API server takes a moment to see it.
+    let answers = async |what: &str, expected: &dyn Fn(Result<bool, String>) -> bool| {
+        eventually(what, || async {
+            let params = PostParams { dry_run: true, ..PostParams::default() };
+            let answer = t.pods().create(&params, &pod).await;
+            let answer = answer.map(|pod| pod.spec.unwrap().affinity.is_some()).map_err(|e| e.to_string());
+            if expected(answer.clone()) { Ok(()) } else { Err(format!("{answer:?}")) }
+        })
+        .await;
+    };
+    // Nobody puts the placement in, so the last check misses it.
+    selector("mutatingwebhookconfiguration", true);
+    answers("what was not placed is refused", &|answer| {
+        answer.is_err_and(|e| e.contains("nodeSelectorTerms"))
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
     t.start("w", "a", json!({"app": "web"})).await;
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
-    assert!(message.contains("register the MutatingWebhookConfiguration"), "{message}");
+    assert!(message.contains("nodeSelectorTerms"), "{message}");
+    assert!(t.companions().await.unwrap().is_empty());
+    // Nor does anybody check. Then the gate holds.
+    selector("validatingwebhookconfiguration", true);
+    leave_out("validatingadmissionpolicybinding", "outrigger-pods", "/spec/matchResources", true);
+    answers("nobody looks", &|answer| answer == Ok(false)).await;
+    let mut spec = rule_for("app", "web");
+    spec["template"]["metadata"]["labels"]["app"] = json!("newer");
+    t.rule("r", spec).await;
+    let message = eventually("the rule says so", || async {
+        let message = t.condition("r", "Ready", Status::False, "Refused").await;
+        if message.contains("register the MutatingWebhookConfiguration") { Ok(message) } else { Err(message) }
+    })
+    .await;
+    assert!(message.contains("neither placed nor"), "{message}");
     let companion = t.companions().await.unwrap().remove(0);
     assert_eq!(node_of(&companion), "", "gated");
     // Registered again, it is made anew; not only after the pause, because the rule changes.
-    let patch = Patch::Json::<()>(serde_json::from_value(selector(json!([tenant]))).unwrap());
-    configurations.patch("outrigger", &PatchParams::default(), &patch).await.unwrap();
-    eventually("the webhook is asked again", || async {
-        let params = PostParams { dry_run: true, ..PostParams::default() };
-        let pod = t.pods().create(&params, &pod).await.map_err(|e| e.to_string())?;
-        if pod.spec.unwrap().affinity.is_some() { Ok(()) } else { Err("it is not asked".to_owned()) }
-    })
-    .await;
+    selector("mutatingwebhookconfiguration", false);
+    selector("validatingwebhookconfiguration", false);
+    leave_out("validatingadmissionpolicybinding", "outrigger-pods", "/spec/matchResources", false);
+    answers("it is placed again", &|answer| answer == Ok(true)).await;
     let mut spec = rule_for("app", "web");
-    spec["template"]["metadata"]["labels"]["app"] = json!("newer");
+    spec["template"]["metadata"]["labels"]["app"] = json!("newest");
     t.rule("r", spec).await;
     assert_eq!(node_of(&t.companion().await), t.node("a-dpu1"));
 }

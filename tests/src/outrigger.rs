@@ -16,6 +16,14 @@ use crate::{eventually, root};
 /// The namespace of Outrigger's own service accounts.
 pub const SYSTEM: &str = "outrigger-system";
 
+/// Who may speak for every tenant.
+pub const ADMIN: &str = "spiffe://outrigger/admin";
+
+/// Who may speak for this one.
+pub fn tenant_identity(tenant: &str) -> String {
+    format!("spiffe://outrigger/tenant/{tenant}")
+}
+
 /// A control plane with webhook and manager on it.
 pub struct Outrigger {
     /// Where it runs.
@@ -93,15 +101,22 @@ impl Outrigger {
             "--all",
             "--timeout=60s",
         ])?;
-        self.plane.infra.apply(&[self.webhook_configuration()?])
+        // The controllers for quotas and garbage look for new kinds every half a minute, and when they start.
+        self.plane.command("restart infra/kube-controller-manager")?;
+        self.plane.infra.apply(&self.webhook_configurations()?)?;
+        self.plane.infra.apply_file("webhooks/policies.yaml")
     }
 
-    /// The shipped configuration, with the one change that loopback forces: a URL in place of a Service.
+    /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service.
     ///
     /// # Errors
-    /// When the file isn't there.
-    pub fn webhook_configuration(&self) -> anyhow::Result<Value> {
-        let text = std::fs::read_to_string(root().join("webhooks/mutating.yaml"))?;
+    /// When a file isn't there.
+    pub fn webhook_configurations(&self) -> anyhow::Result<Vec<Value>> {
+        ["mutating", "validating"].iter().map(|kind| self.webhook_configuration(kind)).collect()
+    }
+
+    fn webhook_configuration(&self, kind: &str) -> anyhow::Result<Value> {
+        let text = std::fs::read_to_string(root().join(format!("webhooks/{kind}.yaml")))?;
         let mut configuration: Value = serde_yaml::from_str(&text)?;
         for webhook in configuration["webhooks"].as_array_mut().context("no webhooks")? {
             let path = webhook["clientConfig"]["service"]["path"].as_str().context("no path")?.to_owned();
@@ -139,15 +154,24 @@ impl Outrigger {
     /// # Errors
     /// When it can't be started.
     pub fn start_manager(&self) -> anyhow::Result<()> {
+        self.start_replica("manager", self.grpc_port, self.manager_admin)
+    }
+
+    /// Starts a manager of another name, on ports of its own.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_replica(&self, name: &str, grpc_port: u16, admin_port: u16) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("manager.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig)?;
-        let pair = self.authority.issue("manager", &["127.0.0.1"])?;
+        let pair = self.authority.issue(name, &["127.0.0.1"])?;
         self.run(
-            "manager",
+            name,
             &[
                 "manager".to_owned(),
-                format!("--bind-address=tcp://127.0.0.1:{}", self.grpc_port),
-                format!("--admin-address=127.0.0.1:{}", self.manager_admin),
+                format!("--bind-address=tcp://127.0.0.1:{grpc_port}"),
+                format!("--admin-address=127.0.0.1:{admin_port}"),
+                format!("--admin-identity={ADMIN}"),
                 format!("--tls-cert-file={}", pair.cert.display()),
                 format!("--tls-key-file={}", pair.key.display()),
                 format!("--tls-client-ca-file={}", self.authority.file().display()),
@@ -164,9 +188,7 @@ impl Outrigger {
     pub fn start_agent(&self, tenant: &str, namespace: Option<&str>) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("agent.kubeconfig");
         self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
-        let pair = self
-            .authority
-            .issue(&format!("agent-{tenant}"), &[&format!("spiffe://outrigger/tenant/{tenant}")])?;
+        let pair = self.authority.issue(&format!("agent-{tenant}"), &[&tenant_identity(tenant)])?;
         let mut args = vec![
             "agent".to_owned(),
             format!("--manager-address=https://127.0.0.1:{}", self.grpc_port),

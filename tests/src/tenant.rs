@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use outrigger_api::WorkloadRule;
 use outrigger_api::conditions::Status;
+use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use crate::eventually;
-use crate::outrigger::{Outrigger, SYSTEM};
+use crate::outrigger::{Outrigger, tenant_identity};
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -47,25 +47,20 @@ impl Tenant {
             infra: outrigger.plane.infra.client().await,
             cluster: outrigger.plane.tenant.client().await,
         };
-        let mut infra = vec![
-            json!({"apiVersion": "v1", "kind": "Namespace",
-                "metadata": {"name": this.namespace, "labels": {keys::TENANT: id}}}),
-            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-                "metadata": {"name": "outrigger-manager", "namespace": this.namespace},
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "outrigger-manager-tenant"},
-                "subjects": [{"kind": "ServiceAccount", "name": "outrigger-manager", "namespace": SYSTEM}]}),
-        ];
+        let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
+        let mut infra = Vec::new();
         let mut cluster =
             vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": this.source}})];
-        for (host, dpus) in hosts {
-            let host = this.node(host);
+        for ((_, dpus), host) in hosts.iter().zip(&names) {
             cluster.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}));
             for n in 1..=*dpus {
-                infra.push(dpu(&format!("{host}-dpu{n}"), id, &host));
+                infra.push(dpu(&format!("{host}-dpu{n}"), host));
             }
         }
+        infra.push(tenant(id, json!({"hosts": names, "identities": [tenant_identity(id)]})));
         outrigger.plane.infra.apply(&infra).unwrap();
         outrigger.plane.tenant.apply(&cluster).unwrap();
+        this.served().await;
         for (client, namespace) in [(&this.infra, &this.namespace), (&this.cluster, &this.source)] {
             let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
                 Api::namespaced(client.clone(), namespace);
@@ -75,6 +70,30 @@ impl Tenant {
             .await;
         }
         this
+    }
+
+    /// The Tenant itself.
+    pub fn object(&self) -> Api<Object> {
+        Api::all(self.infra.clone())
+    }
+
+    /// Waits until its namespace is there and each of its DPUs is its own. A host without a DPU doesn't matter.
+    async fn served(&self) {
+        eventually(&format!("tenant {} is served", self.id), || async {
+            let tenant = self.object().get(&self.id).await.map_err(|e| e.to_string())?;
+            let conditions = tenant.status.unwrap_or_default().conditions;
+            let ready = conditions.iter().find(|c| c.type_ == "Ready").ok_or("no condition")?;
+            if matches!(ready.reason.as_str(), "Served" | "NoDPU") {
+                return Ok(());
+            }
+            Err(format!("{}: {}", ready.reason, ready.message))
+        })
+        .await;
+    }
+
+    /// Waits until a condition of the Tenant is so, and returns its message.
+    pub async fn is(&self, kind: &str, status: Status, reason: &str) -> String {
+        tenant_is(&self.object(), &self.id, kind, status, reason).await
     }
 
     /// A Node's name.
@@ -167,11 +186,28 @@ impl Tenant {
     }
 }
 
-/// A DPU of a tenant in a host.
-pub fn dpu(name: &str, tenant: &str, host: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": {keys::NODE_TENANT: tenant, keys::DPU_HOST: host}},
-        "spec": {"taints": [{"key": keys::TENANT, "value": tenant, "effect": "NoSchedule"}]}})
+/// Waits until a condition of a Tenant is so, and returns its message.
+pub async fn tenant_is(tenants: &Api<Object>, id: &str, kind: &str, status: Status, reason: &str) -> String {
+    eventually(&format!("tenant {id}: {kind}={} {reason}", status.as_str()), || async {
+        let tenant = tenants.get(id).await.map_err(|e| e.to_string())?;
+        let conditions = tenant.status.unwrap_or_default().conditions;
+        let found = conditions.iter().find(|c| c.type_ == kind).ok_or("no such condition")?;
+        if found.status == status.as_str() && found.reason == reason {
+            return Ok(found.message.clone());
+        }
+        Err(format!("{}={} {}: {}", kind, found.status, found.reason, found.message))
+    })
+    .await
+}
+
+/// A Tenant.
+pub fn tenant(id: &str, spec: Value) -> Value {
+    json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": id}, "spec": spec})
+}
+
+/// A DPU in a host.
+pub fn dpu(name: &str, host: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {keys::DPU_HOST: host}}})
 }
 
 /// A template with one container.

@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(json_path = ".metadata.creationTimestamp", name = "Age", type_ = "date")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("has(self.namespace) == has(oldSelf.namespace) && (!has(self.namespace) || self.namespace == oldSelf.namespace)")
+#[x_kube(validation = Rule::new("has(self.__namespace__) == has(oldSelf.__namespace__) && (!has(self.__namespace__) || self.__namespace__ == oldSelf.__namespace__)")
     .message("spec.namespace: can't be changed: what runs in the old one would be nobody's. Make another Tenant"))]
 pub struct TenantSpec {
     /// Namespace of its rules and companions. Absent: `tenant-<name>`. It is made, or adopted when it carries the label
@@ -178,6 +178,10 @@ pub struct StreamStatus {
     /// How many workloads there were then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workloads: Option<i64>,
+
+    /// What was refused for a limit since then, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 fn baseline() -> String {

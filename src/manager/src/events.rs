@@ -1,7 +1,9 @@
-//! Events on rules, for `kubectl describe`.
+//! Events on rules and tenants, for `kubectl describe`.
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use outrigger_api::Tenant;
 use outrigger_core::keys;
 use tracing::warn;
 
@@ -22,19 +24,8 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter) }
     }
 
-    /// A companion of a rule can't be made. An Event that can't be written is only logged: the rule's status says it too.
+    /// A companion of a rule can't be made.
     pub async fn companion_refused(&self, rule: &RuleId, uid: &str, message: &str) {
-        let mut note = message.to_owned();
-        if note.len() > MAX_NOTE {
-            note.truncate(note.floor_char_boundary(MAX_NOTE));
-        }
-        let event = Event {
-            type_: EventType::Warning,
-            reason: "CompanionRefused".to_owned(),
-            note: Some(note),
-            action: "CreateCompanion".to_owned(),
-            secondary: None,
-        };
         let reference = ObjectReference {
             api_version: Some(format!("{}/v1alpha1", keys::WORKLOAD_GROUP)),
             kind: Some("WorkloadRule".to_owned()),
@@ -43,8 +34,39 @@ impl Events {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
-        if let Err(error) = self.recorder.publish(&event, &reference).await {
-            warn!(rule = %rule.name, namespace = %rule.namespace, %error, "an Event could not be written");
+        self.publish(EventType::Warning, "CompanionRefused", "CreateCompanion", message, &reference).await;
+    }
+
+    /// A tenant's Ready condition has another reason than before.
+    pub async fn tenant(&self, tenant: &Tenant, good: bool, reason: &str, message: &str) {
+        let kind = if good { EventType::Normal } else { EventType::Warning };
+        self.publish(kind, reason, "ReconcileTenant", message, &tenant.object_ref(&())).await;
+    }
+
+    /// An Event that can't be written is only logged: the object's status says it too.
+    async fn publish(
+        &self,
+        kind: EventType,
+        reason: &str,
+        action: &str,
+        message: &str,
+        about: &ObjectReference,
+    ) {
+        let mut note = message.to_owned();
+        if note.len() > MAX_NOTE {
+            note.truncate(note.floor_char_boundary(MAX_NOTE));
+        }
+        let event = Event {
+            type_: kind,
+            reason: reason.to_owned(),
+            note: Some(note),
+            action: action.to_owned(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, about).await {
+            let (kind, name) =
+                (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
+            warn!(kind, name, %error, "an Event could not be written");
         }
     }
 }

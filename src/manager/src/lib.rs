@@ -1,7 +1,8 @@
 //! The manager.
 //!
-//! **In**: workload streams of the tenants' agents (gRPC); rules, namespaces and companions of the infrastructure
-//! cluster (watches). **Out**: companion Pods, and the status of rules. **Callers**: `outrigger manager`, and the tests.
+//! **In**: workload streams of the tenants' agents (gRPC); tenants, rules, namespaces, DPUs and companions of the
+//! infrastructure cluster (watches). **Out**: companion Pods; tenants' namespaces, and whose a DPU is; the status of rules
+//! and tenants. **Callers**: `outrigger manager`, and the tests.
 //!
 //! Everything that comes in changes the synchronous [`state`] and queues the keys that it may concern; [`companions`]
 //! takes a key, plans one step with the domain's pure function, and makes it. Nothing is written to the API server for
@@ -14,28 +15,40 @@ pub mod metrics;
 pub mod queue;
 pub mod rules;
 pub mod state;
+pub mod stream;
+pub mod tenants;
+pub mod usage;
 pub mod watches;
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kube::Api;
+use kube::runtime::watcher::{Config, Event};
+use kube::{Api, Client, Resource};
+use outrigger_core::ids::IdError;
 use outrigger_core::keys;
+use outrigger_core::tenant::Identity;
 use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
-use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
+use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::serve::{Limits, Server};
-use outrigger_runtime::tls::ServerTlsArgs;
+use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
+use outrigger_runtime::{Process, duration};
+use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use crate::grpc::Workloads;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
-use crate::state::Spaces;
+use crate::state::{CompanionId, RuleId, Spaces};
+use crate::tenants::claim::Claims;
+use crate::tenants::controller::Key;
+use crate::tenants::registry::Registry;
 use crate::watches::Watches;
 
 /// Settings of the manager.
@@ -45,13 +58,47 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = "tcp://:9090", value_name = "ADDRESS")]
     pub bind_address: Bind,
 
-    /// Serve gRPC in plain text. Only on loopback addresses and socket files.
+    /// Serve gRPC in plain text, and believe whoever connects. Only on loopback addresses and socket files.
     #[arg(long, env = "OUTRIGGER_INSECURE")]
     pub insecure: bool,
+
+    /// Name in client certificates (SPIFFE id or DNS name) that may speak for every tenant. May be given several times,
+    /// or separated by commas.
+    #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = identity, value_name = "NAME")]
+    pub admin_identity: Vec<Identity>,
 
     /// Largest gRPC message, in bytes. A sync is one message with all Pods of a tenant cluster: about 1 KiB each.
     #[arg(long, env = "OUTRIGGER_MAX_MESSAGE_BYTES", default_value_t = 128 << 20, value_name = "BYTES")]
     pub max_message_bytes: usize,
+
+    /// Streams that one tenant may have open at once. Only the latest is served; the others are about to end.
+    #[arg(long, env = "OUTRIGGER_MAX_STREAMS_PER_TENANT", default_value_t = 4, value_name = "COUNT")]
+    pub max_streams_per_tenant: usize,
+
+    /// Messages that one stream may send in a second. Who sends more is slowed down.
+    #[arg(long, env = "OUTRIGGER_MAX_MESSAGES_PER_SECOND", default_value_t = 20_000, value_name = "COUNT")]
+    pub max_messages_per_second: u32,
+
+    /// Connections at once.
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = 4096, value_name = "COUNT")]
+    pub max_connections: usize,
+
+    /// How old a connection may become before its agent has to connect again, give or take a tenth: 30m, 2h.
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTION_AGE", default_value = "1h", value_parser = duration, value_name = "DURATION")]
+    pub max_connection_age: Duration,
+
+    /// Label on DPU Nodes that names the host the DPU sits in.
+    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
+    pub host_label: String,
+
+    /// Namespace of the Lease by which one replica is elected for tenants and DPUs.
+    #[arg(
+        long,
+        env = "OUTRIGGER_LEASE_NAMESPACE",
+        default_value = "outrigger-system",
+        value_name = "NAMESPACE"
+    )]
+    pub lease_namespace: String,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -66,12 +113,12 @@ pub struct ManagerArgs {
     pub process: ProcessArgs,
 }
 
-/// Runs the manager until it is told to end.
-///
-/// # Errors
-/// When settings or files can't be used, an address can't be had, or a task fails.
-pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
-    let mut process = Process::new(args.process)?;
+fn identity(text: &str) -> Result<Identity, IdError> {
+    Identity::new(text)
+}
+
+/// Checks what can't be said by one setting alone, and loads the certificates.
+fn transport(args: &ManagerArgs) -> anyhow::Result<Option<Arc<ServerTls>>> {
     let tls = args.tls.load()?;
     match (&tls, args.insecure) {
         (Some(_), true) => bail!("--insecure is given together with a certificate; remove one of them"),
@@ -81,46 +128,64 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         (None, true) if !args.bind_address.is_local() => {
             bail!("--insecure is only allowed on loopback or a socket file, not on {}", args.bind_address)
         }
-        _ => {}
+        (Some(_), false) if args.tls.tls_client_ca_file.is_none() => {
+            bail!("--tls-client-ca-file is needed: a tenant is known by its client certificate")
+        }
+        _ => Ok(tls),
     }
+}
+
+/// Runs the manager until it is told to end.
+///
+/// # Errors
+/// When settings or files can't be used, an address can't be had, or a task fails.
+pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
+    let mut process = Process::new(args.process.clone())?;
+    let tls = transport(&args)?;
     let client = args.cluster.client().await?;
-    let spaces = Arc::new(Spaces::default());
-    let queue = Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30)));
-    let rules = Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(60)));
     let metrics = Arc::new(Metrics::new(&mut process.registry));
-    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| format!("pid-{}", std::process::id()));
-    let events = Arc::new(events::Events::new(client.clone(), instance));
-
-    let watches = Watches { spaces: spaces.clone(), queue: queue.clone(), rules: rules.clone() };
-    start_watches(&process, &client, &watches);
-    let listener = args.bind_address.listen().context("--bind-address")?;
-
-    // Companions that exist must be known before any is made, and rules before a sync is believed.
-    let readiness = process.readiness.clone();
-    let companions = companions::Controller {
-        client: client.clone(),
-        spaces: spaces.clone(),
-        queue: queue.clone(),
-        rules: rules.clone(),
-        events,
-        metrics: metrics.clone(),
+    let me = instance();
+    let parts = Parts {
+        spaces: Arc::new(Spaces::default()),
+        queue: Arc::new(
+            Queue::new(Duration::from_millis(100), Duration::from_secs(30))
+                .share(companions::MAX_OF_ONE_TENANT),
+        ),
+        rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(60))),
+        registry: Arc::new(Registry::new(args.host_label.clone(), args.admin_identity.clone())),
+        tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60))),
+        events: Arc::new(events::Events::new(client.clone(), me.clone())),
+        leadership: Leadership::default(),
+        metrics,
+        client,
+        me: me.into(),
     };
-    let statuses = rules::Controller { client, spaces: spaces.clone(), queue: rules.clone() };
-    let lists = readiness.clone();
-    process.spawn("companions", async move {
-        until_ready(&lists).await;
-        companions.run().await;
-    });
-    let lists = readiness.clone();
-    process.spawn("rule status", async move {
-        until_ready(&lists).await;
-        statuses.run().await;
-    });
+    parts.watch(&process);
+    let listener = args.bind_address.listen().context("--bind-address")?;
+    parts.control(&process, &args);
 
-    let workloads = Workloads { spaces, queue, rules, metrics, drain: process.drain.clone(), readiness };
+    let workloads = Workloads {
+        spaces: parts.spaces,
+        claims: Claims::new(parts.client, parts.registry.clone(), &parts.me),
+        registry: parts.registry,
+        queue: parts.queue,
+        rules: parts.rules,
+        metrics: parts.metrics,
+        drain: process.drain.clone(),
+        readiness: process.readiness.clone(),
+        plain: tls.is_none(),
+        max_streams: args.max_streams_per_tenant.max(1),
+        max_rate: args.max_messages_per_second,
+    };
     let service = WorkloadServiceServer::new(workloads).max_decoding_message_size(args.max_message_bytes);
     let router = tonic::service::Routes::new(service).into_axum_router();
-    let mut server = Server::new("grpc", listener).limits(Limits { window: 4 << 20, ..Limits::default() });
+    let limits = Limits {
+        window: 4 << 20,
+        max_connections: args.max_connections,
+        max_age: Some(args.max_connection_age),
+        ..Limits::default()
+    };
+    let mut server = Server::new("grpc", listener).limits(limits);
     if let Some(tls) = tls {
         tls.register(&mut process.registry);
         process.spawn("certificate files", tls.clone().follow());
@@ -132,22 +197,110 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-fn start_watches(process: &Process, client: &kube::Client, watches: &Watches) {
-    let namespaces = watch_config().labels(keys::TENANT);
-    let ready = process.readiness.wait_for("namespaces");
-    let task = follow(Api::all(client.clone()), namespaces, "namespaces", ready, watches.namespaces());
-    process.spawn("namespaces", task);
-    let ready = process.readiness.wait_for("workload rules");
-    let task = follow(Api::all(client.clone()), watch_config(), "workload rules", ready, watches.rules());
-    process.spawn("workload rules", task);
-    let ready = process.readiness.wait_for("companions");
-    let companions = watch_config().labels(keys::RULE);
-    let task = follow(Api::all(client.clone()), companions, "companions", ready, watches.pods());
-    process.spawn("companions watch", task);
+/// A name that no other replica has, nor this one's earlier life: claims and Leases are held in it.
+fn instance() -> String {
+    use std::hash::{BuildHasher, Hasher};
+    let host = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
+    let unique = std::hash::RandomState::new().build_hasher().finish();
+    format!("{}-{:08x}", host.as_deref().unwrap_or("manager"), unique & 0xffff_ffff)
 }
 
-async fn until_ready(readiness: &outrigger_runtime::ready::Readiness) {
-    while !readiness.missing().iter().all(|task| *task == "shutting down") {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+/// What the parts of a manager share.
+struct Parts {
+    client: Client,
+    spaces: Arc<Spaces>,
+    registry: Arc<Registry>,
+    queue: Arc<Queue<CompanionId>>,
+    rules: Arc<Queue<RuleId>>,
+    tenants: Arc<Queue<Key>>,
+    events: Arc<events::Events>,
+    metrics: Arc<Metrics>,
+    leadership: Leadership,
+    me: Arc<str>,
+}
+
+impl Parts {
+    fn watch(&self, process: &Process) {
+        fn one<K>(
+            process: &Process,
+            client: &Client,
+            what: &'static str,
+            config: Config,
+            sink: impl FnMut(Event<K>) + Send + 'static,
+        ) where
+            K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+            K::DynamicType: Default,
+        {
+            let ready = process.readiness.wait_for(what);
+            process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
+        }
+        let watches = Watches {
+            spaces: self.spaces.clone(),
+            queue: self.queue.clone(),
+            rules: self.rules.clone(),
+            registry: self.registry.clone(),
+            tenants: self.tenants.clone(),
+            me: self.me.clone(),
+        };
+        let of_tenants = watch_config().labels(keys::TENANT);
+        one(process, &self.client, "namespaces", of_tenants.clone(), watches.namespaces());
+        one(process, &self.client, "tenants", watch_config(), watches.tenants());
+        one(process, &self.client, "nodes", watch_config(), watches.nodes());
+        one(process, &self.client, "quotas", of_tenants, watches.quotas());
+        one(process, &self.client, "workload rules", watch_config(), watches.rules());
+        one(process, &self.client, "companions", watch_config().labels(keys::RULE), watches.pods());
+    }
+
+    /// Starts the controllers. Companions that exist must be known before any is made, rules before a sync is believed,
+    /// and all tenants before a DPU is given to one.
+    fn control(&self, process: &Process, args: &ManagerArgs) {
+        fn listed(
+            process: &Process,
+            what: &'static str,
+            controller: impl Future<Output = ()> + Send + 'static,
+        ) {
+            let lists = process.readiness.clone();
+            process.spawn(what, async move {
+                lists.done().await;
+                controller.await;
+            });
+        }
+        let companions = companions::Controller {
+            client: self.client.clone(),
+            spaces: self.spaces.clone(),
+            queue: self.queue.clone(),
+            rules: self.rules.clone(),
+            events: self.events.clone(),
+            metrics: self.metrics.clone(),
+            leadership: self.leadership.clone(),
+        };
+        let statuses = rules::Controller {
+            client: self.client.clone(),
+            spaces: self.spaces.clone(),
+            queue: self.rules.clone(),
+            leadership: self.leadership.clone(),
+        };
+        let tenants = tenants::controller::Controller {
+            client: self.client.clone(),
+            registry: self.registry.clone(),
+            spaces: self.spaces.clone(),
+            queue: self.tenants.clone(),
+            rules: self.rules.clone(),
+            leadership: self.leadership.clone(),
+            events: self.events.clone(),
+            nodes: Arc::default(),
+            myself: Arc::default(),
+        };
+        listed(process, "companions", companions.run());
+        listed(process, "rule status", statuses.run());
+        listed(process, "tenants", tenants.run());
+        let lease = LeaseArgs {
+            namespace: args.lease_namespace.clone(),
+            name: keys::MANAGER.to_owned(),
+            identity: self.me.to_string(),
+            field_manager: keys::MANAGER.to_owned(),
+        };
+        let (client, leadership) = (self.client.clone(), self.leadership.clone());
+        process.drained(lead(client, lease, leadership, process.drain.clone()));
     }
 }

@@ -1,8 +1,12 @@
 //! A queue of keys to look at again, with the guarantees of client-go's workqueue: a key waits at most once however
 //! often it is added, it is never handed out twice at the same time, and one that is added while it is being worked on
 //! comes back afterwards.
+//!
+//! And it is fair: keys belong to groups (tenants' namespaces), the groups take turns, and none may have more than its
+//! share under way. A tenant with ten thousand keys makes another one's single key wait for one turn, not for all of them.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Duration;
 
@@ -11,9 +15,18 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// A key of a [`Queue`].
+pub trait Key: Clone + Eq + Hash + Ord {
+    /// What keys take turns by.
+    type Group: Clone + Eq + Hash + Debug;
+
+    /// The group of this one.
+    fn group(&self) -> Self::Group;
+}
+
 /// A queue for many producers and one consumer.
 #[derive(Debug)]
-pub struct Queue<K> {
+pub struct Queue<K: Key> {
     inner: Mutex<Inner<K>>,
     /// Wakes the consumer. One permit is enough: there is one consumer, and it looks at everything when it wakes.
     wake: Notify,
@@ -21,8 +34,14 @@ pub struct Queue<K> {
 }
 
 #[derive(Debug)]
-struct Inner<K> {
-    ready: VecDeque<K>,
+struct Inner<K: Key> {
+    ready: HashMap<K::Group, VecDeque<K>>,
+    /// Groups that have a key in `ready`, in the order of their turns.
+    turns: VecDeque<K::Group>,
+    /// How many keys of each group are in `busy`.
+    busy_of: HashMap<K::Group, usize>,
+    /// The most keys of one group in `busy`.
+    share: usize,
     /// Keys in `ready`, and keys in `busy` that have to come back.
     dirty: HashSet<K>,
     busy: HashSet<K>,
@@ -31,13 +50,16 @@ struct Inner<K> {
     failures: HashMap<K, ExponentialBackoff>,
 }
 
-impl<K: Clone + Eq + Hash + Ord> Queue<K> {
+impl<K: Key> Queue<K> {
     /// An empty queue. `min` and `max` bound the pause after the first and after many failures of one key; jitter is
     /// added, so that keys which failed together don't come back together.
     pub fn new(min: Duration, max: Duration) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                ready: VecDeque::new(),
+                ready: HashMap::new(),
+                turns: VecDeque::new(),
+                busy_of: HashMap::new(),
+                share: usize::MAX,
                 dirty: HashSet::new(),
                 busy: HashSet::new(),
                 timers: BTreeSet::new(),
@@ -52,6 +74,13 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
                 .with_jitter()
                 .without_max_times(),
         }
+    }
+
+    /// At most so many keys of one group are handed out at the same time, 1 at least.
+    #[must_use]
+    pub fn share(self, share: usize) -> Self {
+        self.inner.lock().share = share.max(1);
+        self
     }
 
     /// Adds keys, to be handed out as soon as possible.
@@ -103,16 +132,18 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     /// Says that the work on a key that [`Self::next`] handed out is over.
     pub fn done(&self, key: &K) {
-        let again = {
+        let any = {
             let mut inner = self.inner.lock();
-            inner.busy.remove(key);
-            let again = inner.dirty.contains(key);
-            if again {
-                inner.ready.push_back(key.clone());
+            if inner.busy.remove(key) {
+                inner.give_back(&key.group());
             }
-            again
+            if inner.dirty.contains(key) {
+                inner.line_up(key.clone());
+            }
+            // Also one that only waited for its group's share.
+            !inner.turns.is_empty()
         };
-        if again {
+        if any {
             self.wake.notify_one();
         }
     }
@@ -123,9 +154,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
             let timer = {
                 let mut inner = self.inner.lock();
                 inner.expire(Instant::now());
-                if let Some(key) = inner.ready.pop_front() {
-                    inner.dirty.remove(&key);
-                    inner.busy.insert(key.clone());
+                if let Some(key) = inner.take() {
                     return key;
                 }
                 inner.timers.first().map(|(at, _)| *at)
@@ -141,7 +170,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     /// Keys that wait to be handed out now.
     pub fn len(&self) -> usize {
-        self.inner.lock().ready.len()
+        self.inner.lock().ready.values().map(VecDeque::len).sum()
     }
 
     /// Whether no key waits to be handed out now.
@@ -150,13 +179,50 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash + Ord> Inner<K> {
+impl<K: Key> Inner<K> {
     fn add(&mut self, key: K) -> bool {
         if !self.dirty.insert(key.clone()) || self.busy.contains(&key) {
             return false;
         }
-        self.ready.push_back(key);
+        self.line_up(key);
         true
+    }
+
+    /// A key waits for its group's turn.
+    fn line_up(&mut self, key: K) {
+        let group = key.group();
+        let line = self.ready.entry(group.clone()).or_default();
+        line.push_back(key);
+        if line.len() == 1 {
+            self.turns.push_back(group);
+        }
+    }
+
+    /// The first key of the first group that has not its full share under way.
+    fn take(&mut self) -> Option<K> {
+        let under_way = |group: &K::Group| self.busy_of.get(group).copied().unwrap_or_default();
+        let turn = self.turns.iter().position(|group| under_way(group) < self.share)?;
+        let group = self.turns.remove(turn)?;
+        let line = self.ready.get_mut(&group)?;
+        let key = line.pop_front()?;
+        if line.is_empty() {
+            self.ready.remove(&group);
+        } else {
+            self.turns.push_back(group.clone());
+        }
+        *self.busy_of.entry(group).or_default() += 1;
+        self.dirty.remove(&key);
+        self.busy.insert(key.clone());
+        Some(key)
+    }
+
+    fn give_back(&mut self, group: &K::Group) {
+        if let Some(count) = self.busy_of.get_mut(group) {
+            *count -= 1;
+            if *count == 0 {
+                self.busy_of.remove(group);
+            }
+        }
     }
 
     fn expire(&mut self, now: Instant) {
@@ -175,6 +241,37 @@ impl<K: Clone + Eq + Hash + Ord> Inner<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The group is the first letter.
+    impl Key for &'static str {
+        type Group = char;
+
+        fn group(&self) -> char {
+            self.chars().next().unwrap_or_default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn groups_take_turns_and_none_takes_more_than_its_share() {
+        let q = queue().share(2);
+        q.add(["a1", "a2", "a3", "a4", "b1", "b2", "c1"]);
+        let mut order = Vec::new();
+        for _ in 0..5 {
+            order.push(q.next().await);
+        }
+        assert_eq!(order, ["a1", "b1", "c1", "a2", "b2"]);
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), q.next()).await.is_err(),
+            "two of a are under way"
+        );
+        q.done(&"c1");
+        assert!(tokio::time::timeout(Duration::from_secs(60), q.next()).await.is_err());
+        q.done(&"a1");
+        assert_eq!(q.next().await, "a3");
+        q.add(["c1"]);
+        assert_eq!(q.next().await, "c1");
+        assert_eq!(q.len(), 1);
+    }
 
     fn queue() -> Queue<&'static str> {
         Queue::new(Duration::from_millis(100), Duration::from_secs(10))

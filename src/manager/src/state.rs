@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::ResourceExt;
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::field::FieldError;
@@ -19,6 +18,9 @@ use tokio::time::Instant;
 
 use crate::companions::pauses::Pauses;
 use crate::companions::store::Store;
+use crate::queue::Key;
+use crate::stream::Stream;
+use crate::usage::Usage;
 
 /// A namespace of the infrastructure cluster, by name.
 pub type Namespace = Arc<str>;
@@ -30,6 +32,22 @@ pub struct CompanionId {
     pub namespace: Namespace,
     /// The companion within it.
     pub key: CompanionKey,
+}
+
+impl Key for CompanionId {
+    type Group = Namespace;
+
+    fn group(&self) -> Namespace {
+        self.namespace.clone()
+    }
+}
+
+impl Key for RuleId {
+    type Group = Namespace;
+
+    fn group(&self) -> Namespace {
+        self.namespace.clone()
+    }
 }
 
 /// A rule, cluster-wide.
@@ -74,6 +92,12 @@ impl Spaces {
             namespaces.get(usual.as_str()).or_else(|| namespaces.first())?.clone()
         };
         Some(self.space(&namespace))
+    }
+
+    /// Whose namespace it is.
+    pub fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
+        let space = self.by_namespace.read().get(namespace).cloned()?;
+        space.lock().tenant.clone()
     }
 
     /// A namespace belongs to this tenant, or to none. Returns what has to be looked at again.
@@ -127,6 +151,10 @@ pub struct Inner {
     pub pauses: Pauses,
     /// The tenant's stream.
     pub stream: Stream,
+    /// How much its workloads take.
+    pub usage: Usage,
+    /// The tenant is being deleted: nothing is made for it any more.
+    pub closing: bool,
 }
 
 /// A rule as the API has it.
@@ -151,45 +179,6 @@ pub struct Refusal {
     pub generation: i64,
     /// When to try again all the same.
     pub until: Instant,
-}
-
-/// The state of a tenant's stream.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Stream {
-    /// Counts streams; the latest is the one that counts.
-    current: u64,
-    /// Whether it is open.
-    pub connected: bool,
-    /// When the last one ended.
-    pub lost_at: Option<Timestamp>,
-}
-
-/// A stream that is not the latest of its tenant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a newer stream of the same tenant has taken over")]
-pub struct Superseded;
-
-impl Stream {
-    /// A stream begins; it replaces the one before. Returns what it has to show with each message.
-    pub fn begin(&mut self) -> u64 {
-        self.current += 1;
-        self.connected = true;
-        self.current
-    }
-
-    /// # Errors
-    /// When a newer stream has begun.
-    pub fn check(&self, stream: u64) -> Result<(), Superseded> {
-        if self.current == stream { Ok(()) } else { Err(Superseded) }
-    }
-
-    /// A stream ends. Says nothing about workloads: they stay as they were last seen.
-    pub fn end(&mut self, stream: u64, now: Timestamp) {
-        if self.current == stream {
-            self.connected = false;
-            self.lost_at = Some(now);
-        }
-    }
 }
 
 impl Space {
@@ -258,15 +247,36 @@ impl Inner {
         self.index.remove_rule(name)
     }
 
-    /// The workloads of another tenant say nothing about this one's.
-    fn change_tenant(&mut self, tenant: Option<TenantId>) {
+    /// Whether this replica makes and tells what is to be made and told in this namespace; `leads`: it leads, and so
+    /// cares for tenants that nobody serves.
+    pub fn acts(&self, leads: bool) -> bool {
+        self.tenant.is_some() && !self.closing && self.stream.acts(leads)
+    }
+
+    /// A Tenant's status shows who holds the claim on its stream. Whether that took it from this replica: what it knows of
+    /// the tenant's workloads is out of date from now on, and forgotten.
+    pub fn saw_claim(&mut self, claim: u64, holder: &str, me: &str) -> bool {
+        let lost = self.stream.saw(claim, holder, me);
+        if lost {
+            self.forget_workloads();
+        }
+        lost
+    }
+
+    fn forget_workloads(&mut self) {
         let mut index = TenantIndex::default();
         for rule in self.index.rules() {
             index.apply_rule(rule.clone());
         }
         self.index = index;
-        self.tenant = tenant;
+        self.usage = Usage::default();
         self.refusals.clear();
-        self.stream = Stream { current: self.stream.current + 1, ..Stream::default() };
+    }
+
+    /// The workloads of another tenant say nothing about this one's.
+    fn change_tenant(&mut self, tenant: Option<TenantId>) {
+        self.forget_workloads();
+        self.tenant = tenant;
+        self.stream.restart();
     }
 }

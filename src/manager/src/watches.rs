@@ -1,18 +1,22 @@
 //! The watches of the infrastructure cluster, and what their events mean for the state.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
 use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
-use outrigger_api::WorkloadRule;
+use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
+use outrigger_runtime::cluster::{Change, changes};
+use tracing::info;
 
 use crate::companions::observe::observe;
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
+use crate::tenants::controller::Key;
+use crate::tenants::registry::Registry;
 
 /// Takes events in and queues what has to be looked at again.
 #[derive(Clone)]
@@ -23,66 +27,118 @@ pub struct Watches {
     pub queue: Arc<Queue<CompanionId>>,
     /// Rules whose status may have changed.
     pub rules: Arc<Queue<RuleId>>,
+    /// Tenants and DPUs as they are.
+    pub registry: Arc<Registry>,
+    /// Tenants and DPUs to look at.
+    pub tenants: Arc<Queue<Key>>,
+    /// This replica, as claims call it.
+    pub me: Arc<str>,
 }
 
 impl Watches {
-    /// Namespaces say whose they are. Only those with a tenant's label are watched, so one that loses it is "deleted".
-    pub fn namespaces(&self) -> impl FnMut(Event<Namespace>) + use<> {
+    /// Namespaces say whose they are. Only those with a tenant's label are watched, so one that loses it is gone.
+    pub fn namespaces(&self) -> impl FnMut(Event<PartialObjectMeta<Namespace>>) + use<> {
         let this = self.clone();
-        let mut listed = HashSet::new();
-        move |event| match event {
-            Event::Init => listed.clear(),
-            Event::InitApply(namespace) => {
-                listed.insert(namespace.name_any());
-                this.namespace(&namespace.name_any(), &namespace);
-            }
-            Event::Apply(namespace) => this.namespace(&namespace.name_any(), &namespace),
-            Event::Delete(namespace) => this.tenant(&namespace.name_any(), None),
-            Event::InitDone => {
-                for space in this.spaces.all() {
-                    if !listed.contains(&*space.namespace) {
-                        this.tenant(&space.namespace, None);
-                    }
+        changes(move |change: Change<PartialObjectMeta<Namespace>>| {
+            let (name, tenant) = match change {
+                Change::Applied(namespace) => {
+                    (namespace.name_any(), TenantId::of_namespace(namespace.labels()))
                 }
+                Change::Gone { name, .. } => (name, None),
+            };
+            // Also the one that it was: its Tenant makes another.
+            let before = this.spaces.tenant_of(&name);
+            this.queue.add(this.spaces.set_tenant(&name, tenant.clone()));
+            this.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
+            this.tenant_of(&name);
+            this.rules_of(&this.spaces.space(&name));
+        })
+    }
+
+    /// Tenants say who may speak, what is whose, and which replica serves it.
+    pub fn tenants(&self) -> impl FnMut(Event<Tenant>) + use<> {
+        let this = self.clone();
+        changes(move |change: Change<Tenant>| {
+            let name = match &change {
+                Change::Applied(tenant) => tenant.name_any(),
+                Change::Gone { name, .. } => name.clone(),
+            };
+            let nodes = this.registry.tenant(change);
+            this.tenants.add(nodes.into_iter().map(Key::Node));
+            let Ok(id) = TenantId::new(&name) else { return };
+            // Who has a host in common with it may be served now, or not any more.
+            this.tenants.add(this.registry.ids().into_iter().filter(|other| *other != id).map(Key::Tenant));
+            this.tenants.add([Key::Tenant(id.clone())]);
+            if let Some(entry) = this.registry.get(&id) {
+                this.tenant_of(&entry.object.target_namespace());
             }
+        })
+    }
+
+    /// Brings a namespace's space up to what its Tenant says: who serves it, and whether it goes.
+    fn tenant_of(&self, namespace: &str) {
+        let Some(id) = self.spaces.tenant_of(namespace) else { return };
+        let Some(entry) = self.registry.get(&id).filter(|entry| entry.object.target_namespace() == namespace)
+        else {
+            return;
+        };
+        let stream =
+            entry.object.status.as_ref().and_then(|status| status.stream.clone()).unwrap_or_default();
+        let space = self.spaces.space(namespace);
+        let (lost, changed) = {
+            let mut inner = space.lock();
+            let before = (inner.acts(true), inner.closing);
+            inner.closing = entry.deleting();
+            let lost = inner.saw_claim(stream.claim, &stream.holder, &self.me);
+            (lost, before != (inner.acts(true), inner.closing))
+        };
+        if lost {
+            info!(tenant = %id, claim = stream.claim, holder = stream.holder, "another replica serves the tenant now");
+        }
+        if changed {
+            self.rules_of(&space);
         }
     }
 
-    fn namespace(&self, name: &str, namespace: &Namespace) {
-        self.tenant(name, TenantId::of_namespace(namespace.labels()));
-    }
-
-    fn tenant(&self, namespace: &str, tenant: Option<TenantId>) {
-        let again = self.spaces.set_tenant(namespace, tenant);
-        self.queue.add(again);
-        let space = self.spaces.space(namespace);
+    fn rules_of(&self, space: &Space) {
         let rules: Vec<RuleName> = space.lock().rules.keys().cloned().collect();
         self.rules.add(rules.iter().map(|name| space.rule_id(name)));
+    }
+
+    /// Nodes say in which host a DPU sits, and whose it is.
+    pub fn nodes(&self) -> impl FnMut(Event<Node>) + use<> {
+        let this = self.clone();
+        changes(move |change: Change<Node>| {
+            let name = match &change {
+                Change::Applied(node) => node.name_any(),
+                Change::Gone { name, .. } => name.clone(),
+            };
+            let (concerned, changed) = this.registry.node(change);
+            if changed {
+                this.tenants.add([Key::Node(name)]);
+                this.tenants.add(concerned.into_iter().map(Key::Tenant));
+            }
+        })
+    }
+
+    /// Quotas say what has reached its limit.
+    pub fn quotas(&self) -> impl FnMut(Event<ResourceQuota>) + use<> {
+        let this = self.clone();
+        changes(move |change| {
+            let (namespace, changed) = this.registry.quota(change);
+            if changed {
+                this.tenants.add(this.spaces.tenant_of(&namespace).map(Key::Tenant));
+            }
+        })
     }
 
     /// Rules say what companions there should be.
     pub fn rules(&self) -> impl FnMut(Event<WorkloadRule>) + use<> {
         let this = self.clone();
-        let mut listed: HashSet<(String, String)> = HashSet::new();
-        move |event| match event {
-            Event::Init => listed.clear(),
-            Event::InitApply(rule) => {
-                listed.insert((rule.namespace().unwrap_or_default(), rule.name_any()));
-                this.rule(&rule);
-            }
-            Event::Apply(rule) => this.rule(&rule),
-            Event::Delete(rule) => this.no_rule(&rule.namespace().unwrap_or_default(), &rule.name_any()),
-            Event::InitDone => {
-                for space in this.spaces.all() {
-                    let known: Vec<RuleName> = space.lock().rules.keys().cloned().collect();
-                    for name in known {
-                        if !listed.contains(&(space.namespace.to_string(), name.to_string())) {
-                            this.no_rule(&space.namespace, name.as_str());
-                        }
-                    }
-                }
-            }
-        }
+        changes(move |change| match change {
+            Change::Applied(rule) => this.rule(&rule),
+            Change::Gone { namespace, name } => this.no_rule(&namespace, &name),
+        })
     }
 
     fn rule(&self, rule: &WorkloadRule) {

@@ -7,4 +7,4 @@ pub mod store;
 mod reconcile;
 mod refusal;
 
-pub use reconcile::{Controller, MAX_IN_FLIGHT};
+pub use reconcile::{Controller, MAX_IN_FLIGHT, MAX_OF_ONE_TENANT};

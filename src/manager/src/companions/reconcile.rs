@@ -9,6 +9,7 @@ use kube::{Client, Resource, ResourceExt};
 use outrigger_core::companion::{self, Action, DeleteReason};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
+use outrigger_runtime::lease::Leadership;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -24,6 +25,9 @@ use crate::state::{CompanionId, Inner, Refusal, RuleId, Space, Spaces};
 /// Writes that may wait for the API server at once. A single writer is bound by etcd's fsync; the apiserver's default
 /// limit for mutating requests is 200, of which this leaves half to everybody else.
 pub const MAX_IN_FLIGHT: usize = 100;
+
+/// How many of these one tenant may have.
+pub const MAX_OF_ONE_TENANT: usize = MAX_IN_FLIGHT / 2;
 
 /// How long a refused companion waits before it is tried again without a change of its rule.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
@@ -43,6 +47,8 @@ pub struct Controller {
     pub events: Arc<Events>,
     /// Counts.
     pub metrics: Arc<Metrics>,
+    /// Whether this replica cares for tenants that nobody serves.
+    pub leadership: Leadership,
 }
 
 impl Controller {
@@ -98,6 +104,9 @@ impl Controller {
     fn decide(&self, space: &Space, key: &CompanionKey) -> Action {
         let mut inner = space.lock();
         let inner = &mut *inner;
+        if !inner.acts(self.leadership.leads()) {
+            return Action::Nothing;
+        }
         let Some(tenant) = &inner.tenant else { return Action::Nothing };
         let desired = inner.index.desired(key);
         if !matches!(desired, Desired::Wanted { .. }) {

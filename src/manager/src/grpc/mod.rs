@@ -1,5 +1,6 @@
 //! The gRPC services.
 
+mod pace;
 mod workloads;
 
 pub use workloads::Workloads;

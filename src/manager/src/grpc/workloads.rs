@@ -1,28 +1,46 @@
 //! `universe.workload.v1.WorkloadService`: the tenant's workloads come in.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use outrigger_api::workload_wire::{self, WireError};
+use outrigger_core::ids::{TenantId, WorkloadId};
 use outrigger_core::index::CompanionKey;
+use outrigger_core::tenant::{Limits, Tenant};
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadStreamResponse, WorkloadSync};
 use outrigger_runtime::ready::Readiness;
+use outrigger_runtime::serve::Peer;
+use prost::Message as _;
+use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
+use super::pace::Pace;
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
+use crate::stream::Superseded;
+use crate::tenants::claim::Claims;
+use crate::tenants::identity::Caller;
+use crate::tenants::registry::Registry;
+use crate::usage::Exceeded;
 
 /// Serves workload streams.
 #[derive(Clone)]
 pub struct Workloads {
     /// What is known.
     pub spaces: Arc<Spaces>,
+    /// Who may speak for whom.
+    pub registry: Arc<Registry>,
+    /// Which replica serves whom.
+    pub claims: Claims,
     /// Companions to look at.
     pub queue: Arc<Queue<CompanionId>>,
     /// Rules whose status may have changed.
@@ -33,6 +51,12 @@ pub struct Workloads {
     pub drain: CancellationToken,
     /// Whether rules and companions have been listed: before that nobody is served.
     pub readiness: Readiness,
+    /// Whether connections are in plain text because that was asked for: whoever reaches us is believed then.
+    pub plain: bool,
+    /// Streams that one tenant may have open at once.
+    pub max_streams: usize,
+    /// Messages that one stream may send in a second; who sends more waits.
+    pub max_rate: u32,
 }
 
 #[tonic::async_trait]
@@ -41,72 +65,162 @@ impl WorkloadService for Workloads {
         &self,
         request: Request<Streaming<WorkloadStreamRequest>>,
     ) -> Result<Response<WorkloadStreamResponse>, Status> {
+        let caller = Caller::of(request.extensions().get::<Peer>(), self.plain)
+            .inspect_err(|status| warn!(reason = status.message(), "a caller is refused"))?;
         let tenant = super::tenant_id(request.metadata())?;
         if !self.readiness.is_ready() {
             return Err(Status::unavailable("this replica is not ready; connect again"));
         }
-        let space = self.spaces.of_tenant(&tenant).ok_or_else(|| {
-            Status::not_found(format!("tenant {tenant} has no namespace in the infrastructure cluster"))
-        })?;
+        let session = self.open(caller, tenant)?;
         let mut stream = request.into_inner();
-        let number = space.lock().stream.begin();
-        info!(%tenant, stream = number, "stream begins");
         self.metrics.streams.inc();
-        self.tell_rules(&space);
-        let result = self.take_in(&space, number, &mut stream).await;
+        let result = self.serve(session, &mut stream).await;
         self.metrics.streams.dec();
-        space.lock().stream.end(number, Timestamp::now());
-        self.tell_rules(&space);
-        match &result {
-            Ok(()) => info!(%tenant, stream = number, "stream ended"),
-            Err(status) => {
-                warn!(%tenant, stream = number, code = ?status.code(), message = status.message(), "stream ended");
-            }
-        }
         result.map(|()| Response::new(WorkloadStreamResponse {}))
     }
 }
 
+/// One open stream.
+struct Session {
+    caller: Caller,
+    id: TenantId,
+    tenant: Arc<Tenant>,
+    space: Arc<Space>,
+    number: u64,
+    /// A newer stream has taken over.
+    superseded: CancellationToken,
+    claim: u64,
+}
+
 impl Workloads {
-    async fn take_in(
+    /// Whether the caller may speak for the tenant now.
+    fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<Tenant>, Status> {
+        self.registry.authorize(caller, id).inspect_err(|status| {
+            warn!(%caller, tenant = %id, code = ?status.code(), reason = status.message(), "a caller is refused");
+        })
+    }
+
+    fn open(&self, caller: Caller, id: TenantId) -> Result<Session, Status> {
+        let tenant = self.authorize(&caller, &id)?;
+        let space = self.spaces.space(&tenant.namespace);
+        let begun = {
+            let mut inner = space.lock();
+            if inner.tenant.as_ref() != Some(&id) {
+                let message =
+                    format!("namespace {} of tenant {id} is not there yet; connect again", tenant.namespace);
+                return Err(Status::unavailable(message));
+            }
+            inner.stream.begin(self.max_streams)
+        };
+        let Some((number, superseded)) = begun else {
+            let message = format!("tenant {id} has {} streams open already; end one", self.max_streams);
+            return Err(Status::resource_exhausted(message));
+        };
+        Ok(Session { caller, id, tenant, space, number, superseded, claim: 0 })
+    }
+
+    async fn serve(
         &self,
-        space: &Arc<Space>,
-        number: u64,
+        mut session: Session,
         stream: &mut Streaming<WorkloadStreamRequest>,
     ) -> Result<(), Status> {
+        let result = self.claim_and_take_in(&mut session, stream).await;
+        let Session { caller, id, space, number, claim, .. } = &session;
+        let current = space.lock().stream.end(*number, Timestamp::now());
+        self.tell_rules(space);
+        match &result {
+            Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
+            Err(status) => {
+                let (code, message) = (status.code(), status.message());
+                warn!(%caller, tenant = %id, stream = number, claim, ?code, message, "stream ended");
+            }
+        }
+        if current {
+            let (claims, id, claim) = (self.claims.clone(), id.clone(), *claim);
+            // Who goes for good gives the claim up, so that another replica may speak for the tenant.
+            let mut fields = vec![("connected", json!(false)), ("since", json!(Time(Timestamp::now())))];
+            if self.drain.is_cancelled() {
+                fields.push(("holder", json!("")));
+            }
+            claims.tell(&id, claim, &fields).await;
+        }
+        result
+    }
+
+    async fn claim_and_take_in(
+        &self,
+        session: &mut Session,
+        stream: &mut Streaming<WorkloadStreamRequest>,
+    ) -> Result<(), Status> {
+        session.claim = self.claims.raise(&session.id).await?;
+        session.space.lock().stream.claimed(session.number, session.claim).map_err(aborted)?;
+        let Session { caller, id, number, claim, .. } = &session;
+        info!(%caller, tenant = %id, stream = number, claim, "stream begins");
+        self.tell_rules(&session.space);
+        self.take_in(session, stream).await
+    }
+
+    async fn take_in(
+        &self,
+        session: &mut Session,
+        stream: &mut Streaming<WorkloadStreamRequest>,
+    ) -> Result<(), Status> {
+        let mut changes = self.registry.changes();
+        let expiry = expiry(&session.caller);
+        let mut pace = Pace::new(self.max_rate);
         loop {
             let message = tokio::select! {
                 message = stream.message() => message?,
+                () = session.superseded.cancelled() => return Err(aborted(Superseded)),
+                Ok(()) = changes.changed() => {
+                    // Its identity may have been taken away, or its limits changed.
+                    session.tenant = self.authorize(&session.caller, &session.id)?;
+                    continue;
+                }
+                () = tokio::time::sleep_until(expiry) => {
+                    return Err(Status::unauthenticated("the client certificate has expired; connect with a new one"));
+                }
                 () = self.drain.cancelled() => {
                     return Err(Status::unavailable("this replica is going down; connect again"));
                 }
             };
             let Some(message) = message else { return Ok(()) };
-            let keys = self.apply(space, number, message).await?;
+            let keys = match self.apply(session, message).await {
+                Err(status) if status.code() == Code::ResourceExhausted => {
+                    self.claims
+                        .tell(&session.id, session.claim, &[("refused", json!(status.message()))])
+                        .await;
+                    return Err(status);
+                }
+                keys => keys?,
+            };
             for key in &keys {
-                self.rules.add_after(space.rule_id(&key.rule), crate::rules::SETTLE);
+                self.rules.add_after(session.space.rule_id(&key.rule), crate::rules::SETTLE);
             }
-            self.queue.add(space.ids(keys));
+            self.queue.add(session.space.ids(keys));
+            pace.wait().await;
         }
     }
 
     async fn apply(
         &self,
-        space: &Arc<Space>,
-        number: u64,
+        session: &Session,
         message: WorkloadStreamRequest,
     ) -> Result<Vec<CompanionKey>, Status> {
-        let current = |e: crate::state::Superseded| Status::aborted(e.to_string());
+        let Session { space, number, .. } = session;
+        let limits = &session.tenant.limits;
         match message.message {
             None => Err(Status::invalid_argument(
                 "message: none of workload_update, workload_delete, workload_sync is set",
             )),
             Some(Message::WorkloadUpdate(update)) => {
                 self.metrics.received(StreamMessage::Update);
+                let size = update.encoded_len();
                 let workload =
                     workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
                 let mut inner = space.lock();
-                inner.stream.check(number).map_err(current)?;
+                inner.stream.check(*number).map_err(aborted)?;
+                inner.usage.update(&workload.id, size, limits).map_err(|e| exhausted(&e))?;
                 Ok(inner.index.update(workload))
             }
             Some(Message::WorkloadDelete(delete)) => {
@@ -114,27 +228,22 @@ impl Workloads {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
                     .map_err(|e| bad(e.under("workload_delete")))?;
                 let mut inner = space.lock();
-                inner.stream.check(number).map_err(current)?;
+                inner.stream.check(*number).map_err(aborted)?;
+                inner.usage.delete(&id);
                 Ok(inner.index.delete(&id))
             }
             Some(Message::WorkloadSync(sync)) => {
                 self.metrics.received(StreamMessage::Sync);
-                let space = space.clone();
-                // Tens of thousands of workloads take a moment; other streams should not wait for it.
-                let keys = tokio::task::spawn_blocking(move || {
-                    let workloads = decode(sync)?;
-                    let mut inner = space.lock();
-                    inner.stream.check(number).map_err(current)?;
-                    let first = !inner.index.synced();
-                    let mut keys = inner.index.sync(workloads);
-                    if first {
-                        // Companions from before this process began: what the sync doesn't want goes now.
-                        keys.extend(inner.companions.keys().cloned());
-                    }
-                    Ok::<_, Status>(keys)
-                })
-                .await
-                .map_err(|e| Status::internal(e.to_string()))??;
+                let keys = sync_all(space.clone(), *number, *limits, sync).await?;
+                let count = space.lock().usage.count();
+                let fields = [
+                    ("lastSync", json!(Time(Timestamp::now()))),
+                    ("workloads", json!(count)),
+                    ("refused", json!(null)),
+                ];
+                let (claims, id, claim) = (self.claims.clone(), session.id.clone(), session.claim);
+                // Nobody's companions wait for this.
+                tokio::spawn(async move { claims.tell(&id, claim, &fields).await });
                 Ok(keys)
             }
         }
@@ -147,6 +256,48 @@ impl Workloads {
             self.rules.add_after(rule, crate::rules::SETTLE);
         }
     }
+}
+
+/// When the caller's word ends. A clock that is set back doesn't matter: TLS has looked at it once.
+fn expiry(caller: &Caller) -> Instant {
+    /// A year, for those that never end.
+    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    let left = caller.not_after().map(|end| end.duration_since(SystemTime::now()).unwrap_or_default());
+    Instant::now() + left.unwrap_or(FAR).min(FAR)
+}
+
+/// All workloads of a tenant. Tens of thousands take a moment; other streams should not wait for it.
+async fn sync_all(
+    space: Arc<Space>,
+    number: u64,
+    limits: Limits,
+    sync: WorkloadSync,
+) -> Result<Vec<CompanionKey>, Status> {
+    tokio::task::spawn_blocking(move || {
+        let sizes: Vec<usize> = sync.workload_updates.iter().map(prost::Message::encoded_len).collect();
+        let workloads = decode(sync)?;
+        let ids: Vec<WorkloadId> = workloads.iter().map(|workload| workload.id.clone()).collect();
+        let mut inner = space.lock();
+        inner.stream.check(number).map_err(aborted)?;
+        inner.usage.sync(ids.into_iter().zip(sizes), &limits).map_err(|e| exhausted(&e))?;
+        let first = !inner.index.synced();
+        let mut keys = inner.index.sync(workloads);
+        if first {
+            // Companions from before this process began: what the sync doesn't want goes now.
+            keys.extend(inner.companions.keys().cloned());
+        }
+        Ok(keys)
+    })
+    .await
+    .map_err(|e| Status::internal(e.to_string()))?
+}
+
+fn aborted(superseded: Superseded) -> Status {
+    Status::aborted(superseded.to_string())
+}
+
+fn exhausted(exceeded: &Exceeded) -> Status {
+    Status::resource_exhausted(exceeded.to_string())
 }
 
 fn decode(sync: WorkloadSync) -> Result<Vec<Workload>, Status> {

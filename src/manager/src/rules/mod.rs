@@ -10,6 +10,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::keys;
+use outrigger_runtime::lease::Leadership;
 use serde_json::json;
 use tracing::{debug, info};
 
@@ -31,6 +32,8 @@ pub struct Controller {
     pub spaces: Arc<Spaces>,
     /// Rules whose status may have changed.
     pub queue: Arc<Queue<RuleId>>,
+    /// Whether this replica cares for tenants that nobody serves.
+    pub leadership: Leadership,
 }
 
 impl Controller {
@@ -78,7 +81,9 @@ impl Controller {
         let space = self.spaces.space(&id.namespace);
         let inner = space.lock();
         let entry = inner.rules.get(&id.name)?;
-        inner.tenant.as_ref()?;
+        if !inner.acts(self.leadership.leads()) {
+            return None;
+        }
         let status = status::compute(&id.name, entry, &inner, Timestamp::now());
         (status != entry.status).then(|| (entry.uid.clone(), status))
     }

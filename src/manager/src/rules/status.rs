@@ -53,7 +53,7 @@ fn accepted_condition(entry: &RuleEntry) -> Told {
 }
 
 fn synced_condition(inner: &Inner) -> Told {
-    let stream = inner.stream;
+    let stream = &inner.stream;
     match (inner.index.synced(), stream.connected, stream.lost_at) {
         (true, true, _) => (Status::True, "StreamConnected", "the tenant's workloads are known".to_owned()),
         (_, false, Some(since)) => (

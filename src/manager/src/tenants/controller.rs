@@ -1,0 +1,229 @@
+//! The controller of Tenants and their DPUs. One replica runs it, under a Lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, Resource, ResourceExt};
+use outrigger_api::Tenant;
+use outrigger_core::ids::TenantId;
+use outrigger_core::keys;
+use outrigger_runtime::lease::Leadership;
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, Semaphore};
+use tracing::{info, warn};
+
+use super::namespace;
+use super::nodes::{After, Nodes};
+use super::registry::{Entry, Registry};
+use super::status::{self, Written};
+use crate::events::Events;
+use crate::queue::Queue;
+use crate::state::{RuleId, Spaces};
+
+/// Keys that are worked on at once.
+const AT_ONCE: usize = 16;
+/// How often a tenant is looked at without cause: bindings and quotas that somebody has changed are put right then.
+const RESYNC: Duration = Duration::from_secs(300);
+/// How often a namespace that is nearly ready is looked at.
+const PREPARING: Duration = Duration::from_millis(200);
+/// How often the deletion of a tenant looks whether what it waits for is gone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What there is to look at.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// A tenant: its namespace and its status.
+    Tenant(TenantId),
+    /// A Node: whose it is.
+    Node(String),
+}
+
+/// Makes tenants what they should be.
+#[derive(Clone)]
+pub struct Controller {
+    /// The infrastructure cluster.
+    pub client: Client,
+    /// Tenants and DPUs.
+    pub registry: Arc<Registry>,
+    /// Namespaces and whose they are.
+    pub spaces: Arc<Spaces>,
+    /// What to look at.
+    pub queue: Arc<Queue<Key>>,
+    /// Rules, whose status the leader writes where nobody serves their tenant.
+    pub rules: Arc<Queue<RuleId>>,
+    /// Whether this replica is the one.
+    pub leadership: Leadership,
+    /// Tells users.
+    pub events: Arc<Events>,
+    /// DPUs that are under way.
+    pub nodes: Arc<Nodes>,
+    /// Who the manager is to the API server.
+    pub myself: Arc<OnceCell<Value>>,
+}
+
+impl crate::queue::Key for Key {
+    type Group = Self;
+
+    fn group(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Controller {
+    /// Works on the queue for ever, while this replica leads.
+    pub async fn run(self) {
+        let slots = Arc::new(Semaphore::new(AT_ONCE));
+        loop {
+            self.leadership.gained().await;
+            // What the former leader knew is not known here.
+            self.queue.add(self.registry.ids().into_iter().map(Key::Tenant));
+            self.queue.add(self.registry.dpus().into_iter().map(|(name, _)| Key::Node(name)));
+            for space in self.spaces.all() {
+                let rules: Vec<_> = space.lock().rules.keys().map(|name| space.rule_id(name)).collect();
+                self.rules.add(rules);
+            }
+            while self.leadership.leads() {
+                let Ok(slot) = slots.clone().acquire_owned().await else { return };
+                let key = self.queue.next().await;
+                if !self.leadership.leads() {
+                    self.queue.add([key.clone()]);
+                    self.queue.done(&key);
+                    break;
+                }
+                let this = self.clone();
+                tokio::spawn(async move {
+                    this.step(&key).await;
+                    this.queue.done(&key);
+                    drop(slot);
+                });
+            }
+        }
+    }
+
+    async fn step(&self, key: &Key) {
+        let result = match key {
+            Key::Tenant(id) => self.tenant(id).await,
+            Key::Node(name) => self.node(name).await,
+        };
+        match result {
+            Ok(After::Done) => self.queue.forget(key),
+            Ok(After::Again) => self.queue.add([key.clone()]),
+            Ok(After::Later(pause)) => {
+                self.queue.forget(key);
+                self.queue.add_after(key.clone(), pause);
+            }
+            // Somebody else has written it since; the watch will show how.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                self.queue.retry(key.clone())
+            }
+            Err(error) => {
+                warn!(?key, %error, "will be tried again");
+                self.queue.retry(key.clone());
+            }
+        }
+    }
+
+    async fn node(&self, name: &str) -> Result<After, kube::Error> {
+        let concerned = |after: &After| {
+            let Some(dpu) = self.registry.dpu(name).filter(|_| *after == After::Done) else { return };
+            let owner = dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok());
+            self.queue.add(owner.map(Key::Tenant));
+        };
+        let after = self.nodes.step(&self.client, &self.registry, &self.spaces, name).await?;
+        concerned(&after);
+        Ok(after)
+    }
+
+    async fn tenant(&self, id: &TenantId) -> Result<After, kube::Error> {
+        let Some(entry) = self.registry.get(id) else { return Ok(After::Done) };
+        if entry.deleting() {
+            return self.release(id, &entry).await;
+        }
+        if !entry.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER) {
+            let mut all = entry.object.finalizers().to_vec();
+            all.push(keys::TENANT_FINALIZER.to_owned());
+            self.finalizers(&entry.object, &all).await?;
+        }
+        let state = match &entry.tenant {
+            Err(_) => None,
+            Ok(tenant) => {
+                let myself = self.myself.get_or_try_init(|| namespace::myself(&self.client)).await?;
+                let owner =
+                    entry.object.controller_owner_ref(&()).and_then(|owner| serde_json::to_value(owner).ok());
+                Some(namespace::ensure(&self.client, tenant, &owner.unwrap_or_default(), myself).await?)
+            }
+        };
+        let wanted = status::compute(&self.registry, id, &entry, state.as_ref(), Timestamp::now());
+        self.write(&entry, &wanted).await?;
+        // A namespace that goes tells of it; one that is freed by a label does too.
+        let soon = state == Some(namespace::State::Preparing);
+        Ok(After::Later(if soon { PREPARING } else { RESYNC }))
+    }
+
+    /// The safe order: no stream and no new companions (the tenant is being deleted, and everyone sees that), then its
+    /// rules and Pods, then its DPUs, then itself.
+    async fn release(&self, id: &TenantId, entry: &Entry) -> Result<After, kube::Error> {
+        if !entry.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER) {
+            return Ok(After::Done);
+        }
+        let uid = entry.object.uid().unwrap_or_default();
+        let namespace = entry.object.target_namespace();
+        let dpus: Vec<String> = self
+            .registry
+            .dpus()
+            .into_iter()
+            .filter(|(_, dpu)| dpu.marks.owner.as_deref() == Some(id.as_str()))
+            .map(|(name, _)| name)
+            .collect();
+        let count = i64::try_from(dpus.len()).unwrap_or(i64::MAX);
+        let left = match namespace::release(&self.client, &namespace, id.as_str(), &uid).await? {
+            Some(left) => Some(left),
+            None if !dpus.is_empty() => {
+                self.queue.add(dpus.into_iter().map(Key::Node));
+                Some(format!("{count} DPUs"))
+            }
+            None => None,
+        };
+        if let Some(left) = left {
+            let wanted = status::terminating(entry, &left, count, Timestamp::now());
+            self.write(entry, &wanted).await?;
+            return Ok(After::Later(PAUSE));
+        }
+        let others: Vec<String> =
+            entry.object.finalizers().iter().filter(|f| *f != keys::TENANT_FINALIZER).cloned().collect();
+        self.finalizers(&entry.object, &others).await?;
+        info!(tenant = %id, "released");
+        Ok(After::Done)
+    }
+
+    async fn finalizers(&self, tenant: &Tenant, all: &[String]) -> Result<(), kube::Error> {
+        let api: Api<Tenant> = Api::all(self.client.clone());
+        let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+        // The list is replaced as a whole: only if nobody has changed it meanwhile.
+        let patch = json!({"metadata": {"uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all}});
+        api.patch(&tenant.name_any(), &params, &Patch::Merge(&patch)).await.map(drop)
+    }
+
+    async fn write(&self, entry: &Entry, wanted: &Written) -> Result<(), kube::Error> {
+        let now = Written::now(entry);
+        if *wanted == now {
+            return Ok(());
+        }
+        let api: Api<Tenant> = Api::all(self.client.clone());
+        let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = json!({"metadata": {"uid": entry.object.uid()}, "status": wanted});
+        api.patch_status(&entry.object.name_any(), &params, &Patch::Merge(&patch)).await?;
+        let ready = |written: &Written| {
+            let ready = written.conditions.iter().find(|c| c.type_ == "Ready");
+            ready.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))
+        };
+        if let Some((status, reason, message)) = ready(wanted)
+            && ready(&now).is_none_or(|(_, before, _)| before != reason)
+        {
+            self.events.tenant(&entry.object, status == "True", &reason, &message).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! A tenant's namespace in the infrastructure cluster, and what is in it from the start.
+
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use kube::{Client, ResourceExt};
+use outrigger_api::WorkloadRule;
+use outrigger_core::keys;
+use outrigger_core::tenant::Tenant;
+use serde_json::{Value, json};
+use tracing::info;
+
+/// Name of what Outrigger puts into each tenant's namespace.
+const NAME: &str = "outrigger";
+
+/// The ClusterRole that is bound in each tenant's namespace.
+pub const ROLE: &str = "outrigger-manager-tenant";
+
+/// Whether a tenant's namespace can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// It can.
+    Ready,
+    /// It is somebody else's, or nobody's; the words say what to do.
+    NotOurs(String),
+    /// It is being deleted.
+    Terminating,
+    /// It is made, and its quota isn't counted yet: until then the API server refuses what the quota is about.
+    Preparing,
+}
+
+/// Who the manager is to the API server, as the subject of a RoleBinding.
+///
+/// # Errors
+/// When the API server can't be asked.
+pub async fn myself(client: &Client) -> Result<Value, kube::Error> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
+    let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
+    let user = review.status.and_then(|s| s.user_info).and_then(|u| u.username).unwrap_or_default();
+    Ok(subject(&user))
+}
+
+fn subject(user: &str) -> Value {
+    let account = user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    match account {
+        Some((namespace, name)) => json!({"kind": "ServiceAccount", "namespace": namespace, "name": name}),
+        None => json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}),
+    }
+}
+
+/// Makes the namespace, or adopts one that carries the tenant's label, and puts in what has to be there: the Pod Security
+/// level, the manager's rights, the limits. Writes only what is not so already.
+///
+/// # Errors
+/// When the API server can't be asked, or refuses.
+pub async fn ensure(
+    client: &Client,
+    tenant: &Tenant,
+    owner: &Value,
+    myself: &Value,
+) -> Result<State, kube::Error> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let (name, id) = (&tenant.namespace, tenant.policy.tenant.as_str());
+    let level = tenant.policy.pod_security.as_str();
+    match namespaces.get_opt(name).await? {
+        None => {
+            // The owner reference says that it was made for this Tenant, and goes with it.
+            let namespace = json!({"metadata": {"name": name, "ownerReferences": [owner],
+                "labels": {keys::TENANT: id, keys::POD_SECURITY_ENFORCE: level}}});
+            let namespace: Namespace = serde_json::from_value(namespace).map_err(kube::Error::SerdeError)?;
+            let params =
+                PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
+            namespaces.create(&params, &namespace).await?;
+            info!(tenant = id, namespace = %name, "namespace made");
+        }
+        Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => return Ok(State::Terminating),
+        Some(namespace) => {
+            let label = |key: &str| namespace.labels().get(key).map(String::as_str);
+            match label(keys::TENANT) {
+                Some(owner) if owner == id => {}
+                Some(owner) => {
+                    return Ok(State::NotOurs(format!(
+                        "namespace {name} is tenant {owner}'s; choose another name"
+                    )));
+                }
+                None => {
+                    return Ok(State::NotOurs(format!(
+                        "namespace {name} exists and is no tenant's; give it the label {}={id} to have it adopted, or \
+                         choose another name",
+                        keys::TENANT
+                    )));
+                }
+            }
+            if label(keys::POD_SECURITY_ENFORCE) != Some(level) {
+                let patch = json!({"metadata": {"labels": {keys::POD_SECURITY_ENFORCE: level}}});
+                namespaces.patch(name, &params(), &Patch::Merge(patch)).await?;
+            }
+        }
+    }
+    bind(client, name, myself).await?;
+    let counted = limit(client, tenant).await?;
+    Ok(if counted { State::Ready } else { State::Preparing })
+}
+
+/// What is said with each patch.
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// Lets the manager make companions there.
+async fn bind(client: &Client, namespace: &str, myself: &Value) -> Result<(), kube::Error> {
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
+    let wanted = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": keys::MANAGER, "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE},
+        "subjects": [myself]});
+    let subjects = |binding: RoleBinding| serde_json::to_value(binding.subjects).unwrap_or_default();
+    if let Some(found) = bindings.get_opt(keys::MANAGER).await?
+        && found.role_ref.name == ROLE
+        && subjects(found) == wanted["subjects"]
+    {
+        return Ok(());
+    }
+    bindings.patch(keys::MANAGER, &PatchParams::apply(keys::MANAGER).force(), &Patch::Apply(&wanted)).await?;
+    Ok(())
+}
+
+/// Sets the tenant's limits. Whether the quota controller has counted what there is.
+async fn limit(client: &Client, tenant: &Tenant) -> Result<bool, kube::Error> {
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &tenant.namespace);
+    let rules = format!("count/workloadrules.{}", keys::WORKLOAD_GROUP);
+    let hard = json!({"pods": tenant.limits.companions.to_string(), rules: tenant.limits.rules.to_string()});
+    let id = tenant.policy.tenant.as_str();
+    let found = quotas.get_opt(NAME).await?;
+    let right = |quota: &ResourceQuota| {
+        let spec = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
+        quota.labels().get(keys::TENANT).is_some_and(|owner| owner == id)
+            && serde_json::to_value(spec).unwrap_or_default() == hard
+    };
+    let quota = match found.filter(right) {
+        Some(quota) => quota,
+        None => {
+            let wanted = json!({"apiVersion": "v1", "kind": "ResourceQuota",
+                "metadata": {"name": NAME, "namespace": tenant.namespace, "labels": {keys::TENANT: id}},
+                "spec": {"hard": hard}});
+            let params = PatchParams::apply(keys::MANAGER).force();
+            quotas.patch(NAME, &params, &Patch::Apply(&wanted)).await?
+        }
+    };
+    let counted = quota.status.and_then(|status| status.used).unwrap_or_default();
+    Ok(hard.as_object().is_some_and(|hard| hard.keys().all(|resource| counted.contains_key(resource))))
+}
+
+/// Gives back the namespace of a tenant that is being deleted: one that was made for it goes; one that was adopted stays,
+/// without rules and Pods. Returns what is still there, in words; `None` when nothing is.
+///
+/// # Errors
+/// When the API server can't be asked, or refuses.
+pub async fn release(
+    client: &Client,
+    name: &str,
+    id: &str,
+    uid: &str,
+) -> Result<Option<String>, kube::Error> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let Some(namespace) = namespaces.get_opt(name).await? else { return Ok(None) };
+    if namespace.labels().get(keys::TENANT).is_none_or(|owner| owner != id) {
+        return Ok(None);
+    }
+    let made = namespace.owner_references().iter().any(|owner| owner.uid == uid);
+    if made {
+        if namespace.metadata.deletion_timestamp.is_none() {
+            namespaces.delete(name, &only(&namespace.uid().unwrap_or_default())).await?;
+            info!(tenant = id, namespace = name, "namespace deleted");
+        }
+        return Ok(Some(format!("namespace {name}")));
+    }
+    // Rules first: who has none gets no new companions.
+    let rules: Api<PartialObjectMeta<WorkloadRule>> = Api::namespaced(client.clone(), name);
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), name);
+    for rule in rules.list(&ListParams::default()).await?.items {
+        if rule.metadata.deletion_timestamp.is_none() {
+            gone(rules.delete(&rule.name_any(), &only(&rule.uid().unwrap_or_default())).await)?;
+        }
+    }
+    let left = pods.list(&ListParams::default()).await?.items;
+    for pod in &left {
+        if pod.metadata.deletion_timestamp.is_none() {
+            gone(pods.delete(&pod.name_any(), &only(&pod.uid().unwrap_or_default())).await)?;
+        }
+    }
+    Ok((!left.is_empty()).then(|| format!("{} Pods in namespace {name}", left.len())))
+}
+
+/// Deletes nothing but the object with this uid.
+pub(super) fn only(uid: &str) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+        ..DeleteParams::default()
+    }
+}
+
+/// That something is gone already, or another one by now, is as good as deleted.
+pub(super) fn gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_the_manager_is() {
+        assert_eq!(
+            subject("system:serviceaccount:outrigger-system:outrigger-manager"),
+            json!({"kind": "ServiceAccount", "namespace": "outrigger-system", "name": "outrigger-manager"})
+        );
+        assert_eq!(subject("kubernetes-admin")["kind"], "User");
+    }
+}

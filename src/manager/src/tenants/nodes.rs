@@ -1,0 +1,182 @@
+//! One step for one DPU: the domain says which, this makes it.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::{Client, ResourceExt};
+use outrigger_core::keys;
+use outrigger_core::tenant::nodes::{Marks, Seen, Step, Verdict, step};
+use outrigger_runtime::cluster::Change;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::namespace::{gone, only};
+use super::registry::{Dpu, Registry};
+use crate::state::Spaces;
+
+/// How long a Node is nobody's before the next tenant gets it: long enough for a scheduler and a kubelet to learn that the
+/// former one's label is gone. Their watches take milliseconds; a scheduling cycle that has begun takes far less than
+/// this.
+pub const SETTLE: Duration = Duration::from_secs(3);
+
+/// How often Pods that have been told to go are looked for.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What remains to be done for a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum After {
+    /// Nothing.
+    Done,
+    /// Another step, now.
+    Again,
+    /// Another step, in a while.
+    Later(Duration),
+}
+
+/// Moves DPUs from tenant to tenant.
+#[derive(Debug, Default)]
+pub struct Nodes {
+    /// Since when Nodes have been seen cordoned, nobody's and empty. Forgotten by a restart, which only takes longer then.
+    empty_since: Mutex<HashMap<String, Instant>>,
+}
+
+impl Nodes {
+    pub(super) async fn step(
+        &self,
+        client: &Client,
+        registry: &Registry,
+        spaces: &Spaces,
+        name: &str,
+    ) -> Result<After, kube::Error> {
+        let Some(dpu) = registry.dpu(name) else {
+            self.empty_since.lock().remove(name);
+            return Ok(After::Done);
+        };
+        let verdict = registry.verdict(&dpu);
+        // Asked without the Node's Pods first: mostly they don't matter, and listing them costs a request.
+        let next = match step(&dpu.marks, &verdict, || Err(())) {
+            Ok(next) => next,
+            Err(()) => {
+                let others = others(client, spaces, &verdict, name).await?;
+                let settled = self.settled(name, &dpu, others.is_empty());
+                let seen = Seen { others: !others.is_empty(), settled };
+                let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
+                if next == Step::Clear {
+                    clear(client, name, &others).await?;
+                }
+                next
+            }
+        };
+        match next {
+            Step::Done => {
+                self.empty_since.lock().remove(name);
+                Ok(After::Done)
+            }
+            Step::Clear => Ok(After::Later(PAUSE)),
+            Step::Settle => Ok(After::Later(PAUSE)),
+            Step::Mark(marks) => {
+                let patch = patch(&dpu, &marks);
+                let nodes: Api<Node> = Api::all(client.clone());
+                let params =
+                    PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+                let node = nodes.patch(name, &params, &Patch::Merge(&patch)).await?;
+                info!(node = name, from = ?dpu.marks, to = ?marks, "DPU marked");
+                registry.node(Change::Applied(node));
+                Ok(After::Again)
+            }
+        }
+    }
+
+    /// Whether the Node has been nobody's, cordoned and empty for long enough.
+    fn settled(&self, name: &str, dpu: &Dpu, empty: bool) -> bool {
+        let mut since = self.empty_since.lock();
+        if !empty || dpu.marks.owner.is_some() || dpu.marks.handover.is_none() {
+            since.remove(name);
+            return false;
+        }
+        since.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLE
+    }
+}
+
+/// Pods on a Node that belong to other tenants than the one that is to have it. Asked of the API server, past its caches:
+/// what this says is acted upon.
+async fn others(
+    client: &Client,
+    spaces: &Spaces,
+    verdict: &Verdict,
+    node: &str,
+) -> Result<Vec<PartialObjectMeta<Pod>>, kube::Error> {
+    let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
+    let mut all = pods.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await?.items;
+    all.retain(|pod| {
+        spaces
+            .tenant_of(&pod.namespace().unwrap_or_default())
+            .is_some_and(|owner| *verdict != Verdict::Of(owner))
+    });
+    Ok(all)
+}
+
+/// Tells Pods to go, with their own grace periods.
+async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -> Result<(), kube::Error> {
+    for pod in others.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        let namespace = pod.namespace().unwrap_or_default();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        gone(pods.delete(&pod.name_any(), &only(&pod.uid().unwrap_or_default())).await)?;
+        info!(pod = %pod.name_any(), %namespace, node, "deleted: its tenant loses the DPU");
+    }
+    Ok(())
+}
+
+/// The one write that makes a Node's marks these: label and taints together, under the resourceVersion that they were
+/// read with, because the list of taints is replaced as a whole and belongs to others too.
+fn patch(dpu: &Dpu, marks: &Marks) -> Value {
+    let ours = |taint: &Value| {
+        let key = taint.get("key").and_then(Value::as_str);
+        key == Some(keys::TENANT) || key == Some(keys::HANDOVER)
+    };
+    let mut taints: Vec<Value> = dpu.taints.iter().filter(|taint| !ours(taint)).cloned().collect();
+    for tenant in &marks.tainted_for {
+        taints.push(json!({"key": keys::TENANT, "value": tenant, "effect": "NoSchedule"}));
+    }
+    if let Some(to) = &marks.handover {
+        taints.push(json!({"key": keys::HANDOVER, "value": to, "effect": "NoSchedule"}));
+    }
+    json!({
+        "metadata": {"resourceVersion": dpu.resource_version, "labels": {keys::NODE_TENANT: marks.owner}},
+        "spec": {"taints": taints},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outrigger_core::ids::TenantId;
+
+    #[test]
+    fn a_patch_keeps_what_others_have_put_there() {
+        let foreign = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"});
+        let old = json!({"key": keys::TENANT, "value": "red", "effect": "NoSchedule"});
+        let dpu = Dpu {
+            host: None,
+            marks: Marks::default(),
+            taints: vec![old, foreign.clone()],
+            resource_version: "7".into(),
+        };
+        let marks =
+            Marks { handover: Some("blue".into()), ..Marks::of(Some(&TenantId::new("blue").unwrap())) };
+        assert_eq!(
+            patch(&dpu, &marks),
+            json!({"metadata": {"resourceVersion": "7", "labels": {keys::NODE_TENANT: "blue"}},
+                "spec": {"taints": [foreign,
+                    {"key": keys::TENANT, "value": "blue", "effect": "NoSchedule"},
+                    {"key": keys::HANDOVER, "value": "blue", "effect": "NoSchedule"}]}})
+        );
+        assert_eq!(patch(&dpu, &Marks::default())["metadata"]["labels"][keys::NODE_TENANT], Value::Null);
+        assert_eq!(patch(&dpu, &Marks::default())["spec"]["taints"], json!([foreign]));
+    }
+}

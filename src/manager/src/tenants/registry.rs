@@ -1,0 +1,318 @@
+//! Tenants and DPUs as the API has them, and who may speak for whom.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
+use kube::ResourceExt;
+use outrigger_api::Tenant;
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::TenantId;
+use outrigger_core::keys;
+use outrigger_core::tenant::nodes::{Claims, Marks, Verdict};
+use outrigger_core::tenant::{self, Identity};
+use outrigger_runtime::cluster::Change;
+use parking_lot::RwLock;
+use tokio::sync::watch;
+use tonic::Status;
+
+use super::identity::Caller;
+
+/// What is known of tenants and DPUs. One for the whole process.
+#[derive(Debug)]
+pub struct Registry {
+    inner: RwLock<Inner>,
+    /// Node label that names the host of a DPU.
+    host_label: String,
+    /// Identities that may speak for every tenant.
+    admins: Vec<Identity>,
+    /// Counts changes of what [`Registry::authorize`] depends on.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    tenants: HashMap<TenantId, Arc<Entry>>,
+    nodes: HashMap<String, Arc<Dpu>>,
+    quotas: HashMap<String, Quota>,
+}
+
+/// A tenant.
+#[derive(Debug)]
+pub struct Entry {
+    /// As the API has it.
+    pub object: Arc<Tenant>,
+    /// What it says, or everything that is wrong with it.
+    pub tenant: Result<Arc<tenant::Tenant>, Vec<FieldError>>,
+}
+
+impl Entry {
+    /// Whether it is being deleted.
+    pub fn deleting(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+}
+
+/// A Node that sits in some host, or that carries our marks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dpu {
+    /// The host it sits in.
+    pub host: Option<String>,
+    /// What is ours on it.
+    pub marks: Marks,
+    /// Everybody's taints, as they are.
+    pub taints: Vec<serde_json::Value>,
+    /// Of the Node.
+    pub resource_version: String,
+}
+
+/// How much of a tenant's limits is used.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Quota {
+    /// What has reached its limit, in words.
+    pub full: Vec<String>,
+}
+
+impl Registry {
+    /// Knows nothing yet.
+    pub fn new(host_label: String, admins: Vec<Identity>) -> Self {
+        Self { inner: RwLock::default(), host_label, admins, changes: watch::Sender::new(0) }
+    }
+
+    /// The Node label that names the host of a DPU.
+    pub fn host_label(&self) -> &str {
+        &self.host_label
+    }
+
+    /// Changes of tenants from now on.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A tenant.
+    pub fn get(&self, id: &TenantId) -> Option<Arc<Entry>> {
+        self.inner.read().tenants.get(id).cloned()
+    }
+
+    /// Every tenant's id.
+    pub fn ids(&self) -> Vec<TenantId> {
+        self.inner.read().tenants.keys().cloned().collect()
+    }
+
+    /// A DPU.
+    pub fn dpu(&self, node: &str) -> Option<Arc<Dpu>> {
+        self.inner.read().nodes.get(node).cloned()
+    }
+
+    /// Every Node that is a DPU or carries our marks.
+    pub fn dpus(&self) -> Vec<(String, Arc<Dpu>)> {
+        self.inner.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
+    }
+
+    /// What of a tenant's namespace has reached its limit.
+    pub fn full(&self, namespace: &str) -> Vec<String> {
+        self.inner.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
+    }
+
+    /// Whether the caller may speak for a tenant now, and the tenant.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED, in the same words whether there is such a tenant or not, so that nobody can ask for names; to
+    /// administrators NOT_FOUND. FAILED_PRECONDITION when the tenant can't be served.
+    pub fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
+        let inner = self.inner.read();
+        let entry = inner.tenants.get(id);
+        let all = *caller == Caller::Local || caller.is_one_of(&self.admins);
+        if !all && !entry.is_some_and(|entry| inner.is_its_own(caller, id, entry)) {
+            return Err(Status::permission_denied(format!(
+                "the client certificate may not speak for tenant {id}"
+            )));
+        }
+        let Some(entry) = entry else {
+            return Err(Status::not_found(format!("there is no tenant {id}; create a Tenant of that name")));
+        };
+        if entry.deleting() {
+            return Err(Status::failed_precondition(format!("tenant {id} is being deleted")));
+        }
+        entry.tenant.as_ref().map(Arc::clone).map_err(|_| {
+            Status::failed_precondition(format!("tenant {id} is not valid: see its Accepted condition"))
+        })
+    }
+
+    /// Identities of a tenant that another one has too; neither can be served by them.
+    pub fn shared_identities(&self, id: &TenantId) -> Vec<(Identity, TenantId)> {
+        let inner = self.inner.read();
+        let Some(Ok(own)) = inner.tenants.get(id).map(|entry| entry.tenant.as_ref()) else {
+            return Vec::new();
+        };
+        let mut shared = Vec::new();
+        for identity in &own.identities {
+            shared.extend(inner.who_else(identity, id).map(|other| (identity.clone(), other.clone())));
+        }
+        shared
+    }
+
+    /// Other tenants that lay claim to a host.
+    pub fn rivals(&self, host: &str, id: &TenantId) -> Vec<TenantId> {
+        let inner = self.inner.read();
+        let mut rivals: Vec<TenantId> = inner.claimants(host).filter(|other| *other != id).cloned().collect();
+        rivals.sort();
+        rivals
+    }
+
+    /// Whose a DPU should be.
+    pub fn verdict(&self, dpu: &Dpu) -> Verdict {
+        let inner = self.inner.read();
+        let owner = dpu.marks.owner.as_deref();
+        let mut tenants: Vec<&TenantId> = dpu.host.iter().flat_map(|host| inner.claimants(host)).collect();
+        tenants.sort();
+        let entry =
+            owner.and_then(|owner| TenantId::new(owner).ok()).and_then(|owner| inner.tenants.get(&owner));
+        if entry.is_some_and(|entry| entry.tenant.is_err() && !entry.deleting()) {
+            // What it claims can't be read just now. That is no reason to end its Pods.
+            return Verdict::Foreign;
+        }
+        Claims { tenants, owner_exists: entry.is_some() }.verdict(owner)
+    }
+
+    /// A tenant has changed. Returns the Nodes whose owner may have.
+    pub fn tenant(&self, change: Change<Tenant>) -> Vec<String> {
+        let (name, object) = match change {
+            Change::Applied(object) => (object.name_any(), Some(object)),
+            Change::Gone { name, .. } => (name, None),
+        };
+        let Ok(id) = TenantId::new(&name) else { return Vec::new() };
+        let mut inner = self.inner.write();
+        let mut hosts = inner.hosts(&id);
+        match object {
+            Some(object) => {
+                let tenant = object.compile().map(Arc::new);
+                inner.tenants.insert(id.clone(), Arc::new(Entry { object: Arc::new(object), tenant }));
+            }
+            None => {
+                inner.tenants.remove(&id);
+            }
+        }
+        hosts.append(&mut inner.hosts(&id));
+        let concerned = |dpu: &Dpu| {
+            dpu.marks.owner.as_deref() == Some(id.as_str())
+                || dpu.host.as_ref().is_some_and(|host| hosts.contains(host))
+        };
+        let nodes =
+            inner.nodes.iter().filter(|(_, dpu)| concerned(dpu)).map(|(name, _)| name.clone()).collect();
+        drop(inner);
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        nodes
+    }
+
+    /// A Node has changed. Returns the tenants that it concerns, and whether anything of it that matters is other than
+    /// before.
+    pub fn node(&self, change: Change<Node>) -> (Vec<TenantId>, bool) {
+        let (name, new) = match change {
+            Change::Applied(node) => (node.name_any(), self.dpu_of(&node)),
+            Change::Gone { name, .. } => (name, None),
+        };
+        let mut inner = self.inner.write();
+        let new = new.map(Arc::new);
+        let old = match &new {
+            Some(new) => inner.nodes.insert(name, new.clone()),
+            None => inner.nodes.remove(&name),
+        };
+        let matter = |dpu: &Dpu| (dpu.host.clone(), dpu.marks.clone());
+        let changed = old.as_deref().map(matter) != new.as_deref().map(matter);
+        let mut concerned = BTreeSet::new();
+        for dpu in old.iter().chain(&new) {
+            concerned.extend(dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok()));
+            concerned.extend(dpu.host.iter().flat_map(|host| inner.claimants(host)).cloned());
+        }
+        (concerned.into_iter().collect(), changed)
+    }
+
+    /// A ResourceQuota of a tenant's namespace has changed. Whether that matters.
+    pub fn quota(&self, change: Change<ResourceQuota>) -> (String, bool) {
+        let (namespace, quota) = match change {
+            Change::Applied(quota) => (quota.namespace().unwrap_or_default(), full(&quota)),
+            Change::Gone { namespace, .. } => (namespace, Quota::default()),
+        };
+        let mut inner = self.inner.write();
+        let changed = inner.quotas.insert(namespace.clone(), quota.clone()).unwrap_or_default() != quota;
+        (namespace, changed)
+    }
+
+    fn dpu_of(&self, node: &Node) -> Option<Dpu> {
+        let host = node.labels().get(&self.host_label).filter(|host| !host.is_empty()).cloned();
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        let mut marks = Marks { owner: node.labels().get(keys::NODE_TENANT).cloned(), ..Marks::default() };
+        for taint in taints {
+            let value = taint.value.clone().unwrap_or_default();
+            match (taint.key.as_str(), taint.effect.as_str()) {
+                (keys::TENANT, "NoSchedule") => {
+                    marks.tainted_for.insert(value);
+                }
+                (keys::HANDOVER, "NoSchedule") => marks.handover = Some(value),
+                (keys::TENANT | keys::HANDOVER, _) => marks.untidy = true,
+                _ => {}
+            }
+        }
+        if host.is_none() && marks == Marks::default() {
+            return None;
+        }
+        Some(Dpu {
+            host,
+            marks,
+            taints: taints.iter().filter_map(|taint| serde_json::to_value(taint).ok()).collect(),
+            resource_version: node.resource_version().unwrap_or_default(),
+        })
+    }
+}
+
+impl Inner {
+    fn is_its_own(&self, caller: &Caller, id: &TenantId, entry: &Entry) -> bool {
+        let Ok(tenant) = &entry.tenant else { return false };
+        let Caller::Certificate { names, .. } = caller else { return false };
+        // An identity that two tenants list is neither's: better nobody than the wrong one.
+        names.iter().any(|name| tenant.identities.contains(name))
+            && !names.iter().any(|name| self.who_else(name, id).next().is_some())
+    }
+
+    fn who_else<'a>(
+        &'a self,
+        identity: &'a Identity,
+        id: &'a TenantId,
+    ) -> impl Iterator<Item = &'a TenantId> {
+        let has = move |entry: &Entry| entry.tenant.as_ref().is_ok_and(|t| t.identities.contains(identity));
+        self.tenants.iter().filter(move |(other, entry)| *other != id && has(entry)).map(|(other, _)| other)
+    }
+
+    fn claimants<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a TenantId> {
+        let claims = move |entry: &Entry| {
+            !entry.deleting() && entry.tenant.as_ref().is_ok_and(|tenant| tenant.hosts.contains(host))
+        };
+        self.tenants.iter().filter(move |(_, entry)| claims(entry)).map(|(id, _)| id)
+    }
+
+    fn hosts(&self, id: &TenantId) -> BTreeSet<String> {
+        let tenant = self.tenants.get(id).and_then(|entry| entry.tenant.as_ref().ok());
+        tenant.map(|tenant| tenant.hosts.clone()).unwrap_or_default()
+    }
+}
+
+/// What a quota has no room for any more.
+fn full(quota: &ResourceQuota) -> Quota {
+    let status = quota.status.clone().unwrap_or_default();
+    let used = status.used.unwrap_or_default();
+    let number = |quantity: &str| quantity.parse::<u64>().ok();
+    let mut full = Vec::new();
+    for (resource, hard) in status.hard.unwrap_or_default() {
+        let used = used.get(&resource).and_then(|used| number(&used.0));
+        let (Some(used), Some(hard)) = (used, number(&hard.0)) else { continue };
+        if used >= hard {
+            let limit = if resource == "pods" { "limits.companions" } else { "limits.rules" };
+            full.push(format!("spec.{limit}: {used} of {hard}"));
+        }
+    }
+    Quota { full }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use tonic::Code;
+
+use super::*;
+
+fn id(name: &str) -> TenantId {
+    TenantId::new(name).unwrap()
+}
+
+fn tenant(name: &str, spec: Value) -> Change<Tenant> {
+    let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": name}, "spec": spec});
+    Change::Applied(serde_json::from_value(object).unwrap())
+}
+
+fn node(name: &str, host: Option<&str>, owner: Option<&str>, taints: Value) -> Change<Node> {
+    let mut labels = serde_json::Map::new();
+    labels.extend(host.map(|host| (keys::DPU_HOST.to_owned(), json!(host))));
+    labels.extend(owner.map(|owner| (keys::NODE_TENANT.to_owned(), json!(owner))));
+    let object = json!({"metadata": {"name": name, "labels": labels, "resourceVersion": "7"}, "spec": {"taints": taints}});
+    Change::Applied(serde_json::from_value(object).unwrap())
+}
+
+fn caller(names: &[&str]) -> Caller {
+    let names = names.iter().map(|name| Identity::new(name).unwrap()).collect();
+    Caller::Certificate { names, not_after: SystemTime::UNIX_EPOCH }
+}
+
+fn registry() -> Registry {
+    let registry = Registry::new(keys::DPU_HOST.to_owned(), vec![Identity::new("spiffe://x/admin").unwrap()]);
+    registry.tenant(tenant(
+        "blue",
+        json!({"identities": ["spiffe://x/blue", "agent.blue"], "hosts": ["a", "b"]}),
+    ));
+    registry.tenant(tenant("red", json!({"identities": ["spiffe://x/red"], "hosts": ["c"]})));
+    registry
+}
+
+#[test]
+fn a_certificate_speaks_for_its_own_tenant_alone() {
+    let registry = registry();
+    let code = |names: &[&str], tenant: &str| {
+        registry.authorize(&caller(names), &id(tenant)).err().map(|s| s.code())
+    };
+    assert_eq!(code(&["spiffe://x/blue"], "blue"), None);
+    assert_eq!(code(&["other.example", "agent.blue"], "blue"), None);
+    assert_eq!(code(&["spiffe://x/admin"], "blue"), None);
+    assert_eq!(code(&["spiffe://x/admin"], "nobody"), Some(Code::NotFound));
+    for names in [&["spiffe://x/red"][..], &["spiffe://x/stranger"], &[]] {
+        // A tenant that exists and one that doesn't: the same answer.
+        let words = |tenant: &str| {
+            registry.authorize(&caller(names), &id(tenant)).unwrap_err().message().replace(tenant, "T")
+        };
+        assert_eq!(code(names, "blue"), Some(Code::PermissionDenied));
+        assert_eq!(code(names, "nobody"), Some(Code::PermissionDenied));
+        assert_eq!(words("blue"), words("nobody"));
+    }
+    assert_eq!(registry.authorize(&Caller::Local, &id("blue")).unwrap().namespace, "tenant-blue");
+    assert_eq!(registry.authorize(&Caller::Local, &id("nobody")).unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn an_identity_of_two_tenants_is_neithers() {
+    let registry = registry();
+    registry.tenant(tenant("red", json!({"identities": ["agent.blue"]})));
+    for (names, tenant) in
+        [(&["agent.blue"][..], "blue"), (&["agent.blue"], "red"), (&["agent.blue", "x"], "red")]
+    {
+        let status = registry.authorize(&caller(names), &id(tenant)).unwrap_err();
+        assert_eq!(status.code(), Code::PermissionDenied);
+    }
+    assert_eq!(registry.shared_identities(&id("blue")), [(Identity::new("agent.blue").unwrap(), id("red"))]);
+    // The identity that is its own alone still is.
+    assert!(registry.authorize(&caller(&["spiffe://x/blue"]), &id("blue")).is_ok());
+}
+
+#[test]
+fn a_tenant_that_goes_or_is_wrong_is_not_served() {
+    let registry = registry();
+    registry.tenant(tenant("red", json!({"identities": ["NO NO"]})));
+    assert_eq!(
+        registry.authorize(&caller(&["spiffe://x/red"]), &id("red")).unwrap_err().code(),
+        Code::PermissionDenied
+    );
+    assert_eq!(registry.authorize(&Caller::Local, &id("red")).unwrap_err().code(), Code::FailedPrecondition);
+    let Change::Applied(mut blue) = tenant("blue", json!({"identities": ["spiffe://x/blue"]})) else {
+        panic!()
+    };
+    blue.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap());
+    registry.tenant(Change::Applied(blue));
+    let status = registry.authorize(&caller(&["spiffe://x/blue"]), &id("blue")).unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "tenant blue is being deleted"));
+    registry.tenant(Change::Gone { namespace: String::new(), name: "blue".into() });
+    assert_eq!(registry.authorize(&Caller::Local, &id("blue")).unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn whose_a_node_should_be() {
+    let registry = registry();
+    let verdict = |name: &str| registry.verdict(&registry.dpu(name).unwrap());
+    let (concerned, changed) = registry.node(node("dpu1", Some("a"), None, json!(null)));
+    assert_eq!((concerned, changed), (vec![id("blue")], true));
+    assert_eq!(verdict("dpu1"), Verdict::Of(id("blue")));
+    let taints = json!([{"key": keys::TENANT, "value": "blue", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]);
+    registry.node(node("dpu1", Some("a"), Some("blue"), taints.clone()));
+    assert_eq!(registry.dpu("dpu1").unwrap().marks, Marks::of(Some(&id("blue"))));
+    assert_eq!(registry.node(node("dpu1", Some("a"), Some("blue"), taints)), (vec![id("blue")], false));
+    // A second claim: who has it keeps it, and a new one goes to nobody.
+    assert_eq!(registry.tenant(tenant("red", json!({"hosts": ["a", "b"]}))), ["dpu1"]);
+    registry.node(node("dpu2", Some("b"), None, json!(null)));
+    assert_eq!(verdict("dpu1"), Verdict::Of(id("blue")));
+    assert_eq!(verdict("dpu2"), Verdict::Nobody);
+    assert_eq!(registry.rivals("b", &id("blue")), [id("red")]);
+    assert_eq!(registry.tenant(tenant("blue", json!({"hosts": ["b"]}))).len(), 2);
+    assert_eq!(verdict("dpu1"), Verdict::Of(id("red")));
+    // A tenant that can't be read keeps what it has, whoever else wants it.
+    registry.tenant(tenant("blue", json!({"hosts": ["NO"]})));
+    assert_eq!(verdict("dpu1"), Verdict::Foreign);
+    // No DPU, and nothing of ours on it.
+    assert_eq!(registry.node(node("other", None, None, json!(null))), (vec![], false));
+    assert!(registry.dpu("other").is_none());
+    registry.node(node("byhand", None, Some("unknown"), json!(null)));
+    assert_eq!(verdict("byhand"), Verdict::Foreign);
+}
+
+#[test]
+fn a_full_quota_is_told() {
+    let registry = registry();
+    let quota = |used: &str| -> Change<ResourceQuota> {
+        let count = "count/workloadrules.workload.universe.nvidia.com";
+        let object = json!({"metadata": {"name": "q", "namespace": "n"},
+            "status": {"hard": {"pods": "5", count: "2"}, "used": {"pods": used, count: "1"}}});
+        Change::Applied(serde_json::from_value(object).unwrap())
+    };
+    assert_eq!(registry.quota(quota("4")), ("n".to_owned(), false));
+    assert_eq!(registry.quota(quota("5")), ("n".to_owned(), true));
+    assert_eq!(registry.full("n"), ["spec.limits.companions: 5 of 5"]);
+}
