@@ -7,64 +7,23 @@ use outrigger_agent::connect::{Address, connect};
 use outrigger_api::conditions::Status;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{
-    WorkloadDelete, WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadSync, WorkloadUpdate,
-    workload_state,
-};
+use outrigger_proto::v1::{WorkloadDelete, WorkloadSync, WorkloadUpdate, workload_state};
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{ADMIN, Outrigger};
+use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
 use prost::Message as _;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request};
+use tonic::Code;
 
-fn update(id: &str, node: &str) -> WorkloadUpdate {
-    let labels = workload_state::ExtraData { data: HashMap::from([("app".into(), "web".into())]) };
-    WorkloadUpdate {
-        workload_metadata: Some(WorkloadMetadata {
-            id: id.into(),
-            orchestrator: 1,
-            resource_type: "v1/Pod".into(),
-            resource_namespace: "default".into(),
-            resource_name: id.into(),
-        }),
-        workload_state: Some(WorkloadState {
-            node_name: node.into(),
-            ready: true,
-            extra: HashMap::from([("labels".into(), labels)]),
-        }),
-    }
-}
-
-async fn client(outrigger: &Outrigger) -> WorkloadServiceClient<tonic::transport::Channel> {
-    let pair = outrigger.authority.issue("tester", &[ADMIN]).unwrap();
-    let tls = ClientTls { ca: outrigger.authority.file(), identity: Some((pair.cert, pair.key)) };
-    let address: Address = format!("https://127.0.0.1:{}", outrigger.grpc_port).parse().unwrap();
-    WorkloadServiceClient::new(connect(&address, &tls, None).await.unwrap())
-}
-
-/// Opens a stream; the sender ends it when it is dropped.
-async fn stream(
-    outrigger: &Outrigger,
-    tenant: &[&[u8]],
-) -> (mpsc::Sender<Message>, tokio::task::JoinHandle<Result<(), tonic::Status>>) {
-    let (sender, receiver) = mpsc::channel::<Message>(16);
-    let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| {
-        WorkloadStreamRequest { message: Some(message) }
-    });
-    let mut request = Request::new(messages);
-    for value in tenant {
-        request.metadata_mut().append("tenant-id", tonic::metadata::MetadataValue::try_from(*value).unwrap());
-    }
-    let mut client = client(outrigger).await;
-    let call = tokio::spawn(async move { client.workload_stream(request).await.map(drop) });
-    (sender, call)
+/// A stream as the administrator, who may speak for every tenant.
+async fn open(outrigger: &Outrigger, tenant: &[&[u8]]) -> Opened {
+    let tls = outrigger.client_tls("tester", &[ADMIN]);
+    stream(outrigger.grpc_port, &tls, tenant).await.unwrap()
 }
 
 async fn refused(tenant: &[&[u8]], message: Message) -> tonic::Status {
-    let (sender, call) = stream(Outrigger::shared().await, tenant).await;
+    let (sender, call) = open(Outrigger::shared().await, tenant).await;
     let _ = sender.send(message).await;
     call.await.unwrap().unwrap_err()
 }
@@ -74,7 +33,7 @@ async fn a_workload_that_moves_takes_its_companion_along() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "moves", &[("a", 1), ("b", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
-    let (sender, call) = stream(outrigger, &[b"moves"]).await;
+    let (sender, call) = open(outrigger, &[b"moves"]).await;
     sender.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
     sender.send(Message::WorkloadUpdate(update("vm", &t.node("a")))).await.unwrap();
     let before = t.companion().await;
@@ -98,7 +57,7 @@ async fn a_large_sync_is_taken_in_one_message() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "large-sync", &[("a", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
-    let (sender, call) = stream(outrigger, &[b"large-sync"]).await;
+    let (sender, call) = open(outrigger, &[b"large-sync"]).await;
     let mut updates: Vec<WorkloadUpdate> = (0..8000)
         .map(|i| {
             let mut other = update(&format!("w{i}"), "nowhere");
@@ -124,12 +83,12 @@ async fn a_newer_stream_of_a_tenant_takes_over() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "newer", &[("a", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
-    let (old, old_call) = stream(outrigger, &[b"newer"]).await;
+    let (old, old_call) = open(outrigger, &[b"newer"]).await;
     old.send(Message::WorkloadSync(WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] }))
         .await
         .unwrap();
     let before = t.companion().await;
-    let (new, _new_call) = stream(outrigger, &[b"newer"]).await;
+    let (new, _new_call) = open(outrigger, &[b"newer"]).await;
     new.send(Message::WorkloadUpdate(update("x", &t.node("a")))).await.unwrap();
     t.ready(2).await;
     // It ends by itself, and whatever it still says is not heard.
@@ -165,7 +124,7 @@ async fn what_is_no_workload_is_refused_by_its_field() {
     let outrigger = Outrigger::shared().await;
     let _t = Tenant::without_agent(outrigger, "nowork", &[]).await;
     eventually("the tenant is known", || async {
-        let (sender, call) = stream(outrigger, &[b"nowork"]).await;
+        let (sender, call) = open(outrigger, &[b"nowork"]).await;
         drop(sender);
         call.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
     })

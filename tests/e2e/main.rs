@@ -6,4 +6,6 @@
 mod admission;
 mod control_plane;
 mod grpc;
+mod identity;
 mod lifecycle;
+mod tenancy;

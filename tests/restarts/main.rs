@@ -3,6 +3,8 @@
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+mod replicas;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -8,6 +8,7 @@
 pub mod control_plane;
 pub mod outrigger;
 pub mod pki;
+pub mod stream;
 pub mod tenant;
 
 use std::future::Future;

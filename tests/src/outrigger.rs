@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -204,21 +205,54 @@ impl Outrigger {
         self.run(&format!("agent-{tenant}"), &args)
     }
 
-    fn run(&self, name: &str, args: &[String]) -> anyhow::Result<()> {
+    /// A client certificate with these names, and whom it trusts.
+    ///
+    /// # Panics
+    /// When it can't be made.
+    pub fn client_tls(&self, file: &str, names: &[&str]) -> ClientTls {
+        let pair = self.authority.issue(file, names).expect("a certificate");
+        ClientTls { ca: self.authority.file(), identity: Some((pair.cert, pair.key)) }
+    }
+
+    /// Runs `outrigger` with these arguments until the control plane ends.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn run(&self, name: &str, args: &[String]) -> anyhow::Result<()> {
         let mut command = vec![self.binary.display().to_string()];
         command.extend_from_slice(args);
         self.plane.run(name, &command, &[])
     }
 
+    /// Runs `outrigger` with these arguments to its end.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn output(&self, args: &[&str]) -> anyhow::Result<std::process::Output> {
+        Ok(std::process::Command::new(&self.binary).args(args).output()?)
+    }
+
     /// Waits until webhook and manager are ready.
     pub async fn ready(&self) {
-        for (name, port) in [("webhook", self.webhook_admin), ("manager", self.manager_admin)] {
-            eventually(&format!("{name} is ready"), || async move {
-                let (status, body) = get(port, "/readyz").await?;
-                if status == 200 { Ok(()) } else { Err(body) }
-            })
-            .await;
-        }
+        self.ready_at("webhook", self.webhook_admin).await;
+        self.ready_at("manager", self.manager_admin).await;
+    }
+
+    /// Waits until a process with this admin port is ready.
+    pub async fn ready_at(&self, name: &str, admin_port: u16) {
+        eventually(&format!("{name} is ready"), || async move {
+            let (status, body) = get(admin_port, "/readyz").await?;
+            if status == 200 { Ok(()) } else { Err(body) }
+        })
+        .await;
+    }
+
+    /// The metrics of a manager that was started with [`Self::start_replica`].
+    ///
+    /// # Errors
+    /// When they can't be read.
+    pub async fn metrics_of(admin_port: u16) -> Result<String, String> {
+        get(admin_port, "/metrics").await.map(|(_, body)| body)
     }
 
     /// The manager's metrics.

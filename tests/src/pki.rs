@@ -54,6 +54,19 @@ impl Authority {
     /// # Errors
     /// When a name is none, or the directory can't be written.
     pub fn issue(&self, file: &str, names: &[&str]) -> anyhow::Result<Pair> {
+        self.issue_with(file, names, |_| {})
+    }
+
+    /// As [`Self::issue`], with something else about it.
+    ///
+    /// # Errors
+    /// When a name is none, or the directory can't be written.
+    pub fn issue_with(
+        &self,
+        file: &str,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> anyhow::Result<Pair> {
         let mut params = CertificateParams::new(vec![])?;
         params.distinguished_name.push(rcgen::DnType::CommonName, file);
         params.extended_key_usages =
@@ -67,6 +80,7 @@ impl Authority {
                 SanType::DnsName((*name).try_into()?)
             });
         }
+        change(&mut params);
         let key = KeyPair::generate()?;
         let cert = params.signed_by(&key, &self.issuer)?;
         let pair =

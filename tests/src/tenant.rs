@@ -77,6 +77,19 @@ impl Tenant {
         Api::all(self.infra.clone())
     }
 
+    /// Changes the Tenant's spec by a merge patch.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn set(&self, spec: Value) -> Result<(), String> {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        self.object()
+            .patch(&self.id, &PatchParams::default(), &patch)
+            .await
+            .map(drop)
+            .map_err(|e| e.to_string())
+    }
+
     /// Waits until its namespace is there and each of its DPUs is its own. A host without a DPU doesn't matter.
     async fn served(&self) {
         eventually(&format!("tenant {} is served", self.id), || async {

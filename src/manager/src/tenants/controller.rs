@@ -116,7 +116,7 @@ impl Controller {
             }
             // Somebody else has written it since; the watch will show how.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                self.queue.retry(key.clone())
+                self.queue.retry(key.clone());
             }
             Err(error) => {
                 warn!(?key, %error, "will be tried again");

@@ -1,0 +1,324 @@
+//! Tenants: their namespaces, their DPUs and how those change hands, their limits, and what a Tenant may not be.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams};
+use outrigger_api::Tenant as Object;
+use outrigger_api::conditions::Status;
+use outrigger_core::keys;
+use outrigger_proto::v1::WorkloadSync;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::stream::{stream, update};
+use outrigger_tests::tenant::{Tenant, node_of, rule_for, tenant, tenant_is};
+use outrigger_tests::{PATIENCE, eventually};
+use serde_json::{Value, json};
+use tonic::Code;
+
+/// Whose a Node is: its label, and the values of our taints.
+async fn marks(nodes: &Api<Node>, name: &str) -> (Option<String>, Vec<String>, Vec<String>) {
+    let node = nodes.get(name).await.unwrap();
+    let taints = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+    let of = |key: &str| -> Vec<String> {
+        taints.iter().filter(|t| t.key == key).map(|t| t.value.clone().unwrap_or_default()).collect()
+    };
+    (node.labels().get(keys::NODE_TENANT).cloned(), of(keys::TENANT), of(keys::HANDOVER))
+}
+
+async fn belongs(nodes: &Api<Node>, name: &str, owner: Option<&str>) {
+    eventually(&format!("{name} belongs to {owner:?}"), || async {
+        let found = marks(nodes, name).await;
+        let wanted = owner.map(str::to_owned);
+        if found == (wanted.clone(), wanted.into_iter().collect(), vec![]) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "tn-new", &[("a", 2), ("b", 1)]).await;
+    t.set(json!({"podSecurity": "restricted", "limits": {"companions": 7, "rules": 3}})).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(t.infra.clone());
+    eventually("the namespace has its level", || async {
+        let namespace = namespaces.get("tenant-tn-new").await.map_err(|e| e.to_string())?;
+        let labels = namespace.labels();
+        if labels.get(keys::POD_SECURITY_ENFORCE).is_some_and(|level| level == "restricted")
+            && labels.get(keys::TENANT).is_some_and(|id| id == "tn-new")
+        {
+            return Ok(());
+        }
+        Err(format!("{labels:?}"))
+    })
+    .await;
+    let quotas: Api<ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
+    eventually("the quota has its limits", || async {
+        let quota = quotas.get("outrigger").await.map_err(|e| e.to_string())?;
+        let hard = serde_json::to_value(quota.spec.unwrap().hard).unwrap();
+        let wanted = json!({"pods": "7", "count/workloadrules.workload.universe.nvidia.com": "3"});
+        if hard == wanted { Ok(()) } else { Err(hard.to_string()) }
+    })
+    .await;
+    let bindings: Api<RoleBinding> = Api::namespaced(t.infra.clone(), &t.namespace);
+    assert_eq!(bindings.get("outrigger-manager").await.unwrap().role_ref.name, "outrigger-manager-tenant");
+    let nodes: Api<Node> = Api::all(t.infra.clone());
+    for name in ["a-dpu1", "a-dpu2", "b-dpu1"] {
+        belongs(&nodes, &t.node(name), Some("tn-new")).await;
+    }
+    assert_eq!(t.is("Ready", Status::True, "Served").await, "3 DPUs");
+    // What somebody takes away comes back.
+    let remove = format!("{}-", keys::TENANT);
+    o.plane.infra.kubectl(&["taint", "node", &t.node("a-dpu1"), &remove]).unwrap();
+    belongs(&nodes, &t.node("a-dpu1"), Some("tn-new")).await;
+    // What a user sees.
+    let table = o.plane.infra.kubectl(&["get", "tenant", "tn-new"]).unwrap();
+    assert!(
+        table.starts_with("NAME     NAMESPACE       DPUS   CONNECTED   WORKLOADS   READY   AGE"),
+        "{table}"
+    );
+    let explained = o.plane.infra.kubectl(&["explain", "tenant.spec.hosts"]).unwrap();
+    assert!(explained.contains("names one of them is its own"), "{explained}");
+}
+
+#[tokio::test]
+async fn a_namespace_is_adopted_only_when_it_is_labeled_for_that() {
+    let o = Outrigger::shared().await;
+    let tenants: Api<Object> = Api::all(o.plane.infra.client().await);
+    let plain = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tn-there"}});
+    o.plane.infra.apply(&[plain, tenant("tn-adopt", json!({"namespace": "tn-there"}))]).unwrap();
+    let message = tenant_is(&tenants, "tn-adopt", "NamespaceReady", Status::False, "NotOurs").await;
+    assert!(message.contains("outrigger.dev/tenant=tn-adopt"), "{message}");
+    o.plane.infra.kubectl(&["label", "namespace", "tn-there", "outrigger.dev/tenant=tn-adopt"]).unwrap();
+    tenant_is(&tenants, "tn-adopt", "Ready", Status::True, "Served").await;
+    // It was there before, so it stays, without Pods.
+    o.plane.infra.kubectl(&["delete", "tenant", "tn-adopt", "--timeout=60s"]).unwrap();
+    o.plane.infra.kubectl(&["get", "namespace", "tn-there"]).unwrap();
+}
+
+#[tokio::test]
+async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
+    let o = Outrigger::shared().await;
+    let red = Tenant::new(o, "ho-red", &[("a", 1)]).await;
+    let blue = Tenant::without_agent(o, "ho-blue", &[]).await;
+    let (host, node) = (red.node("a"), red.node("a-dpu1"));
+    let nodes: Api<Node> = Api::all(red.infra.clone());
+    // A companion that takes its time to go.
+    let mut spec = rule_for("app", "web");
+    spec["template"]["metadata"]["annotations"] = json!({"pod-delete.stage.kwok.x-k8s.io/delay": "4s"});
+    red.rule("slow", spec).await;
+    red.start("w", "a", json!({"app": "web"})).await;
+    assert_eq!(node_of(&red.companion().await), node);
+
+    // The new tenant can't claim the host before the former one has let it go.
+    let error = blue.set(json!({"hosts": [host]})).await.unwrap_err();
+    assert!(error.contains("spec.hosts[0]") && error.contains("\"ho-red\""), "{error}");
+    red.set(json!({"hosts": []})).await.unwrap();
+    eventually("the host can be claimed", || blue.set(json!({"hosts": [host]}))).await;
+    // The new tenant's Pod waits for the DPU.
+    blue.rule(
+        "next",
+        json!({"dpuSelectionPolicy": "Any", "template": outrigger_tests::tenant::template(),
+        "workloadTerms": [{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]}),
+    )
+    .await;
+    let tls = o.client_tls("ho-blue", &[&tenant_identity("ho-blue")]);
+    let (sender, _call) = stream(o.grpc_port, &tls, &[b"ho-blue"]).await.unwrap();
+    let sync = WorkloadSync { workload_updates: vec![update("x", "nowhere")] };
+    sender.send(Message::WorkloadSync(sync)).await.unwrap();
+
+    // From here on: never both. Read in this order a Pod that goes is seen no later than the label that comes.
+    let on_node = async |t: &Tenant| -> usize {
+        let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        t.pods().list(&params).await.unwrap().items.len()
+    };
+    let (mut cordoned, mut nobodys, began) = (false, false, Instant::now());
+    loop {
+        let (owner, taints, handover) = marks(&nodes, &node).await;
+        let (reds, blues) = (on_node(&red).await, on_node(&blue).await);
+        assert!(reds == 0 || blues == 0, "both run there");
+        match owner.as_deref() {
+            Some("ho-red") => assert!(blues == 0 && taints == ["ho-red"]),
+            Some("ho-blue") => assert!(reds == 0 && taints == ["ho-blue"]),
+            _ => assert!(reds == 0 && blues == 0 && taints == ["ho-red"]),
+        }
+        cordoned |= owner.as_deref() == Some("ho-red") && !handover.is_empty() && reds > 0;
+        nobodys |= owner.is_none();
+        if owner.as_deref() == Some("ho-blue") && blues > 0 {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{owner:?} {handover:?} {reds} {blues}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(cordoned, "it waited for the Pod that took its time");
+    assert!(nobodys, "nobody's in between");
+    belongs(&nodes, &node, Some("ho-blue")).await;
+    assert_eq!(node_of(&blue.companion().await), node);
+    assert!(red.is("Ready", Status::True, "Served").await.starts_with("0 DPUs"));
+}
+
+#[tokio::test]
+async fn taints_of_others_survive() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "tn-taint", &[("a", 1)]).await;
+    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let (host, node) = (t.node("a"), t.node("a-dpu1"));
+    o.plane.infra.kubectl(&["taint", "node", &node, "example.com/mine=x:NoExecute"]).unwrap();
+    // The node lifecycle controller adds and removes a taint of its own with each of these.
+    let (plane, name) = (&o.plane, node.clone());
+    let cordoning = async {
+        for command in ["cordon", "uncordon", "cordon", "uncordon", "cordon"] {
+            plane.infra.kubectl(&[command, &name]).unwrap();
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
+    };
+    let moving = async {
+        t.set(json!({"hosts": []})).await.unwrap();
+        belongs(&nodes, &node, None).await;
+        t.set(json!({"hosts": [host]})).await.unwrap();
+        belongs(&nodes, &node, Some("tn-taint")).await;
+    };
+    tokio::join!(cordoning, moving);
+    eventually("everybody's taints are there", || async {
+        let taints =
+            nodes.get(&node).await.map_err(|e| e.to_string())?.spec.unwrap().taints.unwrap_or_default();
+        let mut keys: Vec<&str> = taints.iter().map(|t| t.key.as_str()).collect();
+        keys.sort_unstable();
+        let wanted = ["example.com/mine", "node.kubernetes.io/unschedulable", keys::TENANT];
+        if keys == wanted { Ok(()) } else { Err(format!("{keys:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deleted_tenant_gives_everything_back() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "tn-gone", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let tls = o.client_tls("tn-gone", &[&tenant_identity("tn-gone")]);
+    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-gone"]).await.unwrap();
+    let sync = WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] };
+    sender.send(Message::WorkloadSync(sync)).await.unwrap();
+    t.companion().await;
+    t.object().delete("tn-gone", &DeleteParams::default()).await.unwrap();
+    let status = call.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    let nodes: Api<Node> = Api::all(t.infra.clone());
+    belongs(&nodes, &t.node("a-dpu1"), None).await;
+    eventually("all of it is gone", || async {
+        let namespaces: Api<Namespace> = Api::all(t.infra.clone());
+        let left = namespaces.get_opt("tenant-tn-gone").await.map_err(|e| e.to_string())?.is_some();
+        let tenant = t.object().get_opt("tn-gone").await.map_err(|e| e.to_string())?;
+        if left || tenant.is_some() { Err(format!("{left} {tenant:?}")) } else { Ok(()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_tenant_may_not_be_is_refused_with_its_path() {
+    let o = Outrigger::shared().await;
+    let _t = Tenant::without_agent(o, "bad-one", &[("a", 0)]).await;
+    let long = "x".repeat(57);
+    let apply =
+        |name: &str, spec: Value| o.plane.infra.apply(&[tenant(name, spec)]).err().map(|e| e.to_string());
+    let mine = tenant_identity("bad-one");
+    for (name, spec, path, words) in [
+        (long.as_str(), json!({}), "metadata.name", "56"),
+        ("Bad_Two", json!({}), "metadata.name", "RFC 1123"),
+        ("bad.two", json!({}), "metadata.name", "DNS label"),
+        ("bad-two", json!({"namespace": "tenant-bad-one"}), "spec.namespace", "\"bad-one\""),
+        ("bad-two", json!({"namespace": "kube-system"}), "spec.namespace", "the cluster itself"),
+        ("bad-two", json!({"namespace": "No"}), "spec.namespace", "no name of a namespace"),
+        ("bad-two", json!({"identities": ["spiffe://x/y", "spiffe://x/y"]}), "spec.identities", "uplicate"),
+        ("bad-two", json!({"identities": ["spiffe://x"]}), "spec.identities[0]", "TRUST-DOMAIN/PATH"),
+        ("bad-two", json!({"identities": ["*.example.com"]}), "spec.identities[0]", "wildcard"),
+        ("bad-two", json!({"identities": ["spiffe://x/y", mine]}), "spec.identities[1]", "\"bad-one\""),
+        ("bad-two", json!({"hosts": ["h", "h"]}), "spec.hosts", "uplicate"),
+        ("bad-two", json!({"hosts": ["h", "bad-one-a"]}), "spec.hosts[1]", "\"bad-one\""),
+        ("bad-two", json!({"hosts": ["Host"]}), "spec.hosts[0]", "no name"),
+        ("bad-two", json!({"podSecurity": "loose"}), "spec.podSecurity", "baseline"),
+        ("bad-two", json!({"limits": {"rules": -1}}), "spec.limits.rules", "0"),
+        ("bad-two", json!({"deviceClasses": ["warp-drive"]}), "spec.deviceClasses[0]", "no such DeviceClass"),
+        ("bad-one", json!({"namespace": "elsewhere"}), "spec.namespace", "can't be changed"),
+    ] {
+        let error = eventually("the webhook knows the first tenant", || async {
+            apply(name, spec.clone()).ok_or(format!("{name} {spec} was taken"))
+        })
+        .await;
+        assert!(error.contains(path) && error.contains(words), "{name} {spec}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn limits_are_held_and_told() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "tn-limit", &[("a", 1)]).await;
+    t.set(json!({"limits": {"companions": 2, "rules": 1, "workloads": 3, "workloadBytes": 1000}}))
+        .await
+        .unwrap();
+    let quotas: Api<ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
+    eventually("the quota counts", || async {
+        let hard = quotas.get("outrigger").await.map_err(|e| e.to_string())?.status.unwrap_or_default().hard;
+        if hard.unwrap_or_default().get("pods").is_some_and(|q| q.0 == "2") {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
+    })
+    .await;
+    t.rule("r", rule_for("app", "web")).await;
+    let tls = o.client_tls("tn-limit", &[&tenant_identity("tn-limit")]);
+    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
+    let workloads = (0..3).map(|i| update(&format!("w{i}"), &t.node("a"))).collect();
+    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
+    // Companions and rules: the quota says no, the rule and the Tenant say so.
+    let message = t.condition("r", "Ready", Status::False, "Refused").await;
+    assert!(message.contains("exceeded quota"), "{message}");
+    let message = t.is("WithinLimits", Status::False, "LimitReached").await;
+    assert!(
+        message.contains("spec.limits.companions: 2 of 2") && message.contains("spec.limits.rules: 1 of 1"),
+        "{message}"
+    );
+    let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": "another", "namespace": t.namespace}, "spec": rule_for("app", "other")});
+    let error = o.plane.infra.apply(&[rule]).unwrap_err().to_string();
+    assert!(error.contains("exceeded quota"), "{error}");
+    // Workloads: the stream ends with the reason, and what was there stays.
+    sender.send(Message::WorkloadUpdate(update("w3", &t.node("a")))).await.unwrap();
+    let status = call.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed");
+    eventually("the Tenant says so", || async {
+        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
+        if message.contains("spec.limits.workloads: 4 would be used") { Ok(()) } else { Err(message) }
+    })
+    .await;
+    assert_eq!(t.companions().await.unwrap().len(), 2);
+    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
+    sender
+        .send(Message::WorkloadSync(WorkloadSync {
+            workload_updates: vec![update(&"w".repeat(250), &"n".repeat(900))],
+        }))
+        .await
+        .unwrap();
+    let status = call.await.unwrap().unwrap_err();
+    assert!(status.message().contains("spec.limits.workloadBytes: "), "{status}");
+    // More is allowed: the next sync is taken, and the conditions follow.
+    t.set(json!({"limits": {"companions": 10, "rules": 10, "workloads": 10, "workloadBytes": 10000}}))
+        .await
+        .unwrap();
+    let (sender, _call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
+    let workloads = (0..4).map(|i| update(&format!("w{i}"), &t.node("a"))).collect();
+    eventually("the new limits are known", || async {
+        sender.send(Message::WorkloadSync(WorkloadSync::default())).await.map_err(|e| e.to_string())
+    })
+    .await;
+    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
+    t.is("WithinLimits", Status::True, "Within").await;
+}

@@ -1,0 +1,235 @@
+//! Two managers at once, claims on hosts that no webhook saw, and plain text.
+
+use k8s_openapi::api::core::v1::Node;
+use std::time::Duration;
+
+use kube::api::{Api, DeleteParams};
+use kube::{Client, ResourceExt};
+use outrigger_api::Tenant as Object;
+use outrigger_api::conditions::Status;
+use outrigger_core::keys;
+use outrigger_proto::v1::WorkloadSync;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
+use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::tenant::{Tenant, annotation, dpu, rule_for, tenant, tenant_is};
+use outrigger_tests::{always, eventually};
+use serde_json::json;
+use tonic::Code;
+
+use crate::{ONE_AT_A_TIME, companion_writes};
+
+/// Tells a manager of workloads on the tenant's only host.
+async fn sync(t: &Tenant, opened: &Opened, names: &[&str]) {
+    let workload_updates = names.iter().map(|name| update(name, &t.node("a"))).collect();
+    opened.0.send(Message::WorkloadSync(WorkloadSync { workload_updates })).await.unwrap();
+}
+
+/// Waits until the companions are those of these workloads, by uid.
+async fn companions(t: &Tenant, names: &[&str]) -> Vec<String> {
+    eventually(&format!("companions of {names:?}"), || async {
+        let all = t.companions().await?;
+        let mut found: Vec<&str> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
+        found.sort_unstable();
+        if found != names {
+            return Err(format!("{found:?}"));
+        }
+        let mut uids: Vec<String> = all.iter().filter_map(|c| c.metadata.uid.clone()).collect();
+        uids.sort();
+        Ok(uids)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn of_two_managers_the_one_with_the_latest_claim_writes() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let [port, admin] = ports().unwrap();
+    o.start_replica("manager-2", port, admin).unwrap();
+    o.ready_at("manager-2", admin).await;
+    let t = Tenant::without_agent(o, "two", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let tls = o.client_tls("two", &[&tenant_identity("two")]);
+    let claim = async || {
+        let status = t.object().get("two").await.unwrap().status.unwrap();
+        status.stream.map(|s| (s.claim, s.connected, s.holder)).unwrap()
+    };
+    let first = stream(o.grpc_port, &tls, &[b"two"]).await.unwrap();
+    sync(&t, &first, &["w1", "w2"]).await;
+    let before = companions(&t, &["w1", "w2"]).await;
+    let (number, connected, one) = claim().await;
+    assert_eq!((number, connected), (1, true));
+
+    // The agent jumps. Its old connection stays half open: nobody reads what it is told.
+    let second = stream(port, &tls, &[b"two"]).await.unwrap();
+    sync(&t, &second, &["w1", "w2", "w3"]).await;
+    let after = companions(&t, &["w1", "w2", "w3"]).await;
+    assert!(before.iter().all(|uid| after.contains(uid)), "nothing was made twice");
+    let (number, _, two) = claim().await;
+    assert_eq!(number, 2);
+    assert_ne!(one, two);
+    let status = first.1.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    let _ = first.0.send(Message::WorkloadSync(WorkloadSync::default())).await;
+
+    // The older claim writes nothing any more, whatever happens.
+    let frozen = companion_writes(&o.manager_metrics().await);
+    t.pods().delete(&t.companions().await.unwrap()[0].name_any(), &DeleteParams::default()).await.unwrap();
+    sync(&t, &second, &["w1", "w2"]).await;
+    companions(&t, &["w1", "w2"]).await;
+    let mut spec = rule_for("app", "web");
+    spec["template"]["metadata"]["labels"]["app"] = json!("newer");
+    t.rule("r", spec).await;
+    eventually("all are replaced", || async {
+        let all = t.ready(2).await;
+        let new = all.iter().filter(|c| c.labels().get("app").is_some_and(|v| v == "newer")).count();
+        if new == 2 { Ok(()) } else { Err(format!("{new}")) }
+    })
+    .await;
+    assert_eq!(companion_writes(&o.manager_metrics().await), frozen);
+    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+
+    // It jumps back: the first one knows nothing until it is told, and then serves.
+    let third = stream(o.grpc_port, &tls, &[b"two"]).await.unwrap();
+    let status = second.1.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Aborted, "{status}");
+    assert_eq!(claim().await, (3, true, one));
+    companions(&t, &["w1", "w2"]).await;
+    let frozen = companion_writes(&Outrigger::metrics_of(admin).await.unwrap());
+    sync(&t, &third, &["w2"]).await;
+    companions(&t, &["w2"]).await;
+    assert_eq!(companion_writes(&Outrigger::metrics_of(admin).await.unwrap()), frozen);
+
+    // The leader goes: the other one leads, in its place.
+    o.plane.command("term manager").unwrap();
+    let status = third.1.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let began = std::time::Instant::now();
+    o.plane.infra.apply(&[dpu("two-late", &t.node("a"))]).unwrap();
+    eventually("somebody leads", || async {
+        let node = nodes.get("two-late").await.map_err(|e| e.to_string())?;
+        if node.labels().contains_key(keys::NODE_TENANT) { Ok(()) } else { Err("nobody".to_owned()) }
+    })
+    .await;
+    println!("a new leader has acted after {:?}", began.elapsed());
+    let fourth = stream(port, &tls, &[b"two"]).await.unwrap();
+    sync(&t, &fourth, &["w2", "w4"]).await;
+    companions(&t, &["w2", "w4"]).await;
+    o.plane.command("start manager").unwrap();
+    o.ready().await;
+    o.plane.command("term manager-2").unwrap();
+}
+
+#[tokio::test]
+async fn a_host_that_two_claim_at_once_is_neithers() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let infra: Client = o.plane.infra.client().await;
+    let (tenants, nodes): (Api<Object>, Api<Node>) = (Api::all(infra.clone()), Api::all(infra));
+    // As if both had been admitted in the same moment.
+    let patch = r#"[{"op": "remove", "path": "/webhooks/2"}]"#;
+    let kind = "validatingwebhookconfiguration";
+    o.plane.infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", patch]).unwrap();
+    o.plane.infra.apply(&[dpu("c-dpu2", "c-host2")]).unwrap();
+    o.plane
+        .infra
+        .apply(&[tenant("c-old", json!({"hosts": ["c-host2"], "identities": ["c.example"]}))])
+        .unwrap();
+    tenant_is(&tenants, "c-old", "Ready", Status::True, "Served").await;
+    let both = eventually("two claims get through", || async {
+        let claims = ["c-one", "c-two"].map(|id| tenant(id, json!({"hosts": ["c-host1"]})));
+        o.plane.infra.apply(&claims).map_err(|e| e.to_string())
+    });
+    both.await;
+    for (id, rival) in [("c-one", "c-two"), ("c-two", "c-one")] {
+        let message = tenant_is(&tenants, id, "HostsReady", Status::False, "HostConflict").await;
+        assert!(message.contains(&format!("c-host1 is claimed by tenant {rival} too")), "{message}");
+        tenant_is(&tenants, id, "Ready", Status::False, "HostConflict").await;
+    }
+    o.plane.infra.apply(&[dpu("c-dpu1", "c-host1")]).unwrap();
+    let owner = async |name: &str| nodes.get(name).await.unwrap().labels().get(keys::NODE_TENANT).cloned();
+    always("it is nobody's", Duration::from_secs(2), async || match owner("c-dpu1").await {
+        None => Ok(()),
+        Some(owner) => Err(owner),
+    })
+    .await;
+    // A claim on what another has already: that one keeps it, and both say so. The same for identities.
+    let late = tenant("c-two", json!({"hosts": ["c-host2"], "identities": ["c.example"]}));
+    o.plane.infra.apply(&[late]).unwrap();
+    tenant_is(&tenants, "c-old", "HostsReady", Status::False, "HostConflict").await;
+    tenant_is(&tenants, "c-two", "HostsReady", Status::False, "HostConflict").await;
+    let message = tenant_is(&tenants, "c-old", "Accepted", Status::False, "IdentityConflict").await;
+    assert!(message.contains("c.example is an identity of tenant c-two too"), "{message}");
+    assert_eq!(owner("c-dpu2").await.as_deref(), Some("c-old"));
+    // One gives way, and the other is served.
+    tenant_is(&tenants, "c-one", "Ready", Status::True, "Served").await;
+    eventually("it is the other's", async || match owner("c-dpu1").await.as_deref() {
+        Some("c-one") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    o.plane.infra.apply(&o.webhook_configurations().unwrap()).unwrap();
+    o.plane.infra.kubectl(&["delete", "tenants", "c-old", "c-one", "c-two", "--timeout=60s"]).unwrap();
+}
+
+#[tokio::test]
+async fn plain_text_is_for_a_socket_and_only_when_asked_for() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "plain", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let [admin] = ports().unwrap();
+    let socket = format!("unix://{}", o.plane.dir.join("grpc.sock").display());
+    let kubeconfig = |name: &str| format!("--kubeconfig={}", o.plane.dir.join(name).display());
+    let manager: Vec<String> = [
+        "manager".into(),
+        "--insecure".into(),
+        format!("--bind-address={socket}"),
+        format!("--admin-address=127.0.0.1:{admin}"),
+        kubeconfig("manager.kubeconfig"),
+        "--shutdown-delay=0s".into(),
+    ]
+    .into();
+    o.run("manager-plain", &manager).unwrap();
+    o.ready_at("manager-plain", admin).await;
+    o.plane
+        .tenant
+        .service_account("outrigger-system", "outrigger-agent", &o.plane.dir.join("plain.kubeconfig"))
+        .unwrap();
+    let agent: Vec<String> = [
+        "agent".into(),
+        "--insecure".into(),
+        format!("--manager-address={socket}"),
+        "--tenant-id=plain".into(),
+        format!("--namespace={}", t.source),
+        "--admin-address=127.0.0.1:0".into(),
+        kubeconfig("plain.kubeconfig"),
+        "--shutdown-delay=0s".into(),
+    ]
+    .into();
+    o.run("agent-plain", &agent).unwrap();
+    t.start("w", "a", json!({"app": "web"})).await;
+    t.companion().await;
+    o.plane.command("term manager-plain").unwrap();
+    o.plane.command("term agent-plain").unwrap();
+    // Anywhere else it is refused at the start.
+    for (args, words) in [
+        (&["--insecure", "--bind-address=tcp://0.0.0.0:0"][..], "only allowed on loopback"),
+        (&["--bind-address=tcp://127.0.0.1:0"], "--tls-cert-file and --tls-key-file are needed"),
+    ] {
+        let output = o.output(&[&["manager"], args].concat()).unwrap();
+        assert!(!output.status.success());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(words), "{text}");
+    }
+    let pair = o.authority.issue("noca", &["127.0.0.1"]).unwrap();
+    let (cert, key) = (
+        format!("--tls-cert-file={}", pair.cert.display()),
+        format!("--tls-key-file={}", pair.key.display()),
+    );
+    let output = o.output(&["manager", "--bind-address=tcp://127.0.0.1:0", &cert, &key]).unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("--tls-client-ca-file is needed"), "{text}");
+}

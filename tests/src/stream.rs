@@ -1,0 +1,56 @@
+//! Workload streams that a test tells itself, in an agent's place.
+
+use std::collections::HashMap;
+
+use outrigger_agent::connect::{Address, connect};
+use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_proto::v1::{
+    WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadUpdate, workload_state,
+};
+use outrigger_runtime::tls::ClientTls;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Status};
+
+/// The sender ends the stream when it is dropped; the task has what the manager said at its end.
+pub type Opened = (mpsc::Sender<Message>, JoinHandle<Result<(), Status>>);
+
+/// A running Pod labeled `app: web` on a node.
+pub fn update(id: &str, node: &str) -> WorkloadUpdate {
+    let labels = workload_state::ExtraData { data: HashMap::from([("app".into(), "web".into())]) };
+    WorkloadUpdate {
+        workload_metadata: Some(WorkloadMetadata {
+            id: id.into(),
+            orchestrator: 1,
+            resource_type: "v1/Pod".into(),
+            resource_namespace: "default".into(),
+            resource_name: id.into(),
+        }),
+        workload_state: Some(WorkloadState {
+            node_name: node.into(),
+            ready: true,
+            extra: HashMap::from([("labels".into(), labels)]),
+        }),
+    }
+}
+
+/// Opens a stream on a manager, with these values of `tenant-id`.
+///
+/// # Errors
+/// When no connection can be had.
+pub async fn stream(port: u16, tls: &ClientTls, tenant: &[&[u8]]) -> anyhow::Result<Opened> {
+    let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
+    let mut client = WorkloadServiceClient::new(connect(&address, tls, None).await?);
+    let (sender, receiver) = mpsc::channel::<Message>(16);
+    let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| {
+        WorkloadStreamRequest { message: Some(message) }
+    });
+    let mut request = Request::new(messages);
+    for value in tenant {
+        request.metadata_mut().append("tenant-id", tonic::metadata::MetadataValue::try_from(*value)?);
+    }
+    let call = tokio::spawn(async move { client.workload_stream(request).await.map(drop) });
+    Ok((sender, call))
+}
