@@ -82,13 +82,9 @@ pub(crate) async fn run(keep: bool) -> anyhow::Result<()> {
 async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
     let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
     show.step(
-        "Install Outrigger: definitions, roles, the webhook's configuration; start webhook, manager, agent",
+        "Install Outrigger: definitions, roles, the webhook's configurations, policies; start webhook and manager",
         async {
             o.install()?;
-            infra.apply_file("tests/demo/clusters.yaml")?;
-            let binding =
-                std::fs::read_to_string(outrigger_tests::root().join("deploy/rbac/tenant-binding.yaml"))?;
-            infra.kubectl_with(&["apply", "-f", "-"], &binding.replace("tenant-example", "tenant-blue"))?;
             let host = |name: &str| {
                 json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
@@ -96,13 +92,19 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
             tenant.apply(&[host("host-a"), host("host-b")])?;
             o.start_webhook()?;
             o.start_manager()?;
-            o.start_agent("blue", None)?;
             tokio::time::timeout(LIMIT, o.ready()).await.context("not ready in time")?;
             Ok(())
         },
     )
     .await?;
-    show.kubectl(infra, "infra", &["get", "nodes", "-L", keys::DPU_HOST])?;
+    show.step("The platform admits two tenants; blue's agent connects with blue's certificate", async {
+        infra.apply_file("tests/demo/clusters.yaml")?;
+        infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=60s"])?;
+        o.start_agent("blue", None)
+    })
+    .await?;
+    show.kubectl(infra, "infra", &["get", "tenants"])?;
+    show.kubectl(infra, "infra", &["get", "nodes", "-L", keys::DPU_HOST, "-L", keys::NODE_TENANT])?;
     show.kubectl(tenant, "tenant", &["get", "nodes"])?;
 
     show.step("The tenant's rule: each web Pod gets a firewall on a DPU of its host", async {
@@ -131,6 +133,8 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
         r"jsonpath=tenant-node-name: {.metadata.annotations.tenant-node-name}{'\n'}entire-workload: {.metadata.annotations.entire-workload}{'\n'}env TENANT_NODE_NAME: {.spec.containers[0].env[0].valueFrom.fieldRef.fieldPath}{'\n'}volume /workload-info/workload: {.spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath}{'\n'}",
     ])?;
     show.kubectl(infra, "infra", &["get", "workloadrules", "-n", "tenant-blue"])?;
+
+    escape(show, o).await?;
 
     show.step("The tenant scales to 1: two companions go", async {
         tenant.kubectl(&["scale", "deployment", "web", "-n", "shop", "--replicas=1"])?;
@@ -162,6 +166,51 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
     .await?;
     show.line("\nThat is the main job. `make demo KEEP=1` leaves the clusters running.");
     Ok(())
+}
+
+/// The other tenant tries to get out.
+async fn escape(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
+    let infra = &o.plane.infra;
+    let as_mallory = |file: &str| {
+        let path = outrigger_tests::root().join(file);
+        infra.kubectl(&["apply", "--as=mallory", "-f", &path.display().to_string()])
+    };
+    let refusal = show
+        .step("Mallory, of the tenant red, tries to get onto blue's DPUs: refused, field by field", async {
+            infra.apply_file("tests/demo/mallory.yaml")?;
+            match as_mallory("tests/demo/escape.yaml") {
+                Ok(answer) => bail!("the Pod was admitted: {answer}"),
+                Err(refusal) => Ok(format!("{refusal:#}")),
+            }
+        })
+        .await?;
+    show.line("    $ kubectl --context infra apply --as=mallory -f tests/demo/escape.yaml");
+    let (_, reasons) = refusal.split_once("denied the request: ").unwrap_or(("", &refusal));
+    for reason in
+        reasons.split("; ").flat_map(|reason| reason.split("\n")).filter(|reason| !reason.is_empty())
+    {
+        show.line(&format!("      {reason}"));
+    }
+    show.step(
+        "Then by node affinity, which nobody can refuse: the Pod is admitted, and fits no DPU but red's",
+        async {
+            as_mallory("tests/demo/beside.yaml")?;
+            infra.kubectl(&[
+                "wait",
+                "--for=condition=PodScheduled=False",
+                "pod/beside",
+                "-n",
+                "tenant-red",
+                "--timeout=30s",
+            ])?;
+            Ok(())
+        },
+    )
+    .await?;
+    show.kubectl(infra, "infra", &[
+        "get", "pod", "beside", "-n", "tenant-red", "-o",
+        r#"jsonpath={.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution}{'\n'}{.status.conditions[?(@.type=="PodScheduled")].message}{'\n'}"#,
+    ])
 }
 
 /// The tenant's Pods on both sides.

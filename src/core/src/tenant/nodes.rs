@@ -151,8 +151,8 @@ mod tests {
         };
         for (tenants, exists, owner, expected) in [
             (&["a"][..], false, None, Verdict::Of(a.clone())),
-            (&["a"], true, Some("b"), Verdict::Of(a.clone())),
-            (&["a", "b"], true, Some("b"), Verdict::Of(b.clone())),
+            (&["a"], true, Some("b"), Verdict::Of(a)),
+            (&["a", "b"], true, Some("b"), Verdict::Of(b)),
             (&["a", "b"], false, None, Verdict::Nobody),
             (&["a", "b"], true, Some("c"), Verdict::Nobody),
             (&[], true, Some("a"), Verdict::Nobody),

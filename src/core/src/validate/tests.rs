@@ -442,7 +442,7 @@ proptest::proptest! {
         check(&policy(), false, &pod, None);
         check(&policy(), false, &pod, Some(&good()));
         check(&policy(), false, &good(), Some(&pod));
-        let mut placed = pod.clone();
+        let mut placed = pod;
         if mutate::mutate(&mut placed, &facts).is_ok() {
             let faults = check(&policy(), false, &placed, None);
             proptest::prop_assert!(!faults.iter().any(|f| f.path.contains("nodeSelectorTerms")), "{:?}", faults);
