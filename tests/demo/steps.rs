@@ -172,11 +172,11 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
 async fn escape(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
     let infra = &o.plane.infra;
     let as_mallory = |file: &str| {
-        let path = outrigger_tests::root().join(file);
-        infra.kubectl(&["apply", "--as=mallory", "-f", &path.display().to_string()])
+        let objects = std::fs::read_to_string(outrigger_tests::root().join(file))?;
+        infra.kubectl_with(&["apply", "--as=mallory", "-f", "-"], &objects)
     };
     let refusal = show
-        .step("Mallory, of the tenant red, tries to get onto blue's DPUs: refused, field by field", async {
+        .step("Mallory, of the tenant red, tries to get onto blue's DPUs, past the scheduler and out of the container: refused", async {
             infra.apply_file("tests/demo/mallory.yaml")?;
             match as_mallory("tests/demo/escape.yaml") {
                 Ok(answer) => bail!("the Pod was admitted: {answer}"),
@@ -185,10 +185,9 @@ async fn escape(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
         })
         .await?;
     show.line("    $ kubectl --context infra apply --as=mallory -f tests/demo/escape.yaml");
-    let (_, reasons) = refusal.split_once("denied the request: ").unwrap_or(("", &refusal));
-    for reason in
-        reasons.split("; ").flat_map(|reason| reason.split("\n")).filter(|reason| !reason.is_empty())
-    {
+    for line in refusal.lines() {
+        // kubectl says first what it did; what matters is what the API server said.
+        let reason = line.split_once("\"STDIN\": ").map_or(line, |(_, reason)| reason);
         show.line(&format!("      {reason}"));
     }
     show.step(
