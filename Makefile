@@ -39,9 +39,11 @@ lint: control-plane ## Check format, lints and generated files
 	@$(MAKE) --no-print-directory crds-check
 
 .PHONY: bench
-bench: tools ## Measure matching and the webhook; prints figures and ratios
+bench: control-plane ## Measure matching, the webhook, and tenants beside each other; prints figures and ratios
 	$(CARGO) bench --locked -p outrigger-core --bench matching
 	$(CARGO) bench --locked -p outrigger-tests --bench webhook
+	$(CARGO) build --locked --profile demo --bin outrigger
+	OUTRIGGER_BIN=$(CURDIR)/target/demo/outrigger $(CARGO) bench --locked -p outrigger-tests --bench tenants
 
 .PHONY: crds
 crds: ## Write deploy/crds from the Rust types

@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Context;
 use base64::Engine;
@@ -210,7 +211,10 @@ impl Outrigger {
     /// # Panics
     /// When it can't be made.
     pub fn client_tls(&self, file: &str, names: &[&str]) -> ClientTls {
-        let pair = self.authority.issue(file, names).expect("a certificate");
+        // Tests run beside each other, and a file that is being written is no certificate.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let file = format!("{file}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let pair = self.authority.issue(&file, names).expect("a certificate");
         ClientTls { ca: self.authority.file(), identity: Some((pair.cert, pair.key)) }
     }
 

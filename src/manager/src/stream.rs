@@ -1,6 +1,9 @@
 //! The state of a tenant's stream, on this replica and as far as this replica knows on others.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The state of a tenant's stream.
@@ -22,7 +25,23 @@ pub struct Stream {
     released: bool,
     /// Ends the current stream.
     end: CancellationToken,
+    /// When the next one may claim.
+    next: Option<Instant>,
 }
+
+/// A stream that has begun.
+#[derive(Debug, Clone)]
+pub struct Begun {
+    /// What it has to show with each message.
+    pub number: u64,
+    /// What ends it.
+    pub end: CancellationToken,
+    /// When it may claim, which is a write to the API server: an agent that connects again and again waits its turn.
+    pub not_before: Instant,
+}
+
+/// Least time between two claims on one tenant's stream.
+const PACE: Duration = Duration::from_millis(500);
 
 /// A stream that is not the latest of its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -30,15 +49,17 @@ pub struct Stream {
 pub struct Superseded;
 
 impl Stream {
-    /// A stream begins; it replaces the one before. Returns what it has to show with each message, and what ends it.
-    /// `None` when `most` are open already.
-    pub fn begin(&mut self, most: usize) -> Option<(u64, CancellationToken)> {
+    /// A stream begins; it replaces the one before. `None` when `most` are open already.
+    pub fn begin(&mut self, most: usize) -> Option<Begun> {
         if self.open >= most {
             return None;
         }
         self.open += 1;
         self.replace();
-        Some((self.current, self.end.clone()))
+        let now = Instant::now();
+        let not_before = self.next.unwrap_or(now).max(now);
+        self.next = Some(not_before + PACE);
+        Some(Begun { number: self.current, end: self.end.clone(), not_before })
     }
 
     /// The stream's claim has been raised: it is served from now on.
@@ -108,7 +129,8 @@ impl Stream {
     pub(crate) fn restart(&mut self) {
         self.replace();
         let open = self.open;
-        *self = Self { current: self.current, open, end: self.end.clone(), ..Self::default() };
+        *self =
+            Self { current: self.current, open, end: self.end.clone(), next: self.next, ..Self::default() };
     }
 
     fn replace(&mut self) {
@@ -122,13 +144,15 @@ impl Stream {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_newer_stream_ends_the_older_one() {
+    #[tokio::test(start_paused = true)]
+    async fn a_newer_stream_ends_the_older_one() {
         let mut stream = Stream::default();
-        let (one, ended) = stream.begin(2).unwrap();
+        let Begun { number: one, end: ended, not_before } = stream.begin(2).unwrap();
+        assert_eq!(not_before, Instant::now());
         stream.claimed(one, 1).unwrap();
         assert!(stream.connected && stream.check(one).is_ok());
-        let (two, _) = stream.begin(2).unwrap();
+        let Begun { number: two, not_before, .. } = stream.begin(2).unwrap();
+        assert_eq!(not_before, Instant::now() + PACE, "the second waits");
         assert!(ended.is_cancelled());
         assert_eq!(stream.check(one), Err(Superseded));
         assert!(stream.begin(2).is_none(), "both are still open");
@@ -144,7 +168,7 @@ mod tests {
     fn another_replicas_claim_ends_this_ones() {
         let mut stream = Stream::default();
         assert!(stream.acts(true) && !stream.acts(false));
-        let (one, ended) = stream.begin(9).unwrap();
+        let Begun { number: one, end: ended, .. } = stream.begin(9).unwrap();
         stream.claimed(one, 5).unwrap();
         assert!(!stream.saw(4, "other", "me"), "an old one");
         assert!(!stream.saw(5, "me", "me"));
@@ -152,7 +176,7 @@ mod tests {
         assert!(ended.is_cancelled() && !stream.connected && !stream.acts(true));
         assert_eq!(stream.check(one), Err(Superseded));
         // It comes back.
-        let (two, _) = stream.begin(9).unwrap();
+        let two = stream.begin(9).unwrap().number;
         assert_eq!(stream.claimed(two, 6), Err(Superseded));
         stream.claimed(two, 7).unwrap();
         assert!(stream.acts(false));
@@ -167,7 +191,7 @@ mod tests {
     #[test]
     fn a_claim_seen_before_ones_own_is_known() {
         let mut stream = Stream::default();
-        let (one, _) = stream.begin(9).unwrap();
+        let one = stream.begin(9).unwrap().number;
         // The watch is faster than the answer to our own, older claim.
         assert!(!stream.saw(3, "other", "me"));
         assert_eq!(stream.claimed(one, 2), Err(Superseded));

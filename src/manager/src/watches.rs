@@ -63,12 +63,10 @@ impl Watches {
                 Change::Applied(tenant) => tenant.name_any(),
                 Change::Gone { name, .. } => name.clone(),
             };
-            let nodes = this.registry.tenant(change);
-            this.tenants.add(nodes.into_iter().map(Key::Node));
+            let touched = this.registry.tenant(change);
+            this.tenants.add(touched.nodes.into_iter().map(Key::Node));
+            this.tenants.add(touched.tenants.into_iter().map(Key::Tenant));
             let Ok(id) = TenantId::new(&name) else { return };
-            // Who has a host in common with it may be served now, or not any more.
-            this.tenants.add(this.registry.ids().into_iter().filter(|other| *other != id).map(Key::Tenant));
-            this.tenants.add([Key::Tenant(id.clone())]);
             if let Some(entry) = this.registry.get(&id) {
                 this.tenant_of(&entry.object.target_namespace());
             }

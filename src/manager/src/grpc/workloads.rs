@@ -26,7 +26,7 @@ use super::pace::Pace;
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
-use crate::stream::Superseded;
+use crate::stream::{Begun, Superseded};
 use crate::tenants::claim::Claims;
 use crate::tenants::identity::Caller;
 use crate::tenants::registry::Registry;
@@ -86,11 +86,14 @@ struct Session {
     id: TenantId,
     tenant: Arc<Tenant>,
     space: Arc<Space>,
-    number: u64,
-    /// A newer stream has taken over.
-    superseded: CancellationToken,
+    begun: Begun,
     claim: u64,
+    /// A sync that the Tenant's status doesn't show yet.
+    untold: bool,
 }
+
+/// Least time between two writes of a stream's syncs to the Tenant's status.
+const TELL: Duration = Duration::from_secs(5);
 
 impl Workloads {
     /// Whether the caller may speak for the tenant now.
@@ -112,11 +115,11 @@ impl Workloads {
             }
             inner.stream.begin(self.max_streams)
         };
-        let Some((number, superseded)) = begun else {
+        let Some(begun) = begun else {
             let message = format!("tenant {id} has {} streams open already; end one", self.max_streams);
             return Err(Status::resource_exhausted(message));
         };
-        Ok(Session { caller, id, tenant, space, number, superseded, claim: 0 })
+        Ok(Session { caller, id, tenant, space, begun, claim: 0, untold: false })
     }
 
     async fn serve(
@@ -125,7 +128,7 @@ impl Workloads {
         stream: &mut Streaming<WorkloadStreamRequest>,
     ) -> Result<(), Status> {
         let result = self.claim_and_take_in(&mut session, stream).await;
-        let Session { caller, id, space, number, claim, .. } = &session;
+        let Session { caller, id, space, begun: Begun { number, .. }, claim, .. } = &session;
         let current = space.lock().stream.end(*number, Timestamp::now());
         self.tell_rules(space);
         match &result {
@@ -152,9 +155,13 @@ impl Workloads {
         session: &mut Session,
         stream: &mut Streaming<WorkloadStreamRequest>,
     ) -> Result<(), Status> {
+        tokio::select! {
+            () = tokio::time::sleep_until(session.begun.not_before) => {}
+            () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
+        }
         session.claim = self.claims.raise(&session.id).await?;
-        session.space.lock().stream.claimed(session.number, session.claim).map_err(aborted)?;
-        let Session { caller, id, number, claim, .. } = &session;
+        session.space.lock().stream.claimed(session.begun.number, session.claim).map_err(aborted)?;
+        let Session { caller, id, begun: Begun { number, .. }, claim, .. } = &session;
         info!(%caller, tenant = %id, stream = number, claim, "stream begins");
         self.tell_rules(&session.space);
         self.take_in(session, stream).await
@@ -168,10 +175,17 @@ impl Workloads {
         let mut changes = self.registry.changes();
         let expiry = expiry(&session.caller);
         let mut pace = Pace::new(self.max_rate);
+        let mut tell = Instant::now();
         loop {
             let message = tokio::select! {
                 message = stream.message() => message?,
-                () = session.superseded.cancelled() => return Err(aborted(Superseded)),
+                () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
+                () = tokio::time::sleep_until(tell), if session.untold => {
+                    session.untold = false;
+                    tell = Instant::now() + TELL;
+                    self.tell_sync(session);
+                    continue;
+                }
                 Ok(()) = changes.changed() => {
                     // Its identity may have been taken away, or its limits changed.
                     session.tenant = self.authorize(&session.caller, &session.id)?;
@@ -204,10 +218,10 @@ impl Workloads {
 
     async fn apply(
         &self,
-        session: &Session,
+        session: &mut Session,
         message: WorkloadStreamRequest,
     ) -> Result<Vec<CompanionKey>, Status> {
-        let Session { space, number, .. } = session;
+        let Session { space, begun: Begun { number, .. }, .. } = session;
         let limits = &session.tenant.limits;
         match message.message {
             None => Err(Status::invalid_argument(
@@ -235,18 +249,22 @@ impl Workloads {
             Some(Message::WorkloadSync(sync)) => {
                 self.metrics.received(StreamMessage::Sync);
                 let keys = sync_all(space.clone(), *number, *limits, sync).await?;
-                let count = space.lock().usage.count();
-                let fields = [
-                    ("lastSync", json!(Time(Timestamp::now()))),
-                    ("workloads", json!(count)),
-                    ("refused", json!(null)),
-                ];
-                let (claims, id, claim) = (self.claims.clone(), session.id.clone(), session.claim);
-                // Nobody's companions wait for this.
-                tokio::spawn(async move { claims.tell(&id, claim, &fields).await });
+                session.untold = true;
                 Ok(keys)
             }
         }
+    }
+
+    /// A sync was taken: nobody's companions wait for this to be written.
+    fn tell_sync(&self, session: &Session) {
+        let count = session.space.lock().usage.count();
+        let fields = [
+            ("lastSync", json!(Time(Timestamp::now()))),
+            ("workloads", json!(count)),
+            ("refused", json!(null)),
+        ];
+        let (claims, id, claim) = (self.claims.clone(), session.id.clone(), session.claim);
+        tokio::spawn(async move { claims.tell(&id, claim, &fields).await });
     }
 
     /// The Synced condition of all the tenant's rules may have changed.

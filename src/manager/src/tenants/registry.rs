@@ -1,6 +1,7 @@
 //! Tenants and DPUs as the API has them, and who may speak for whom.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, ResourceQuota};
@@ -33,6 +34,10 @@ pub struct Registry {
 #[derive(Debug, Default)]
 struct Inner {
     tenants: HashMap<TenantId, Arc<Entry>>,
+    /// Who lists an identity.
+    by_identity: HashMap<Identity, BTreeSet<TenantId>>,
+    /// Who lays claim to a host, and isn't being deleted.
+    by_host: HashMap<String, BTreeSet<TenantId>>,
     nodes: HashMap<String, Arc<Dpu>>,
     quotas: HashMap<String, Quota>,
 }
@@ -51,6 +56,27 @@ impl Entry {
     pub fn deleting(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
     }
+
+    /// What a limit has refused, as its stream's status says.
+    fn refused(&self) -> Option<&str> {
+        self.object.status.as_ref()?.stream.as_ref()?.refused.as_deref()
+    }
+
+    /// What is not its status.
+    fn matter(&self) -> impl PartialEq + '_ {
+        let metadata = &self.object.metadata;
+        let finalizers = self.object.finalizers();
+        (metadata.uid.as_deref(), metadata.generation, self.deleting(), finalizers, self.tenant.as_ref())
+    }
+}
+
+/// What has to be looked at again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Nodes whose owner may have changed.
+    pub nodes: Vec<String>,
+    /// Tenants whose namespace or status may have.
+    pub tenants: BTreeSet<TenantId>,
 }
 
 /// A Node that sits in some host, or that carries our marks.
@@ -152,20 +178,16 @@ impl Registry {
         shared
     }
 
-    /// Other tenants that lay claim to a host.
+    /// Other tenants that lay claim to a host, in alphabetical order.
     pub fn rivals(&self, host: &str, id: &TenantId) -> Vec<TenantId> {
-        let inner = self.inner.read();
-        let mut rivals: Vec<TenantId> = inner.claimants(host).filter(|other| *other != id).cloned().collect();
-        rivals.sort();
-        rivals
+        self.inner.read().claimants(host).filter(|other| *other != id).cloned().collect()
     }
 
     /// Whose a DPU should be.
     pub fn verdict(&self, dpu: &Dpu) -> Verdict {
         let inner = self.inner.read();
         let owner = dpu.marks.owner.as_deref();
-        let mut tenants: Vec<&TenantId> = dpu.host.iter().flat_map(|host| inner.claimants(host)).collect();
-        tenants.sort();
+        let tenants: Vec<&TenantId> = dpu.host.iter().flat_map(|host| inner.claimants(host)).collect();
         let entry =
             owner.and_then(|owner| TenantId::new(owner).ok()).and_then(|owner| inner.tenants.get(&owner));
         if entry.is_some_and(|entry| entry.tenant.is_err() && !entry.deleting()) {
@@ -175,34 +197,49 @@ impl Registry {
         Claims { tenants, owner_exists: entry.is_some() }.verdict(owner)
     }
 
-    /// A tenant has changed. Returns the Nodes whose owner may have.
-    pub fn tenant(&self, change: Change<Tenant>) -> Vec<String> {
+    /// A tenant has changed. Most changes are of its status, and touch nothing: each stream that begins or ends makes one.
+    pub fn tenant(&self, change: Change<Tenant>) -> Touched {
         let (name, object) = match change {
             Change::Applied(object) => (object.name_any(), Some(object)),
             Change::Gone { name, .. } => (name, None),
         };
-        let Ok(id) = TenantId::new(&name) else { return Vec::new() };
+        let Ok(id) = TenantId::new(&name) else { return Touched::default() };
+        let new = object.map(|object| {
+            let tenant = object.compile().map(Arc::new);
+            Arc::new(Entry { object: Arc::new(object), tenant })
+        });
         let mut inner = self.inner.write();
-        let mut hosts = inner.hosts(&id);
-        match object {
-            Some(object) => {
-                let tenant = object.compile().map(Arc::new);
-                inner.tenants.insert(id.clone(), Arc::new(Entry { object: Arc::new(object), tenant }));
+        let old = match &new {
+            Some(new) => inner.tenants.insert(id.clone(), new.clone()),
+            None => inner.tenants.remove(&id),
+        };
+        if old.as_deref().map(Entry::matter) == new.as_deref().map(Entry::matter) {
+            let [before, now] = [&old, &new].map(|entry| entry.as_ref().and_then(|entry| entry.refused()));
+            let told = if before == now { None } else { Some(id) };
+            return Touched { nodes: Vec::new(), tenants: told.into_iter().collect() };
+        }
+        let mut touched = Touched { nodes: Vec::new(), tenants: BTreeSet::from([id.clone()]) };
+        let mut hosts: BTreeSet<&String> = BTreeSet::new();
+        for (entry, add) in [(&old, false), (&new, true)] {
+            let Some(Ok(tenant)) = entry.as_ref().map(|entry| entry.tenant.as_ref()) else { continue };
+            let deleting = entry.as_ref().is_some_and(|entry| entry.deleting());
+            hosts.extend(&tenant.hosts);
+            for identity in &tenant.identities {
+                touched.tenants.extend(list(&mut inner.by_identity, identity, &id, add));
             }
-            None => {
-                inner.tenants.remove(&id);
+            for host in &tenant.hosts {
+                touched.tenants.extend(list(&mut inner.by_host, host, &id, add && !deleting));
             }
         }
-        hosts.append(&mut inner.hosts(&id));
         let concerned = |dpu: &Dpu| {
             dpu.marks.owner.as_deref() == Some(id.as_str())
                 || dpu.host.as_ref().is_some_and(|host| hosts.contains(host))
         };
-        let nodes =
+        touched.nodes =
             inner.nodes.iter().filter(|(_, dpu)| concerned(dpu)).map(|(name, _)| name.clone()).collect();
         drop(inner);
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
-        nodes
+        touched
     }
 
     /// A Node has changed. Returns the tenants that it concerns, and whether anything of it that matters is other than
@@ -275,26 +312,31 @@ impl Inner {
             && !names.iter().any(|name| self.who_else(name, id).next().is_some())
     }
 
-    fn who_else<'a>(
-        &'a self,
-        identity: &'a Identity,
-        id: &'a TenantId,
-    ) -> impl Iterator<Item = &'a TenantId> {
-        let has = move |entry: &Entry| entry.tenant.as_ref().is_ok_and(|t| t.identities.contains(identity));
-        self.tenants.iter().filter(move |(other, entry)| *other != id && has(entry)).map(|(other, _)| other)
+    fn who_else<'a>(&'a self, identity: &Identity, id: &'a TenantId) -> impl Iterator<Item = &'a TenantId> {
+        self.by_identity.get(identity).into_iter().flatten().filter(move |other| *other != id)
     }
 
-    fn claimants<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a TenantId> {
-        let claims = move |entry: &Entry| {
-            !entry.deleting() && entry.tenant.as_ref().is_ok_and(|tenant| tenant.hosts.contains(host))
-        };
-        self.tenants.iter().filter(move |(_, entry)| claims(entry)).map(|(id, _)| id)
+    fn claimants(&self, host: &str) -> impl Iterator<Item = &TenantId> {
+        self.by_host.get(host).into_iter().flatten()
     }
+}
 
-    fn hosts(&self, id: &TenantId) -> BTreeSet<String> {
-        let tenant = self.tenants.get(id).and_then(|entry| entry.tenant.as_ref().ok());
-        tenant.map(|tenant| tenant.hosts.clone()).unwrap_or_default()
+/// Puts a tenant on a list, or takes it off. Returns who else is on it.
+fn list<K: Clone + Eq + Hash>(
+    lists: &mut HashMap<K, BTreeSet<TenantId>>,
+    key: &K,
+    id: &TenantId,
+    add: bool,
+) -> Vec<TenantId> {
+    if add {
+        lists.entry(key.clone()).or_default().insert(id.clone());
+    } else if let Some(list) = lists.get_mut(key) {
+        list.remove(id);
+        if list.is_empty() {
+            lists.remove(key);
+        }
     }
+    lists.get(key).into_iter().flatten().filter(|other| *other != id).cloned().collect()
 }
 
 /// What a quota has no room for any more.

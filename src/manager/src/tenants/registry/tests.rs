@@ -107,12 +107,16 @@ fn whose_a_node_should_be() {
     assert_eq!(registry.dpu("dpu1").unwrap().marks, Marks::of(Some(&id("blue"))));
     assert_eq!(registry.node(node("dpu1", Some("a"), Some("blue"), taints)), (vec![id("blue")], false));
     // A second claim: who has it keeps it, and a new one goes to nobody.
-    assert_eq!(registry.tenant(tenant("red", json!({"hosts": ["a", "b"]}))), ["dpu1"]);
+    let touched = registry.tenant(tenant("red", json!({"hosts": ["a", "b"]})));
+    assert_eq!(touched.nodes, ["dpu1"]);
+    assert_eq!(touched.tenants, BTreeSet::from([id("blue"), id("red")]));
+    let again = registry.tenant(tenant("red", json!({"hosts": ["a", "b"]})));
+    assert_eq!(again, Touched::default(), "only its status has changed");
     registry.node(node("dpu2", Some("b"), None, json!(null)));
     assert_eq!(verdict("dpu1"), Verdict::Of(id("blue")));
     assert_eq!(verdict("dpu2"), Verdict::Nobody);
     assert_eq!(registry.rivals("b", &id("blue")), [id("red")]);
-    assert_eq!(registry.tenant(tenant("blue", json!({"hosts": ["b"]}))).len(), 2);
+    assert_eq!(registry.tenant(tenant("blue", json!({"hosts": ["b"]}))).nodes.len(), 2);
     assert_eq!(verdict("dpu1"), Verdict::Of(id("red")));
     // A tenant that can't be read keeps what it has, whoever else wants it.
     registry.tenant(tenant("blue", json!({"hosts": ["NO"]})));
