@@ -1,4 +1,4 @@
-//! What admission costs: our mutate path against a floor.
+//! What admission costs: mutating and validating a Pod against a floor.
 //!
 //! The floor is the same server (accept loop, TLS, axum) with a handler that reads the body and answers "allowed" without
 //! looking at it. Both run as processes of their own; load comes from this process over HTTP/1.1 with TLS keep-alive, as
@@ -29,9 +29,10 @@ use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};
 use outrigger_tests::pki::Authority;
-use outrigger_webhook::admit::Settings;
+use outrigger_webhook::admit::{self, Admit, Settings};
 use outrigger_webhook::caches::Caches;
 use outrigger_webhook::metrics::Metrics;
+use outrigger_webhook::review::Decision;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -76,7 +77,7 @@ async fn serve(role: &str) {
     let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
     println!("{}", listener.address().unwrap().port());
     let router = if role == "floor" {
-        Router::new().route("/mutate/pods", post(floor))
+        Router::new().route("/mutate/pods", post(floor)).route("/validate/pods", post(floor))
     } else {
         let (caches, settings) = decider();
         let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
@@ -93,7 +94,39 @@ async fn floor(body: Bytes) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], ANSWER)
 }
 
-/// Bodies as an API server sends them.
+/// One kind of request as an API server sends it.
+struct Case {
+    what: &'static str,
+    path: &'static str,
+    admit: Admit,
+    body: Bytes,
+}
+
+/// Mutation of a Pod by hand and of a companion, and validation of what that makes of them.
+fn cases() -> Vec<Case> {
+    let (caches, settings) = decider();
+    let mut cases = Vec::new();
+    for (what, validated, body) in
+        bodies().into_iter().zip(["validate by hand", "validate companion"]).map(|((a, b), c)| (a, c, b))
+    {
+        let mut request = outrigger_webhook::review::read(&body).unwrap();
+        let mut review: Value = serde_json::from_slice(&body).unwrap();
+        let decision = admit::mutate_pod(&caches, &settings, &mut request).unwrap();
+        let Decision::Allow { patch, .. } = decision else { panic!("{decision:?}") };
+        json_patch::patch(&mut review["request"]["object"], &patch).unwrap();
+        let admitted = Bytes::from(review.to_string());
+        cases.push(Case { what, path: "/mutate/pods", admit: admit::mutate_pod, body });
+        cases.push(Case {
+            what: validated,
+            path: "/validate/pods",
+            admit: admit::validate_pod,
+            body: admitted,
+        });
+    }
+    cases
+}
+
+/// Bodies as an API server sends them for mutation.
 fn bodies() -> Vec<(&'static str, Bytes)> {
     let review = |user: &str, object: Value| {
         let body = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -177,7 +210,7 @@ fn stages() {
     const TIMES: u32 = 20_000;
     let (caches, settings) = decider();
     let facts_of = |body: &Bytes| outrigger_webhook::review::read(body).unwrap();
-    for (what, body) in bodies() {
+    for Case { what, admit, body, .. } in cases() {
         let time = |mut stage: Box<dyn FnMut() + '_>| {
             let began = Instant::now();
             for _ in 0..TIMES {
@@ -190,7 +223,7 @@ fn stages() {
         let mut decisions = Vec::with_capacity(requests.len());
         let decide = time(Box::new(|| {
             let mut request = requests.pop().unwrap();
-            decisions.push(outrigger_webhook::admit::mutate_pod(&caches, &settings, &mut request).unwrap());
+            decisions.push(admit(&caches, &settings, &mut request).unwrap());
         }));
         let write = time(Box::new(|| {
             let decision = decisions.pop().unwrap();
@@ -206,6 +239,8 @@ fn decider() -> (Caches, Settings) {
     let namespace = json!({"metadata": {"name": "tenant-blue", "labels": {keys::TENANT: "blue"}}});
     caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
     caches.apply_rule(Change::Applied(serde_json::from_value(rule()).unwrap()));
+    let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}});
+    caches.apply_tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
     let settings = Settings {
         managers: vec![MANAGER.to_owned()],
         binders: vec!["system:kube-scheduler".to_owned()],
@@ -224,13 +259,20 @@ struct Found {
 }
 
 /// Loads a server by so many connections for a round.
-async fn load(port: u16, ca: &std::path::Path, connections: usize, body: &Bytes, time: Duration) -> Found {
+async fn load(
+    port: u16,
+    ca: &std::path::Path,
+    connections: usize,
+    (path, body): (&str, &Bytes),
+    time: Duration,
+) -> Found {
+    let path = format!("{path}?timeout=10s");
     let config = ClientTls { ca: ca.to_owned(), identity: None }.config(&[b"http/1.1"]).unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let end = Instant::now() + time;
     let mut tasks = Vec::new();
     for _ in 0..connections {
-        let (connector, body) = (connector.clone(), body.clone());
+        let (connector, body, path) = (connector.clone(), body.clone(), path.clone());
         tasks.push(tokio::spawn(async move {
             let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
             stream.set_nodelay(true).unwrap();
@@ -240,7 +282,7 @@ async fn load(port: u16, ca: &std::path::Path, connections: usize, body: &Bytes,
             tokio::spawn(connection);
             let mut times = Histogram::<u64>::new(3).unwrap();
             while Instant::now() < end {
-                let request = http::Request::post("/mutate/pods?timeout=10s")
+                let request = http::Request::post(&path)
                     .header("host", "webhook")
                     .header("content-type", "application/json")
                     .body(Full::new(body.clone()))
@@ -273,19 +315,19 @@ async fn measure() {
     authority.issue("server", &["127.0.0.1"]).unwrap();
     let (floor, ours) = (Process::start("floor", &dir), Process::start("webhook", &dir));
     println!(
-        "{:<18} {:>5}  {:>10} {:>10} {:>6}  {:>16}  {:>16}",
+        "{:<26} {:>5}  {:>10} {:>10} {:>6}  {:>16}  {:>16}",
         "body", "conns", "floor/s", "ours/s", "ratio", "floor p50/p99 ms", "ours p50/p99 ms"
     );
-    for (what, body) in bodies() {
+    for Case { what, path, body, .. } in cases() {
         for connections in [1, 16, 64] {
             let (mut a, mut b) = (Vec::new(), Vec::new());
             for _ in 0..ROUNDS {
-                a.push(load(floor.port, &authority.file(), connections, &body, ROUND).await);
-                b.push(load(ours.port, &authority.file(), connections, &body, ROUND).await);
+                a.push(load(floor.port, &authority.file(), connections, (path, &body), ROUND).await);
+                b.push(load(ours.port, &authority.file(), connections, (path, &body), ROUND).await);
             }
             let (a, b) = (median(a), median(b));
             println!(
-                "{:<18} {connections:>5}  {:>10.0} {:>10.0} {:>6.2}  {:>7.2} {:>8.2}  {:>7.2} {:>8.2}",
+                "{:<26} {connections:>5}  {:>10.0} {:>10.0} {:>6.2}  {:>7.2} {:>8.2}  {:>7.2} {:>8.2}",
                 format!("{what}, {} B", body.len()),
                 a.per_second,
                 b.per_second,
