@@ -19,6 +19,7 @@ tools:
 .PHONY: control-plane
 control-plane: tools ## Build the control plane for demo and tests (once; minutes)
 	@tests/controlplane/build.sh >/dev/null
+	@tests/grpcurl/build.sh >/dev/null
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters

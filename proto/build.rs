@@ -6,6 +6,9 @@ const FILES: &[&str] = &["universe/workload/v1/workload.proto", "universe/worklo
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=universe");
     let descriptors = protox::compile(FILES, ["."])?;
+    // Beside the code, for reflection.
+    let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("universe.bin"), prost::Message::encode_to_vec(&descriptors))?;
     tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
     Ok(())
 }

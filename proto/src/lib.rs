@@ -18,6 +18,9 @@ pub mod universe {
 
 pub use universe::workload::v1;
 
+/// All `.proto` files as one encoded `FileDescriptorSet`, for server reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/universe.bin"));
+
 /// Request metadata key that names the tenant a call is about.
 pub const TENANT_ID: &str = "tenant-id";
 

@@ -8,4 +8,5 @@ mod control_plane;
 mod grpc;
 mod identity;
 mod lifecycle;
+mod rules;
 mod tenancy;

@@ -241,7 +241,19 @@ impl Cluster {
 /// # Errors
 /// When it can't be built; what the build says goes to standard error.
 pub fn build() -> anyhow::Result<PathBuf> {
-    let script = root().join("tests/controlplane/build.sh");
+    built("tests/controlplane/build.sh")
+}
+
+/// Builds grpcurl and returns its program.
+///
+/// # Errors
+/// When it can't be built; what the build says goes to standard error.
+pub fn grpcurl() -> anyhow::Result<PathBuf> {
+    built("tests/grpcurl/build.sh")
+}
+
+fn built(script: &str) -> anyhow::Result<PathBuf> {
+    let script = root().join(script);
     let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;
     if !output.status.success() {
         bail!("{} failed", script.display());

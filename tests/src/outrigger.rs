@@ -166,7 +166,7 @@ impl Outrigger {
     pub fn start_replica(&self, name: &str, grpc_port: u16, admin_port: u16) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("manager.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig)?;
-        let pair = self.authority.issue(name, &["127.0.0.1"])?;
+        let pair = self.authority.issue(name, &["127.0.0.1", "api-gateway.local"])?;
         self.run(
             name,
             &[

@@ -5,6 +5,7 @@
 //! CustomResourceDefinitions from here.
 
 pub mod conditions;
+pub mod rule_wire;
 pub mod tenant;
 pub mod workload_rule;
 pub mod workload_wire;

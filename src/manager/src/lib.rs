@@ -31,6 +31,7 @@ use kube::{Api, Client, Resource};
 use outrigger_core::ids::IdError;
 use outrigger_core::keys;
 use outrigger_core::tenant::Identity;
+use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleServiceServer;
 use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
@@ -40,9 +41,10 @@ use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_runtime::{Process, duration};
 use serde::de::DeserializeOwned;
+use tonic::service::Routes;
 use tracing::warn;
 
-use crate::grpc::Workloads;
+use crate::grpc::{Access, Rules, Workloads};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Spaces};
@@ -164,21 +166,12 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let listener = args.bind_address.listen().context("--bind-address")?;
     parts.control(&process, &args);
 
-    let workloads = Workloads {
-        spaces: parts.spaces,
-        claims: Claims::new(parts.client, parts.registry.clone(), &parts.me),
-        registry: parts.registry,
-        queue: parts.queue,
-        rules: parts.rules,
-        metrics: parts.metrics,
-        drain: process.drain.clone(),
+    let access = Arc::new(Access {
+        registry: parts.registry.clone(),
         readiness: process.readiness.clone(),
         plain: tls.is_none(),
-        max_streams: args.max_streams_per_tenant.max(1),
-        max_rate: args.max_messages_per_second,
-    };
-    let service = WorkloadServiceServer::new(workloads).max_decoding_message_size(args.max_message_bytes);
-    let router = tonic::service::Routes::new(service).into_axum_router();
+    });
+    let router = routes(&process, parts, access, &args)?.into_axum_router();
     let limits = Limits {
         window: 4 << 20,
         max_connections: args.max_connections,
@@ -196,6 +189,58 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     process.serve(server, router);
     process.run().await
 }
+
+/// All services of the gRPC port.
+fn routes(
+    process: &Process,
+    parts: Parts,
+    access: Arc<Access>,
+    args: &ManagerArgs,
+) -> anyhow::Result<Routes> {
+    let rules = Rules { client: parts.client.clone(), access: access.clone() };
+    let workloads = Workloads {
+        spaces: parts.spaces,
+        claims: Claims::new(parts.client, parts.registry, &parts.me),
+        access,
+        queue: parts.queue,
+        rules: parts.rules,
+        metrics: parts.metrics,
+        drain: process.drain.clone(),
+        max_streams: args.max_streams_per_tenant.max(1),
+        max_rate: args.max_messages_per_second,
+    };
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let (readiness, drain) = (process.readiness.clone(), process.drain.clone());
+    process.drained(async move {
+        reporter.set_not_serving::<WorkloadServiceServer<Workloads>>().await;
+        reporter.set_not_serving::<WorkloadRuleServiceServer<Rules>>().await;
+        tokio::select! {
+            () = readiness.done() => {
+                reporter.set_serving::<WorkloadServiceServer<Workloads>>().await;
+                reporter.set_serving::<WorkloadRuleServiceServer<Rules>>().await;
+            }
+            () = drain.cancelled() => return,
+        }
+        drain.cancelled().await;
+        reporter.set_not_serving::<WorkloadServiceServer<Workloads>>().await;
+        reporter.set_not_serving::<WorkloadRuleServiceServer<Rules>>().await;
+    });
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(outrigger_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let workloads = WorkloadServiceServer::new(workloads).max_decoding_message_size(args.max_message_bytes);
+    let rules = WorkloadRuleServiceServer::new(rules).max_decoding_message_size(MAX_RULE_MESSAGE);
+    Ok(Routes::new(workloads)
+        .add_service(rules)
+        .add_service(health)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?))
+}
+
+/// Largest message with a rule, in bytes: the API server takes 1.5 MiB at most, and says better why than we could.
+const MAX_RULE_MESSAGE: usize = 4 << 20;
 
 /// A name that no other replica has, nor this one's earlier life: claims and Leases are held in it.
 fn instance() -> String {

@@ -1,8 +1,13 @@
 //! The gRPC services.
 
+mod access;
 mod pace;
+mod rules;
+mod status;
 mod workloads;
 
+pub use access::Access;
+pub use rules::Rules;
 pub use workloads::Workloads;
 
 use outrigger_core::ids::TenantId;

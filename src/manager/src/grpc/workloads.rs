@@ -13,8 +13,6 @@ use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadStreamResponse, WorkloadSync};
-use outrigger_runtime::ready::Readiness;
-use outrigger_runtime::serve::Peer;
 use prost::Message as _;
 use serde_json::json;
 use tokio::time::Instant;
@@ -22,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
+use super::access::Access;
 use super::pace::Pace;
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
@@ -29,7 +28,6 @@ use crate::state::{CompanionId, RuleId, Space, Spaces};
 use crate::stream::{Begun, Superseded};
 use crate::tenants::claim::Claims;
 use crate::tenants::identity::Caller;
-use crate::tenants::registry::Registry;
 use crate::usage::Exceeded;
 
 /// Serves workload streams.
@@ -38,7 +36,7 @@ pub struct Workloads {
     /// What is known.
     pub spaces: Arc<Spaces>,
     /// Who may speak for whom.
-    pub registry: Arc<Registry>,
+    pub access: Arc<Access>,
     /// Which replica serves whom.
     pub claims: Claims,
     /// Companions to look at.
@@ -49,10 +47,6 @@ pub struct Workloads {
     pub metrics: Arc<Metrics>,
     /// Cancelled when the process drains: streams end, agents go to another replica.
     pub drain: CancellationToken,
-    /// Whether rules and companions have been listed: before that nobody is served.
-    pub readiness: Readiness,
-    /// Whether connections are in plain text because that was asked for: whoever reaches us is believed then.
-    pub plain: bool,
     /// Streams that one tenant may have open at once.
     pub max_streams: usize,
     /// Messages that one stream may send in a second; who sends more waits.
@@ -65,13 +59,9 @@ impl WorkloadService for Workloads {
         &self,
         request: Request<Streaming<WorkloadStreamRequest>>,
     ) -> Result<Response<WorkloadStreamResponse>, Status> {
-        let caller = Caller::of(request.extensions().get::<Peer>(), self.plain)
-            .inspect_err(|status| warn!(reason = status.message(), "a caller is refused"))?;
-        let tenant = super::tenant_id(request.metadata())?;
-        if !self.readiness.is_ready() {
-            return Err(Status::unavailable("this replica is not ready; connect again"));
-        }
-        let session = self.open(caller, tenant)?;
+        let caller = self.access.caller(&request)?;
+        let (id, tenant) = self.access.tenant(&request)?;
+        let session = self.open(caller, id, tenant)?;
         let mut stream = request.into_inner();
         self.metrics.streams.inc();
         let result = self.serve(session, &mut stream).await;
@@ -96,15 +86,7 @@ struct Session {
 const TELL: Duration = Duration::from_secs(5);
 
 impl Workloads {
-    /// Whether the caller may speak for the tenant now.
-    fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<Tenant>, Status> {
-        self.registry.authorize(caller, id).inspect_err(|status| {
-            warn!(%caller, tenant = %id, code = ?status.code(), reason = status.message(), "a caller is refused");
-        })
-    }
-
-    fn open(&self, caller: Caller, id: TenantId) -> Result<Session, Status> {
-        let tenant = self.authorize(&caller, &id)?;
+    fn open(&self, caller: Caller, id: TenantId, tenant: Arc<Tenant>) -> Result<Session, Status> {
         let space = self.spaces.space(&tenant.namespace);
         let begun = {
             let mut inner = space.lock();
@@ -172,7 +154,7 @@ impl Workloads {
         session: &mut Session,
         stream: &mut Streaming<WorkloadStreamRequest>,
     ) -> Result<(), Status> {
-        let mut changes = self.registry.changes();
+        let mut changes = self.access.changes();
         let expiry = expiry(&session.caller);
         let mut pace = Pace::new(self.max_rate);
         let mut tell = Instant::now();
@@ -188,7 +170,7 @@ impl Workloads {
                 }
                 Ok(()) = changes.changed() => {
                     // Its identity may have been taken away, or its limits changed.
-                    session.tenant = self.authorize(&session.caller, &session.id)?;
+                    session.tenant = self.access.authorize(&session.caller, &session.id)?;
                     continue;
                 }
                 () = tokio::time::sleep_until(expiry) => {

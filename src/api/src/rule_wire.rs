@@ -1,0 +1,239 @@
+//! Rules between the wire (`universe.workload.v1`) and the custom resource. A rule that came by gRPC and one that came by
+//! kubectl are the same object: there and back nothing is lost but what a default fills in.
+
+use kube::ResourceExt;
+use kube::api::ObjectMeta;
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::RuleName;
+use outrigger_core::rule::Operator;
+use outrigger_proto::v1;
+use outrigger_proto::v1::rule_match_expression::Operation;
+use outrigger_proto::v1::workload_info_inject::Message;
+use serde_json::Value;
+
+use crate::workload_rule::{AsAnnotation, MatchExpression, WorkloadInfoInject, WorkloadTerm};
+use crate::{WorkloadRule, WorkloadRuleSpec};
+
+/// The custom resource that a message asks for, without namespace.
+///
+/// # Errors
+/// Everything that can't be put into a custom resource, with the paths that it would have there, so that both ways say the
+/// same. What can be, and is wrong all the same, [`WorkloadRule::compile`] tells.
+pub fn object(rule: &v1::Rule) -> Result<WorkloadRule, Vec<FieldError>> {
+    let mut errors = Vec::new();
+    if let Err(e) = RuleName::new(&rule.id) {
+        errors.push(FieldError::new("metadata.name", format_args!("{e}")));
+    }
+    let Some(data) = &rule.data else {
+        errors.push(FieldError::new("spec", "is missing; set rule.data"));
+        return Err(errors);
+    };
+    if data.orchestrator_type != i32::from(v1::OrchestratorType::Kubernetes) {
+        errors.push(FieldError::new(
+            "orchestrator_type",
+            format_args!("is {}; use ORCHESTRATOR_TYPE_KUBERNETES (1)", data.orchestrator_type),
+        ));
+    }
+    let terms = data.workload_terms.iter().enumerate().map(|(t, term)| WorkloadTerm {
+        match_expressions: term
+            .match_expressions
+            .iter()
+            .enumerate()
+            .map(|(e, expression)| MatchExpression {
+                key: expression.key.clone(),
+                operator: operator(expression.operation).map_or_else(
+                    || {
+                        let path = format!("spec.workloadTerms[{t}].matchExpressions[{e}].operator");
+                        let message = format!("is operation {}; use 1 (In) to 6 (Lt)", expression.operation);
+                        errors.push(FieldError::new(path, message));
+                        String::new()
+                    },
+                    |operator| operator.as_str().to_owned(),
+                ),
+                values: expression.values.clone(),
+            })
+            .collect(),
+    });
+    let workload_terms = terms.collect();
+    let mut workload_info_inject = Vec::with_capacity(data.workload_info_inject.len());
+    for (i, inject) in data.workload_info_inject.iter().enumerate() {
+        let Some(Message::AsAnnotation(annotation)) = &inject.message else {
+            let path = format!("spec.workloadInfoInject[{i}].asAnnotation");
+            errors.push(FieldError::new(path, "is missing; set as_annotation"));
+            continue;
+        };
+        workload_info_inject.push(WorkloadInfoInject {
+            workload_key: inject.key.clone(),
+            as_annotation: AsAnnotation { name: annotation.name.clone() },
+        });
+    }
+    let template: Value = serde_json::from_slice(&data.rule_template).unwrap_or_else(|e| {
+        errors.push(FieldError::new("spec.template", format_args!("rule_template is not JSON: {e}")));
+        Value::Null
+    });
+    let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
+    let spec = WorkloadRuleSpec {
+        resource_kind: or(&data.resource_type, outrigger_core::rule::POD),
+        workload_terms,
+        workload_info_inject,
+        dpu_selection_policy: or(&data.dpu_selection_policy, "SameNode"),
+        template,
+    };
+    if errors.is_empty() {
+        let metadata = ObjectMeta { name: Some(rule.id.clone()), ..ObjectMeta::default() };
+        Ok(WorkloadRule { metadata, spec, status: None })
+    } else {
+        Err(errors)
+    }
+}
+
+/// A custom resource as a message. What is not valid in it comes as it is, as far as the message has room for it.
+pub fn message(rule: &WorkloadRule) -> v1::Rule {
+    let spec = &rule.spec;
+    let expression = |expression: &MatchExpression| v1::RuleMatchExpression {
+        key: expression.key.clone(),
+        operation: operation(&expression.operator).into(),
+        values: expression.values.clone(),
+    };
+    let term = |term: &WorkloadTerm| v1::RuleWorkloadTerm {
+        match_expressions: term.match_expressions.iter().map(expression).collect(),
+    };
+    let inject = |inject: &WorkloadInfoInject| v1::WorkloadInfoInject {
+        key: inject.workload_key.clone(),
+        message: Some(Message::AsAnnotation(v1::WorkloadInfoInjectConfigAsAnnotation {
+            name: inject.as_annotation.name.clone(),
+        })),
+    };
+    v1::Rule {
+        id: rule.name_any(),
+        data: Some(v1::RuleData {
+            orchestrator_type: v1::OrchestratorType::Kubernetes.into(),
+            resource_type: spec.resource_kind.clone(),
+            workload_terms: spec.workload_terms.iter().map(term).collect(),
+            dpu_selection_policy: spec.dpu_selection_policy.clone(),
+            workload_info_inject: spec.workload_info_inject.iter().map(inject).collect(),
+            rule_template: spec.template.to_string().into_bytes().into(),
+        }),
+    }
+}
+
+fn operator(operation: i32) -> Option<Operator> {
+    match Operation::try_from(operation).ok()? {
+        Operation::Unspecified => None,
+        Operation::In => Some(Operator::In),
+        Operation::NotIn => Some(Operator::NotIn),
+        Operation::Exists => Some(Operator::Exists),
+        Operation::DoesNotExist => Some(Operator::DoesNotExist),
+        Operation::Gt => Some(Operator::Gt),
+        Operation::Lt => Some(Operator::Lt),
+    }
+}
+
+fn operation(operator: &str) -> Operation {
+    match operator.parse() {
+        Err(()) => Operation::Unspecified,
+        Ok(Operator::In) => Operation::In,
+        Ok(Operator::NotIn) => Operation::NotIn,
+        Ok(Operator::Exists) => Operation::Exists,
+        Ok(Operator::DoesNotExist) => Operation::DoesNotExist,
+        Ok(Operator::Gt) => Operation::Gt,
+        Ok(Operator::Lt) => Operation::Lt,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rule() -> v1::Rule {
+        let expression = |operation: Operation, values: &[&str]| v1::RuleMatchExpression {
+            key: "metadata.resourceNamespace".into(),
+            operation: operation.into(),
+            values: values.iter().map(ToString::to_string).collect(),
+        };
+        v1::Rule {
+            id: "tenantrule1".into(),
+            data: Some(v1::RuleData {
+                orchestrator_type: 1,
+                resource_type: "v1/Pod".into(),
+                workload_terms: vec![
+                    v1::RuleWorkloadTerm {
+                        match_expressions: vec![
+                            expression(Operation::In, &["a", "b"]),
+                            expression(Operation::NotIn, &["c"]),
+                            expression(Operation::Exists, &[]),
+                        ],
+                    },
+                    v1::RuleWorkloadTerm {
+                        match_expressions: vec![
+                            expression(Operation::DoesNotExist, &["ignored"]),
+                            expression(Operation::Gt, &["1"]),
+                            expression(Operation::Lt, &["2"]),
+                        ],
+                    },
+                ],
+                dpu_selection_policy: "Any".into(),
+                workload_info_inject: vec![v1::WorkloadInfoInject {
+                    key: "@".into(),
+                    message: Some(Message::AsAnnotation(v1::WorkloadInfoInjectConfigAsAnnotation {
+                        name: "full-workload-info".into(),
+                    })),
+                }],
+                rule_template:
+                    br#"{"apiVersion":"v1","kind":"Pod","spec":{"containers":[],"unknown":{"x":[1]}}}"#[..]
+                        .into(),
+            }),
+        }
+    }
+
+    #[test]
+    fn there_and_back() {
+        let object = object(&rule()).unwrap();
+        assert_eq!(object.spec.workload_terms[0].match_expressions[1].operator, "NotIn");
+        assert_eq!(object.spec.template["spec"]["unknown"], json!({"x": [1]}));
+        assert_eq!(message(&object), rule());
+        // And the other way, through the API's JSON.
+        let json = serde_json::to_value(&object).unwrap();
+        let again: WorkloadRule = serde_json::from_value(json).unwrap();
+        assert_eq!(super::object(&message(&again)).unwrap().spec, object.spec);
+    }
+
+    #[test]
+    fn what_a_default_fills_in() {
+        let mut rule = rule();
+        let data = rule.data.as_mut().unwrap();
+        data.resource_type.clear();
+        data.dpu_selection_policy.clear();
+        let spec = object(&rule).unwrap().spec;
+        assert_eq!((spec.resource_kind.as_str(), spec.dpu_selection_policy.as_str()), ("v1/Pod", "SameNode"));
+    }
+
+    #[test]
+    fn what_no_object_could_hold_is_refused_by_its_field() {
+        let paths = |change: fn(&mut v1::Rule)| -> Vec<String> {
+            let mut rule = rule();
+            change(&mut rule);
+            object(&rule).unwrap_err().into_iter().map(|e| e.path).collect()
+        };
+        assert_eq!(paths(|r| r.id = "No".into()), ["metadata.name"]);
+        assert_eq!(paths(|r| r.data = None), ["spec"]);
+        fn data(rule: &mut v1::Rule) -> &mut v1::RuleData {
+            rule.data.as_mut().unwrap()
+        }
+        assert_eq!(paths(|r| data(r).orchestrator_type = 0), ["orchestrator_type"]);
+        assert_eq!(
+            paths(|r| data(r).workload_terms[1].match_expressions[2].operation = 0),
+            ["spec.workloadTerms[1].matchExpressions[2].operator"]
+        );
+        assert_eq!(
+            paths(|r| data(r).workload_terms[0].match_expressions[0].operation = 7),
+            ["spec.workloadTerms[0].matchExpressions[0].operator"]
+        );
+        assert_eq!(
+            paths(|r| data(r).workload_info_inject[0].message = None),
+            ["spec.workloadInfoInject[0].asAnnotation"]
+        );
+        assert_eq!(paths(|r| data(r).rule_template = b"{"[..].into()), ["spec.template"]);
+    }
+}

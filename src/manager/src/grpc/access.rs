@@ -1,0 +1,66 @@
+//! Who may call, and for whom.
+
+use std::sync::Arc;
+
+use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::Tenant;
+use outrigger_runtime::ready::Readiness;
+use outrigger_runtime::serve::Peer;
+use tokio::sync::watch;
+use tonic::{Request, Status};
+use tracing::warn;
+
+use crate::tenants::identity::Caller;
+use crate::tenants::registry::Registry;
+
+/// The door that every call comes through.
+#[derive(Debug)]
+pub struct Access {
+    /// Who may speak for whom.
+    pub registry: Arc<Registry>,
+    /// Whether tenants, rules and companions have been listed: before that nobody is served.
+    pub readiness: Readiness,
+    /// Whether connections are in plain text because that was asked for: whoever reaches us is believed then.
+    pub plain: bool,
+}
+
+impl Access {
+    /// Who calls.
+    ///
+    /// # Errors
+    /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
+    pub fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        Caller::of(request.extensions().get::<Peer>(), self.plain)
+            .inspect_err(|status| warn!(reason = status.message(), "a caller is refused"))
+    }
+
+    /// The tenant that a call is about, when the caller may speak for it.
+    ///
+    /// # Errors
+    /// As [`Self::caller`] and [`Self::authorize`]; INVALID_ARGUMENT when no tenant is named, UNAVAILABLE when this replica
+    /// isn't ready.
+    pub fn tenant<T>(&self, request: &Request<T>) -> Result<(TenantId, Arc<Tenant>), Status> {
+        let caller = self.caller(request)?;
+        let id = super::tenant_id(request.metadata())?;
+        if !self.readiness.is_ready() {
+            return Err(Status::unavailable("this replica is not ready; connect again"));
+        }
+        let tenant = self.authorize(&caller, &id)?;
+        Ok((id, tenant))
+    }
+
+    /// Whether the caller may speak for the tenant now.
+    ///
+    /// # Errors
+    /// As [`Registry::authorize`]. The log has both names.
+    pub fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<Tenant>, Status> {
+        self.registry.authorize(caller, id).inspect_err(|status| {
+            warn!(%caller, tenant = %id, code = ?status.code(), reason = status.message(), "a caller is refused");
+        })
+    }
+
+    /// Changes of who may speak for whom, from now on.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.registry.changes()
+    }
+}

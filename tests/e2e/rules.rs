@@ -1,0 +1,251 @@
+//! Rules over gRPC: with the real grpcurl, and what no shell would send.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use outrigger_agent::connect::{Address, connect};
+use outrigger_proto::v1;
+use outrigger_proto::v1::rule_match_expression::Operation;
+use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
+use outrigger_tests::control_plane::grpcurl;
+use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
+use outrigger_tests::root;
+use outrigger_tests::tenant::{Tenant, rule_for};
+use serde_json::{Value, json};
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+use tonic_types::StatusExt;
+
+/// A directory with all that the documented commands expect to find there.
+fn workplace(o: &Outrigger, tenant: &str) -> PathBuf {
+    let dir = o.plane.dir.join(format!("grpcurl-{tenant}"));
+    std::fs::create_dir_all(&dir).unwrap();
+    let pair = o.authority.issue(&format!("grpcurl-{tenant}"), &[ADMIN]).unwrap();
+    for (from, to) in [(o.authority.file(), "ca.crt"), (pair.cert, "admin.crt"), (pair.key, "admin.key")] {
+        std::fs::copy(from, dir.join(to)).unwrap();
+    }
+    let _ = std::os::unix::fs::symlink(root().join("proto/universe"), dir.join("universe"));
+    dir
+}
+
+/// Runs a script of the documentation with bash: whether it succeeded, and what it said.
+fn shell(o: &Outrigger, tenant: &str, script: &str) -> (bool, String) {
+    let program = grpcurl().unwrap();
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .current_dir(workplace(o, tenant))
+        .env("PATH", path)
+        .env("API_GW_ADDRESS", format!("127.0.0.1:{}", o.grpc_port))
+        .env("TENANT_ID", tenant)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The commands between the fences of docs/grpc.md, by the heading above them.
+fn documented(heading: &str) -> String {
+    let text = std::fs::read_to_string(root().join("docs/grpc.md")).unwrap();
+    let (_, rest) =
+        text.split_once(&format!("## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
+    let (_, rest) = rest.split_once("```sh\n").unwrap();
+    rest.split_once("```").unwrap().0.to_owned()
+}
+
+#[tokio::test]
+async fn the_documented_commands_work_with_the_real_grpcurl() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "grpcurl", &[("a", 1)]).await;
+    let run = |heading: &str| shell(o, "grpcurl", &documented(heading));
+    let json_of = |heading: &str| -> Value {
+        let (ok, text) = run(heading);
+        assert!(ok, "{heading}: {text}");
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{heading}: {e}: {text}"))
+    };
+    assert_eq!(json_of("List"), json!({}));
+    assert_eq!(json_of("Create"), json!({}));
+    let (ok, text) = run("Create");
+    assert!(!ok && text.contains("Code: AlreadyExists"), "{text}");
+    let listed = json_of("List");
+    assert_eq!(listed["rules"][0]["id"], "tenantrule1");
+    let rule = &json_of("Get")["rule"];
+    assert_eq!(rule, &listed["rules"][0]);
+    assert_eq!(rule["data"]["dpuSelectionPolicy"], "Any");
+    assert_eq!(rule["data"]["workloadTerms"][0]["matchExpressions"][0]["operation"], "OPERATION_IN");
+    // kubectl sees the same rule.
+    let object = t.rules().get("tenantrule1").await.unwrap();
+    assert_eq!(object.spec.template["spec"]["containers"][0]["image"], "nginx:1.14.2");
+    assert_eq!(object.spec.workload_info_inject[0].as_annotation.name, "full-workload-info");
+    assert_eq!(json_of("Update"), json!({}));
+    assert_eq!(t.rules().get("tenantrule1").await.unwrap().spec.dpu_selection_policy, "SameNode");
+    assert_eq!(json_of("Delete"), json!({}));
+    assert_eq!(json_of("Delete"), json!({}), "that there is none is no error");
+    for heading in ["Get", "Update"] {
+        let (ok, text) = run(heading);
+        assert!(!ok && text.contains("Code: NotFound"), "{text}");
+    }
+    // Without the .proto files, by reflection.
+    let (ok, text) = run("What is served");
+    assert!(ok, "{text}");
+    for service in [
+        "universe.workload.v1.WorkloadService",
+        "universe.workload.v1.WorkloadRuleService",
+        "grpc.health.v1.Health",
+    ] {
+        assert!(text.contains(service), "{text}");
+    }
+    assert!(text.contains("\"status\": \"SERVING\""), "{text}");
+}
+
+async fn client(o: &Outrigger, names: &[&str]) -> WorkloadRuleServiceClient<Channel> {
+    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
+    WorkloadRuleServiceClient::new(connect(&address, &o.client_tls("rules", names), None).await.unwrap())
+}
+
+fn about<T>(tenant: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
+    request
+}
+
+fn good(id: &str) -> v1::Rule {
+    let expression = v1::RuleMatchExpression {
+        key: ".state.nodeName".into(),
+        operation: Operation::Exists.into(),
+        values: vec![],
+    };
+    let template =
+        json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    v1::Rule {
+        id: id.into(),
+        data: Some(v1::RuleData {
+            orchestrator_type: 1,
+            workload_terms: vec![v1::RuleWorkloadTerm { match_expressions: vec![expression] }],
+            rule_template: template.to_string().into_bytes().into(),
+            ..v1::RuleData::default()
+        }),
+    }
+}
+
+#[tokio::test]
+async fn a_rule_by_grpc_and_one_by_kubectl_are_the_same_object() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ru-same", &[("a", 1)]).await;
+    let mut client = client(o, &[&tenant_identity("ru-same")]).await;
+    t.rule("by-kubectl", rule_for("app", "web")).await;
+    let get = v1::GetRequest { id: "by-kubectl".into() };
+    let rule = client.get(about("ru-same", get)).await.unwrap().into_inner().rule.unwrap();
+    let renamed = v1::Rule { id: "by-grpc".into(), ..rule.clone() };
+    client.create(about("ru-same", v1::CreateRequest { rule: Some(renamed) })).await.unwrap();
+    let (one, two) = (t.rules().get("by-kubectl").await.unwrap(), t.rules().get("by-grpc").await.unwrap());
+    assert_eq!(one.spec, two.spec);
+    // An update that changes nothing writes nothing; one that changes keeps what is not the rule's.
+    let labels = json!({"metadata": {"labels": {"team": "x"}}}).to_string();
+    o.plane
+        .infra
+        .kubectl(&["patch", "wr", "by-kubectl", "-n", &t.namespace, "--type=merge", "-p", &labels])
+        .unwrap();
+    let version = t.rules().get("by-kubectl").await.unwrap().metadata;
+    client.update(about("ru-same", v1::UpdateRequest { rule: Some(rule.clone()) })).await.unwrap();
+    assert_eq!(t.rules().get("by-kubectl").await.unwrap().metadata.generation, version.generation);
+    let mut changed = rule;
+    changed.data.as_mut().unwrap().dpu_selection_policy = "Any".into();
+    client.update(about("ru-same", v1::UpdateRequest { rule: Some(changed) })).await.unwrap();
+    let object = t.rules().get("by-kubectl").await.unwrap();
+    assert_eq!(object.spec.dpu_selection_policy, "Any");
+    assert_eq!(object.metadata.labels.unwrap()["team"], "x");
+    // Pages.
+    for i in 0..4 {
+        client
+            .create(about("ru-same", v1::CreateRequest { rule: Some(good(&format!("p{i}"))) }))
+            .await
+            .unwrap();
+    }
+    let (mut ids, mut token) = (Vec::new(), String::new());
+    loop {
+        let list = v1::ListRequest { page_size: 4, page_token: token };
+        let page = client.list(about("ru-same", list)).await.unwrap().into_inner();
+        assert!(page.rules.len() <= 4);
+        ids.extend(page.rules.into_iter().map(|rule| rule.id));
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(ids, ["by-grpc", "by-kubectl", "p0", "p1", "p2", "p3"]);
+    let all = client.list(about("ru-same", v1::ListRequest::default())).await.unwrap().into_inner();
+    assert_eq!((all.rules.len(), all.next_page_token.as_str()), (6, ""));
+}
+
+#[tokio::test]
+async fn a_rule_of_another_tenant_is_out_of_reach() {
+    let o = Outrigger::shared().await;
+    let _mine = Tenant::without_agent(o, "ru-mine", &[]).await;
+    let theirs = Tenant::without_agent(o, "ru-theirs", &[]).await;
+    theirs.rule("r", rule_for("app", "web")).await;
+    let mut client = client(o, &[&tenant_identity("ru-mine")]).await;
+    let denied = [
+        client.get(about("ru-theirs", v1::GetRequest { id: "r".into() })).await.map(drop),
+        client.list(about("ru-theirs", v1::ListRequest::default())).await.map(drop),
+        client.create(about("ru-theirs", v1::CreateRequest { rule: Some(good("x")) })).await.map(drop),
+        client.update(about("ru-theirs", v1::UpdateRequest { rule: Some(good("r")) })).await.map(drop),
+        client.delete(about("ru-theirs", v1::DeleteRequest { id: "r".into() })).await.map(drop),
+    ];
+    for status in denied {
+        assert_eq!(status.unwrap_err().code(), Code::PermissionDenied);
+    }
+    // Nor by a name that climbs.
+    for id in ["../../tenant-ru-theirs/workloadrules/r", "", "R", "a/b"] {
+        let status = client.get(about("ru-mine", v1::GetRequest { id: id.into() })).await.unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    }
+    let status = client.get(about("ru-mine", v1::GetRequest { id: "r".into() })).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    assert!(theirs.rules().get("r").await.is_ok());
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_rule_is_told_by_its_field() {
+    let o = Outrigger::shared().await;
+    let _t = Tenant::without_agent(o, "ru-wrong", &[]).await;
+    let mut client = client(o, &[&tenant_identity("ru-wrong")]).await;
+    type Break = fn(&mut v1::RuleData);
+    let cases: [(Break, &str); 9] = [
+        (|d| d.workload_terms.clear(), "spec.workloadTerms"),
+        (
+            |d| d.workload_terms[0].match_expressions[0].operation = 0,
+            "spec.workloadTerms[0].matchExpressions[0].operator",
+        ),
+        (
+            |d| d.workload_terms[0].match_expressions[0].key = "[".into(),
+            "spec.workloadTerms[0].matchExpressions[0].key",
+        ),
+        (
+            |d| d.workload_terms[0].match_expressions[0].operation = Operation::In.into(),
+            "spec.workloadTerms[0].matchExpressions[0].values",
+        ),
+        (|d| d.dpu_selection_policy = "Some".into(), "spec.dpuSelectionPolicy"),
+        (|d| d.resource_type = "v1/VM".into(), "spec.resourceKind"),
+        (|d| d.rule_template = b"no"[..].into(), "spec.template"),
+        (|d| d.rule_template = b"{}"[..].into(), "spec.template.apiVersion"),
+        (|d| d.rule_template = vec![b' '; 5 << 20].into(), ""),
+    ];
+    for (change, path) in cases {
+        let mut rule = good("r");
+        change(rule.data.as_mut().unwrap());
+        let status =
+            client.create(about("ru-wrong", v1::CreateRequest { rule: Some(rule) })).await.unwrap_err();
+        if path.is_empty() {
+            assert_eq!(status.code(), Code::OutOfRange, "{status}");
+            continue;
+        }
+        assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+        let details = status.get_error_details();
+        let violations = &details.bad_request().unwrap().field_violations;
+        assert!(violations.iter().any(|v| v.field == path), "{path}: {violations:?}");
+        assert!(status.message().contains(path));
+    }
+    let status = client.create(about("ru-wrong", v1::CreateRequest { rule: None })).await.unwrap_err();
+    assert!(status.message().contains("rule: is missing"), "{status}");
+}
