@@ -286,14 +286,26 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
         {"key": ".spec.nodeName", "operator": "Exists"},
         {"key": ".state.ready", "operator": "Gt", "values": ["x"]}]);
     spec["template"] = json!({"apiVersion": "v1", "kind": "Deployment", "spec": {}});
-    t.rule("r", spec).await;
-    let message = t.condition("r", "Accepted", Status::False, "Invalid").await;
-    for part in [
+    let parts = [
         "spec.workloadTerms[0].matchExpressions[0].key: \".spec.nodeName\"",
         "spec.workloadTerms[0].matchExpressions[1].values[0]: \"x\"",
         "spec.template.kind",
         "spec.template.spec.containers",
-    ] {
+    ];
+    let error = t.try_rule("r", spec.clone()).await.unwrap_err();
+    for part in parts {
+        assert!(error.contains(part), "{part} is not in: {error}");
+    }
+    // One that got in while the webhook was away.
+    let selector = json!({"matchExpressions": [
+        {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [t.namespace]}]});
+    let patch =
+        json!([{"op": "add", "path": "/webhooks/2/namespaceSelector", "value": selector}]).to_string();
+    let configuration = ["patch", "validatingwebhookconfiguration", "outrigger", "--type=json", "-p", &patch];
+    t.outrigger.plane.infra.kubectl(&configuration).unwrap();
+    eventually("nobody checks rules there", || t.try_rule("r", spec.clone())).await;
+    let message = t.condition("r", "Accepted", Status::False, "Invalid").await;
+    for part in parts {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
     always("the companion stays", Duration::from_millis(500), || async {

@@ -129,7 +129,7 @@ async fn a_host_that_two_claim_at_once_is_neithers() {
     let infra: Client = o.plane.infra.client().await;
     let (tenants, nodes): (Api<Object>, Api<Node>) = (Api::all(infra.clone()), Api::all(infra));
     // As if both had been admitted in the same moment.
-    let patch = r#"[{"op": "remove", "path": "/webhooks/2"}]"#;
+    let patch = r#"[{"op": "remove", "path": "/webhooks/3"}]"#;
     let kind = "validatingwebhookconfiguration";
     o.plane.infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", patch]).unwrap();
     o.plane.infra.apply(&[dpu("c-dpu2", "c-host2")]).unwrap();

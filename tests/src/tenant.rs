@@ -131,10 +131,18 @@ impl Tenant {
 
     /// Applies a rule.
     pub async fn rule(&self, name: &str, spec: Value) -> WorkloadRule {
+        self.try_rule(name, spec).await.unwrap()
+    }
+
+    /// Applies a rule that may be wrong.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn try_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
         let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": name, "namespace": self.namespace}, "spec": spec});
         let params = PatchParams::apply("test").force();
-        self.rules().patch(name, &params, &Patch::Apply(&rule)).await.unwrap()
+        self.rules().patch(name, &params, &Patch::Apply(&rule)).await.map_err(|e| e.to_string())
     }
 
     /// Starts a Pod on a host of the tenant cluster.

@@ -13,6 +13,7 @@ pub mod field;
 pub mod ids;
 pub mod index;
 pub mod keys;
+pub mod lint;
 pub mod mutate;
 pub mod path;
 pub mod rule;

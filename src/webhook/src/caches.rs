@@ -98,6 +98,11 @@ impl Caches {
         self.nodes.read().get(node).cloned()
     }
 
+    /// How many Nodes are a tenant's.
+    pub fn dpus_of(&self, id: &TenantId) -> usize {
+        self.nodes.read().values().filter(|owner| owner.as_deref() == Some(id.as_str())).count()
+    }
+
     /// The ResourceClaims of a namespace that were made for one workload: name to the workload's label value.
     pub fn claims(&self, namespace: &str) -> Arc<BTreeMap<String, String>> {
         self.claims.read().get(namespace).cloned().unwrap_or_default()

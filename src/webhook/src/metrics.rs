@@ -38,6 +38,8 @@ pub enum Webhook {
     ValidatePods,
     /// `/validate/resourceclaims` and `/validate/resourceclaimtemplates`.
     ValidateClaims,
+    /// `/validate/workloadrules`.
+    ValidateRules,
     /// `/validate/tenants`.
     ValidateTenants,
 }

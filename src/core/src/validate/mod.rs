@@ -19,9 +19,10 @@ pub use claims::claim;
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::field::FieldError;
+use crate::mutate;
 use crate::tenant::Policy;
 
 /// What is known besides the Pod, all of it from the verified request and from watch caches.
@@ -67,6 +68,25 @@ pub fn create(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
     isolation::unbound(pod, &mut faults);
     keys::unchanged(pod, &Value::Null, facts.manager, &mut faults);
     faults
+}
+
+/// Everything that forbids a rule's template, as the Pod that would come of it: with the isolation put in, and made by the
+/// manager. Paths begin at `root`, where the template's own `metadata` and `spec` are.
+pub fn template(template: &Value, root: &str, facts: &Facts<'_>) -> Vec<FieldError> {
+    let mut pod = Map::new();
+    for part in ["metadata", "spec"] {
+        pod.insert(
+            part.to_owned(),
+            template.get(part).filter(|part| part.is_object()).cloned().unwrap_or_default(),
+        );
+    }
+    let mut pod = Value::Object(pod);
+    let tenant = mutate::Facts { tenant: Some(&facts.policy.tenant), rule: None, host_label: "" };
+    let faults = match mutate::mutate(&mut pod, &tenant) {
+        Ok(_) => create(&pod, &Facts { manager: true, ..*facts }),
+        Err(error) => vec![error],
+    };
+    faults.into_iter().map(|fault| FieldError { path: format!("{root}.{}", fault.path), ..fault }).collect()
 }
 
 /// Everything that forbids the change of a Pod from `old` to `pod`: what is wrong with it now and was not before.

@@ -402,6 +402,30 @@ fn who_may_set_our_keys() {
 }
 
 #[test]
+fn a_template_is_judged_as_the_pod_that_comes_of_it() {
+    let policy = policy();
+    let claims = BTreeMap::new();
+    let facts = Facts {
+        policy: &policy,
+        namespace: "tenant-blue",
+        manager: false,
+        schedulers: &["default-scheduler".to_owned()],
+        default_priority_class: None,
+        claims: &claims,
+    };
+    let plain = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
+    assert_eq!(template(&plain, "spec.template", &facts), []);
+    let bad = json!({"spec": {"hostNetwork": true, "tolerations": [{"operator": "Exists"}], "serviceAccountName": "admin"}});
+    let paths: Vec<String> = template(&bad, "spec.template", &facts).into_iter().map(|f| f.path).collect();
+    assert_eq!(
+        paths,
+        ["tolerations[0]", "hostNetwork", "serviceAccountName"].map(|p| format!("spec.template.spec.{p}"))
+    );
+    let odd = json!({"spec": {"affinity": 1}});
+    assert_eq!(template(&odd, "spec.template", &facts)[0].path, "spec.template.spec.affinity");
+}
+
+#[test]
 fn a_claim_serves_its_own_workload() {
     let claim = json!({"name": "e", "resourceClaimName": "ours"});
     let pod = with(

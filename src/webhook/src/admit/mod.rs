@@ -5,6 +5,7 @@ mod bindings;
 mod claims;
 mod mutate;
 mod pods;
+mod rules;
 mod tenants;
 
 pub use mutate::mutate_pod;
@@ -80,6 +81,21 @@ pub fn validate_tenant(caches: &Caches, _: &Settings, request: &mut Request) -> 
         return Ok(denied);
     }
     Ok(tenants::validate(caches, request))
+}
+
+/// Validates WorkloadRules.
+///
+/// # Errors
+/// Never: what isn't known yet is judged again when a companion is made.
+pub fn validate_rule(
+    caches: &Caches,
+    settings: &Settings,
+    request: &mut Request,
+) -> Result<Decision, Behind> {
+    if let Err(denied) = expect_kind(request, &[rules::KIND]) {
+        return Ok(denied);
+    }
+    Ok(rules::validate(caches, settings, request))
 }
 
 /// A request of another kind is one that the webhook's configuration should not have sent.

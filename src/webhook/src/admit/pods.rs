@@ -1,5 +1,6 @@
 //! Validation of Pods in tenants' namespaces: the final object, whoever made it and however.
 
+use outrigger_core::ids::TenantId;
 use outrigger_core::validate::{self, Facts};
 
 use super::{Behind, Settings, is_manager, owner, verdict};
@@ -11,25 +12,38 @@ pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) 
         return Ok(Decision::allow());
     }
     let id = owner(caches, &request.namespace)?;
+    // Everything but the creation of the Pod itself changes one that is there: ephemeral containers and resizes too.
+    let created = request.operation == "CREATE" && request.sub_resource.is_empty();
+    let faults = with_facts(caches, settings, request, &id, |facts| {
+        if created {
+            validate::create(&request.object, facts)
+        } else {
+            validate::update(&request.object, &request.old_object, facts)
+        }
+    })?;
+    Ok(verdict(&faults))
+}
+
+/// Judges by what is known of a tenant.
+pub(super) fn with_facts<T>(
+    caches: &Caches,
+    settings: &Settings,
+    request: &Request,
+    id: &TenantId,
+    judge: impl FnOnce(&Facts<'_>) -> T,
+) -> Result<T, Behind> {
     let not_known =
         || Behind(format!("Tenant {id} is not known yet, or is not valid (see its Accepted condition)"));
-    let cached = caches.tenant(&id).ok_or_else(not_known)?;
+    let cached = caches.tenant(id).ok_or_else(not_known)?;
     let tenant = cached.tenant.as_ref().ok_or_else(not_known)?;
     let default_priority_class = caches.default_priority_class();
     let claims = caches.claims(&request.namespace);
-    let facts = Facts {
+    Ok(judge(&Facts {
         policy: &tenant.policy,
         namespace: &request.namespace,
         manager: is_manager(settings, request),
         schedulers: &settings.schedulers,
         default_priority_class: default_priority_class.as_deref(),
         claims: &claims,
-    };
-    // Everything but the creation of the Pod itself changes one that is there: ephemeral containers and resizes too.
-    let faults = if request.operation == "CREATE" && request.sub_resource.is_empty() {
-        validate::create(&request.object, &facts)
-    } else {
-        validate::update(&request.object, &request.old_object, &facts)
-    };
-    Ok(verdict(&faults))
+    }))
 }

@@ -269,3 +269,31 @@ fn what_another_tenant_has_is_refused() {
     let invalid = tenant("blue", json!({"hosts": ["NO"]}));
     assert_eq!(ask(&invalid, Some(&invalid)), Ok(Decision::allow()));
 }
+
+#[test]
+fn a_rule_is_refused_with_all_that_is_wrong_and_warned_of_what_is_odd() {
+    let caches = caches();
+    let ask = |object: &WorkloadRule, old: Option<&WorkloadRule>| {
+        let kind =
+            json!({"group": "workload.universe.nvidia.com", "version": "v1alpha1", "kind": "WorkloadRule"});
+        let value = |rule: &WorkloadRule| serde_json::to_value(rule).unwrap();
+        let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+        let mut request = asks(kind, operation, value(object), old.map_or(Value::Null, value));
+        validate_rule(&caches, &settings(), &mut request)
+    };
+    // The Tenant isn't known yet: the rule is judged by itself.
+    let mut escaping = rule(1, true);
+    escaping.spec.template["spec"]["hostPID"] = json!(true);
+    assert!(matches!(ask(&escaping, None), Ok(Decision::Allow { .. })));
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+    let (code, message) = denied(ask(&escaping, None));
+    assert_eq!(
+        (code, message.as_str()),
+        (422, "spec.template.spec.hostPID: is true and shares the DPU's processes; remove it")
+    );
+    let (_, message) = denied(ask(&rule(1, false), None));
+    assert!(message.starts_with("spec.workloadTerms[0].matchExpressions[0].operator"), "{message}");
+    assert_eq!(ask(&escaping, Some(&escaping)), Ok(Decision::allow()), "it was so before");
+    let Ok(Decision::Allow { warnings, .. }) = ask(&rule(1, true), None) else { panic!() };
+    assert_eq!(warnings, ["the tenant has no DPU: companions will wait for one"]);
+}

@@ -1,0 +1,227 @@
+//! What is probably not meant in a rule: it is valid, and will not do what its author wants. Each becomes an admission
+//! warning of at most 120 characters, which is what an API server shows whole.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::keys;
+use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
+use crate::template;
+
+/// Longest warning, in characters.
+pub const MAX_WARNING: usize = 120;
+
+/// What is known of the cluster besides the rule.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    /// Node label that names the host of a DPU.
+    pub host_label: &'a str,
+    /// How many DPUs the rule's tenant has; `None` where that isn't known, as in a tenant's own cluster.
+    pub dpus: Option<usize>,
+}
+
+/// Everything that is probably not meant.
+pub fn rule(rule: &Rule, around: &Around<'_>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    downward_api(rule, &mut warnings);
+    placement(rule, around, &mut warnings);
+    if let Some(both) = matches_nothing(rule) {
+        warnings.push(format!("spec.workloadTerms: no workload can match: {both}"));
+    }
+    warnings.into_iter().map(cut).collect()
+}
+
+fn cut(warning: String) -> String {
+    if warning.chars().count() <= MAX_WARNING {
+        return warning;
+    }
+    let mut short: String = warning.chars().take(MAX_WARNING - 1).collect();
+    short.push('…');
+    short
+}
+
+/// Downward-API references to annotations that nothing writes: the container doesn't start, or sees an empty file.
+fn downward_api(rule: &Rule, warnings: &mut Vec<String>) {
+    let mut written: BTreeSet<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
+    written.extend(template::metadata_map(rule.template(), "annotations").map(|(key, _)| key.as_str()));
+    let mut told = BTreeSet::new();
+    field_refs(rule.template(), &mut |path| {
+        let Some(rest) = path.strip_prefix("metadata.annotations[") else { return };
+        let key = rest.trim_end_matches(']');
+        let bare = key.trim_matches(['\'', '"']);
+        if !told.insert(path.to_owned()) {
+            return;
+        }
+        if key.starts_with('"') {
+            warnings.push(format!("fieldPath {path}: the API server takes single quotes only"));
+        }
+        if !written.contains(bare) && !keys::is_own(bare) {
+            warnings
+                .push(format!("no workloadInfoInject writes the annotation {bare} that a fieldRef reads"));
+        }
+    });
+}
+
+/// Every `fieldRef.fieldPath`, wherever it is.
+fn field_refs(value: &Value, found: &mut impl FnMut(&str)) {
+    match value {
+        Value::Object(map) => {
+            if let Some(path) = map.get("fieldRef").and_then(|r| r.get("fieldPath")).and_then(Value::as_str) {
+                found(path);
+            }
+            map.values().for_each(|value| field_refs(value, found));
+        }
+        Value::Array(list) => list.iter().for_each(|value| field_refs(value, found)),
+        _ => {}
+    }
+}
+
+fn placement(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
+    let selector = rule.template().pointer("/spec/nodeSelector").and_then(Value::as_object);
+    if let Some(host) = selector.and_then(|s| s.get(around.host_label)).and_then(Value::as_str)
+        && rule.policy() == DpuSelectionPolicy::SameNode
+    {
+        warnings.push(format!(
+            "template: nodeSelector is for host {host} alone; SameNode fits only its workloads"
+        ));
+    }
+    if selector.is_some_and(|s| s.contains_key(keys::NODE_TENANT)) {
+        warnings.push(format!("template: nodeSelector {} is set by Outrigger; remove it", keys::NODE_TENANT));
+    }
+    if around.dpus == Some(0) {
+        warnings.push("the tenant has no DPU: companions will wait for one".to_owned());
+    }
+    if let Some(both) = crate::selector::contradiction(rule.template()) {
+        warnings.push(format!("template: no node can match: {both}"));
+    }
+}
+
+/// Why no workload can match: a contradiction in every term.
+fn matches_nothing(rule: &Rule) -> Option<String> {
+    let mut first = None;
+    for term in rule.terms() {
+        let found = contradiction(term)?;
+        first.get_or_insert(found);
+    }
+    first
+}
+
+fn contradiction(term: &[Expression]) -> Option<String> {
+    for (i, a) in term.iter().enumerate() {
+        for b in &term[..i] {
+            if a.path == b.path && (excludes(&a.test, &b.test) || excludes(&b.test, &a.test)) {
+                return Some(format!("{b} and {a}"));
+            }
+        }
+    }
+    None
+}
+
+/// Whether what passes one can't pass the other.
+fn excludes(a: &Test, b: &Test) -> bool {
+    match (a, b) {
+        (Test::In(a), Test::In(b)) => a.iter().all(|value| b.binary_search(value).is_err()),
+        (Test::In(a), Test::NotIn(b)) => a.iter().all(|value| b.binary_search(value).is_ok()),
+        (Test::DoesNotExist, Test::In(_) | Test::Exists | Test::Gt(_) | Test::Lt(_)) => true,
+        (Test::Gt(low), Test::Lt(high)) => high.saturating_sub(*low) < 2,
+        (Test::Gt(limit), Test::In(values)) => {
+            values.iter().all(|v| v.parse::<i64>().is_ok_and(|v| v <= *limit))
+        }
+        (Test::Lt(limit), Test::In(values)) => {
+            values.iter().all(|v| v.parse::<i64>().is_ok_and(|v| v >= *limit))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::RuleName;
+    use crate::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+    use serde_json::json;
+
+    fn warnings(
+        terms: &[&[(&str, Operator, &[&str])]],
+        policy: DpuSelectionPolicy,
+        pod: Value,
+        dpus: usize,
+    ) -> Vec<String> {
+        let expression = |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec {
+            key: (*key).into(),
+            operator: *operator,
+            values: values.iter().map(ToString::to_string).collect(),
+        };
+        let mut template =
+            json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
+        json_patch::merge(&mut template, &pod);
+        let spec = RuleSpec {
+            name: RuleName::new("r").unwrap(),
+            uid: "u".into(),
+            generation: 1,
+            resource_kind: String::new(),
+            terms: terms.iter().map(|term| term.iter().map(expression).collect()).collect(),
+            injections: vec![InjectionSpec {
+                workload_key: ".state.nodeName".into(),
+                annotation: "tenant-node-name".into(),
+            }],
+            policy,
+            template,
+        };
+        rule(&Rule::compile(spec).unwrap(), &Around { host_label: keys::DPU_HOST, dpus: Some(dpus) })
+    }
+
+    const ANY: &[&[(&str, Operator, &[&str])]] = &[&[("@", Operator::Exists, &[])]];
+
+    #[test]
+    fn a_reference_to_an_annotation_that_nothing_writes() {
+        let env = |path: &str| json!({"spec": {"containers": [{"name": "c", "env": [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}]}]}});
+        let say = |path: &str| warnings(ANY, DpuSelectionPolicy::SameNode, env(path), 1);
+        assert_eq!(say("metadata.annotations['tenant-node-name']"), Vec::<String>::new());
+        assert_eq!(say("spec.nodeName"), Vec::<String>::new());
+        assert_eq!(
+            say("metadata.annotations['tenant-node-node']"),
+            ["no workloadInfoInject writes the annotation tenant-node-node that a fieldRef reads"]
+        );
+        let volume = json!({"spec": {"volumes": [{"name": "v", "downwardAPI": {"items": [
+            {"path": "w", "fieldRef": {"fieldPath": "metadata.annotations[\"tenant-node-name\"]"}}]}}]}});
+        let said = warnings(ANY, DpuSelectionPolicy::SameNode, volume, 1);
+        assert!(said.len() == 1 && said[0].contains("single quotes only"), "{said:?}");
+    }
+
+    #[test]
+    fn a_rule_that_can_match_nothing() {
+        use Operator::*;
+        let say =
+            |terms: &[&[(&str, Operator, &[&str])]]| warnings(terms, DpuSelectionPolicy::Any, json!({}), 1);
+        const NODE: &str = ".state.nodeName";
+        for term in [
+            &[(NODE, In, &["a"][..]), (NODE, In, &["b"])][..],
+            &[(NODE, In, &["a"]), (NODE, NotIn, &["a", "b"])],
+            &[(NODE, Exists, &[]), (NODE, DoesNotExist, &[])],
+            &[(NODE, Gt, &["5"]), (NODE, Lt, &["6"])],
+            &[(NODE, Gt, &["5"]), (NODE, In, &["3", "5"])],
+            &[(NODE, In, &["7"]), (NODE, Lt, &["7"])],
+        ] {
+            let said = say(&[term]);
+            assert!(said.len() == 1 && said[0].contains("no workload can match"), "{term:?}: {said:?}");
+            assert_eq!(say(&[term, &[("@", Exists, &[])]]), Vec::<String>::new(), "one term is left");
+        }
+        assert_eq!(say(&[&[(NODE, Gt, &["5"]), (NODE, Lt, &["7"])]]), Vec::<String>::new());
+        assert_eq!(say(&[&[(NODE, NotIn, &["a"]), (NODE, DoesNotExist, &[])]]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn selectors_against_the_policy_and_no_dpu() {
+        let pinned = json!({"spec": {"nodeSelector": {keys::DPU_HOST: "host-a"}}});
+        let said = warnings(ANY, DpuSelectionPolicy::SameNode, pinned.clone(), 1);
+        assert!(said.len() == 1 && said[0].contains("host-a"), "{said:?}");
+        assert_eq!(warnings(ANY, DpuSelectionPolicy::Any, pinned, 1), Vec::<String>::new());
+        let said = warnings(ANY, DpuSelectionPolicy::Any, json!({}), 0);
+        assert_eq!(said, ["the tenant has no DPU: companions will wait for one"]);
+        let long = json!({"spec": {"nodeSelector": {keys::DPU_HOST: "x".repeat(200)}}});
+        let said = warnings(ANY, DpuSelectionPolicy::SameNode, long, 1);
+        assert_eq!(said[0].chars().count(), MAX_WARNING);
+    }
+}

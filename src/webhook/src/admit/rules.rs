@@ -1,0 +1,45 @@
+//! Validation of WorkloadRules: what the schema can't tell, the same as the manager and gRPC say it, and warnings.
+
+use outrigger_api::WorkloadRule;
+use outrigger_core::lint::{self, Around};
+use outrigger_core::validate;
+use serde::Deserialize;
+
+use super::pods::with_facts;
+use super::{Settings, deny};
+use crate::caches::Caches;
+use crate::review::{Decision, Request};
+
+/// A rule in a namespace without tenant (a tenant's own cluster, say) is judged by itself. One whose Tenant isn't known
+/// yet is too: its companions are judged again when they are made.
+pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) -> Decision {
+    if request.operation == "UPDATE" && request.object.get("spec") == request.old_object.get("spec") {
+        // One that was no better before may still lose its finalizers.
+        return Decision::allow();
+    }
+    let object = match WorkloadRule::deserialize(&request.object) {
+        Ok(object) => object,
+        Err(error) => return deny(422, format!("spec: {error}")),
+    };
+    let rule = match object.compile() {
+        Ok(rule) => rule,
+        Err(errors) => return deny(422, validate::message(&errors)),
+    };
+    let owner = caches.owner(&request.namespace);
+    let judged = owner.as_ref().and_then(|id| {
+        let template = &object.spec.template;
+        with_facts(caches, settings, request, id, |facts| {
+            validate::template(template, "spec.template", facts)
+        })
+        .ok()
+    });
+    let faults = judged.unwrap_or_default();
+    if !faults.is_empty() {
+        return deny(422, validate::message(&faults));
+    }
+    let around = Around { host_label: &settings.host_label, dpus: owner.map(|id| caches.dpus_of(&id)) };
+    Decision::Allow { patch: json_patch::Patch(Vec::new()), warnings: lint::rule(&rule, &around) }
+}
+
+/// Whether the object is one that rules are validated as.
+pub(super) const KIND: (&str, &str, &str) = ("workload.universe.nvidia.com", "v1alpha1", "WorkloadRule");
