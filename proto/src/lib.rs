@@ -95,6 +95,7 @@ mod tests {
                 }],
                 rule_template: (&b"{}"[..]).into(),
             }),
+            ..Rule::default()
         };
         #[rustfmt::skip]
         let wire = [

@@ -8,5 +8,6 @@ mod control_plane;
 mod grpc;
 mod identity;
 mod lifecycle;
+mod rule_sync;
 mod rules;
 mod tenancy;

@@ -95,14 +95,11 @@ impl Outrigger {
         self.plane.infra.apply_file("deploy/crds")?;
         self.plane.infra.apply_file("deploy/rbac/manager.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/webhook.yaml")?;
+        self.plane.tenant.apply_file("deploy/crds/workloadrules.workload.universe.nvidia.com.yaml")?;
         self.plane.tenant.apply_file("deploy/rbac/agent.yaml")?;
-        self.plane.infra.kubectl(&[
-            "wait",
-            "--for=condition=Established",
-            "crd",
-            "--all",
-            "--timeout=60s",
-        ])?;
+        for cluster in [&self.plane.infra, &self.plane.tenant] {
+            cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+        }
         // The controllers for quotas and garbage look for new kinds every half a minute, and when they start.
         self.plane.command("restart infra/kube-controller-manager")?;
         self.plane.infra.apply(&self.webhook_configurations()?)?;
@@ -202,7 +199,10 @@ impl Outrigger {
             format!("--kubeconfig={}", kubeconfig.display()),
             "--shutdown-delay=0s".to_owned(),
         ];
-        args.extend(namespace.map(|n| format!("--namespace={n}")));
+        if let Some(namespace) = namespace {
+            args.push(format!("--namespace={namespace}"));
+            args.push(format!("--rules-namespace={namespace}"));
+        }
         self.run(&format!("agent-{tenant}"), &args)
     }
 

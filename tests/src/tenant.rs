@@ -11,7 +11,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use crate::eventually;
-use crate::outrigger::{Outrigger, tenant_identity};
+use crate::outrigger::{Outrigger, SYSTEM, tenant_identity};
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -49,8 +49,13 @@ impl Tenant {
         };
         let names: Vec<String> = hosts.iter().map(|(host, _)| this.node(host)).collect();
         let mut infra = Vec::new();
-        let mut cluster =
-            vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": this.source}})];
+        let mut cluster = vec![
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": this.source}}),
+            json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+                    "metadata": {"name": "outrigger-agent", "namespace": this.source},
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "outrigger-agent-rules"},
+                    "subjects": [{"kind": "ServiceAccount", "name": "outrigger-agent", "namespace": SYSTEM}]}),
+        ];
         for ((_, dpus), host) in hosts.iter().zip(&names) {
             cluster.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": host}}));
             for n in 1..=*dpus {
@@ -127,6 +132,22 @@ impl Tenant {
     /// The rules in the infrastructure cluster.
     pub fn rules(&self) -> Api<WorkloadRule> {
         Api::namespaced(self.infra.clone(), &self.namespace)
+    }
+
+    /// The rules of the tenant's own cluster.
+    pub fn own_rules(&self) -> Api<WorkloadRule> {
+        Api::namespaced(self.cluster.clone(), &self.source)
+    }
+
+    /// Applies a rule in the tenant's own cluster.
+    ///
+    /// # Errors
+    /// What the API server says.
+    pub async fn own_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
+        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": name, "namespace": self.source}, "spec": spec});
+        let params = PatchParams::apply("test").force();
+        self.own_rules().patch(name, &params, &Patch::Apply(&rule)).await.map_err(|e| e.to_string())
     }
 
     /// Applies a rule.

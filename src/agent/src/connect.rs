@@ -74,6 +74,27 @@ impl Address {
     }
 }
 
+/// The way to the manager.
+#[derive(Debug, Clone)]
+pub struct Link {
+    /// Where it is.
+    pub address: Address,
+    /// Certificate files.
+    pub tls: ClientTls,
+    /// Name that its certificate must have, where it isn't the host of the address.
+    pub server_name: Option<String>,
+}
+
+impl Link {
+    /// Connects, as [`connect`].
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub async fn connect(&self) -> anyhow::Result<Channel> {
+        connect(&self.address, &self.tls, self.server_name.as_deref()).await
+    }
+}
+
 /// Connects. The certificate files are read each time, so a renewed one is used from the next connection on.
 ///
 /// # Errors

@@ -1,13 +1,15 @@
 //! The agent.
 //!
-//! **In**: the Pods of a tenant cluster (watch). **Out**: a workload stream to the manager: everything first, then each
-//! change. **Callers**: `outrigger agent`, and the tests.
+//! **In**: the Pods of a tenant cluster, and its rules (watches). **Out**: a workload stream to the manager: everything
+//! first, then each change; the rules in the infrastructure cluster, and their status here ([`rules`]). **Callers**:
+//! `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After whatever interruption the agent connects again, with growing
 //! pauses, and begins with everything.
 
 pub mod connect;
 pub mod pod;
+pub mod rules;
 pub mod store;
 
 use std::path::PathBuf;
@@ -20,15 +22,17 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use clap::Args;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::Event;
 use kube::{Api, Client};
+use outrigger_api::WorkloadRule;
 use outrigger_core::ids::TenantId;
 use outrigger_proto::TENANT_ID;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
-use outrigger_runtime::Process;
 use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
 use outrigger_runtime::tls::ClientTls;
+use outrigger_runtime::{Process, duration};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
@@ -37,7 +41,8 @@ use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
 use tracing::{info, warn};
 
-use crate::connect::{Address, connect};
+use crate::connect::{Address, Link};
+use crate::rules::{RuleStore, Syncer};
 use crate::store::Store;
 
 /// Pauses between two attempts to connect.
@@ -60,6 +65,19 @@ pub struct AgentArgs {
     /// Namespace whose Pods are told. May be given several times, or separated by commas. Without it: all.
     #[arg(long = "namespace", env = "OUTRIGGER_NAMESPACES", value_delimiter = ',', value_name = "NAME")]
     pub namespaces: Vec<String>,
+
+    /// Namespace of the tenant's rules in its own cluster. They are synced into the infrastructure cluster. Empty: none
+    /// are.
+    #[arg(long, env = "OUTRIGGER_RULES_NAMESPACE", default_value = "universe", value_name = "NAMESPACE")]
+    pub rules_namespace: String,
+
+    /// How often both sides' rules are compared when nothing happens: 5s, 1m.
+    #[arg(long, env = "OUTRIGGER_PERIODIC_CHECK_INTERVAL", default_value = "5s", value_parser = duration, value_name = "DURATION")]
+    pub periodic_check_interval: Duration,
+
+    /// Rules that are synced at once.
+    #[arg(long, env = "OUTRIGGER_MAX_CONCURRENT_RECONCILES", default_value_t = 10, value_name = "COUNT")]
+    pub max_concurrent_reconciles: usize,
 
     /// Certificates, PEM, that the manager's certificate must be signed by.
     #[arg(long, env = "OUTRIGGER_CA_FILE", value_name = "FILE")]
@@ -115,18 +133,48 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         metrics.workloads.clone(),
     );
     process.registry.register("agent_connections", "Streams begun", metrics.connections.clone());
-    let sender = Sender {
-        store,
+    let link = Link {
         address: args.manager_address,
         tls: ClientTls {
             ca: args.ca_file.unwrap_or_default(),
             identity: args.client_cert_file.zip(args.client_key_file),
         },
         server_name: args.server_name,
-        tenant: args.tenant_id.as_str().parse().context("--tenant-id")?,
-        drain: process.drain.clone(),
-        metrics,
     };
+    let tenant: AsciiMetadataValue = args.tenant_id.as_str().parse().context("--tenant-id")?;
+    if !args.rules_namespace.is_empty() {
+        let store = Arc::new(RuleStore::default());
+        let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), &args.rules_namespace);
+        let listed = process.readiness.wait_for("workload rules");
+        let (tell, told) = tokio::sync::oneshot::channel();
+        // A round that doesn't know all rules would delete what is only not listed yet.
+        let mut tell = Some(tell);
+        let mut sink = store.watch();
+        let sink = move |event: Event<WorkloadRule>| {
+            let done = matches!(event, Event::InitDone);
+            sink(event);
+            if done && let Some(tell) = tell.take() {
+                let _ = tell.send(());
+            }
+        };
+        process.spawn("workload rules", follow(rules, watch_config(), "workload rules", listed, sink));
+        let syncer = Syncer {
+            client,
+            namespace: args.rules_namespace,
+            store,
+            link: link.clone(),
+            tenant: tenant.clone(),
+            interval: args.periodic_check_interval,
+            at_once: args.max_concurrent_reconciles,
+            drain: process.drain.clone(),
+        };
+        process.spawn("rules", async move {
+            if told.await.is_ok() {
+                syncer.run().await;
+            }
+        });
+    }
+    let sender = Sender { store, link, tenant, drain: process.drain.clone(), metrics };
     let connected = process.readiness.wait_for("manager");
     process.drained(sender.run(process.readiness.clone(), connected));
     process.run().await
@@ -154,9 +202,7 @@ struct Metrics {
 /// Keeps a stream open.
 struct Sender {
     store: Arc<Store>,
-    address: Address,
-    tls: ClientTls,
-    server_name: Option<String>,
+    link: Link,
     tenant: AsciiMetadataValue,
     drain: CancellationToken,
     metrics: Metrics,
@@ -194,7 +240,7 @@ impl Sender {
 
     /// One stream, from its beginning to its end.
     async fn stream(&self, connected: &mut Option<ReadyHandle>) -> anyhow::Result<()> {
-        let channel = connect(&self.address, &self.tls, self.server_name.as_deref()).await?;
+        let channel = self.link.connect().await?;
         let mut client = WorkloadServiceClient::new(channel);
         let (store, metrics) = (self.store.clone(), self.metrics.clone());
         // Messages are made when there is room to send them, so what waits is the set of changes and not a queue.

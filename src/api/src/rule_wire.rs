@@ -1,18 +1,23 @@
 //! Rules between the wire (`universe.workload.v1`) and the custom resource. A rule that came by gRPC and one that came by
 //! kubectl are the same object: there and back nothing is lost but what a default fills in.
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use outrigger_core::field::FieldError;
-use outrigger_core::ids::RuleName;
+use outrigger_core::ids::{RuleName, hex};
+use outrigger_core::keys;
 use outrigger_core::rule::Operator;
 use outrigger_proto::v1;
 use outrigger_proto::v1::rule_match_expression::Operation;
 use outrigger_proto::v1::workload_info_inject::Message;
+use prost::Message as _;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::workload_rule::{AsAnnotation, MatchExpression, WorkloadInfoInject, WorkloadTerm};
-use crate::{WorkloadRule, WorkloadRuleSpec};
+use crate::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
 
 /// The custom resource that a message asks for, without namespace.
 ///
@@ -80,7 +85,12 @@ pub fn object(rule: &v1::Rule) -> Result<WorkloadRule, Vec<FieldError>> {
         template,
     };
     if errors.is_empty() {
-        let metadata = ObjectMeta { name: Some(rule.id.clone()), ..ObjectMeta::default() };
+        let origin = (!rule.origin.is_empty()).then(|| (keys::ORIGIN.to_owned(), rule.origin.clone()));
+        let metadata = ObjectMeta {
+            name: Some(rule.id.clone()),
+            annotations: origin.map(|origin| [origin].into()),
+            ..ObjectMeta::default()
+        };
         Ok(WorkloadRule { metadata, spec, status: None })
     } else {
         Err(errors)
@@ -104,16 +114,69 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
             name: inject.as_annotation.name.clone(),
         })),
     };
+    let data = v1::RuleData {
+        orchestrator_type: v1::OrchestratorType::Kubernetes.into(),
+        resource_type: spec.resource_kind.clone(),
+        workload_terms: spec.workload_terms.iter().map(term).collect(),
+        dpu_selection_policy: spec.dpu_selection_policy.clone(),
+        workload_info_inject: spec.workload_info_inject.iter().map(inject).collect(),
+        rule_template: spec.template.to_string().into_bytes().into(),
+    };
+    let generation = rule.metadata.generation.unwrap_or_default();
     v1::Rule {
         id: rule.name_any(),
-        data: Some(v1::RuleData {
-            orchestrator_type: v1::OrchestratorType::Kubernetes.into(),
-            resource_type: spec.resource_kind.clone(),
-            workload_terms: spec.workload_terms.iter().map(term).collect(),
-            dpu_selection_policy: spec.dpu_selection_policy.clone(),
-            workload_info_inject: spec.workload_info_inject.iter().map(inject).collect(),
-            rule_template: spec.template.to_string().into_bytes().into(),
-        }),
+        origin: origin(rule),
+        revision: revision(&data),
+        data: Some(data),
+        status: rule.status.as_ref().map(|status| status_message(status, generation)),
+    }
+}
+
+/// The object that an agent made the rule from; empty where none did.
+pub fn origin(rule: &WorkloadRule) -> String {
+    rule.annotations().get(keys::ORIGIN).cloned().unwrap_or_default()
+}
+
+/// A fingerprint of what a rule says: 32 hex digits.
+pub fn revision(data: &v1::RuleData) -> String {
+    hex(&Sha256::digest(data.encode_to_vec()), 32)
+}
+
+/// A rule's status as a message.
+pub fn status_message(status: &WorkloadRuleStatus, generation: i64) -> v1::RuleStatus {
+    let condition = |c: &Condition| v1::RuleCondition {
+        r#type: c.type_.clone(),
+        status: c.status.clone(),
+        reason: c.reason.clone(),
+        message: c.message.clone(),
+        last_transition_time: c.last_transition_time.0.to_string(),
+    };
+    v1::RuleStatus {
+        current: status.observed_generation == Some(generation),
+        matched: status.matched.unwrap_or_default(),
+        created: status.created.unwrap_or_default(),
+        ready: status.ready.unwrap_or_default(),
+        conditions: status.conditions.iter().map(condition).collect(),
+    }
+}
+
+/// A status out of a message, as that of an object of this generation. A time that is none is now.
+pub fn status(message: &v1::RuleStatus, generation: i64, now: Timestamp) -> WorkloadRuleStatus {
+    let condition = |c: &v1::RuleCondition| Condition {
+        type_: c.r#type.clone(),
+        status: c.status.clone(),
+        reason: c.reason.clone(),
+        message: c.message.clone(),
+        observed_generation: Some(generation),
+        last_transition_time: Time(c.last_transition_time.parse().unwrap_or(now)),
+    };
+    WorkloadRuleStatus {
+        observed_generation: message.current.then_some(generation),
+        matched: Some(message.matched),
+        created: Some(message.created),
+        ready: Some(message.ready),
+        sync_result: None,
+        conditions: message.conditions.iter().map(condition).collect(),
     }
 }
 
@@ -184,6 +247,8 @@ mod tests {
                     br#"{"apiVersion":"v1","kind":"Pod","spec":{"containers":[],"unknown":{"x":[1]}}}"#[..]
                         .into(),
             }),
+            origin: "uid".into(),
+            ..v1::Rule::default()
         }
     }
 
@@ -192,11 +257,23 @@ mod tests {
         let object = object(&rule()).unwrap();
         assert_eq!(object.spec.workload_terms[0].match_expressions[1].operator, "NotIn");
         assert_eq!(object.spec.template["spec"]["unknown"], json!({"x": [1]}));
-        assert_eq!(message(&object), rule());
+        let revision = revision(rule().data.as_ref().unwrap());
+        assert_eq!(message(&object), v1::Rule { revision, ..rule() });
         // And the other way, through the API's JSON.
         let json = serde_json::to_value(&object).unwrap();
         let again: WorkloadRule = serde_json::from_value(json).unwrap();
         assert_eq!(super::object(&message(&again)).unwrap().spec, object.spec);
+    }
+
+    #[test]
+    fn a_status_there_and_back() {
+        let text = r#"{"observedGeneration": 3, "matched": 2, "created": 2, "ready": 1, "conditions": [
+            {"type": "Ready", "status": "False", "reason": "Pending", "message": "1 of 2", "observedGeneration": 3,
+             "lastTransitionTime": "2026-01-02T03:04:05Z"}]}"#;
+        let before: WorkloadRuleStatus = serde_json::from_str(text).unwrap();
+        let sent = status_message(&before, 3);
+        assert_eq!(status(&sent, 3, Timestamp::UNIX_EPOCH), before);
+        assert_eq!(status(&status_message(&before, 4), 9, Timestamp::UNIX_EPOCH).observed_generation, None);
     }
 
     #[test]

@@ -35,6 +35,17 @@ pub const HOST: &str = "outrigger.dev/host";
 /// asks for can be taken away again.
 pub const INJECTED: &str = "outrigger.dev/injected";
 
+/// Annotation on WorkloadRules in the infrastructure cluster: uid of the object in the tenant's cluster that an agent made
+/// the rule from.
+pub const ORIGIN: &str = "outrigger.dev/origin";
+
+/// Finalizer on WorkloadRules in a tenant's cluster: the rule is taken out of the infrastructure cluster first.
+pub const RULE_FINALIZER: &str = "outrigger.dev/infrastructure";
+
+/// Annotation on WorkloadRules in a tenant's cluster that are being deleted: the finalizer goes without the
+/// infrastructure cluster being asked, because it can't be reached for good.
+pub const ABANDON: &str = "outrigger.dev/abandon";
+
 /// Scheduling gate that the manager puts on a companion and the webhook takes off. A cluster whose webhook is not
 /// registered therefore never runs a companion that was not placed and isolated.
 pub const ADMISSION_GATE: &str = "outrigger.dev/admission";

@@ -197,7 +197,7 @@ fn routes(
     access: Arc<Access>,
     args: &ManagerArgs,
 ) -> anyhow::Result<Routes> {
-    let rules = Rules { client: parts.client.clone(), access: access.clone() };
+    let rules = Rules { client: parts.client.clone(), access: access.clone(), spaces: parts.spaces.clone() };
     let workloads = Workloads {
         spaces: parts.spaces,
         claims: Claims::new(parts.client, parts.registry, &parts.me),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
+use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, TenantIndex};
@@ -168,6 +168,10 @@ pub struct RuleEntry {
     pub status: WorkloadRuleStatus,
     /// What is wrong with its spec; empty when it is served.
     pub errors: Vec<FieldError>,
+    /// Fingerprint of its spec ([`rule_wire::revision`]).
+    pub revision: String,
+    /// The object in the tenant's cluster that it was made from.
+    pub origin: String,
 }
 
 /// Why a companion can't be made.
@@ -206,11 +210,13 @@ impl Inner {
     /// A rule exists and looks like this. Returns the companions it may change.
     pub fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
         let Ok(name) = RuleName::new(&object.name_any()) else { return Vec::new() };
-        let entry = RuleEntry {
+        let mut entry = RuleEntry {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
             status: object.status.clone().unwrap_or_default(),
             errors: Vec::new(),
+            revision: String::new(),
+            origin: rule_wire::origin(object),
         };
         if object.metadata.deletion_timestamp.is_some() {
             // It only waits for its companions to go (foreground deletion); it must not get new ones.
@@ -223,8 +229,10 @@ impl Inner {
         {
             // Only its status or metadata changed.
             known.status = entry.status;
+            known.origin = entry.origin;
             return Vec::new();
         }
+        entry.revision = rule_wire::message(object).revision;
         let keys = match object.compile() {
             Ok(rule) => {
                 self.rules.insert(name.clone(), entry);

@@ -6,6 +6,7 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_core::field::FieldError;
+use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleService;
@@ -14,6 +15,7 @@ use tonic::{Request, Response, Status};
 
 use super::access::Access;
 use super::status::{invalid, refused};
+use crate::state::{RuleEntry, Space, Spaces};
 
 /// Largest answer of a List without pages, in bytes: each rule may have half a mebibyte.
 const MAX_LIST: usize = 64 << 20;
@@ -29,6 +31,8 @@ pub struct Rules {
     pub client: Client,
     /// Who may speak for whom.
     pub access: Arc<Access>,
+    /// Rules as they are known: brief lists are made from this alone.
+    pub spaces: Arc<Spaces>,
 }
 
 impl Rules {
@@ -71,10 +75,14 @@ impl WorkloadRuleService for Rules {
         let name = object.name_any();
         for _ in 0..ATTEMPTS {
             let mut found = api.get(&name).await.map_err(|e| refused(&e))?;
-            if found.spec == object.spec {
+            let origin = rule_wire::origin(&object);
+            if found.spec == object.spec && (origin.is_empty() || origin == rule_wire::origin(&found)) {
                 return Ok(Response::new(v1::UpdateResponse {}));
             }
             found.spec = object.spec.clone();
+            if !origin.is_empty() {
+                found.annotations_mut().insert(keys::ORIGIN.to_owned(), origin);
+            }
             match api.replace(&name, &params(), &found).await {
                 Ok(_) => return Ok(Response::new(v1::UpdateResponse {})),
                 // Somebody else has written it since: its labels, say. Only the spec is ours to replace.
@@ -110,7 +118,11 @@ impl WorkloadRuleService for Rules {
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
         let api = self.api(&request)?;
-        let v1::ListRequest { page_size, page_token } = request.into_inner();
+        if request.get_ref().brief {
+            let (_, tenant) = self.access.tenant(&request)?;
+            return Ok(Response::new(brief(&self.spaces.space(&tenant.namespace))));
+        }
+        let v1::ListRequest { page_size, page_token, .. } = request.into_inner();
         let whole = page_size == 0 && page_token.is_empty();
         let size = match u32::try_from(page_size) {
             Ok(0) => MAX_PAGE,
@@ -148,7 +160,20 @@ impl WorkloadRuleService for Rules {
     }
 }
 
+/// Rules without what they say, as the watch has shown them.
+fn brief(space: &Space) -> v1::ListResponse {
+    let inner = space.lock();
+    let rule = |(name, entry): (&RuleName, &RuleEntry)| v1::Rule {
+        id: name.to_string(),
+        data: None,
+        origin: entry.origin.clone(),
+        revision: entry.revision.clone(),
+        status: Some(rule_wire::status_message(&entry.status, entry.generation)),
+    };
+    v1::ListResponse { rules: inner.rules.iter().map(rule).collect(), next_page_token: String::new() }
+}
+
 /// A rule's id is a name of an object, and goes into a URL.
 fn name(id: &str) -> Result<(), Status> {
-    outrigger_core::ids::RuleName::new(id).map(drop).map_err(|e| invalid(&[FieldError::new("id", e)]))
+    RuleName::new(id).map(drop).map_err(|e| invalid(&[FieldError::new("id", e)]))
 }

@@ -1,0 +1,302 @@
+//! Rounds.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Client, ResourceExt};
+use outrigger_api::{WorkloadRule, rule_wire};
+use outrigger_core::keys;
+use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
+use outrigger_proto::{TENANT_ID, v1};
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tracing::{debug, info, warn};
+
+use super::RuleStore;
+use super::status::{Found, compute};
+use crate::connect::Link;
+
+/// Field manager of the agent's writes in the tenant's cluster.
+const MANAGER: &str = "outrigger-agent";
+/// Largest answer that is read: a brief list of a thousand rules with their conditions has about 2 MiB.
+const MAX_ANSWER: usize = 64 << 20;
+/// How often rounds follow a change closely, so that what became of it is soon told, and at what distance.
+const CLOSELY: (u32, Duration) = (8, Duration::from_millis(500));
+/// How many rounds have to fail before the link counts as down.
+const FAILURES: u32 = 3;
+/// How long a rule that was refused is left alone, unless it changes.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+
+/// Keeps the rules of both clusters the same.
+pub struct Syncer {
+    /// The tenant's own cluster.
+    pub client: Client,
+    /// The namespace of its rules.
+    pub namespace: String,
+    /// What the watch shows of it.
+    pub store: Arc<RuleStore>,
+    /// The way to the manager.
+    pub link: Link,
+    /// The tenant.
+    pub tenant: AsciiMetadataValue,
+    /// Time between two rounds when nothing happens.
+    pub interval: Duration,
+    /// Rules that are worked on at once.
+    pub at_once: usize,
+    /// Cancelled when the process ends.
+    pub drain: CancellationToken,
+}
+
+/// What is remembered between rounds.
+#[derive(Default)]
+struct Memory {
+    client: Option<WorkloadRuleServiceClient<Channel>>,
+    failures: u32,
+    reached: Option<Timestamp>,
+    /// Rules that the infrastructure cluster has refused: by uid, the generation, the words, and until when.
+    refused: HashMap<String, (i64, Found, Instant)>,
+}
+
+impl Syncer {
+    /// Goes on until the process ends.
+    pub async fn run(self) {
+        let mut memory = Memory::default();
+        let mut closely = 0;
+        loop {
+            match self.round(&mut memory).await {
+                Ok(wrote) => {
+                    memory.failures = 0;
+                    memory.reached = Some(Timestamp::now());
+                    closely = if wrote { CLOSELY.0 } else { closely.saturating_sub(1) };
+                }
+                Err(status) => {
+                    memory.client = None;
+                    memory.failures = memory.failures.saturating_add(1);
+                    let (code, message) = (status.code(), status.message());
+                    if memory.failures == FAILURES {
+                        warn!(?code, message, "rules can't be synced; trying on");
+                    } else {
+                        debug!(?code, message, "a round failed");
+                    }
+                    if memory.failures >= FAILURES {
+                        self.link_down(&memory).await;
+                    }
+                }
+            }
+            let pause = if closely > 0 && memory.failures == 0 {
+                CLOSELY.1.min(self.interval)
+            } else {
+                self.interval
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.store.changed() => {
+                    // Whoever applies many rules applies them one after the other.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    closely = CLOSELY.0;
+                }
+                () = self.drain.cancelled() => return,
+            }
+        }
+    }
+
+    /// One comparison of both sides. Whether anything was written in the infrastructure cluster.
+    async fn round(&self, memory: &mut Memory) -> Result<bool, Status> {
+        let client = match &memory.client {
+            Some(client) => client.clone(),
+            None => {
+                let channel = self.link.connect().await.map_err(|e| Status::unavailable(format!("{e:#}")))?;
+                let client = WorkloadRuleServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER);
+                memory.client.insert(client).clone()
+            }
+        };
+        let list = v1::ListRequest { brief: true, ..v1::ListRequest::default() };
+        let answer = client.clone().list(self.about(list)).await?.into_inner();
+        let there: BTreeMap<String, v1::Rule> =
+            answer.rules.into_iter().map(|rule| (rule.id.clone(), rule)).collect();
+        let here = self.store.all();
+        let uids: HashSet<String> = here.iter().filter_map(|rule| rule.uid()).collect();
+        memory.refused.retain(|uid, _| uids.contains(uid));
+        let known = &memory.refused;
+        let results: Vec<_> = futures::stream::iter(here.iter().cloned())
+            .map(|rule| {
+                let (client, there) = (client.clone(), there.get(&rule.name_any()));
+                async move {
+                    let result = self.one(client, &rule, there, known).await;
+                    (rule, result)
+                }
+            })
+            .buffer_unordered(self.at_once.max(1))
+            .collect()
+            .await;
+        let mut wrote = false;
+        for (rule, result) in results {
+            let (found, written) = result?;
+            wrote |= written;
+            let uid = rule.uid().unwrap_or_default();
+            match &found {
+                Found::Refused(..) => {
+                    let generation = rule.metadata.generation.unwrap_or_default();
+                    let until = Instant::now() + REFUSED_PAUSE;
+                    memory.refused.entry(uid).or_insert((generation, found.clone(), until));
+                }
+                _ => {
+                    memory.refused.remove(&uid);
+                }
+            }
+            self.tell(&rule, &found).await;
+        }
+        // What an agent of this tenant has made, and nobody asks for any more.
+        let names: HashSet<String> = here.iter().map(|rule| rule.name_any()).collect();
+        for (id, rule) in there.iter().filter(|(id, rule)| !rule.origin.is_empty() && !names.contains(*id)) {
+            info!(rule = %id, origin = rule.origin, "deleted: it isn't in the tenant's cluster any more");
+            client.clone().delete(self.about(v1::DeleteRequest { id: id.clone() })).await?;
+            wrote = true;
+        }
+        Ok(wrote)
+    }
+
+    /// Makes one rule there what it is here. An error is one of the link; what is wrong with the rule itself is a finding.
+    async fn one(
+        &self,
+        mut client: WorkloadRuleServiceClient<Channel>,
+        rule: &WorkloadRule,
+        there: Option<&v1::Rule>,
+        refused: &HashMap<String, (i64, Found, Instant)>,
+    ) -> Result<(Found, bool), Status> {
+        let (name, uid) = (rule.name_any(), rule.uid().unwrap_or_default());
+        let has_finalizer = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
+        if rule.metadata.deletion_timestamp.is_some() {
+            let ours = there.is_some_and(|there| !there.origin.is_empty());
+            if ours {
+                client.delete(self.about(v1::DeleteRequest { id: name })).await?;
+            }
+            if has_finalizer {
+                self.finalizer(rule, false).await;
+            }
+            return Ok((Found::Synced(None), ours));
+        }
+        if let Some(theirs) = there.filter(|there| there.origin.is_empty()) {
+            let message = format!(
+                "there is a rule {} in the infrastructure cluster that did not come from here; delete it there, or choose \
+                 another name",
+                theirs.id
+            );
+            return Ok((Found::Refused("NameTaken", message), false));
+        }
+        let message = v1::Rule { origin: uid.clone(), ..rule_wire::message(rule) };
+        if let Some(there) = there
+            && there.revision == message.revision
+            && there.origin == uid
+        {
+            return Ok((Found::Synced(there.status.clone()), false));
+        }
+        let generation = rule.metadata.generation.unwrap_or_default();
+        if let Some((of, found, until)) = refused.get(&uid)
+            && *of == generation
+            && *until > Instant::now()
+        {
+            return Ok((found.clone(), false));
+        }
+        // Before it is made: else nobody would take it out again if this were deleted meanwhile.
+        if !has_finalizer && !self.finalizer(rule, true).await {
+            return Ok((Found::Synced(None), false));
+        }
+        let rule = Some(v1::Rule { revision: String::new(), status: None, ..message });
+        let result = match there {
+            None => client.create(self.about(v1::CreateRequest { rule })).await.map(drop),
+            Some(_) => client.update(self.about(v1::UpdateRequest { rule })).await.map(drop),
+        };
+        match result {
+            Ok(()) => Ok((Found::Synced(None), true)),
+            Err(status) => finding(status).map(|found| (found, false)),
+        }
+    }
+
+    /// Puts our finalizer on a rule of the tenant's cluster, or takes it off. Whether that worked; if not, the next round
+    /// tries again.
+    async fn finalizer(&self, rule: &WorkloadRule, add: bool) -> bool {
+        let mut all: Vec<&str> =
+            rule.finalizers().iter().map(String::as_str).filter(|f| *f != keys::RULE_FINALIZER).collect();
+        if add {
+            all.push(keys::RULE_FINALIZER);
+        }
+        // The list is replaced as a whole: only if nobody has changed it meanwhile.
+        let patch = json!({"metadata": {"uid": rule.uid(), "resourceVersion": rule.resource_version(), "finalizers": all}});
+        match self.api().patch(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
+            Ok(rule) => {
+                self.store.learn(rule);
+                true
+            }
+            Err(error) => {
+                debug!(rule = %rule.name_any(), %error, "its finalizers will be written later");
+                false
+            }
+        }
+    }
+
+    /// Writes a rule's status in the tenant's cluster, if it is another.
+    async fn tell(&self, rule: &WorkloadRule, found: &Found) {
+        let status = compute(rule, found, Timestamp::now());
+        if rule.status.as_ref() == Some(&status) || rule.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        let patch = json!({"metadata": {"uid": rule.uid()}, "status": status});
+        match self.api().patch_status(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
+            Ok(rule) => self.store.learn(rule),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => warn!(rule = %rule.name_any(), %error, "its status could not be written"),
+        }
+    }
+
+    /// The infrastructure cluster can't be reached: rules say so, and those that are given up may go.
+    async fn link_down(&self, memory: &Memory) {
+        for rule in self.store.all() {
+            if rule.metadata.deletion_timestamp.is_none() {
+                self.tell(&rule, &Found::LinkDown(memory.reached)).await;
+            } else if rule.annotations().contains_key(keys::ABANDON)
+                && rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
+            {
+                warn!(rule = %rule.name_any(), "abandoned: it may still be in the infrastructure cluster");
+                self.finalizer(&rule, false).await;
+            }
+        }
+    }
+
+    fn api(&self) -> Api<WorkloadRule> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn about<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert(TENANT_ID, self.tenant.clone());
+        request.set_timeout(Duration::from_secs(30));
+        request
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// What an answer says about the rule; what it says about the link is an error.
+fn finding(status: Status) -> Result<Found, Status> {
+    let message = status.message().to_owned();
+    match status.code() {
+        Code::InvalidArgument | Code::OutOfRange => Ok(Found::Refused("Invalid", message)),
+        Code::ResourceExhausted => Ok(Found::Refused("LimitReached", message)),
+        Code::AlreadyExists | Code::NotFound | Code::Aborted => {
+            // Somebody else has made or deleted it since the list was made. The next round sees how it is.
+            Ok(Found::Synced(None))
+        }
+        _ => Err(status),
+    }
+}
