@@ -107,9 +107,10 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
     show.kubectl(infra, "infra", &["get", "nodes", "-L", keys::DPU_HOST, "-L", keys::NODE_TENANT])?;
     show.kubectl(tenant, "tenant", &["get", "nodes"])?;
 
-    show.step("The tenant's rule: each web Pod gets a firewall on a DPU of its host", async {
-        infra.apply_file("tests/demo/rule.yaml")
-    })
+    show.step(
+        "The tenant's rule, in its own cluster: each web Pod gets a firewall on a DPU of its host",
+        async { tenant.apply_file("tests/demo/rule.yaml") },
+    )
     .await?;
     let demo = Demo {
         companions: Api::namespaced(infra.client().await, "tenant-blue"),
@@ -132,7 +133,15 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
         "get", "pod", "-n", "tenant-blue", &companion, "-o",
         r"jsonpath=tenant-node-name: {.metadata.annotations.tenant-node-name}{'\n'}entire-workload: {.metadata.annotations.entire-workload}{'\n'}env TENANT_NODE_NAME: {.spec.containers[0].env[0].valueFrom.fieldRef.fieldPath}{'\n'}volume /workload-info/workload: {.spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath}{'\n'}",
     ])?;
-    show.kubectl(infra, "infra", &["get", "workloadrules", "-n", "tenant-blue"])?;
+    tenant.kubectl(&[
+        "wait",
+        "--for=condition=Ready",
+        "workloadrule/firewall",
+        "-n",
+        "universe",
+        "--timeout=60s",
+    ])?;
+    show.kubectl(tenant, "tenant", &["get", "workloadrules", "-n", "universe"])?;
 
     escape(show, o).await?;
 
@@ -159,13 +168,35 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
         ));
     }
 
-    show.step("The rule is deleted: the last companion goes", async {
-        infra.kubectl(&["delete", "workloadrule", "firewall", "-n", "tenant-blue"])?;
+    told(tenant, 1)?;
+    show.line("\nWhat the tenant sees of it, in its own cluster:");
+    show.kubectl(
+        tenant,
+        "tenant",
+        &[
+            "get",
+            "workloadrule",
+            "firewall",
+            "-n",
+            "universe",
+            "-o",
+            r#"jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\n'}{end}"#,
+        ],
+    )?;
+
+    show.step("The tenant deletes its rule: the last companion goes", async {
+        tenant.kubectl(&["delete", "workloadrule", "firewall", "-n", "universe"])?;
         demo.companions_ready(0).await
     })
     .await?;
     show.line("\nThat is the main job. `make demo KEEP=1` leaves the clusters running.");
     Ok(())
+}
+
+/// Waits until the tenant's own rule tells of so many ready companions.
+fn told(tenant: &Cluster, ready: usize) -> anyhow::Result<()> {
+    let ready = format!("--for=jsonpath={{.status.ready}}={ready}");
+    tenant.kubectl(&["wait", &ready, "workloadrule/firewall", "-n", "universe", "--timeout=60s"]).map(drop)
 }
 
 /// The other tenant tries to get out.
@@ -321,10 +352,10 @@ async fn stay(show: &Show, o: &Outrigger) -> anyhow::Result<()> {
     show.line(&format!("  {}", o.plane.infra.kubeconfig.display()));
     show.line(&format!("  {}", o.plane.tenant.kubeconfig.display()));
     show.line("\nThings to try:");
-    show.line("  infra apply -f tests/demo/rule.yaml");
+    show.line("  tenant apply -f tests/demo/rule.yaml");
     show.line("  tenant scale deployment web -n shop --replicas=5");
     show.line("  infra get pods -n tenant-blue -o wide --watch");
-    show.line("  infra describe workloadrule firewall -n tenant-blue");
+    show.line("  tenant describe workloadrule firewall -n universe");
     show.line(&format!("\nLogs: {}", o.plane.dir.join("logs").display()));
     tokio::signal::ctrl_c().await?;
     Ok(())
