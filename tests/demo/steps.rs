@@ -133,14 +133,7 @@ async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
         "get", "pod", "-n", "tenant-blue", &companion, "-o",
         r"jsonpath=tenant-node-name: {.metadata.annotations.tenant-node-name}{'\n'}entire-workload: {.metadata.annotations.entire-workload}{'\n'}env TENANT_NODE_NAME: {.spec.containers[0].env[0].valueFrom.fieldRef.fieldPath}{'\n'}volume /workload-info/workload: {.spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath}{'\n'}",
     ])?;
-    tenant.kubectl(&[
-        "wait",
-        "--for=condition=Ready",
-        "workloadrule/firewall",
-        "-n",
-        "universe",
-        "--timeout=60s",
-    ])?;
+    told(tenant, 3)?;
     show.kubectl(tenant, "tenant", &["get", "workloadrules", "-n", "universe"])?;
 
     escape(show, o).await?;
