@@ -176,3 +176,50 @@ async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
     .await;
     o.plane.command("term agent-rs-down").unwrap();
 }
+
+#[tokio::test]
+async fn the_namespaces_that_are_told_are_followed_live() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "rs-conf", &[("a", 1)]).await;
+    let other = "work-rs-conf-2";
+    let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    let config = |text: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "workload-plugin-config", "namespace": t.source}, "data": {"config": text}})
+    };
+    let pod = |name: &str, namespace: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "labels": {"app": "conf"}},
+            "spec": {"nodeName": t.node("a"), "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "i"}]}})
+    };
+    o.plane.tenant.apply(&[namespace(other), config(&format!("namespaces: [{}]", t.source))]).unwrap();
+    eventually("Pods can be made there", || async {
+        o.plane.tenant.apply(&[pod("one", &t.source), pod("two", other)]).map_err(|e| e.to_string())
+    })
+    .await;
+    o.start_agent_with("rs-conf", &[format!("--rules-namespace={}", t.source)]).unwrap();
+    t.own_rule("r", rule_for("app", "conf")).await.unwrap();
+    let served = async |names: &[&str]| {
+        eventually(&format!("companions of {names:?}"), || async {
+            let all = t.companions().await?;
+            let mut found: Vec<&str> =
+                all.iter().filter_map(|c| outrigger_tests::tenant::annotation(c, "workload-name")).collect();
+            found.sort_unstable();
+            if found == names { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .await;
+    };
+    served(&["one"]).await;
+    o.plane.tenant.apply(&[config(&format!("namespaces: [{}, {other}]", t.source))]).unwrap();
+    served(&["one", "two"]).await;
+    o.plane.tenant.apply(&[config(&format!("namespaces: [{other}]"))]).unwrap();
+    served(&["two"]).await;
+    // What can't be read changes nothing; none at all is all.
+    o.plane.tenant.apply(&[config("namespaces: what")]).unwrap();
+    always("it stays", Duration::from_millis(500), || async {
+        let n = t.companions().await?.len();
+        if n == 1 { Ok(()) } else { Err(n.to_string()) }
+    })
+    .await;
+    o.plane.tenant.apply(&[config("")]).unwrap();
+    served(&["one", "two"]).await;
+}

@@ -185,6 +185,18 @@ impl Outrigger {
     /// # Errors
     /// When it can't be started.
     pub fn start_agent(&self, tenant: &str, namespace: Option<&str>) -> anyhow::Result<()> {
+        let more: Vec<String> = namespace
+            .into_iter()
+            .flat_map(|name| [format!("--namespace={name}"), format!("--rules-namespace={name}")])
+            .collect();
+        self.start_agent_with(tenant, &more)
+    }
+
+    /// Starts an agent for a tenant with more arguments.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_agent_with(&self, tenant: &str, more: &[String]) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("agent.kubeconfig");
         self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
         let pair = self.authority.issue(&format!("agent-{tenant}"), &[&tenant_identity(tenant)])?;
@@ -199,10 +211,7 @@ impl Outrigger {
             format!("--kubeconfig={}", kubeconfig.display()),
             "--shutdown-delay=0s".to_owned(),
         ];
-        if let Some(namespace) = namespace {
-            args.push(format!("--namespace={namespace}"));
-            args.push(format!("--rules-namespace={namespace}"));
-        }
+        args.extend_from_slice(more);
         self.run(&format!("agent-{tenant}"), &args)
     }
 

@@ -8,10 +8,12 @@
 //! pauses, and begins with everything.
 
 pub mod connect;
+pub mod namespaces;
 pub mod pod;
 pub mod rules;
 pub mod store;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -21,7 +23,6 @@ use anyhow::{Context, bail};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use clap::Args;
 use futures::{StreamExt, stream};
-use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use outrigger_api::WorkloadRule;
@@ -35,6 +36,7 @@ use outrigger_runtime::tls::ClientTls;
 use outrigger_runtime::{Process, duration};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Request;
@@ -62,7 +64,9 @@ pub struct AgentArgs {
     #[arg(long, env = "OUTRIGGER_TENANT_ID", value_name = "ID", value_parser = TenantId::new)]
     pub tenant_id: TenantId,
 
-    /// Namespace whose Pods are told. May be given several times, or separated by commas. Without it: all.
+    /// Namespace whose Pods are told. May be given several times, or separated by commas. Without it: those that the
+    /// ConfigMap workload-plugin-config in the rules' namespace names (key config: "namespaces: [a, b]"), followed while
+    /// the agent runs; without that, or with an empty list, all.
     #[arg(long = "namespace", env = "OUTRIGGER_NAMESPACES", value_delimiter = ',', value_name = "NAME")]
     pub namespaces: Vec<String>,
 
@@ -124,7 +128,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let mut process = Process::new(args.process)?;
     let client = args.cluster.client().await?;
     let store = Arc::new(Store::default());
-    watch_pods(&process, &client, &store, &args.namespaces);
+    watch_pods(&process, &client, &store, &args.namespaces, &args.rules_namespace);
 
     let metrics = Metrics::default();
     process.registry.register(
@@ -180,16 +184,17 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-fn watch_pods(process: &Process, client: &Client, store: &Arc<Store>, namespaces: &[String]) {
-    let watch = |api: Api<Pod>, namespace: Option<String>| {
-        let ready = process.readiness.wait_for("pods");
-        process.spawn("pods", follow(api, watch_config(), "pods", ready, store.pods(namespace)));
-    };
-    if namespaces.is_empty() {
-        watch(Api::all(client.clone()), None);
-    }
-    for namespace in namespaces {
-        watch(Api::namespaced(client.clone(), namespace), Some(namespace.clone()));
+/// Pods of the namespaces of the command line; without any, of those that the ConfigMap in `config` names.
+fn watch_pods(process: &Process, client: &Client, store: &Arc<Store>, namespaces: &[String], config: &str) {
+    let named: BTreeSet<String> = namespaces.iter().cloned().collect();
+    let (tell, told) =
+        watch::channel(if named.is_empty() && !config.is_empty() { None } else { Some(named) });
+    let listed = process.readiness.wait_for("pods");
+    process.spawn("pods", namespaces::pods(client.clone(), store.clone(), told, listed));
+    if namespaces.is_empty() && !config.is_empty() {
+        let ready = process.readiness.wait_for(namespaces::CONFIG_MAP);
+        let following = namespaces::configured(client.clone(), config.to_owned(), ready, tell);
+        process.spawn(namespaces::CONFIG_MAP, following);
     }
 }
 

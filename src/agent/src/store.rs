@@ -120,6 +120,18 @@ impl Store {
         }
     }
 
+    /// Forgets the workloads of all other namespaces.
+    pub fn keep_namespaces(&self, namespaces: &BTreeSet<String>) {
+        let gone: Vec<WorkloadId> = {
+            let inner = self.inner.lock();
+            let others = inner.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
+            others.map(|w| w.id.clone()).collect()
+        };
+        for id in &gone {
+            self.remove(id);
+        }
+    }
+
     /// A Pod exists. Returns its id if it is a workload.
     fn apply(&self, pod: Pod) -> Option<WorkloadId> {
         let id = id(&pod)?;
