@@ -164,6 +164,41 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
 }
 
 #[tokio::test]
+async fn a_dpu_is_given_back_whatever_its_pods_hold() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ho-hold", &[("a", 1)]).await;
+    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let pod = |name: &str, metadata: Value, grace: i64| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": {"terminationGracePeriodSeconds": grace, "containers": [{"name": "c", "image": "i"}]}});
+        pod["metadata"]["name"] = json!(name);
+        serde_json::from_value(pod).unwrap()
+    };
+    let params = kube::api::PostParams::default();
+    // One whose finalizer nobody takes off, and one that wants ten years.
+    let held = json!({"finalizers": ["batch.kubernetes.io/job-tracking"]});
+    let slow = json!({"annotations": {"pod-delete.stage.kwok.x-k8s.io/delay": "5s"}});
+    t.pods().create(&params, &pod("held", held, 30)).await.unwrap();
+    t.pods().create(&params, &pod("slow", slow, 315_360_000)).await.unwrap();
+    eventually("both run there", || async {
+        let all = t.pods().list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
+        let there = all.iter().filter(|pod| node_of(pod) == t.node("a-dpu1")).count();
+        if there == 2 { Ok(()) } else { Err(format!("{there}")) }
+    })
+    .await;
+    t.set(json!({"hosts": []})).await.unwrap();
+    eventually("it is given less time", || async {
+        let slow = t.pods().get("slow").await.map_err(|e| e.to_string())?.metadata;
+        match slow.deletion_grace_period_seconds {
+            Some(left) if left <= 300 => Ok(()),
+            left => Err(format!("{left:?}")),
+        }
+    })
+    .await;
+    belongs(&nodes, &t.node("a-dpu1"), None).await;
+}
+
+#[tokio::test]
 async fn taints_of_others_survive() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "tn-taint", &[("a", 1)]).await;

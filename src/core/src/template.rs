@@ -89,6 +89,18 @@ fn check_spec(spec: &Map<String, Value>, errors: &mut Vec<FieldError>) {
         }
         Ok(_) => {}
     }
+    let gates = spec.get("schedulingGates").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, gate) in gates.iter().enumerate() {
+        if let Some(name) = gate.get("name").and_then(Value::as_str).filter(|name| keys::is_own(name)) {
+            errors.push(FieldError::new(
+                format_args!("template.spec.schedulingGates[{i}]"),
+                format_args!(
+                    "is {name:?}; gates under {} are set by Outrigger alone; remove it",
+                    keys::DOMAIN
+                ),
+            ));
+        }
+    }
     if spec.get("nodeName").is_some_and(|v| !v.is_null() && v != "") {
         errors.push(FieldError::new(
             "template.spec.nodeName",
@@ -132,7 +144,7 @@ mod tests {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
                 "labels": {"outrigger.dev/tenant": "b", "n": 1}, "annotations": [],
                 "ownerReferences": [{}], "finalizers": ["x"]},
-            "spec": {"containers": [], "nodeName": "dpu"}});
+            "spec": {"containers": [], "nodeName": "dpu", "schedulingGates": [{"name": "x/y"}, {"name": keys::ADMISSION_GATE}]}});
         assert_eq!(
             paths(&pod),
             [
@@ -142,6 +154,7 @@ mod tests {
                 "template.metadata.ownerReferences",
                 "template.metadata.finalizers",
                 "template.spec.containers",
+                "template.spec.schedulingGates[1]",
                 "template.spec.nodeName",
             ]
         );

@@ -46,6 +46,18 @@ pub(super) fn still_unbound(pod: &Value, old: &Value, faults: &mut Vec<FieldErro
     }
 }
 
+/// A Pod without grace period is forgotten at once when it is deleted, while its containers may still run: its DPU would
+/// count as empty too early.
+pub(super) fn grace(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    let grace = pod["spec"].get("terminationGracePeriodSeconds").and_then(Value::as_i64);
+    if let Some(seconds) = grace.filter(|seconds| *seconds < 1) {
+        faults.push(FieldError::new(
+            "spec.terminationGracePeriodSeconds",
+            format_args!("is {seconds}; use 1 or more, so that its end is waited for"),
+        ));
+    }
+}
+
 /// No toleration that reaches further than the tenant's own DPUs.
 pub(super) fn tolerations(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
     for (path, toleration) in entries(&pod["spec"], "spec", "tolerations") {

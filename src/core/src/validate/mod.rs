@@ -53,6 +53,7 @@ const CHECKS: &[Check] = &[
     isolation::placement,
     isolation::tolerations,
     isolation::scheduler,
+    isolation::grace,
     isolation::pod_affinity,
     containers::pod_security,
     references::accounts,

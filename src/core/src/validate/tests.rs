@@ -135,6 +135,7 @@ fn escapes() -> Vec<(String, Value, &'static str, &'static str)> {
             "spec.tolerations[2]",
             k::HANDOVER,
         ),
+        at("/spec/terminationGracePeriodSeconds", json!(0), "spec.terminationGracePeriodSeconds", "is 0"),
         at("/spec/schedulerName", json!("mine"), "spec.schedulerName", "\"mine\""),
         at("/spec/hostNetwork", json!(true), "spec.hostNetwork", "is true"),
         at("/spec/hostPID", json!(true), "spec.hostPID", "is true"),

@@ -121,13 +121,34 @@ async fn others(
     Ok(all)
 }
 
-/// Tells Pods to go, with their own grace periods.
+/// The longest grace period of a Pod that has to leave a DPU, in seconds: a tenant must not keep one by asking for years.
+const MAX_GRACE: u32 = 300;
+
+/// Tells Pods to go, with their own grace periods up to [`MAX_GRACE`].
 async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -> Result<(), kube::Error> {
-    for pod in others.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
-        let namespace = pod.namespace().unwrap_or_default();
+    for pod in others {
+        let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-        gone(pods.delete(&pod.name_any(), &only(&pod.uid().unwrap_or_default())).await)?;
-        info!(pod = %pod.name_any(), %namespace, node, "deleted: its tenant loses the DPU");
+        let mut params = only(&pod.uid().unwrap_or_default());
+        match (&pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) {
+            (None, _) => {
+                gone(pods.delete(&name, &params).await)?;
+                info!(pod = name, %namespace, node, "deleted: its tenant loses the DPU");
+            }
+            (Some(_), Some(left)) if left > i64::from(MAX_GRACE) => {
+                params.grace_period_seconds = Some(MAX_GRACE);
+                gone(pods.delete(&name, &params).await)?;
+                info!(pod = name, %namespace, node, left, "given less time to go");
+            }
+            // Its kubelet has seen the containers end and has taken the Pod off its books; finalizers are all that is left
+            // of it, and they keep nothing but the DPU.
+            (Some(_), Some(0)) if !pod.finalizers().is_empty() => {
+                let patch = json!({"metadata": {"uid": pod.uid(), "finalizers": null}});
+                gone(pods.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await)?;
+                info!(pod = name, %namespace, node, finalizers = ?pod.finalizers(), "its finalizers are taken away");
+            }
+            _ => {}
+        }
     }
     Ok(())
 }
