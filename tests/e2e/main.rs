@@ -5,6 +5,7 @@
 
 mod admission;
 mod control_plane;
+mod escape;
 mod grpc;
 mod identity;
 mod lifecycle;

@@ -405,7 +405,7 @@ pub(crate) fn nodes() -> Vec<Twins> {
         "a taint changed": node(Operator, taints(json!([other, blue]))), node(Operator, taints(json!([green])))
             => "spec.taints: adds, changes or removes outrigger.dev/tenant=green:NoSchedule, ",
                 "outrigger.dev/tenant=blue:NoSchedule; only who may assign";
-        "a taint removed": node(Manager, taints(json!([other]))), node(Operator, taints(json!([other])))
+        "a taint removed": node(Manager, taints(json!([]))), node(Operator, taints(json!([])))
             => "spec.taints: adds, changes or removes outrigger.dev/tenant=blue:NoSchedule";
         "all taints removed": node(Admin, taints(json!(null))), node(Operator, taints(json!(null)))
             => "spec.taints: adds, changes or removes outrigger.dev/tenant=blue:NoSchedule";
@@ -489,8 +489,8 @@ pub(crate) fn namespaces(blue: &Value) -> Vec<Twins> {
         "one of the cluster itself": change(Admin, "kube-system", "a", "b"),
             change(Admin, "kube-system", keys::TENANT, "blue")
             => "metadata.labels[outrigger.dev/tenant]: is blue on the namespace kube-system of the cluster itself";
-        "Outrigger's own": change(Manager, "plain", keys::TENANT, "blue"),
-            change(Manager, SYSTEM, keys::TENANT, "blue")
+        "Outrigger's own": change(Admin, "plain", keys::TENANT, "blue"),
+            change(Admin, SYSTEM, keys::TENANT, "blue")
             => "metadata.labels[outrigger.dev/tenant]: is blue on the namespace outrigger-system of the cluster itself";
     }
 }
@@ -511,13 +511,15 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
         "changes a status": label("tenant-blue/status", "a"), label("plain/status", "a")
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
-        "takes one over": label("plain", keys::TENANT), label("plain", "a")
+        "takes one over": label("tenant-blue", "a"), label("plain", keys::TENANT)
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
         "makes one": make(json!({keys::TENANT: "blue"})), make(json!({}))
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace new";
     };
     let node = |who: Who, path: &str, change| who.patch(format!("{NODES}/{path}"), change);
     let metadata = json!({"metadata": {"labels": {keys::NODE_TENANT: "green"}, "annotations": {"a": "b"}}});
+    let both = || json!({"metadata": {"annotations": {"a": "b"}}, "spec": {"unschedulable": true}});
+    let drain = json!({"key": "example.com/drain", "effect": "NoExecute"});
     let full = || json!({"status": {"capacity": {"example.com/a": "1"}}});
     all.extend(twins! {"outrigger-nodes";
         "changes a Node": node(Manager, "blue-dpu", merged(metadata, taints(json!([])))),
@@ -526,6 +528,12 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
         "changes a Node back": node(Operator, "green-dpu", json!({"spec": {"unschedulable": null}})),
             node(Manager, "green-dpu", json!({"spec": {"unschedulable": null}}))
             => "spec.unschedulable: the manager may";
+        "changes a Node in many ways": node(Operator, "blue-dpu", both()), node(Manager, "blue-dpu", both())
+            => "spec.unschedulable: the manager may";
+        "another's taint": node(Manager, "blue-dpu", taints(json!([]))), node(Manager, "blue-dpu", taints(json!([drain])))
+            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev only";
+        "another's label": node(Operator, "blue-dpu", self::label("a", "b")), node(Manager, "blue-dpu", self::label("a", "b"))
+            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev only";
         "changes a Node's status": node(Operator, "blue-dpu/status", full()), node(Manager, "blue-dpu/status", full())
             => "status: the manager may change metadata and spec.taints only";
     });
@@ -562,12 +570,26 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
             bind(Manager, "kube-system", "outrigger-manager-tenant")
             => "metadata.namespace: is kube-system";
     });
+    let with = |who: Who, change| {
+        who.create(
+            role_bindings("tenant-blue"),
+            merged(role_binding("new", "outrigger-manager-tenant"), change),
+        )
+    };
+    let lookalike = |who: Who| with(who, json!({"roleRef": {"kind": "Role"}}));
+    let to = |who: Who, name: &str| {
+        with(who, json!({"subjects": [{"kind": "ServiceAccount", "name": name, "namespace": SYSTEM}]}))
+    };
     all.extend(twins! {"outrigger-manager-roles";
         "changes another role": rebind("tenant-blue", "outrigger-manager"), rebind("tenant-blue", "edit")
             => "roleRef: is ClusterRole edit";
         "binds another role": bind(Admin, "tenant-blue", "cluster-admin"),
             bind(Manager, "tenant-blue", "cluster-admin")
             => "roleRef: is ClusterRole cluster-admin; the manager may bind";
+        "binds a Role of that name": lookalike(Admin), lookalike(Manager)
+            => "roleRef: is Role outrigger-manager-tenant";
+        "binds somebody else": to(Manager, "outrigger-manager"), to(Manager, "mallory")
+            => "subjects: the manager may bind itself only";
         "takes another role away": unbind(Operator), unbind(Manager)
             => "roleRef: is ClusterRole edit";
     });

@@ -6,9 +6,9 @@ use super::{Facts, cut, entries, text};
 use crate::field::FieldError;
 use crate::keys;
 
-/// Finalizers that Kubernetes' own controllers put on Pods and take off again. (Those of a deletion, `foregroundDeletion`
-/// and `orphan`, come with the deletion and not by an update.)
-const FINALIZERS: [&str; 1] = ["batch.kubernetes.io/job-tracking"];
+/// Finalizers that Kubernetes' own controllers put on Pods and take off again. Where one never goes, a hand-over takes it
+/// away.
+const FINALIZERS: [&str; 3] = ["batch.kubernetes.io/job-tracking", "foregroundDeletion", "orphan"];
 
 /// A finalizer keeps a Pod, and with it its DPU, from being given back.
 pub(super) fn finalizers(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError>) {

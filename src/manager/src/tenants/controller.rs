@@ -126,14 +126,8 @@ impl Controller {
     }
 
     async fn node(&self, name: &str) -> Result<After, kube::Error> {
-        let concerned = |after: &After| {
-            let Some(dpu) = self.registry.dpu(name).filter(|_| *after == After::Done) else { return };
-            let owner = dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok());
-            self.queue.add(owner.map(Key::Tenant));
-        };
-        let after = self.nodes.step(&self.client, &self.registry, &self.spaces, name).await?;
-        concerned(&after);
-        Ok(after)
+        let touched = |tenants: Vec<TenantId>| self.queue.add(tenants.into_iter().map(Key::Tenant));
+        self.nodes.step(&self.client, &self.registry, &self.spaces, name, touched).await
     }
 
     async fn tenant(&self, id: &TenantId) -> Result<After, kube::Error> {

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
+use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::tenant::nodes::{Marks, Seen, Step, Verdict, step};
 use outrigger_runtime::cluster::Change;
@@ -52,6 +53,7 @@ impl Nodes {
         registry: &Registry,
         spaces: &Spaces,
         name: &str,
+        touched: impl FnOnce(Vec<TenantId>),
     ) -> Result<After, kube::Error> {
         let Some(dpu) = registry.dpu(name) else {
             self.empty_since.lock().remove(name);
@@ -86,7 +88,8 @@ impl Nodes {
                     PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
                 let node = nodes.patch(name, &params, &Patch::Merge(&patch)).await?;
                 info!(node = name, from = ?dpu.marks, to = ?marks, "DPU marked");
-                registry.node(Change::Applied(node));
+                // The watch will show nothing new then, so who is concerned is told now: the former owner too.
+                touched(registry.node(Change::Applied(node)).0);
                 Ok(After::Again)
             }
         }
@@ -176,7 +179,6 @@ fn patch(dpu: &Dpu, marks: &Marks) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outrigger_core::ids::TenantId;
 
     #[test]
     fn a_patch_keeps_what_others_have_put_there() {

@@ -1,0 +1,490 @@
+//! Who tries, where, and how the answers are judged.
+
+use super::*;
+
+pub(super) const TENANTS: &str = "/apis/outrigger.dev/v1alpha1/tenants";
+pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+pub(super) const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
+
+/// A row of a table of ways that a Pod can hold.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Route {
+    pub(super) name: String,
+    /// What makes a good Pod a bad one, and a good one another good one.
+    pub(super) bad: Value,
+    pub(super) twin: Value,
+    pub(super) webhook: String,
+    pub(super) answer: Option<String>,
+    pub(super) pod_security: Option<String>,
+    pub(super) rule: Option<String>,
+}
+
+impl Route {
+    /// What the API server says.
+    pub(super) fn answer(&self) -> String {
+        match (&self.answer, &self.pod_security) {
+            (_, Some(what)) => format!("violates PodSecurity \"baseline:latest\": {what}"),
+            (Some(answer), None) => answer.clone(),
+            (None, None) => self.webhook.clone(),
+        }
+    }
+}
+
+/// A row of a table of requests: a method and a path, and the words of the refusal, none where it is allowed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Attempt {
+    #[serde(default)]
+    pub(super) what: String,
+    #[serde(default)]
+    pub(super) ask: String,
+    #[serde(default)]
+    pub(super) body: Value,
+    #[serde(default)]
+    pub(super) words: Vec<String>,
+}
+
+/// A row of the rules' table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Told {
+    pub(super) spec: Value,
+    pub(super) end: String,
+    #[serde(default)]
+    pub(super) words: String,
+}
+
+/// A row of the table of affinities.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Affinity {
+    pub(super) what: String,
+    pub(super) terms: Value,
+    #[serde(default)]
+    pub(super) more: Value,
+    pub(super) runs: bool,
+}
+
+/// Somebody who asks the API server.
+#[derive(Clone)]
+pub(super) struct User(pub(super) Client);
+
+/// The answer, or the code and the words of the refusal.
+pub(super) type Answer = Result<Value, String>;
+
+impl User {
+    /// The administrator, who may speak as anybody else.
+    pub(super) async fn of(outrigger: &Outrigger, other: Option<(&str, &[&str])>) -> Self {
+        let kubeconfig = Kubeconfig::read_from(&outrigger.plane.infra.kubeconfig).unwrap();
+        let options = KubeConfigOptions::default();
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+        // A 503 is an answer here.
+        config.default_retry = false;
+        if let Some((name, groups)) = other {
+            config.auth_info.impersonate = Some(name.to_owned());
+            config.auth_info.impersonate_groups = Some(groups.iter().map(ToString::to_string).collect());
+        }
+        Self(Client::try_from(config).unwrap())
+    }
+
+    pub(super) async fn admin(outrigger: &Outrigger) -> Self {
+        Self::of(outrigger, None).await
+    }
+
+    pub(super) async fn new(outrigger: &Outrigger, name: &str, groups: &[&str]) -> Self {
+        Self::of(outrigger, Some((name, groups))).await
+    }
+
+    pub(super) async fn kubelet(outrigger: &Outrigger, node: &str) -> Self {
+        Self::new(outrigger, &format!("system:node:{node}"), &["system:nodes"]).await
+    }
+
+    pub(super) async fn ask(&self, method: Method, path: &str, body: &Value) -> Answer {
+        let content = match (&method, body.is_array()) {
+            (&Method::PATCH, true) => "application/json-patch+json",
+            (&Method::PATCH, false) => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let bytes = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let request = http::Request::builder().method(method).uri(path).header("content-type", content);
+        match self.0.request(request.body(bytes).unwrap()).await {
+            Ok(answer) => Ok(answer),
+            Err(kube::Error::Api(status)) => Err(format!("{} {}", status.code, status.message)),
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Answer {
+        self.ask(Method::GET, path, &Value::Null).await
+    }
+
+    /// The objects of a list.
+    pub(super) async fn list(&self, path: &str) -> Result<Vec<Value>, String> {
+        Ok(self.get(path).await?["items"].as_array().unwrap().clone())
+    }
+
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.ask(Method::POST, path, body).await
+    }
+
+    /// A JSON patch when it is a list, else a merge patch.
+    pub(super) async fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.ask(Method::PATCH, path, body).await
+    }
+
+    pub(super) async fn delete(&self, path: &str) -> Answer {
+        self.ask(Method::DELETE, path, &Value::Null).await
+    }
+
+    pub(super) async fn dare(&self, attempt: &Attempt, body: &Value) -> Answer {
+        let (method, path) = attempt.ask.split_once(' ').unwrap();
+        self.ask(method.parse().unwrap(), path, body).await
+    }
+}
+
+/// What went otherwise than it should, so that one run tells all of it.
+#[derive(Default)]
+pub(super) struct Faults(pub(super) Vec<String>);
+
+impl Faults {
+    /// Without words it has to be allowed.
+    pub(super) fn check(&mut self, what: &str, answer: &Answer, words: &[impl AsRef<str>]) {
+        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        match answer {
+            Ok(_) if words.is_empty() => {}
+            Ok(_) => self.0.push(format!("{what}: GOT THROUGH, expected: {words:?}")),
+            Err(said) if !words.is_empty() && words.iter().all(|word| said.contains(word)) => {}
+            Err(said) => self.0.push(format!("{what}: expected {words:?}, but: {said}")),
+        }
+    }
+
+    /// Makes all attempts, one after the other: what is allowed changes something.
+    pub(super) async fn attempts(&mut self, user: &User, whose: &str, attempts: &[Attempt]) {
+        for attempt in attempts {
+            let answer = user.dare(attempt, &attempt.body).await;
+            self.check(&format!("{whose}: {}", attempt.what), &answer, &attempt.words);
+        }
+    }
+
+    pub(super) fn none(self) {
+        assert!(self.0.is_empty(), "{}:\n{}", self.0.len(), self.0.join("\n"));
+    }
+}
+
+/// A tenant with one DPU, its user, and another tenant with one DPU.
+pub(super) struct Stage {
+    pub(super) t: Tenant,
+    pub(super) admin: User,
+    pub(super) mallory: User,
+    /// Path of the namespace.
+    pub(super) ns: String,
+    /// Name of the own DPU.
+    pub(super) own: String,
+    /// The other tenant's id, and its DPU.
+    pub(super) other: String,
+    pub(super) their: String,
+}
+
+impl Stage {
+    pub(super) async fn new(id: &str) -> Self {
+        Self::with(Tenant::without_agent(Outrigger::shared().await, id, &[("a", 1)]).await).await
+    }
+
+    pub(super) async fn with_agent(id: &str) -> Self {
+        Self::with(Tenant::new(Outrigger::shared().await, id, &[("a", 1)]).await).await
+    }
+
+    pub(super) async fn with(t: Tenant) -> Self {
+        let admin = User::admin(t.outrigger).await;
+        let group = format!("tenant-{}-users", t.id);
+        let mallory = User::new(t.outrigger, &format!("mallory-{}", t.id), &[&group]).await;
+        grant(&admin, &t.namespace, &group).await;
+        let (other, host) = (format!("{}-other", t.id), format!("{}-other-a", t.id));
+        let their = format!("{host}-dpu1");
+        admin.post(NODES, &dpu(&their, &host)).await.unwrap();
+        admin.post(TENANTS, &tenant(&other, json!({"hosts": [host]}))).await.unwrap();
+        eventually("the other tenant has its DPU", || async {
+            let node = admin.get(&format!("{NODES}/{their}")).await?;
+            let owner = &node["metadata"]["labels"][keys::NODE_TENANT];
+            if *owner == json!(other) { Ok(()) } else { Err(format!("{owner}")) }
+        })
+        .await;
+        let (ns, own) = (format!("/api/v1/namespaces/{}", t.namespace), t.node("a-dpu1"));
+        Self { t, admin, mallory, ns, own, other, their }
+    }
+
+    /// Reads a table, with the test's names in place of the general ones.
+    pub(super) fn table<T: DeserializeOwned>(&self, table: &str, more: &[(&str, &str)]) -> Vec<T> {
+        let (node, their_node) = (format!("{NODES}/{}", self.own), format!("{NODES}/{}", self.their));
+        let (their_ns, terms) = (format!("/api/v1/namespaces/tenant-{}", self.other), terms());
+        let mut names = vec![
+            ("$TENANT", self.t.id.as_str()),
+            ("$NAMESPACE", &self.t.namespace),
+            ("$NS", &self.ns),
+            ("$OWN", &self.own),
+            ("$NODE", &node),
+            ("$OTHER", &self.other),
+            ("$THEIR", &self.their),
+            ("$THEIR_NODE", &their_node),
+            ("$THEIR_NS", &their_ns),
+            ("$LABEL", keys::NODE_TENANT),
+            ("$TERMS", &terms),
+        ];
+        names.extend(more);
+        // Some begin like others.
+        names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+        let text = names.iter().fold(table.to_owned(), |text, (name, value)| text.replace(name, value));
+        serde_yaml::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    }
+
+    pub(super) fn pods(&self) -> String {
+        format!("{}/pods", self.ns)
+    }
+
+    pub(super) fn pod(&self, name: &str) -> String {
+        format!("{}/pods/{name}", self.ns)
+    }
+
+    pub(super) fn group(&self, group: &str, resource: &str) -> String {
+        format!("/apis/{group}/namespaces/{}/{resource}", self.t.namespace)
+    }
+
+    pub(super) fn rules(&self) -> String {
+        self.group("workload.universe.nvidia.com/v1alpha1", "workloadrules")
+    }
+
+    pub(super) fn claims(&self) -> String {
+        self.group("resource.k8s.io/v1", "resourceclaims")
+    }
+
+    /// Waits until a Pod is on a Node.
+    pub(super) async fn placed(&self, name: &str) -> String {
+        eventually(&format!("{name} is placed"), || async {
+            let pod = self.admin.get(&self.pod(name)).await?;
+            let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+            if node.is_empty() { Err(pod["status"].to_string()) } else { Ok(node.to_owned()) }
+        })
+        .await
+    }
+
+    /// Waits for an Event about an object.
+    pub(super) async fn event(&self, of: &str, words: &str) {
+        eventually(&format!("an Event tells of {of}"), || async {
+            let events = self.admin.list(&format!("{}/events", self.ns)).await?;
+            let of = events.iter().filter(|e| e["involvedObject"]["name"] == json!(of));
+            let told: Vec<String> = of.map(|e| e["message"].to_string()).collect();
+            if told.iter().any(|told| told.contains(words)) { Ok(()) } else { Err(format!("{told:?}")) }
+        })
+        .await;
+    }
+
+    /// A map that may own things, and its uid.
+    pub(super) async fn map(&self) -> String {
+        let map = json!({"metadata": {"name": "owner"}});
+        let map = self.mallory.post(&format!("{}/configmaps", self.ns), &map).await.unwrap();
+        map["metadata"]["uid"].as_str().unwrap().to_owned()
+    }
+
+    /// The routes that a Pod can hold, and all that they name.
+    pub(super) async fn routes(&self) -> Vec<Route> {
+        self.prepare().await;
+        let rule = self.t.rule("r", rule_for("app", "nobody")).await.uid().unwrap();
+        let tables = [PLACEMENT, HOST, REFERENCES, METADATA];
+        tables.into_iter().flat_map(|table| self.table(table, &[("$RULE", &rule)])).collect()
+    }
+
+    /// What the tables name: accounts, classes and claims, and what of them the tenant is allowed.
+    pub(super) async fn prepare(&self) {
+        let named = |name: &str, more: Value| merged(&json!({"metadata": {"name": name}}), &more);
+        let driver = json!({"cel": {"expression": "device.driver == 'escape.example.com'"}});
+        let (runtime, device) = (json!({"handler": "h"}), json!({"spec": {"selectors": [driver]}}));
+        for (path, name, class) in [
+            ("/apis/scheduling.k8s.io/v1/priorityclasses", "escape-high", &json!({"value": 1000})),
+            ("/apis/scheduling.k8s.io/v1/priorityclasses", "escape-allowed", &json!({"value": 10})),
+            ("/apis/node.k8s.io/v1/runtimeclasses", "escape-bare", &runtime),
+            ("/apis/node.k8s.io/v1/runtimeclasses", "escape-allowed", &runtime),
+            ("/apis/resource.k8s.io/v1/deviceclasses", "escape-other", &device),
+            ("/apis/resource.k8s.io/v1/deviceclasses", "escape-allowed", &device),
+        ] {
+            // Another test may have made it.
+            let answer = self.admin.post(path, &named(name, class.clone())).await;
+            assert!(answer.is_ok() || answer.as_ref().is_err_and(|e| e.starts_with("409")), "{answer:?}");
+        }
+        for account in ["builder", "escape-allowed"] {
+            let accounts = format!("{}/serviceaccounts", self.ns);
+            self.admin.post(&accounts, &named(account, json!({}))).await.unwrap();
+        }
+        let list = ["escape-allowed"];
+        let allowed = json!({"spec": {"serviceAccounts": list, "priorityClasses": list, "runtimeClasses": list,
+            "deviceClasses": list}});
+        let tenant = format!("{TENANTS}/{}", self.t.id);
+        eventually("the Tenant is told", || self.admin.patch(&tenant, &allowed)).await;
+        let (pods, claims) = (dry(&self.pods()), self.claims());
+        let allowed = merged(&good("p"), &json!({"spec": {"priorityClassName": "escape-allowed"}}));
+        eventually("the webhook knows the Tenant", || self.mallory.post(&pods, &allowed)).await;
+
+        // A claim for one workload, as Outrigger makes it.
+        let role = json!({"metadata": {"name": "claims"}, "rules": [
+            {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["create"]}]});
+        let subject = json!({"kind": "User", "name": MANAGER, "apiGroup": "rbac.authorization.k8s.io"});
+        bind(&self.admin, &self.t.namespace, &subject, &role).await;
+        let manager = User::new(self.t.outrigger, MANAGER, &[]).await;
+        let taken = claim("taken", &json!({"metadata": {"labels": {keys::WORKLOAD: "somebody"}}}));
+        eventually("the manager makes a claim", || manager.post(&claims, &taken)).await;
+        self.mallory.post(&claims, &claim("free", &json!({}))).await.unwrap();
+        let taker = json!({"spec": {"resourceClaims": [{"name": "d", "resourceClaimName": "taken"}]}});
+        let taker = merged(&good("p"), &taker);
+        eventually("the webhook knows the claim", || async {
+            let answer = self.mallory.post(&pods, &taker).await;
+            answer.err().ok_or_else(|| "it doesn't".to_owned())
+        })
+        .await;
+    }
+}
+
+/// Path of the terms of the required node affinity, as a JSON pointer.
+pub(super) fn terms() -> String {
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms".to_owned()
+}
+
+/// Gives a group more in a namespace than anybody would.
+pub(super) async fn grant(admin: &User, namespace: &str, group: &str) {
+    let subject = json!({"kind": "Group", "name": group, "apiGroup": "rbac.authorization.k8s.io"});
+    let rule = |group: &str, list: &[&str]| json!({"apiGroups": [group], "resources": list, "verbs": ["*"]});
+    let subresources = ["ephemeralcontainers", "resize", "binding", "status"]
+        .map(|subresource| format!("pods/{subresource}"));
+    let [debug, resize, binding, status] = subresources.each_ref().map(String::as_str);
+    let role = json!({"metadata": {"name": "more"}, "rules": [
+        rule("", &["pods", "bindings", debug, resize, binding, status]),
+        rule("resource.k8s.io", &["resourceclaims", "resourceclaimtemplates"]),
+        rule(keys::WORKLOAD_GROUP, &["workloadrules"])]});
+    bind(admin, namespace, &subject, &role).await;
+    bind(admin, namespace, &subject, &json!("edit")).await;
+    // The API server's authorizer learns of it by a watch.
+    for (group_of, resource) in [("", "configmaps"), (keys::WORKLOAD_GROUP, "workloadrules")] {
+        let review = json!({"spec": {"user": "u", "groups": [group], "resourceAttributes":
+            {"namespace": namespace, "verb": "create", "group": group_of, "resource": resource}}});
+        eventually("the user has its rights", || async {
+            if may(admin, &review).await { Ok(()) } else { Err("no".to_owned()) }
+        })
+        .await;
+    }
+}
+
+/// Whether somebody may do something, as a SubjectAccessReview asks.
+pub(super) async fn may(admin: &User, review: &Value) -> bool {
+    let answer = admin.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", review).await.unwrap();
+    answer["status"]["allowed"] == json!(true)
+}
+
+/// Binds a role, which is made, or a ClusterRole by its name.
+pub(super) async fn bind(admin: &User, namespace: &str, subject: &Value, role: &Value) {
+    let path =
+        |resource: &str| format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/{resource}");
+    let (kind, name) = match role.as_str() {
+        Some(name) => ("ClusterRole", name),
+        None => {
+            admin.post(&path("roles"), role).await.unwrap();
+            ("Role", role["metadata"]["name"].as_str().unwrap())
+        }
+    };
+    let binding = json!({"metadata": {"name": format!("test-{name}")}, "subjects": [subject],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}});
+    admin.post(&path("rolebindings"), &binding).await.unwrap();
+}
+
+/// A JSON merge patch (RFC 7396).
+pub(super) fn merge(target: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}
+
+pub(super) fn merged(base: &Value, patch: &Value) -> Value {
+    let mut new = base.clone();
+    if !patch.is_null() {
+        merge(&mut new, patch);
+    }
+    new
+}
+
+/// A Pod that nobody minds.
+pub(super) fn good(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "x"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}})
+}
+
+/// A Pod changed by a row of a table.
+pub(super) fn changed(pod: &Value, row: &Value) -> Value {
+    let mut new = merged(pod, row);
+    for (short, list, name) in [("container", "containers", "c"), ("init", "initContainers", "b")] {
+        if let Some(more) = new.as_object_mut().unwrap().remove(short) {
+            new["spec"][list] = json!([merged(&json!({"name": name, "image": "i"}), &more)]);
+        }
+    }
+    new
+}
+
+/// A claim to a device that the tenant may have.
+pub(super) fn claim(name: &str, more: &Value) -> Value {
+    let request = json!({"name": "d", "exactly": {"deviceClassName": "escape-allowed"}});
+    merged(&json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}}), more)
+}
+
+/// A rule with a template, for the workloads of these tests.
+pub(super) fn rule(name: &str, template: &Value) -> Value {
+    let mut spec = rule_for("app", "web");
+    spec["template"] = template.clone();
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": name}, "spec": spec})
+}
+
+/// The same path, and nothing is kept.
+pub(super) fn dry(path: &str) -> String {
+    format!("{path}?dryRun=All")
+}
+
+/// Asks the webhook itself, past the API server.
+pub(super) async fn webhook(
+    s: &Stage,
+    operation: &str,
+    old: &Value,
+    pods: impl Iterator<Item = Value>,
+) -> Vec<Answer> {
+    let o = s.t.outrigger;
+    let tls = ClientTls { ca: o.authority.file(), identity: None }.config(&[b"http/1.1"]).unwrap();
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", o.webhook_port)).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+    let stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut answers = Vec::new();
+    for pod in pods {
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": operation,
+            "namespace": s.t.namespace, "userInfo": {"username": "u"}, "object": pod, "oldObject": old}});
+        let request = http::Request::post("/validate/pods").header("host", "127.0.0.1");
+        let request = request.body(Full::new(bytes::Bytes::from(review.to_string()))).unwrap();
+        let body = sender.send_request(request).await.unwrap().into_body().collect().await.unwrap();
+        let review: Value = serde_json::from_slice(&body.to_bytes()).unwrap();
+        let (response, status) = (&review["response"], &review["response"]["status"]);
+        answers.push(match response["allowed"] {
+            Value::Bool(true) => Ok(Value::Null),
+            _ => Err(format!("{} {}", status["code"], status["message"].as_str().unwrap_or_default())),
+        });
+    }
+    answers
+}
