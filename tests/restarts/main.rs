@@ -88,7 +88,14 @@ async fn an_agent_that_restarts_changes_nothing() {
     start_many(&t, 5).await;
     t.ready(5).await;
     let before = uids(&t).await;
-    let writes = o.manager_metrics().await;
+    // Facts follow the workloads until all of these are ready.
+    let writes = eventually("nothing is written any more", || async {
+        let first = companion_writes(&o.manager_metrics().await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let second = companion_writes(&o.manager_metrics().await);
+        if first == second { Ok(second) } else { Err(format!("{second:?}")) }
+    })
+    .await;
     o.plane.command("term agent-agentnew").unwrap();
     let log = std::fs::read_to_string(o.plane.log("agent-agentnew")).unwrap();
     assert!(log.contains("drained"), "SIGTERM is clean: {log}");
@@ -98,11 +105,7 @@ async fn an_agent_that_restarts_changes_nothing() {
         if uids(&t).await == before { Ok(()) } else { Err("other companions".to_owned()) }
     })
     .await;
-    assert_eq!(
-        companion_writes(&writes),
-        companion_writes(&o.manager_metrics().await),
-        "no write that changes nothing"
-    );
+    assert_eq!(writes, companion_writes(&o.manager_metrics().await), "no write that changes nothing");
 }
 
 /// How many writes of companions there were, by operation and outcome.
