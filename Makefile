@@ -43,8 +43,8 @@ lint: control-plane ## Check format, lints and generated files
 bench: control-plane ## Measure matching, the webhook, and tenants beside each other; prints figures and ratios
 	$(CARGO) bench --locked -p outrigger-core --bench matching
 	$(CARGO) bench --locked -p outrigger-tests --bench webhook
-	$(CARGO) build --locked --profile demo --bin outrigger
-	OUTRIGGER_BIN=$(CURDIR)/target/demo/outrigger $(CARGO) bench --locked -p outrigger-tests --bench tenants
+	$(CARGO) build --locked --profile demo --bin outrigger --bin load-tenants
+	target/demo/load-tenants
 
 .PHONY: crds
 crds: ## Write deploy/crds from the Rust types

@@ -357,3 +357,45 @@ async fn limits_are_held_and_told() {
     sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
     t.is("WithinLimits", Status::True, "Within").await;
 }
+
+#[tokio::test]
+async fn a_flood_of_one_tenant_leaves_the_other_served() {
+    let o = Outrigger::shared().await;
+    let loud = Tenant::without_agent(o, "fl-loud", &[("a", 1)]).await;
+    let quiet = Tenant::without_agent(o, "fl-quiet", &[("a", 1)]).await;
+    for tenant in [&loud, &quiet] {
+        tenant.rule("r", rule_for("app", "web")).await;
+    }
+    let open = async |t: &Tenant| {
+        let tls = o.client_tls(&t.id, &[&tenant_identity(&t.id)]);
+        let opened = stream(o.grpc_port, &tls, &[t.id.as_bytes()]).await.unwrap();
+        opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+        opened
+    };
+    let ((shout, shouting), (say, _saying)) = (open(&loud).await, open(&quiet).await);
+    // As fast as it is let: facts of companions that change all the time, each of them a write.
+    let node = loud.node("a");
+    let flood = tokio::spawn(async move {
+        for round in 0.. {
+            for i in 0..50 {
+                let mut update = update(&format!("w{i}"), &node);
+                let labels = update.workload_state.as_mut().unwrap().extra.get_mut("labels").unwrap();
+                labels.data.insert("version".to_owned(), format!("{round}"));
+                if shout.send(Message::WorkloadUpdate(update)).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    eventually("the flood is under way", || async {
+        let n = loud.companions().await?.len();
+        if n == 50 { Ok(()) } else { Err(n.to_string()) }
+    })
+    .await;
+    for i in 0..10 {
+        say.send(Message::WorkloadUpdate(update(&format!("x{i}"), &quiet.node("a")))).await.unwrap();
+    }
+    quiet.ready(10).await;
+    assert!(!flood.is_finished() && !shouting.is_finished(), "it is slowed down and not cut off");
+    flood.abort();
+}

@@ -16,7 +16,7 @@ use outrigger_core::index::{CompanionKey, TenantIndex};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::time::Instant;
 
-use crate::companions::pauses::Pauses;
+use crate::companions::pauses::{Facts, Pauses};
 use crate::companions::store::Store;
 use crate::queue::Key;
 use crate::stream::Stream;
@@ -149,6 +149,8 @@ pub struct Inner {
     pub refusals: BTreeMap<CompanionKey, Refusal>,
     /// How long companions that keep failing wait before they are replaced.
     pub pauses: Pauses,
+    /// How often facts are written into companions.
+    pub facts: Facts,
     /// The tenant's stream.
     pub stream: Stream,
     /// How much its workloads take.

@@ -41,6 +41,53 @@ impl Pauses {
     }
 }
 
+/// The pause after a fact was written, and the longest that it grows to while facts go on changing.
+const FACT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// How often facts are written into a companion: the first change at once, later ones with growing pauses while they go on,
+/// so that a workload whose labels change all the time costs a write now and then. What is written is the latest.
+#[derive(Debug, Default)]
+pub struct Facts {
+    by_key: HashMap<CompanionKey, Written>,
+    /// Entries at which those that no longer matter are dropped.
+    sweep_at: usize,
+}
+
+#[derive(Debug)]
+struct Written {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Facts {
+    /// Whether a companion's facts may be written now, which then counts as done.
+    ///
+    /// # Errors
+    /// How much longer they have to wait.
+    pub fn write(&mut self, key: &CompanionKey, now: Instant) -> Result<(), Duration> {
+        if self.by_key.len() >= self.sweep_at {
+            self.by_key.retain(|_, written| now < written.at + 2 * written.pause);
+            self.sweep_at = 2 * self.by_key.len() + 64;
+        }
+        let first = Written { at: now, pause: FACT.0 };
+        let Some(written) = self.by_key.get_mut(key) else {
+            self.by_key.insert(key.clone(), first);
+            return Ok(());
+        };
+        let since = now.duration_since(written.at);
+        if since < written.pause {
+            return Err(written.pause - since);
+        }
+        // Quiet for a while: it begins anew.
+        *written = if since >= 2 * written.pause {
+            first
+        } else {
+            Written { at: now, pause: (written.pause * 2).min(FACT.1) }
+        };
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +103,24 @@ mod tests {
         let again = t + FIRST + Duration::from_secs(1);
         assert_eq!(pauses.wait(&key, again), Some(Duration::from_secs(9)));
         assert_eq!(pauses.wait(&key, again + 10 * LONGEST), Some(FIRST), "forgiven");
+    }
+
+    #[test]
+    fn facts_that_go_on_changing_are_written_less_and_less_often() {
+        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let (mut facts, t) = (Facts::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        assert_eq!(facts.write(&key, t), Ok(()));
+        assert_eq!(facts.write(&key, t + second / 4), Err(second * 3 / 4));
+        assert_eq!(facts.write(&key, t + second), Ok(()));
+        assert_eq!(facts.write(&key, t + second * 2), Err(second), "two seconds now");
+        assert_eq!(facts.write(&key, t + second * 3), Ok(()));
+        assert_eq!(facts.write(&key, t + second * 60), Ok(()), "after a quiet while");
+        assert_eq!(facts.write(&key, t + second * 61), Ok(()), "it begins anew");
+        for i in 0..1000 {
+            let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: i.to_string().into() };
+            assert_eq!(facts.write(&key, t + second * 100 * i), Ok(()));
+        }
+        assert!(facts.by_key.len() < 100, "{}", facts.by_key.len());
     }
 }

@@ -76,7 +76,14 @@ impl Controller {
                 return;
             }
             Action::Create(pod) => self.create(&space, id, &pod).await,
-            Action::Annotate(patch) => self.annotate(&space, id, &patch).await,
+            Action::Annotate(patch) => {
+                let turn = space.lock().facts.write(&id.key, Instant::now());
+                if let Err(pause) = turn {
+                    self.queue.add_after(id.clone(), pause);
+                    return;
+                }
+                self.annotate(&space, id, &patch).await
+            }
             Action::Delete { uid, reason } => self.delete(&space, id, &uid, reason).await,
             Action::Refuse(message) => Err(Verdict::Refused(message)),
         };
