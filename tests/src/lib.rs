@@ -22,7 +22,7 @@ pub fn root() -> PathBuf {
 
 /// How long something may take on a busy machine of two cores. Not a measure of anything: it only ends a test that would
 /// never end.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Asks again and again until the answer is `Ok`, and panics with the last answer when that takes longer than
 /// [`PATIENCE`].
