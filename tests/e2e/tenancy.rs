@@ -140,9 +140,14 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
     };
     let (mut cordoned, mut nobodys, began) = (false, false, Instant::now());
     loop {
-        let (owner, taints, handover) = marks(&nodes, &node).await;
+        let before = marks(&nodes, &node).await;
         let (reds, blues) = (on_node(&red).await, on_node(&blue).await);
         assert!(reds == 0 || blues == 0, "both run there");
+        if marks(&nodes, &node).await != before {
+            // It moved on while we looked: what was seen belongs to neither state.
+            continue;
+        }
+        let (owner, taints, handover) = before;
         match owner.as_deref() {
             Some("ho-red") => assert!(blues == 0 && taints == ["ho-red"]),
             Some("ho-blue") => assert!(reds == 0 && taints == ["ho-blue"]),
