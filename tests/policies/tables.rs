@@ -318,7 +318,7 @@ pub(crate) fn kubelets(node: &Value) -> Vec<Twins> {
             => "metadata.finalizers: gets example.com/stay";
     });
     let nominated = json!({"status": {"nominatedNodeName": "red-dpu"}});
-    all.extend(twins! {"outrigger-pod-status-writers";
+    all.extend(twins! {"outrigger-pod-status";
         "a status": status(Kubelet, message(json!({}))), status(Operator, message(json!({})))
             => "status: is written by kubelets", "not by operator";
         "a controller's": status(Collector, message(json!({}))), status(Operator, message(json!({})))
