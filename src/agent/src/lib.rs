@@ -23,7 +23,6 @@ use anyhow::{Context, bail};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use clap::Args;
 use futures::{StreamExt, stream};
-use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::TenantId;
@@ -149,19 +148,16 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     if !args.rules_namespace.is_empty() {
         let store = Arc::new(RuleStore::default());
         let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), &args.rules_namespace);
-        let listed = process.readiness.wait_for("workload rules");
-        let (tell, told) = tokio::sync::oneshot::channel();
-        // A round that doesn't know all rules would delete what is only not listed yet.
-        let mut tell = Some(tell);
-        let mut sink = store.watch();
-        let sink = move |event: Event<WorkloadRule>| {
-            let done = matches!(event, Event::InitDone);
-            sink(event);
-            if done && let Some(tell) = tell.take() {
-                let _ = tell.send(());
-            }
-        };
-        process.spawn("workload rules", follow(rules, watch_config(), "workload rules", listed, sink));
+        let ready = process.readiness.wait_for("workload rules");
+        let listing = Readiness::default();
+        let watching = follow(
+            rules,
+            watch_config(),
+            "workload rules",
+            listing.wait_for("workload rules"),
+            store.watch(),
+        );
+        process.spawn("workload rules", watching);
         let syncer = Syncer {
             client,
             namespace: args.rules_namespace,
@@ -173,9 +169,10 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
             drain: process.drain.clone(),
         };
         process.spawn("rules", async move {
-            if told.await.is_ok() {
-                syncer.run().await;
-            }
+            // A round that doesn't know all rules would delete what is only not listed yet.
+            listing.done().await;
+            ready.done();
+            syncer.run().await;
         });
     }
     let sender = Sender { store, link, tenant, drain: process.drain.clone(), metrics };

@@ -53,7 +53,7 @@ pub async fn configured(
     let told = Arc::new(tell);
     let sink = {
         let told = told.clone();
-        let mut inner = changes(move |change: Change<ConfigMap>| match change {
+        changes(move |change: Change<ConfigMap>| match change {
             Change::Applied(map) => match read(&map) {
                 Ok(namespaces) => _ = told.send_replace(Some(namespaces)),
                 Err(error) => {
@@ -61,8 +61,7 @@ pub async fn configured(
                 }
             },
             Change::Gone { .. } => _ = told.send_replace(Some(BTreeSet::new())),
-        });
-        move |event| inner(event)
+        })
     };
     let listed = Readiness::default();
     let handle = listed.wait_for("config");

@@ -19,6 +19,7 @@ pub mod stream;
 pub mod tenants;
 pub mod usage;
 pub mod watches;
+mod writes;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -26,21 +27,19 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kube::runtime::watcher::{Config, Event};
-use kube::{Api, Client, Resource};
+use kube::Client;
 use outrigger_core::ids::IdError;
 use outrigger_core::keys;
 use outrigger_core::tenant::Identity;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleServiceServer;
 use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
+use outrigger_runtime::cluster::{ClusterArgs, watch, watch_config};
 use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_runtime::{Process, duration};
-use serde::de::DeserializeOwned;
 use tonic::service::Routes;
 use tracing::warn;
 
@@ -266,19 +265,6 @@ struct Parts {
 
 impl Parts {
     fn watch(&self, process: &Process) {
-        fn one<K>(
-            process: &Process,
-            client: &Client,
-            what: &'static str,
-            config: Config,
-            sink: impl FnMut(Event<K>) + Send + 'static,
-        ) where
-            K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-            K::DynamicType: Default,
-        {
-            let ready = process.readiness.wait_for(what);
-            process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
-        }
         let watches = Watches {
             spaces: self.spaces.clone(),
             queue: self.queue.clone(),
@@ -288,12 +274,12 @@ impl Parts {
             me: self.me.clone(),
         };
         let of_tenants = watch_config().labels(keys::TENANT);
-        one(process, &self.client, "namespaces", of_tenants.clone(), watches.namespaces());
-        one(process, &self.client, "tenants", watch_config(), watches.tenants());
-        one(process, &self.client, "nodes", watch_config(), watches.nodes());
-        one(process, &self.client, "quotas", of_tenants, watches.quotas());
-        one(process, &self.client, "workload rules", watch_config(), watches.rules());
-        one(process, &self.client, "companions", watch_config().labels(keys::RULE), watches.pods());
+        watch(process, &self.client, "namespaces", of_tenants.clone(), watches.namespaces());
+        watch(process, &self.client, "tenants", watch_config(), watches.tenants());
+        watch(process, &self.client, "nodes", watch_config(), watches.nodes());
+        watch(process, &self.client, "quotas", of_tenants, watches.quotas());
+        watch(process, &self.client, "workload rules", watch_config(), watches.rules());
+        watch(process, &self.client, "companions", watch_config().labels(keys::RULE), watches.pods());
     }
 
     /// Starts the controllers. Companions that exist must be known before any is made, rules before a sync is believed,

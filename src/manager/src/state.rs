@@ -202,6 +202,11 @@ impl Space {
         keys.into_iter().map(|key| CompanionId { namespace: self.namespace.clone(), key }).collect()
     }
 
+    /// All rules of this space, cluster-wide.
+    pub fn rule_ids(&self) -> Vec<RuleId> {
+        self.lock().rules.keys().map(|name| self.rule_id(name)).collect()
+    }
+
     /// A rule, cluster-wide.
     pub fn rule_id(&self, name: &RuleName) -> RuleId {
         RuleId { namespace: self.namespace.clone(), name: name.clone() }

@@ -51,7 +51,7 @@ impl Watches {
             this.queue.add(this.spaces.set_tenant(&name, tenant.clone()));
             this.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
             this.tenant_of(&name);
-            this.rules_of(&this.spaces.space(&name));
+            this.rules.add(this.spaces.space(&name).rule_ids());
         })
     }
 
@@ -94,13 +94,8 @@ impl Watches {
             info!(tenant = %id, claim = stream.claim, holder = stream.holder, "another replica serves the tenant now");
         }
         if changed {
-            self.rules_of(&space);
+            self.rules.add(space.rule_ids());
         }
-    }
-
-    fn rules_of(&self, space: &Space) {
-        let rules: Vec<RuleName> = space.lock().rules.keys().cloned().collect();
-        self.rules.add(rules.iter().map(|name| space.rule_id(name)));
     }
 
     /// Nodes say in which host a DPU sits, and whose it is.

@@ -14,6 +14,7 @@ use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
+use crate::process::Process;
 use crate::ready::ReadyHandle;
 
 /// Which cluster to talk to.
@@ -72,6 +73,21 @@ pub async fn follow<K>(
     K::DynamicType: Default,
 {
     drive(watcher::watcher(api, config), what, ready, sink).await;
+}
+
+/// Follows all objects of a kind for as long as the process serves, which is ready only after the first whole list.
+pub fn watch<K>(
+    process: &Process,
+    client: &Client,
+    what: &'static str,
+    config: watcher::Config,
+    sink: impl FnMut(Event<K>) + Send + 'static,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let ready = process.readiness.wait_for(what);
+    process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
 }
 
 /// What a watch says about one object.

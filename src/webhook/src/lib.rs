@@ -18,11 +18,11 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use kube::runtime::watcher::Config;
-use kube::{Api, Client, Resource};
+use kube::{Client, Resource};
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::{Change, ClusterArgs, changes, follow, watch_config};
+use outrigger_runtime::cluster::{self, Change, ClusterArgs, changes, watch_config};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
@@ -133,10 +133,8 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         K::DynamicType: Default,
     {
-        let ready = process.readiness.wait_for(what);
         let caches = caches.clone();
-        let sink = changes(move |change| sink(&caches, change));
-        process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
+        cluster::watch(process, client, what, config, changes(move |change| sink(&caches, change)));
     }
     one(process, client, caches, "namespaces", watch_config().labels(keys::TENANT), Caches::namespace);
     one(process, client, caches, "tenants", watch_config(), Caches::apply_tenant);

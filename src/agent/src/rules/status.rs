@@ -1,6 +1,7 @@
 //! What a rule's status in the tenant's own cluster should be.
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::{Status, condition, merge};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_proto::v1;
@@ -68,10 +69,7 @@ pub(super) fn compute(rule: &WorkloadRule, found: &Found, now: Timestamp) -> Wor
 }
 
 /// These conditions, and of those that were there what they don't replace.
-fn keep(
-    before: &WorkloadRuleStatus,
-    new: Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>,
-) -> Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
+fn keep(before: &WorkloadRuleStatus, new: Vec<Condition>) -> Vec<Condition> {
     let mut all = before.conditions.clone();
     all.retain(|old| new.iter().all(|new| new.type_ != old.type_));
     all.extend(merge(&before.conditions, new));

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions, Request};
+use kube::api::{Api, Patch, Request};
 use kube::{Client, Resource, ResourceExt};
 use outrigger_core::companion::{self, Action, DeleteReason};
 use outrigger_core::index::{CompanionKey, Desired};
-use outrigger_core::keys;
 use outrigger_runtime::lease::Leadership;
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -21,6 +20,7 @@ use crate::events::Events;
 use crate::metrics::{Metrics, Operation, Outcome};
 use crate::queue::Queue;
 use crate::state::{CompanionId, Inner, Refusal, RuleId, Space, Spaces};
+use crate::writes;
 
 /// Writes that may wait for the API server at once. A single writer is bound by etcd's fsync; the apiserver's default
 /// limit for mutating requests is 200, of which this leaves half to everybody else.
@@ -157,7 +157,7 @@ impl Controller {
     /// Creates a Pod from raw JSON, so that fields of newer APIs than ours arrive.
     async fn post(&self, namespace: &str, pod: &Value) -> Result<Pod, kube::Error> {
         let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
-        let params = PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
+        let params = writes::post();
         let request = Request::new(Pod::url_path(&(), Some(namespace)))
             .create(&params, body)
             .map_err(kube::Error::BuildRequest)?;
@@ -181,7 +181,7 @@ impl Controller {
 
     async fn annotate(&self, space: &Space, id: &CompanionId, patch: &Value) -> Result<(), Verdict> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
-        let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+        let params = writes::patch();
         let started = Instant::now();
         let result = api.patch(&companion::name(&id.key), &params, &Patch::Merge(patch)).await;
         self.metrics.wrote(Operation::Annotate, Outcome::of(&result), started.elapsed());
@@ -214,19 +214,12 @@ impl Controller {
         }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
         let name = companion::name(&id.key);
-        let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
-            ..DeleteParams::default()
-        };
+        let params = writes::only(uid);
         let started = Instant::now();
         let result = api.delete(&name, &params).await;
         self.metrics.wrote(Operation::Delete, Outcome::of(&result), started.elapsed());
-        match result {
-            Ok(_) => {}
-            // Gone, or another Pod by now: the watch shows which.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-            Err(error) => return Err(verdict(&error)),
-        }
+        // Gone, or another Pod by now: the watch shows which.
+        writes::gone(result).map_err(|e| verdict(&e))?;
         info!(companion = %name, namespace = %id.namespace, reason = reason.as_str(), "deleted");
         space.lock().companions.deleting(&id.key, uid);
         Ok(())

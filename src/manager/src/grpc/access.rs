@@ -24,12 +24,23 @@ pub struct Access {
     pub plain: bool,
 }
 
+/// A call that has come through.
+#[derive(Debug, Clone)]
+pub struct Admitted {
+    /// Who calls.
+    pub caller: Caller,
+    /// The tenant that the call is about.
+    pub id: TenantId,
+    /// What it is.
+    pub tenant: Arc<Tenant>,
+}
+
 impl Access {
     /// Who calls.
     ///
     /// # Errors
     /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
-    pub fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
         Caller::of(request.extensions().get::<Peer>(), self.plain)
             .inspect_err(|status| warn!(reason = status.message(), "a caller is refused"))
     }
@@ -39,14 +50,14 @@ impl Access {
     /// # Errors
     /// As [`Self::caller`] and [`Self::authorize`]; INVALID_ARGUMENT when no tenant is named, UNAVAILABLE when this replica
     /// isn't ready.
-    pub fn tenant<T>(&self, request: &Request<T>) -> Result<(TenantId, Arc<Tenant>), Status> {
+    pub fn tenant<T>(&self, request: &Request<T>) -> Result<Admitted, Status> {
         let caller = self.caller(request)?;
         let id = super::tenant_id(request.metadata())?;
         if !self.readiness.is_ready() {
             return Err(Status::unavailable("this replica is not ready; connect again"));
         }
         let tenant = self.authorize(&caller, &id)?;
-        Ok((id, tenant))
+        Ok(Admitted { caller, id, tenant })
     }
 
     /// Whether the caller may speak for the tenant now.

@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
+use outrigger_core::tenant::Tenant;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleService;
 use prost::Message;
 use tonic::{Request, Response, Status};
 
-use super::access::Access;
+use super::access::{Access, Admitted};
 use super::status::{invalid, refused};
 use crate::state::{RuleEntry, Space, Spaces};
+use crate::writes;
 
 /// Largest answer of a List without pages, in bytes: each rule may have half a mebibyte.
 const MAX_LIST: usize = 64 << 20;
@@ -37,13 +39,13 @@ pub struct Rules {
 
 impl Rules {
     fn api<T>(&self, request: &Request<T>) -> Result<Api<WorkloadRule>, Status> {
-        let (_, tenant) = self.access.tenant(request)?;
-        Ok(Api::namespaced(self.client.clone(), &tenant.namespace))
+        let Admitted { tenant, .. } = self.access.tenant(request)?;
+        Ok(self.rules_of(&tenant))
     }
-}
 
-fn params() -> PostParams {
-    PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() }
+    fn rules_of(&self, tenant: &Tenant) -> Api<WorkloadRule> {
+        Api::namespaced(self.client.clone(), &tenant.namespace)
+    }
 }
 
 /// The custom resource that a message asks for, if it can be served.
@@ -62,7 +64,7 @@ impl WorkloadRuleService for Rules {
     ) -> Result<Response<v1::CreateResponse>, Status> {
         let api = self.api(&request)?;
         let object = read(request.get_ref().rule.as_ref())?;
-        api.create(&params(), &object).await.map_err(|e| refused(&e))?;
+        api.create(&writes::post(), &object).await.map_err(|e| refused(&e))?;
         Ok(Response::new(v1::CreateResponse {}))
     }
 
@@ -83,7 +85,7 @@ impl WorkloadRuleService for Rules {
             if !origin.is_empty() {
                 found.annotations_mut().insert(keys::ORIGIN.to_owned(), origin);
             }
-            match api.replace(&name, &params(), &found).await {
+            match api.replace(&name, &writes::post(), &found).await {
                 Ok(_) => return Ok(Response::new(v1::UpdateResponse {})),
                 // Somebody else has written it since: its labels, say. Only the spec is ours to replace.
                 Err(kube::Error::Api(status)) if status.is_conflict() => {}
@@ -117,11 +119,11 @@ impl WorkloadRuleService for Rules {
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
-        let api = self.api(&request)?;
+        let Admitted { tenant, .. } = self.access.tenant(&request)?;
         if request.get_ref().brief {
-            let (_, tenant) = self.access.tenant(&request)?;
             return Ok(Response::new(brief(&self.spaces.space(&tenant.namespace))));
         }
+        let api = self.rules_of(&tenant);
         let v1::ListRequest { page_size, page_token, .. } = request.into_inner();
         let whole = page_size == 0 && page_token.is_empty();
         let size = match u32::try_from(page_size) {

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{info, warn};
 
-use super::access::Access;
+use super::access::{Access, Admitted};
 use super::pace::Pace;
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
@@ -59,8 +59,7 @@ impl WorkloadService for Workloads {
         &self,
         request: Request<Streaming<WorkloadStreamRequest>>,
     ) -> Result<Response<WorkloadStreamResponse>, Status> {
-        let caller = self.access.caller(&request)?;
-        let (id, tenant) = self.access.tenant(&request)?;
+        let Admitted { caller, id, tenant } = self.access.tenant(&request)?;
         let session = self.open(caller, id, tenant)?;
         let mut stream = request.into_inner();
         self.metrics.streams.inc();
@@ -251,8 +250,7 @@ impl Workloads {
 
     /// The Synced condition of all the tenant's rules may have changed.
     fn tell_rules(&self, space: &Space) {
-        let rules: Vec<_> = space.lock().rules.keys().map(|name| space.rule_id(name)).collect();
-        for rule in rules {
+        for rule in space.rule_ids() {
             self.rules.add_after(rule, crate::rules::SETTLE);
         }
     }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
-use outrigger_core::keys;
 use outrigger_runtime::lease::Leadership;
 use serde_json::json;
 use tracing::{debug, info};
 
 use crate::queue::Queue;
 use crate::state::{RuleId, Spaces};
+use crate::writes;
 
 /// How long a rule's status waits for more changes before it is written: companions come and go in crowds.
 pub const SETTLE: Duration = Duration::from_millis(200);
@@ -52,7 +52,7 @@ impl Controller {
             return;
         };
         let api: Api<WorkloadRule> = Api::namespaced(self.client.clone(), &id.namespace);
-        let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+        let params = writes::patch();
         let patch = json!({"metadata": {"uid": uid}, "status": status});
         match api.patch_status(id.name.as_str(), &params, &Patch::Merge(&patch)).await {
             Ok(_) => {

@@ -8,16 +8,17 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use kube::{Client, ResourceExt};
 use outrigger_api::{StreamStatus, Tenant};
 use outrigger_core::ids::TenantId;
-use outrigger_core::keys;
 use serde_json::{Value, json};
 use tonic::Status;
 use tracing::{debug, info};
 
 use super::registry::Registry;
+
+use crate::writes;
 
 /// How often a claim is tried while others write the same Tenant.
 const ATTEMPTS: usize = 20;
@@ -59,7 +60,7 @@ impl Claims {
             };
             let patch = json!({"metadata": {"uid": tenant.uid(), "resourceVersion": tenant.resource_version()},
                 "status": {"stream": stream}});
-            match self.api().patch_status(id.as_str(), &params(), &Patch::Merge(&patch)).await {
+            match self.api().patch_status(id.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
                 Ok(_) => return Ok(stream.claim),
                 Err(kube::Error::Api(status)) if status.code == 404 => return Err(gone()),
                 // The cache was behind, or another replica was faster: its claim is the one to go beyond.
@@ -88,7 +89,7 @@ impl Claims {
             Ok(patch) => Patch::Json::<()>(patch),
             Err(error) => return debug!(%error, "no patch"),
         };
-        if let Err(error) = self.api().patch_status(id.as_str(), &params(), &patch).await {
+        if let Err(error) = self.api().patch_status(id.as_str(), &writes::patch(), &patch).await {
             // A test that failed: the claim is another's by now.
             let superseded = matches!(&error, kube::Error::Api(status) if matches!(status.code, 404 | 422));
             if superseded {
@@ -102,10 +103,6 @@ impl Claims {
     fn api(&self) -> Api<Tenant> {
         Api::all(self.client.clone())
     }
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 fn unavailable(error: &kube::Error) -> Status {

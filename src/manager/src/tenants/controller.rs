@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use kube::{Client, Resource, ResourceExt};
 use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
@@ -21,6 +21,7 @@ use super::status::{self, Written};
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::state::{RuleId, Spaces};
+use crate::writes;
 
 /// Keys that are worked on at once.
 const AT_ONCE: usize = 16;
@@ -81,8 +82,7 @@ impl Controller {
             self.queue.add(self.registry.ids().into_iter().map(Key::Tenant));
             self.queue.add(self.registry.dpus().into_iter().map(|(name, _)| Key::Node(name)));
             for space in self.spaces.all() {
-                let rules: Vec<_> = space.lock().rules.keys().map(|name| space.rule_id(name)).collect();
-                self.rules.add(rules);
+                self.rules.add(space.rule_ids());
             }
             while self.leadership.leads() {
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
@@ -194,7 +194,7 @@ impl Controller {
 
     async fn finalizers(&self, tenant: &Tenant, all: &[String]) -> Result<(), kube::Error> {
         let api: Api<Tenant> = Api::all(self.client.clone());
-        let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+        let params = writes::patch();
         // The list is replaced as a whole: only if nobody has changed it meanwhile.
         let patch = json!({"metadata": {"uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all}});
         api.patch(&tenant.name_any(), &params, &Patch::Merge(&patch)).await.map(drop)
@@ -206,7 +206,7 @@ impl Controller {
             return Ok(());
         }
         let api: Api<Tenant> = Api::all(self.client.clone());
-        let params = PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+        let params = writes::patch();
         let patch = json!({"metadata": {"uid": entry.object.uid()}, "status": wanted});
         api.patch_status(&entry.object.name_any(), &params, &Patch::Merge(&patch)).await?;
         let ready = |written: &Written| {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
@@ -11,6 +11,8 @@ use outrigger_core::keys;
 use outrigger_core::tenant::Tenant;
 use serde_json::{Value, json};
 use tracing::info;
+
+use crate::writes::{self, gone, only};
 
 /// Name of what Outrigger puts into each tenant's namespace.
 const NAME: &str = "outrigger";
@@ -70,8 +72,7 @@ pub async fn ensure(
             let namespace = json!({"metadata": {"name": name, "ownerReferences": [owner],
                 "labels": {keys::TENANT: id, keys::POD_SECURITY_ENFORCE: level}}});
             let namespace: Namespace = serde_json::from_value(namespace).map_err(kube::Error::SerdeError)?;
-            let params =
-                PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() };
+            let params = writes::post();
             namespaces.create(&params, &namespace).await?;
             info!(tenant = id, namespace = %name, "namespace made");
         }
@@ -95,18 +96,13 @@ pub async fn ensure(
             }
             if label(keys::POD_SECURITY_ENFORCE) != Some(level) {
                 let patch = json!({"metadata": {"labels": {keys::POD_SECURITY_ENFORCE: level}}});
-                namespaces.patch(name, &params(), &Patch::Merge(patch)).await?;
+                namespaces.patch(name, &writes::patch(), &Patch::Merge(patch)).await?;
             }
         }
     }
     bind(client, name, myself).await?;
     let counted = limit(client, tenant).await?;
     Ok(if counted { State::Ready } else { State::Preparing })
-}
-
-/// What is said with each patch.
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// Lets the manager make companions there.
@@ -192,23 +188,6 @@ pub async fn release(
         }
     }
     Ok((!left.is_empty()).then(|| format!("{} Pods in namespace {name}", left.len())))
-}
-
-/// Deletes nothing but the object with this uid.
-pub(super) fn only(uid: &str) -> DeleteParams {
-    DeleteParams {
-        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
-        ..DeleteParams::default()
-    }
-}
-
-/// That something is gone already, or another one by now, is as good as deleted.
-pub(super) fn gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

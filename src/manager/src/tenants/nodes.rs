@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::namespace::{gone, only};
 use super::registry::{Dpu, Registry};
 use crate::state::Spaces;
+use crate::writes::{self, gone, only};
 
 /// How long a Node is nobody's before the next tenant gets it: long enough for a scheduler and a kubelet to learn that the
 /// former one's label is gone. Their watches take milliseconds; a scheduling cycle that has begun takes far less than
@@ -79,13 +79,11 @@ impl Nodes {
                 self.empty_since.lock().remove(name);
                 Ok(After::Done)
             }
-            Step::Clear => Ok(After::Later(PAUSE)),
-            Step::Settle => Ok(After::Later(PAUSE)),
+            Step::Clear | Step::Settle => Ok(After::Later(PAUSE)),
             Step::Mark(marks) => {
                 let patch = patch(&dpu, &marks);
                 let nodes: Api<Node> = Api::all(client.clone());
-                let params =
-                    PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() };
+                let params = writes::patch();
                 let node = nodes.patch(name, &params, &Patch::Merge(&patch)).await?;
                 info!(node = name, from = ?dpu.marks, to = ?marks, "DPU marked");
                 // The watch will show nothing new then, so who is concerned is told now: the former owner too.
