@@ -94,6 +94,7 @@ mod tests {
                     )),
                 }],
                 rule_template: (&b"{}"[..]).into(),
+                ..RuleData::default()
             }),
             ..Rule::default()
         };

@@ -184,13 +184,9 @@ async fn a_host_without_dpu_leaves_it_pending_and_the_rule_says_why() {
     let t = Tenant::new(Outrigger::shared().await, "nodpu", &[("a", 1), ("bare", 0)]).await;
     t.rule("r", rule_for("app", "web")).await;
     t.start("w", "bare", json!({"app": "web"})).await;
-    let message = t.condition("r", "Ready", Status::False, "Pending").await;
-    assert!(message.contains("0 of 1"), "{message}");
-    eventually("the scheduler's words are told", || async {
-        let message = t.condition("r", "Ready", Status::False, "Pending").await;
-        if message.contains("node affinity") { Ok(()) } else { Err(message) }
-    })
-    .await;
+    let message = t.condition("r", "Ready", Status::False, "NoDPU").await;
+    let host = t.node("bare");
+    assert!(message.contains("0 of 1") && message.contains(&format!("is in host {host}")), "{message}");
     let all = t.companions().await.unwrap();
     assert!(all.len() == 1 && !is_ready(&all[0]));
 }
@@ -265,11 +261,8 @@ async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
     t.start("w", "a", json!({"app": "web"})).await;
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
-    // What nobody wants any more isn't refused any more.
-    t.end("w").await;
-    t.condition("r", "Ready", Status::True, "NoMatch").await;
-    t.start("w", "a", json!({"app": "web"})).await;
-    t.condition("r", "Ready", Status::False, "Refused").await;
+    let message = t.condition("r", "Accepted", Status::False, "Refused").await;
+    assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
     // Mended, it is made.
     t.rule("r", rule_for("app", "web")).await;
     t.companion().await;

@@ -9,6 +9,7 @@ mod escape;
 mod grpc;
 mod identity;
 mod lifecycle;
+mod rollout;
 mod rule_sync;
 mod rules;
 mod tenancy;

@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use outrigger_core::field::FieldError;
@@ -16,7 +17,9 @@ use prost::Message as _;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::workload_rule::{AsAnnotation, MatchExpression, WorkloadInfoInject, WorkloadTerm};
+use crate::workload_rule::{
+    AsAnnotation, MatchExpression, RollingUpdate, UpdateStrategy, WorkloadInfoInject, WorkloadTerm,
+};
 use crate::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
 
 /// The custom resource that a message asks for, without namespace.
@@ -83,6 +86,7 @@ pub fn object(rule: &v1::Rule) -> Result<WorkloadRule, Vec<FieldError>> {
         workload_info_inject,
         dpu_selection_policy: or(&data.dpu_selection_policy, "SameNode"),
         template,
+        update_strategy: data.update_strategy.as_ref().map(update_strategy),
     };
     if errors.is_empty() {
         let origin = (!rule.origin.is_empty()).then(|| (keys::ORIGIN.to_owned(), rule.origin.clone()));
@@ -121,6 +125,7 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
         dpu_selection_policy: spec.dpu_selection_policy.clone(),
         workload_info_inject: spec.workload_info_inject.iter().map(inject).collect(),
         rule_template: spec.template.to_string().into_bytes().into(),
+        update_strategy: spec.update_strategy.as_ref().map(update_strategy_message),
     };
     let generation = rule.metadata.generation.unwrap_or_default();
     v1::Rule {
@@ -156,6 +161,7 @@ pub fn status_message(status: &WorkloadRuleStatus, generation: i64) -> v1::RuleS
         matched: status.matched.unwrap_or_default(),
         created: status.created.unwrap_or_default(),
         ready: status.ready.unwrap_or_default(),
+        updated: status.updated.unwrap_or_default(),
         conditions: status.conditions.iter().map(condition).collect(),
     }
 }
@@ -175,9 +181,27 @@ pub fn status(message: &v1::RuleStatus, generation: i64, now: Timestamp) -> Work
         matched: Some(message.matched),
         created: Some(message.created),
         ready: Some(message.ready),
+        updated: Some(message.updated),
         sync_result: None,
         conditions: message.conditions.iter().map(condition).collect(),
     }
+}
+
+fn update_strategy(message: &v1::RuleUpdateStrategy) -> UpdateStrategy {
+    let most = &message.max_unavailable;
+    let most = (!most.is_empty())
+        .then(|| most.parse().map_or_else(|_| IntOrString::String(most.clone()), IntOrString::Int));
+    let kind = if message.r#type.is_empty() { "RollingUpdate".to_owned() } else { message.r#type.clone() };
+    UpdateStrategy { kind, rolling_update: most.map(|most| RollingUpdate { max_unavailable: Some(most) }) }
+}
+
+fn update_strategy_message(strategy: &UpdateStrategy) -> v1::RuleUpdateStrategy {
+    let most = strategy.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
+    let most = most.map(|most| match most {
+        IntOrString::Int(count) => count.to_string(),
+        IntOrString::String(text) => text.clone(),
+    });
+    v1::RuleUpdateStrategy { r#type: strategy.kind.clone(), max_unavailable: most.unwrap_or_default() }
 }
 
 fn operator(operation: i32) -> Option<Operator> {
@@ -246,6 +270,10 @@ mod tests {
                 rule_template:
                     br#"{"apiVersion":"v1","kind":"Pod","spec":{"containers":[],"unknown":{"x":[1]}}}"#[..]
                         .into(),
+                update_strategy: Some(v1::RuleUpdateStrategy {
+                    r#type: "RollingUpdate".into(),
+                    max_unavailable: "10%".into(),
+                }),
             }),
             origin: "uid".into(),
             ..v1::Rule::default()
@@ -267,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_status_there_and_back() {
-        let text = r#"{"observedGeneration": 3, "matched": 2, "created": 2, "ready": 1, "conditions": [
+        let text = r#"{"observedGeneration": 3, "matched": 2, "created": 2, "ready": 1, "updated": 2, "conditions": [
             {"type": "Ready", "status": "False", "reason": "Pending", "message": "1 of 2", "observedGeneration": 3,
              "lastTransitionTime": "2026-01-02T03:04:05Z"}]}"#;
         let before: WorkloadRuleStatus = serde_json::from_str(text).unwrap();

@@ -6,9 +6,11 @@
 #![allow(clippy::duplicated_attributes)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
+use outrigger_core::rollout;
 use outrigger_core::rule::{
     DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleError, RuleSpec,
 };
@@ -37,6 +39,7 @@ use serde_json::Value;
     printcolumn(json_path = ".status.matched", name = "Matched", type_ = "integer"),
     printcolumn(json_path = ".status.created", name = "Created", type_ = "integer"),
     printcolumn(json_path = ".status.ready", name = "Ready", type_ = "integer"),
+    printcolumn(json_path = ".status.updated", name = "Updated", type_ = "integer", priority = 1),
     printcolumn(
         json_path = r#".status.conditions[?(@.type=="Accepted")].status"#,
         name = "Accepted",
@@ -83,6 +86,35 @@ pub struct WorkloadRuleSpec {
     #[schemars(!default, schema_with = "template_schema")]
     #[serde(default)]
     pub template: Value,
+
+    /// How companions are brought to a new template. Absent: RollingUpdate, a quarter of them at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_strategy: Option<UpdateStrategy>,
+}
+
+/// When companions of an earlier template are replaced, as a DaemonSet says it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// RollingUpdate: at once, a few at a time. OnDelete: when somebody deletes them.
+    #[serde(default = "rolling_update", rename = "type")]
+    #[schemars(extend("enum" = ["RollingUpdate", "OnDelete"]))]
+    pub kind: String,
+
+    /// Of a RollingUpdate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+}
+
+/// How fast a rollout is.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RollingUpdate {
+    /// Most companions of the rule that may be down at once: a number, or a share of them ("25%", rounded down, but at
+    /// least one). Those that can't run anyway, because their host has no DPU, don't count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "max_unavailable_schema")]
+    pub max_unavailable: Option<IntOrString>,
 }
 
 /// ANDed expressions.
@@ -162,6 +194,10 @@ pub struct WorkloadRuleStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<i64>,
 
+    /// Of the companions that exist, those that were made from the template as it is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated: Option<i64>,
+
     /// In a tenant cluster: `success` when the infrastructure cluster could be read lately, so that the rest of the
     /// status is probably current; else `unknown`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,6 +216,21 @@ fn pod() -> String {
 
 fn same_node() -> String {
     "SameNode".to_owned()
+}
+
+fn rolling_update() -> String {
+    rollout::UpdateStrategy::default().as_str().to_owned()
+}
+
+fn max_unavailable_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "description": "Most companions of the rule that may be down at once: a number, or a share of them (\"25%\", rounded down, but at least one). Those that can't run anyway, because their host has no DPU, don't count.",
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": "^(100|[1-9][0-9]?)%$",
+        "minimum": 1,
+        "maximum": 2_147_483_647,
+        "x-kubernetes-int-or-string": true
+    })
 }
 
 fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -271,6 +322,14 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 annotation: inject.as_annotation.name.clone(),
             })
             .collect();
+        let update = spec
+            .update_strategy
+            .as_ref()
+            .map_or_else(|| Ok(rollout::UpdateStrategy::default()), rollout::UpdateStrategy::try_from);
+        let update = update.unwrap_or_else(|error| {
+            errors.push(error);
+            rollout::UpdateStrategy::default()
+        });
         match name {
             Some(name) if errors.is_empty() => Ok(RuleSpec {
                 name,
@@ -281,8 +340,35 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 injections,
                 policy,
                 template: spec.template.clone(),
+                update,
             }),
             _ => Err(errors),
         }
+    }
+}
+
+impl TryFrom<&UpdateStrategy> for rollout::UpdateStrategy {
+    type Error = RuleError;
+
+    fn try_from(strategy: &UpdateStrategy) -> Result<Self, RuleError> {
+        match strategy.kind.as_str() {
+            "" | "RollingUpdate" => {}
+            "OnDelete" => return Ok(Self::OnDelete),
+            other => {
+                const USE: &str = "use RollingUpdate or OnDelete";
+                return Err(RuleError::new("spec.updateStrategy.type", other, USE));
+            }
+        }
+        let most = strategy.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
+        let Some(most) = most else { return Ok(Self::default()) };
+        let text = match most {
+            IntOrString::Int(count) => count.to_string(),
+            // A number as text is none in the API.
+            IntOrString::String(text) if text.ends_with('%') => text.clone(),
+            IntOrString::String(text) => format!("{text:?}"),
+        };
+        text.parse().map(Self::RollingUpdate).map_err(|why: &str| {
+            RuleError::new("spec.updateStrategy.rollingUpdate.maxUnavailable", text.trim_matches('"'), why)
+        })
     }
 }

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::ids::{RuleName, TenantId, hex};
+use crate::ids::{RuleName, TenantId, WorkloadId, hex};
 use crate::index::{CompanionKey, Desired};
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::template;
-use crate::workload::Workload;
+use crate::workload::{Orchestrator, Workload};
 
 /// Most bytes that keys and values of all annotations of an object may have together
 /// (`TotalAnnotationSizeLimitB` in apimachinery's validation).
@@ -95,6 +95,8 @@ pub struct Observed {
     pub failed: bool,
     /// Its Ready condition is true.
     pub ready: bool,
+    /// The scheduler has found no Node for it.
+    pub unplaced: bool,
     /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
 }
@@ -192,10 +194,11 @@ fn host<'a>(rule: &Rule, workload: &'a Workload) -> Option<&'a str> {
 fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<DeleteReason> {
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
+    } else if o.host.as_deref() != host(rule, workload) {
+        // Before the template: one that serves nobody any more has no turn in a rollout to wait for.
+        Some(DeleteReason::Moved)
     } else if o.template_hash != rule.template_hash() {
         Some(DeleteReason::TemplateChanged)
-    } else if o.host.as_deref() != host(rule, workload) {
-        Some(DeleteReason::Moved)
     } else if o.failed {
         Some(DeleteReason::Failed)
     } else if o.gated {
@@ -240,6 +243,40 @@ pub fn injected_list(injected: &BTreeMap<String, String>) -> String {
 /// Bytes of keys and values together, as the API server counts them.
 pub fn annotations_size(annotations: &BTreeMap<String, String>) -> usize {
     annotations.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+/// The Pod by which a rule's template is tried out: the companion of a workload that doesn't exist, never to be stored. It
+/// carries no facts: what a made-up one would be refused for says nothing about the template.
+///
+/// # Errors
+/// What is wrong with it already, in words for the user.
+pub fn trial(rule: &Rule, tenant: &TenantId, namespace: &str) -> Result<Value, String> {
+    const NAME: &str = "outrigger-trial";
+    let id = WorkloadId::new(NAME).map_err(|e| e.to_string())?;
+    let key = CompanionKey { rule: rule.name().clone(), workload: id.label_value().into() };
+    let workload = Workload {
+        id,
+        orchestrator: Orchestrator::Kubernetes,
+        resource_type: rule.resource_kind().to_owned(),
+        resource_namespace: NAME.to_owned(),
+        resource_name: NAME.to_owned(),
+        node_name: Some(NAME.to_owned()),
+        ready: false,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        extra: BTreeMap::new(),
+    };
+    match create(&key, rule, &workload, tenant, namespace) {
+        Action::Create(mut pod) => {
+            if let Some(annotations) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+            {
+                annotations.remove(keys::WORKLOAD);
+            }
+            Ok(pod)
+        }
+        Action::Refuse(message) => Err(message),
+        other => Err(format!("{other:?}")),
+    }
 }
 
 fn too_large(size: usize, workload: &Workload) -> String {

@@ -16,6 +16,7 @@ pub mod keys;
 pub mod lint;
 pub mod mutate;
 pub mod path;
+pub mod rollout;
 pub mod rule;
 pub mod selector;
 pub mod template;

@@ -168,6 +168,7 @@ mod tests {
             }],
             policy,
             template,
+            update: crate::rollout::UpdateStrategy::default(),
         };
         rule(&Rule::compile(spec).unwrap(), &Around { host_label: keys::DPU_HOST, dpus: Some(dpus) })
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::ids::RuleName;
 use crate::path::{Path, Scalar};
+use crate::rollout::UpdateStrategy;
 use crate::workload::Workload;
 
 mod compile;
@@ -167,6 +168,7 @@ pub struct Rule {
     policy: DpuSelectionPolicy,
     template: Value,
     template_hash: String,
+    update: UpdateStrategy,
 }
 
 impl Rule {
@@ -198,6 +200,11 @@ impl Rule {
     /// [`crate::companion::template_hash`] of it.
     pub fn template_hash(&self) -> &str {
         &self.template_hash
+    }
+
+    /// How its companions are brought to a new template.
+    pub fn update(&self) -> UpdateStrategy {
+        self.update
     }
 
     /// Kind of the workloads that it is about.

@@ -26,15 +26,25 @@ impl Events {
 
     /// A companion of a rule can't be made.
     pub async fn companion_refused(&self, rule: &RuleId, uid: &str, message: &str) {
-        let reference = ObjectReference {
+        let about = Self::reference(rule, uid);
+        self.publish(EventType::Warning, "CompanionRefused", "CreateCompanion", message, &about).await;
+    }
+
+    /// Something about a rule that its author has to do something about.
+    pub async fn rule(&self, rule: &RuleId, uid: &str, reason: &str, message: &str) {
+        let about = Self::reference(rule, uid);
+        self.publish(EventType::Warning, reason, "ReconcileRule", message, &about).await;
+    }
+
+    fn reference(rule: &RuleId, uid: &str) -> ObjectReference {
+        ObjectReference {
             api_version: Some(format!("{}/v1alpha1", keys::WORKLOAD_GROUP)),
             kind: Some("WorkloadRule".to_owned()),
             name: Some(rule.name.to_string()),
             namespace: Some(rule.namespace.to_string()),
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
-        };
-        self.publish(EventType::Warning, "CompanionRefused", "CreateCompanion", message, &reference).await;
+        }
     }
 
     /// A tenant's Ready condition has another reason than before.

@@ -152,7 +152,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
             Queue::new(Duration::from_millis(100), Duration::from_secs(30))
                 .share(companions::MAX_OF_ONE_TENANT),
         ),
-        rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(60))),
+        rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
         registry: Arc::new(Registry::new(args.host_label.clone(), args.admin_identity.clone())),
         tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60))),
         events: Arc::new(events::Events::new(client.clone(), me.clone())),
@@ -303,12 +303,16 @@ impl Parts {
             rules: self.rules.clone(),
             events: self.events.clone(),
             metrics: self.metrics.clone(),
+            registry: self.registry.clone(),
             leadership: self.leadership.clone(),
         };
         let statuses = rules::Controller {
             client: self.client.clone(),
             spaces: self.spaces.clone(),
             queue: self.rules.clone(),
+            companions: self.queue.clone(),
+            events: self.events.clone(),
+            registry: self.registry.clone(),
             leadership: self.leadership.clone(),
         };
         let tenants = tenants::controller::Controller {

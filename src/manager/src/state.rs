@@ -13,13 +13,17 @@ use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, TenantIndex};
+use outrigger_core::rule::Rule;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::time::Instant;
 
 use crate::companions::pauses::{Facts, Pauses};
+use crate::companions::rollout::{Rollouts, Standing};
 use crate::companions::store::Store;
 use crate::queue::Key;
+use crate::rules::trial::Trial;
 use crate::stream::Stream;
+use crate::tenants::registry::Registry;
 use crate::usage::Usage;
 
 /// A namespace of the infrastructure cluster, by name.
@@ -151,6 +155,8 @@ pub struct Inner {
     pub pauses: Pauses,
     /// How often facts are written into companions.
     pub facts: Facts,
+    /// Companions that are being brought to a new template.
+    pub rollouts: Rollouts,
     /// The tenant's stream.
     pub stream: Stream,
     /// How much its workloads take.
@@ -170,6 +176,8 @@ pub struct RuleEntry {
     pub status: WorkloadRuleStatus,
     /// What is wrong with its spec; empty when it is served.
     pub errors: Vec<FieldError>,
+    /// Whether the API server takes its companions.
+    pub trial: Trial,
     /// Fingerprint of its spec ([`rule_wire::revision`]).
     pub revision: String,
     /// The object in the tenant's cluster that it was made from.
@@ -185,6 +193,15 @@ pub struct Refusal {
     pub generation: i64,
     /// When to try again all the same.
     pub until: Instant,
+}
+
+impl RuleEntry {
+    /// Whether its status says that it is accepted as it is.
+    fn is_told_accepted(&self) -> bool {
+        let status = &self.status;
+        status.observed_generation == Some(self.generation)
+            && status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True")
+    }
 }
 
 impl Space {
@@ -222,6 +239,7 @@ impl Inner {
             generation: object.metadata.generation.unwrap_or_default(),
             status: object.status.clone().unwrap_or_default(),
             errors: Vec::new(),
+            trial: Trial::default(),
             revision: String::new(),
             origin: rule_wire::origin(object),
         };
@@ -235,6 +253,9 @@ impl Inner {
             && known.generation == entry.generation
         {
             // Only its status or metadata changed.
+            if !known.trial.has_passed() && known.errors.is_empty() && entry.is_told_accepted() {
+                known.trial = Trial::passed();
+            }
             known.status = entry.status;
             known.origin = entry.origin;
             return Vec::new();
@@ -242,6 +263,7 @@ impl Inner {
         entry.revision = rule_wire::message(object).revision;
         let keys = match object.compile() {
             Ok(rule) => {
+                entry.trial = self.trial_of(&rule, &entry);
                 self.rules.insert(name.clone(), entry);
                 self.index.apply_rule(Arc::new(rule))
             }
@@ -252,12 +274,60 @@ impl Inner {
             }
         };
         self.refusals.retain(|key, _| key.rule != name);
+        self.rollouts.restart(&name);
         keys
+    }
+
+    /// A template that has been tried out is not tried again: neither here, nor after a restart.
+    fn trial_of(&self, rule: &Rule, entry: &RuleEntry) -> Trial {
+        let known = self.rules.get(rule.name()).filter(|known| known.uid == entry.uid);
+        let same = |known: &&Arc<Rule>| known.template_hash() == rule.template_hash();
+        match (known, self.index.rule(rule.name()).filter(same)) {
+            (Some(known), Some(_)) => known.trial.clone(),
+            _ if entry.is_told_accepted() => Trial::passed(),
+            _ => Trial::default(),
+        }
+    }
+
+    /// Whether a companion of an earlier template may be replaced now; otherwise it waits for its turn.
+    pub fn may_replace(&mut self, key: &CompanionKey, registry: &Registry) -> bool {
+        let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
+            return false;
+        };
+        if !entry.trial.has_passed() {
+            self.rollouts.wait(key);
+            return false;
+        }
+        let strategy = rule.update();
+        let ready = self.companions.get(key).is_some_and(|o| o.ready && !o.terminating);
+        let standing = self.standing(&key.rule, registry);
+        self.rollouts.ask(key, ready, strategy, standing)
+    }
+
+    /// Companions whose turn in a rollout has come.
+    pub fn turns(&mut self, rule: &RuleName, registry: &Registry) -> Vec<CompanionKey> {
+        if !self.rollouts.waits(rule) || !self.rules.get(rule).is_some_and(|entry| entry.trial.has_passed()) {
+            return Vec::new();
+        }
+        let Some(strategy) = self.index.rule(rule).map(|rule| rule.update()) else { return Vec::new() };
+        let standing = self.standing(rule, registry);
+        self.rollouts.next(rule, strategy, standing)
+    }
+
+    /// A companion may be other than before.
+    pub fn saw_companion(&mut self, key: &CompanionKey) {
+        self.rollouts.saw(key, self.companions.get(key));
+    }
+
+    fn standing(&self, rule: &RuleName, registry: &Registry) -> Standing {
+        let has_dpu = |host: &str| self.tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
+        self.companions.standing(rule, has_dpu)
     }
 
     /// A rule is gone. Returns the companions that it had; the garbage collector takes them.
     pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         self.rules.remove(name);
+        self.rollouts.forget(name);
         self.refusals.retain(|key, _| key.rule != *name);
         self.index.remove_rule(name)
     }

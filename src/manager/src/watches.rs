@@ -189,6 +189,12 @@ impl Watches {
     }
 
     fn touched(&self, space: &Space, keys: Vec<CompanionKey>) {
+        {
+            let mut inner = space.lock();
+            for key in &keys {
+                inner.saw_companion(key);
+            }
+        }
         for key in &keys {
             self.rules.add_after(space.rule_id(&key.rule), crate::rules::SETTLE);
         }

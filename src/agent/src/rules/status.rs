@@ -104,8 +104,14 @@ mod tests {
             last_transition_time: "2026-01-01T00:00:00Z".into(),
             ..v1::RuleCondition::default()
         };
-        let message =
-            v1::RuleStatus { current: true, matched: 3, created: 3, ready: 3, conditions: vec![ready] };
+        let message = v1::RuleStatus {
+            current: true,
+            matched: 3,
+            created: 3,
+            ready: 3,
+            updated: 3,
+            conditions: vec![ready],
+        };
         let synced = compute(&rule(json!({})), &Found::Synced(Some(message.clone())), now);
         assert_eq!(
             (synced.observed_generation, synced.ready, synced.sync_result.as_deref()),

@@ -20,6 +20,7 @@ fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
             "metadata": {"name": "no", "namespace": "no", "generateName": "no", "labels": {"app": "x"},
                 "annotations": {"own": "1"}, "finalizers": ["no"]},
             "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": "mine"}], "unknown": {"a": 1}}}),
+        update: crate::rollout::UpdateStrategy::default(),
     };
     change(&mut spec);
     Arc::new(Rule::compile(spec).unwrap())
@@ -214,4 +215,18 @@ fn the_hash_is_of_the_meaning() {
     index.apply_rule(rule(|_| {}));
     let r = index.rules().next().unwrap();
     assert_eq!(r.template_hash(), template_hash(r.policy(), r.template()));
+}
+
+#[test]
+fn a_trial_is_the_companion_of_nobody() {
+    let tenant = TenantId::new("blue").unwrap();
+    for policy in [DpuSelectionPolicy::SameNode, DpuSelectionPolicy::Any] {
+        let rule = rule(|spec| spec.policy = policy);
+        let pod = trial(&rule, &tenant, "tenant-blue").unwrap();
+        let annotations = &pod["metadata"]["annotations"];
+        assert_eq!(annotations[keys::TEMPLATE_HASH], json!(rule.template_hash()));
+        assert_eq!(annotations.get(keys::HOST).is_some(), policy == DpuSelectionPolicy::SameNode);
+        assert!(annotations.get(keys::WORKLOAD).is_none(), "no facts");
+        assert_eq!(pod["spec"]["unknown"], json!({"a": 1}));
+    }
 }

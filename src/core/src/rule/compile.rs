@@ -9,6 +9,7 @@ use crate::companion;
 use crate::ids::{RuleName, is_dns_label};
 use crate::keys;
 use crate::path::Path;
+use crate::rollout::UpdateStrategy;
 
 /// Most terms of a rule.
 pub const MAX_TERMS: usize = 64;
@@ -38,6 +39,8 @@ pub struct RuleSpec {
     pub policy: DpuSelectionPolicy,
     /// The companion.
     pub template: Value,
+    /// How its companions are brought to a new template.
+    pub update: UpdateStrategy,
 }
 
 /// A test of one field, not yet checked.
@@ -119,6 +122,7 @@ impl Rule {
             injections,
             policy: spec.policy,
             template: spec.template,
+            update: spec.update,
         })
     }
 }

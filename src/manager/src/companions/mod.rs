@@ -2,9 +2,10 @@
 
 pub mod observe;
 pub mod pauses;
+pub mod rollout;
 pub mod store;
 
 mod reconcile;
-mod refusal;
+pub(crate) mod refusal;
 
 pub use reconcile::{Controller, MAX_IN_FLIGHT, MAX_OF_ONE_TENANT};

@@ -45,6 +45,7 @@ pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
             annotations_size: annotations_size(annotations),
             injected,
             gated: gates.iter().any(|g| g.name == keys::ADMISSION_GATE),
+            unplaced: condition("PodScheduled").is_some_and(|c| c.status == "False"),
             terminating: metadata.deletion_timestamp.is_some(),
             failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
             message: if ready { String::new() } else { why_not_ready(pod) },

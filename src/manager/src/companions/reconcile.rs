@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, Patch, Request};
-use kube::{Client, Resource, ResourceExt};
+use kube::api::{Api, Patch};
+use kube::{Client, ResourceExt};
 use outrigger_core::companion::{self, Action, DeleteReason};
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_runtime::lease::Leadership;
@@ -20,6 +20,7 @@ use crate::events::Events;
 use crate::metrics::{Metrics, Operation, Outcome};
 use crate::queue::Queue;
 use crate::state::{CompanionId, Inner, Refusal, RuleId, Space, Spaces};
+use crate::tenants::registry::Registry;
 use crate::writes;
 
 /// Writes that may wait for the API server at once. A single writer is bound by etcd's fsync; the apiserver's default
@@ -47,6 +48,8 @@ pub struct Controller {
     pub events: Arc<Events>,
     /// Counts.
     pub metrics: Arc<Metrics>,
+    /// Which hosts have DPUs.
+    pub registry: Arc<Registry>,
     /// Whether this replica cares for tenants that nobody serves.
     pub leadership: Leadership,
 }
@@ -69,22 +72,29 @@ impl Controller {
 
     async fn step(&self, id: &CompanionId) {
         let space = self.spaces.space(&id.namespace);
-        let action = self.decide(&space, &id.key);
+        self.act(&space, id).await;
+        // Whatever came of it, it may be another companion's turn now.
+        let turns = space.lock().turns(&id.key.rule, &self.registry);
+        self.queue.add(space.ids(turns));
+    }
+
+    async fn act(&self, space: &Space, id: &CompanionId) {
+        let action = self.decide(space, &id.key);
         let done = match action {
             Action::Nothing | Action::Wait => {
                 self.queue.forget(id);
                 return;
             }
-            Action::Create(pod) => self.create(&space, id, &pod).await,
+            Action::Create(pod) => self.create(space, id, &pod).await,
             Action::Annotate(patch) => {
                 let turn = space.lock().facts.write(&id.key, Instant::now());
                 if let Err(pause) = turn {
                     self.queue.add_after(id.clone(), pause);
                     return;
                 }
-                self.annotate(&space, id, &patch).await
+                self.annotate(space, id, &patch).await
             }
-            Action::Delete { uid, reason } => self.delete(&space, id, &uid, reason).await,
+            Action::Delete { uid, reason } => self.delete(space, id, &uid, reason).await,
             Action::Refuse(message) => Err(Verdict::Refused(message)),
         };
         match done {
@@ -100,10 +110,10 @@ impl Controller {
             Err(Verdict::Exists | Verdict::Refused(_)) if space.lock().tenant.is_none() => {}
             Err(Verdict::Exists) => {
                 let name = companion::name(&id.key);
-                self.refused(&space, id, format!("a Pod {name} exists that is no companion of this rule"))
+                self.refused(space, id, format!("a Pod {name} exists that is no companion of this rule"))
                     .await;
             }
-            Err(Verdict::Refused(message)) => self.refused(&space, id, message).await,
+            Err(Verdict::Refused(message)) => self.refused(space, id, message).await,
         }
         self.rules.add_after(space.rule_id(&id.key.rule), crate::rules::SETTLE);
     }
@@ -117,8 +127,9 @@ impl Controller {
         let Some(tenant) = &inner.tenant else { return Action::Nothing };
         let desired = inner.index.desired(key);
         if !matches!(desired, Desired::Wanted { .. }) {
-            // What isn't wanted any more isn't refused any more.
+            // What isn't wanted any more isn't refused any more, and has no turn in a rollout.
             inner.refusals.remove(key);
+            inner.rollouts.unwanted(key);
         }
         if let Some(pause) = still_refused(inner, key, &desired) {
             self.queue.add_after(CompanionId { namespace: space.namespace.clone(), key: key.clone() }, pause);
@@ -134,12 +145,23 @@ impl Controller {
                 Action::Delete { uid: gone.uid.clone(), reason: DeleteReason::RuleDeleted }
             };
         }
-        companion::plan(key, &desired, observed, tenant, &space.namespace)
+        match companion::plan(key, &desired, observed, tenant, &space.namespace) {
+            Action::Delete { reason: DeleteReason::TemplateChanged, .. }
+                if !inner.may_replace(key, &self.registry) =>
+            {
+                Action::Nothing
+            }
+            // It would be refused too, and again and again. The rule says why; when that changes, all are looked at.
+            Action::Create(_) if inner.rules.get(&key.rule).is_some_and(|r| r.trial.refusal().is_some()) => {
+                Action::Nothing
+            }
+            action => action,
+        }
     }
 
     async fn create(&self, space: &Space, id: &CompanionId, pod: &Value) -> Result<(), Verdict> {
         let started = Instant::now();
-        let result = self.post(&id.namespace, pod).await;
+        let result = writes::create_pod(&self.client, &id.namespace, pod, &writes::post()).await;
         self.metrics.wrote(Operation::Create, Outcome::of(&result), started.elapsed());
         match result {
             Ok(pod) => {
@@ -152,16 +174,6 @@ impl Controller {
                 other => Err(other),
             },
         }
-    }
-
-    /// Creates a Pod from raw JSON, so that fields of newer APIs than ours arrive.
-    async fn post(&self, namespace: &str, pod: &Value) -> Result<Pod, kube::Error> {
-        let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
-        let params = writes::post();
-        let request = Request::new(Pod::url_path(&(), Some(namespace)))
-            .create(&params, body)
-            .map_err(kube::Error::BuildRequest)?;
-        self.client.request::<Pod>(request).await
     }
 
     /// The watch is behind, or the name is taken: the one read that tells which.
@@ -219,15 +231,22 @@ impl Controller {
         let result = api.delete(&name, &params).await;
         self.metrics.wrote(Operation::Delete, Outcome::of(&result), started.elapsed());
         // Gone, or another Pod by now: the watch shows which.
-        writes::gone(result).map_err(|e| verdict(&e))?;
+        if let Err(error) = writes::gone(result) {
+            space.lock().rollouts.undo(&id.key);
+            return Err(verdict(&error));
+        }
         info!(companion = %name, namespace = %id.namespace, reason = reason.as_str(), "deleted");
-        space.lock().companions.deleting(&id.key, uid);
+        let mut inner = space.lock();
+        inner.companions.deleting(&id.key, uid);
+        inner.saw_companion(&id.key);
         Ok(())
     }
 
     fn learn(&self, space: &Space, id: &CompanionId, pod: &Pod) {
         if let Some((key, observed)) = observe(pod).filter(|(key, _)| *key == id.key) {
-            space.lock().companions.answered(key, observed, pod.metadata.resource_version.as_deref());
+            let mut inner = space.lock();
+            inner.companions.answered(key, observed, pod.metadata.resource_version.as_deref());
+            inner.saw_companion(&id.key);
         }
     }
 

@@ -4,7 +4,7 @@ use kube::core::Status;
 
 /// What to do after a write failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// The object is not what the write expected; look again at once.
     LookAgain,
     /// Something of that name exists already.
@@ -16,7 +16,7 @@ pub(super) enum Verdict {
 }
 
 /// Reads the error of a create, patch or delete.
-pub(super) fn verdict(error: &kube::Error) -> Verdict {
+pub(crate) fn verdict(error: &kube::Error) -> Verdict {
     let kube::Error::Api(status) = error else { return Verdict::Transient(error.to_string()) };
     match status.code {
         409 if status.reason == "AlreadyExists" => Verdict::Exists,

@@ -7,6 +7,8 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 
+use super::rollout::Standing;
+
 /// How many companions a rule has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -14,6 +16,8 @@ pub struct Counts {
     pub created: i64,
     /// Of these, their Ready condition is true.
     pub ready: i64,
+    /// The scheduler has found no Node for them; those that are being deleted are among them.
+    pub unplaced: i64,
 }
 
 /// Companions by key, counted by rule.
@@ -22,6 +26,8 @@ pub struct Store {
     by_key: HashMap<CompanionKey, Observed>,
     by_rule: HashMap<RuleName, BTreeSet<Arc<str>>>,
     counts: HashMap<RuleName, Counts>,
+    /// How many that exist and are not being deleted were made from which template, by its hash.
+    templates: HashMap<RuleName, HashMap<String, i64>>,
     /// Keys seen since the watch began a new list; `None` outside of a list.
     listing: Option<HashSet<CompanionKey>>,
     /// Newest resourceVersion that the watch has shown.
@@ -97,6 +103,24 @@ impl Store {
         self.counts.get(rule).copied().unwrap_or_default()
     }
 
+    /// How many companions of a rule were made from the template with this hash, and are not being deleted.
+    pub fn updated(&self, rule: &RuleName, hash: &str) -> i64 {
+        self.templates.get(rule).and_then(|of_rule| of_rule.get(hash)).copied().unwrap_or_default()
+    }
+
+    /// How a rule's companions stand for a rollout; `has_dpu` tells whether a DPU is in a host.
+    pub fn standing(&self, rule: &RuleName, has_dpu: impl Fn(&str) -> bool) -> Standing {
+        let counts = self.counts(rule);
+        let exist = self.by_rule.get(rule).map_or(0, BTreeSet::len);
+        let ready = usize::try_from(counts.ready).unwrap_or_default();
+        let mut unready = exist.saturating_sub(ready);
+        if counts.unplaced > 0 {
+            let lost = |o: &Observed| o.unplaced && o.host.as_deref().is_some_and(|host| !has_dpu(host));
+            unready = unready.saturating_sub(self.of_rule(rule).filter(|(_, o)| lost(o)).count());
+        }
+        Standing { exist, unready }
+    }
+
     /// The companions of a rule.
     pub fn of_rule<'a>(
         &'a self,
@@ -122,12 +146,15 @@ impl Store {
         let worth = |o: &Observed| Counts {
             created: i64::from(!o.terminating),
             ready: i64::from(!o.terminating && o.ready),
+            unplaced: i64::from(o.unplaced),
         };
         let gained = new.as_ref().map(worth).unwrap_or_default();
         let lost = self.by_key.get(&key).map(worth).unwrap_or_default();
         let counts = self.counts.entry(key.rule.clone()).or_default();
         counts.created += gained.created - lost.created;
         counts.ready += gained.ready - lost.ready;
+        counts.unplaced += gained.unplaced - lost.unplaced;
+        self.count_templates(&key, new.as_ref());
         let of_rule = self.by_rule.entry(key.rule.clone()).or_default();
         match new {
             Some(new) => {
@@ -142,6 +169,33 @@ impl Store {
                 }
                 self.by_key.remove(&key);
             }
+        }
+    }
+}
+
+impl Store {
+    fn count_templates(&mut self, key: &CompanionKey, new: Option<&Observed>) {
+        fn template(o: Option<&Observed>) -> Option<&String> {
+            o.filter(|o| !o.terminating).map(|o| &o.template_hash)
+        }
+        let (before, now) = (template(self.by_key.get(key)), template(new));
+        if before == now {
+            return;
+        }
+        let of_rule = self.templates.entry(key.rule.clone()).or_default();
+        if let Some(now) = now {
+            *of_rule.entry(now.clone()).or_default() += 1;
+        }
+        if let Some(before) = before
+            && let Some(count) = of_rule.get_mut(before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                of_rule.remove(before);
+            }
+        }
+        if of_rule.is_empty() {
+            self.templates.remove(&key.rule);
         }
     }
 }
@@ -193,10 +247,12 @@ mod tests {
         let (a, b) = (key("r", "a"), key("r", "b"));
         store.applied(a.clone(), pod("1", true), None);
         store.applied(b.clone(), pod("2", false), None);
-        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1 });
+        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1, ..Counts::default() });
+        assert_eq!(store.updated(&a.rule, ""), 2);
         store.applied(b.clone(), pod("2", true), None);
         store.deleting(&a, "1");
-        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1 });
+        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1, ..Counts::default() });
+        assert_eq!(store.updated(&a.rule, ""), 1);
         assert_eq!(store.of_rule(&a.rule).count(), 2);
         store.deleted(&a, "1", None);
         store.deleted(&b, "2", None);

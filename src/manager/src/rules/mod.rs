@@ -1,4 +1,6 @@
-//! The rule controller: what became of a rule, in its status.
+//! The rule controller: whether the API server would take a rule's companions, and what became of the rule, in its status.
+
+pub mod trial;
 
 mod status;
 
@@ -9,12 +11,19 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
+use outrigger_core::companion;
+use outrigger_core::index::CompanionKey;
 use outrigger_runtime::lease::Leadership;
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::{debug, info};
 
+use crate::companions::refusal::{Verdict, verdict};
+use crate::events::Events;
 use crate::queue::Queue;
-use crate::state::{RuleId, Spaces};
+use crate::state::{CompanionId, Inner, RuleId, Spaces};
+use crate::tenants::registry::Registry;
 use crate::writes;
 
 /// How long a rule's status waits for more changes before it is written: companions come and go in crowds.
@@ -23,7 +32,10 @@ pub const SETTLE: Duration = Duration::from_millis(200);
 /// Least time between two writes of one rule's status.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Writes the status of rules.
+/// Rules that may wait for the API server at once.
+const MAX_IN_FLIGHT: usize = 16;
+
+/// Tries out templates, and writes the status of rules.
 #[derive(Clone)]
 pub struct Controller {
     /// The infrastructure cluster.
@@ -32,22 +44,45 @@ pub struct Controller {
     pub spaces: Arc<Spaces>,
     /// Rules whose status may have changed.
     pub queue: Arc<Queue<RuleId>>,
+    /// Companions to look at.
+    pub companions: Arc<Queue<CompanionId>>,
+    /// Tells users.
+    pub events: Arc<Events>,
+    /// Which hosts have DPUs.
+    pub registry: Arc<Registry>,
     /// Whether this replica cares for tenants that nobody serves.
     pub leadership: Leadership,
 }
 
+/// A rule's template on its way to the API server.
+struct Attempt {
+    uid: String,
+    hash: String,
+    /// The Pod, or what is wrong with it already.
+    pod: Result<Value, String>,
+}
+
 impl Controller {
-    /// Works on the queue for ever. One write at a time is enough: statuses are few and paced.
+    /// Works on the queue for ever, up to [`MAX_IN_FLIGHT`] rules at once.
     pub async fn run(self) {
+        let slots = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let id = self.queue.next().await;
-            self.step(&id).await;
-            self.queue.done(&id);
+            let this = self.clone();
+            tokio::spawn(async move {
+                this.step(&id).await;
+                this.queue.done(&id);
+                drop(slot);
+            });
         }
     }
 
     async fn step(&self, id: &RuleId) {
-        let Some((uid, status)) = self.wanted(id) else {
+        if let Some(attempt) = self.attempt(id) {
+            self.try_out(id, attempt).await;
+        }
+        let Some((uid, before, status)) = self.wanted(id) else {
             self.queue.forget(id);
             return;
         };
@@ -57,11 +92,16 @@ impl Controller {
         match api.patch_status(id.name.as_str(), &params, &Patch::Merge(&patch)).await {
             Ok(_) => {
                 debug!(rule = %id.name, namespace = %id.namespace, "status written");
-                let space = self.spaces.space(&id.namespace);
-                if let Some(entry) = space.lock().rules.get_mut(&id.name)
-                    && entry.uid == uid
+                let news = status::news(&before, &status);
                 {
-                    entry.status = status;
+                    let space = self.spaces.space(&id.namespace);
+                    let mut inner = space.lock();
+                    if let Some(entry) = inner.rules.get_mut(&id.name).filter(|entry| entry.uid == uid) {
+                        entry.status = status;
+                    }
+                }
+                for (reason, message) in news {
+                    self.events.rule(id, &uid, reason, &message).await;
                 }
                 self.queue.forget(id);
                 // Whatever changed meanwhile is written then; if nothing did, nothing is.
@@ -76,15 +116,84 @@ impl Controller {
         }
     }
 
-    /// The status that the rule should have, if it has another one.
-    fn wanted(&self, id: &RuleId) -> Option<(String, WorkloadRuleStatus)> {
+    /// The template of the rule, if it should be tried out now.
+    fn attempt(&self, id: &RuleId) -> Option<Attempt> {
+        let space = self.spaces.space(&id.namespace);
+        let inner = space.lock();
+        let entry = inner.rules.get(&id.name)?;
+        if !inner.acts(self.leadership.leads()) || !entry.trial.is_due(Instant::now()) {
+            return None;
+        }
+        let rule = inner.index.rule(&id.name)?;
+        let pod = companion::trial(rule, inner.tenant.as_ref()?, &id.namespace);
+        Some(Attempt { uid: entry.uid.clone(), hash: rule.template_hash().to_owned(), pod })
+    }
+
+    /// Asks the API server whether it would take a companion, and lets those that waited for the answer go on.
+    async fn try_out(&self, id: &RuleId, attempt: Attempt) {
+        let verdict = match attempt.pod {
+            Err(message) => Some(Err(message)),
+            Ok(pod) => {
+                match writes::create_pod(&self.client, &id.namespace, &pod, &writes::dry_run()).await {
+                    Ok(_) => Some(Ok(())),
+                    Err(error) => judge(&error),
+                }
+            }
+        };
+        debug!(rule = %id.name, namespace = %id.namespace, ?verdict, "template tried out");
+        let space = self.spaces.space(&id.namespace);
+        let (held, again) = {
+            let mut inner = space.lock();
+            let current = |inner: &Inner| {
+                inner
+                    .index
+                    .rule(&id.name)
+                    .is_some_and(|rule| rule.template_hash() == attempt.hash && rule.uid() == attempt.uid)
+            };
+            if !current(&inner) {
+                // Another template by now: its event has queued the rule again.
+                return;
+            }
+            let Some(entry) = inner.rules.get_mut(&id.name) else { return };
+            let refused = entry.trial.refusal().is_some();
+            let again = entry.trial.record(verdict, Instant::now());
+            let mut held = Vec::new();
+            if again.is_none() {
+                held = inner.rollouts.restart(&id.name);
+            }
+            if refused && again.is_none() {
+                // What could not be made may be made now.
+                let key = |workload| CompanionKey { rule: id.name.clone(), workload };
+                held.extend(inner.index.workloads_of(&id.name).map(|w| key(w.id.label_value().into())));
+            }
+            (held, again)
+        };
+        self.companions.add(space.ids(held));
+        if let Some(pause) = again {
+            self.queue.add_after(id.clone(), pause);
+        }
+    }
+
+    /// The status that the rule should have, if it has another one; with its uid and the status that it has.
+    fn wanted(&self, id: &RuleId) -> Option<(String, WorkloadRuleStatus, WorkloadRuleStatus)> {
         let space = self.spaces.space(&id.namespace);
         let inner = space.lock();
         let entry = inner.rules.get(&id.name)?;
         if !inner.acts(self.leadership.leads()) {
             return None;
         }
-        let status = status::compute(&id.name, entry, &inner, Timestamp::now());
-        (status != entry.status).then(|| (entry.uid.clone(), status))
+        let status = status::compute(&id.name, entry, &inner, &self.registry, Timestamp::now());
+        (status != entry.status).then(|| (entry.uid.clone(), entry.status.clone(), status))
+    }
+}
+
+/// What a refused creation says about the template; `None` where it says nothing.
+fn judge(error: &kube::Error) -> Option<Result<(), String>> {
+    match verdict(error) {
+        // The last of all checks: everything else has been passed.
+        Verdict::Exists => Some(Ok(())),
+        Verdict::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
+        Verdict::Refused(message) => Some(Err(message)),
+        Verdict::LookAgain | Verdict::Transient(_) => None,
     }
 }

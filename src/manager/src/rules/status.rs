@@ -1,55 +1,92 @@
 //! A rule's status, computed from what is known.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::WorkloadRuleStatus;
 use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
+use outrigger_core::rollout::UpdateStrategy;
 
 use crate::state::{Inner, RuleEntry};
+use crate::tenants::registry::Registry;
 
 /// The status that a rule should have now. Transition times come from the one it has.
 pub(super) fn compute(
     name: &RuleName,
     entry: &RuleEntry,
     inner: &Inner,
+    registry: &Registry,
     now: Timestamp,
 ) -> WorkloadRuleStatus {
-    let matched = i64::try_from(inner.index.matched(name)).unwrap_or(i64::MAX);
+    let rule = Known { name, entry, inner, registry };
     let counts = inner.companions.counts(name);
-    let accepted = entry.errors.is_empty();
     let condition = |kind, (status, reason, message): Told| {
         condition(kind, status, reason, &message, entry.generation, now)
     };
     let conditions = vec![
         condition("Accepted", accepted_condition(entry)),
         condition("Synced", synced_condition(inner)),
-        condition("Matched", matched_condition(accepted, matched, inner)),
-        condition("Ready", ready_condition(name, accepted, matched, counts.ready, inner)),
+        condition("Matched", rule.matched_condition()),
+        condition("Ready", rule.ready_condition()),
     ];
     WorkloadRuleStatus {
         observed_generation: Some(entry.generation),
-        matched: Some(matched),
+        matched: Some(rule.matched()),
         created: Some(counts.created),
         ready: Some(counts.ready),
+        updated: Some(rule.updated().unwrap_or(counts.created)),
         sync_result: entry.status.sync_result.clone(),
         conditions: merge(&entry.status.conditions, conditions),
     }
 }
 
+/// What a new status says that its rule's author should be told of, which the one before it didn't say: reason and message.
+pub(super) fn news(before: &WorkloadRuleStatus, now: &WorkloadRuleStatus) -> Vec<(&'static str, String)> {
+    fn find<'a>(status: &'a WorkloadRuleStatus, kind: &str) -> Option<&'a Condition> {
+        status.conditions.iter().find(|c| c.type_ == kind)
+    }
+    let worth = [
+        ("Accepted", INVALID, "RuleInvalid"),
+        ("Accepted", REFUSED, "TemplateRefused"),
+        ("Ready", NO_DPU, NO_DPU),
+    ];
+    let mut news = Vec::new();
+    for (kind, reason, event) in worth {
+        let Some(new) = find(now, kind).filter(|c| c.reason == reason) else { continue };
+        if find(before, kind).is_none_or(|old| old.reason != new.reason || old.message != new.message) {
+            news.push((event, new.message.clone()));
+        }
+    }
+    news
+}
+
+const INVALID: &str = "Invalid";
+const REFUSED: &str = "Refused";
+const NO_DPU: &str = "NoDPU";
+
 /// Status, reason and message of a condition.
 type Told = (Status, &'static str, String);
 
 fn accepted_condition(entry: &RuleEntry) -> Told {
-    if entry.errors.is_empty() {
+    const STAY: &str = "companions stay as they are until this is mended: ";
+    if !entry.errors.is_empty() {
+        let mut message = STAY.to_owned();
+        for (i, error) in entry.errors.iter().enumerate() {
+            let _ = write!(message, "{}{error}", if i == 0 { "" } else { "; " });
+        }
+        return (Status::False, INVALID, message);
+    }
+    if let Some(refusal) = entry.trial.refusal() {
+        return (Status::False, REFUSED, format!("{STAY}{refusal}"));
+    }
+    if entry.trial.has_passed() {
         return (Status::True, "Valid", "the rule is served".to_owned());
     }
-    let mut message = String::from("companions stay as they are until this is mended: ");
-    for (i, error) in entry.errors.iter().enumerate() {
-        let _ = write!(message, "{}{error}", if i == 0 { "" } else { "; " });
-    }
-    (Status::False, "Invalid", message)
+    (Status::Unknown, "Untried", "the API server has not said yet whether it takes the template".to_owned())
 }
 
 fn synced_condition(inner: &Inner) -> Told {
@@ -74,34 +111,105 @@ fn synced_condition(inner: &Inner) -> Told {
     }
 }
 
-fn matched_condition(accepted: bool, matched: i64, inner: &Inner) -> Told {
-    let known = inner.index.workloads();
-    match (accepted, matched) {
-        (false, _) => (Status::Unknown, "Invalid", "see the Accepted condition".to_owned()),
-        (true, 0) => (Status::False, "NoMatch", format!("none of {known} known workloads matches")),
-        (true, n) => (Status::True, "Matches", format!("{n} of {known} known workloads match")),
-    }
+/// A rule, and everything that bears on it.
+struct Known<'a> {
+    name: &'a RuleName,
+    entry: &'a RuleEntry,
+    inner: &'a Inner,
+    registry: &'a Registry,
 }
 
-fn ready_condition(name: &RuleName, accepted: bool, matched: i64, ready: i64, inner: &Inner) -> Told {
-    if !accepted {
-        return (Status::False, "Invalid", "see the Accepted condition".to_owned());
+impl Known<'_> {
+    fn matched(&self) -> i64 {
+        i64::try_from(self.inner.index.matched(self.name)).unwrap_or(i64::MAX)
     }
-    let refused: Vec<_> = inner.refusals.iter().filter(|(key, _)| key.rule == *name).collect();
-    if let [(_, first), rest @ ..] = refused.as_slice() {
-        let others = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
-        return (Status::False, "Refused", format!("{}{others}", first.message));
+
+    /// How many companions were made from the template as it is; `None` for a rule that isn't valid.
+    fn updated(&self) -> Option<i64> {
+        let rule = self.inner.index.rule(self.name)?;
+        Some(self.inner.companions.updated(self.name, rule.template_hash()))
     }
-    if matched == 0 {
-        return (Status::True, "NoMatch", "no companion is wanted".to_owned());
+
+    fn matched_condition(&self) -> Told {
+        let known = self.inner.index.workloads();
+        match (self.entry.errors.is_empty(), self.matched()) {
+            (false, _) => (Status::Unknown, INVALID, "see the Accepted condition".to_owned()),
+            (true, 0) => (Status::False, "NoMatch", format!("none of {known} known workloads matches")),
+            (true, n) => (Status::True, "Matches", format!("{n} of {known} known workloads match")),
+        }
     }
-    if ready >= matched {
-        return (Status::True, "AllReady", format!("{ready} of {matched} companions are ready"));
+
+    fn ready_condition(&self) -> Told {
+        if !self.entry.errors.is_empty() {
+            return (Status::False, INVALID, "see the Accepted condition".to_owned());
+        }
+        if let Some(refusal) = self.entry.trial.refusal() {
+            return (Status::False, REFUSED, refusal.to_owned());
+        }
+        let refused: Vec<_> = self.inner.refusals.iter().filter(|(key, _)| key.rule == *self.name).collect();
+        if let [(_, first), rest @ ..] = refused.as_slice() {
+            let others = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
+            return (Status::False, REFUSED, format!("{}{others}", first.message));
+        }
+        let matched = self.matched();
+        if matched == 0 {
+            return (Status::True, "NoMatch", "no companion is wanted".to_owned());
+        }
+        let counts = self.inner.companions.counts(self.name);
+        let mut message = format!("{} of {matched} companions are ready", counts.ready);
+        let (earlier, note) = self.earlier(counts.created);
+        message.push_str(&note);
+        if counts.ready >= matched && !earlier {
+            return (Status::True, "AllReady", message);
+        }
+        if let Some(none) = self.without_dpu() {
+            return (Status::False, NO_DPU, format!("{message}; {none}"));
+        }
+        let mut waiting = self.inner.companions.of_rule(self.name);
+        if let Some((key, observed)) = waiting.find(|(_, o)| !o.ready && !o.message.is_empty()) {
+            let _ = write!(message, "; {}: {}", companion::name(&key), observed.message);
+        }
+        (Status::False, if earlier { "RollingOut" } else { "Pending" }, message)
     }
-    let mut message = format!("{ready} of {matched} companions are ready");
-    let waiting = inner.companions.of_rule(name).find(|(_, o)| !o.ready && !o.message.is_empty());
-    if let Some((key, observed)) = waiting {
-        let _ = write!(message, "; {}: {}", outrigger_core::companion::name(&key), observed.message);
+
+    /// Whether companions of an earlier template are being replaced, and what there is to say about those.
+    fn earlier(&self, created: i64) -> (bool, String) {
+        let (Some(rule), Some(updated)) = (self.inner.index.rule(self.name), self.updated()) else {
+            return (false, String::new());
+        };
+        if updated >= created {
+            return (false, String::new());
+        }
+        match rule.update() {
+            UpdateStrategy::RollingUpdate(most) => {
+                let note =
+                    format!("; {updated} of {created} have the current template, maxUnavailable is {most}");
+                (true, note)
+            }
+            UpdateStrategy::OnDelete => {
+                let earlier = created - updated;
+                (false, format!("; {earlier} keep an earlier template until they are deleted (OnDelete)"))
+            }
+        }
     }
-    (Status::False, "Pending", message)
+
+    /// The hosts whose companions wait for a DPU that isn't there.
+    fn without_dpu(&self) -> Option<String> {
+        if self.inner.companions.counts(self.name).unplaced == 0 {
+            return None;
+        }
+        let tenant = self.inner.tenant.as_ref()?;
+        let unplaced = self.inner.companions.of_rule(self.name).filter(|(_, o)| o.unplaced && !o.terminating);
+        let hosts: BTreeSet<&str> = unplaced
+            .filter_map(|(_, o)| o.host.as_deref())
+            .filter(|host| !self.registry.has_dpu(tenant, host))
+            .collect();
+        let first = hosts.first()?;
+        let more =
+            if hosts.len() > 1 { format!(" (nor in {} more hosts)", hosts.len() - 1) } else { String::new() };
+        Some(format!(
+            "no DPU of tenant {tenant} is in host {first}{more}: a Node with label {}={first} is needed",
+            self.registry.host_label()
+        ))
+    }
 }

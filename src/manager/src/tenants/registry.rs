@@ -39,6 +39,8 @@ struct Inner {
     /// Who lays claim to a host, and isn't being deleted.
     by_host: HashMap<String, BTreeSet<TenantId>>,
     nodes: HashMap<String, Arc<Dpu>>,
+    /// Nodes by the host they sit in.
+    in_host: HashMap<String, BTreeSet<String>>,
     quotas: HashMap<String, Quota>,
 }
 
@@ -133,6 +135,15 @@ impl Registry {
     /// Every Node that is a DPU or carries our marks.
     pub fn dpus(&self) -> Vec<(String, Arc<Dpu>)> {
         self.inner.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
+    }
+
+    /// Whether a tenant has a DPU in a host.
+    pub fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
+        let inner = self.inner.read();
+        let owned = |node: &String| {
+            inner.nodes.get(node).is_some_and(|dpu| dpu.marks.owner.as_deref() == Some(tenant.as_str()))
+        };
+        inner.in_host.get(host).is_some_and(|nodes| nodes.iter().any(owned))
     }
 
     /// What of a tenant's namespace has reached its limit.
@@ -252,9 +263,14 @@ impl Registry {
         let mut inner = self.inner.write();
         let new = new.map(Arc::new);
         let old = match &new {
-            Some(new) => inner.nodes.insert(name, new.clone()),
+            Some(new) => inner.nodes.insert(name.clone(), new.clone()),
             None => inner.nodes.remove(&name),
         };
+        inner.moved(
+            &name,
+            old.as_deref().and_then(|d| d.host.as_deref()),
+            new.as_deref().and_then(|d| d.host.as_deref()),
+        );
         let matter = |dpu: &Dpu| (dpu.host.clone(), dpu.marks.clone());
         let changed = old.as_deref().map(matter) != new.as_deref().map(matter);
         let mut concerned = BTreeSet::new();
@@ -314,6 +330,24 @@ impl Inner {
 
     fn who_else<'a>(&'a self, identity: &Identity, id: &'a TenantId) -> impl Iterator<Item = &'a TenantId> {
         self.by_identity.get(identity).into_iter().flatten().filter(move |other| *other != id)
+    }
+
+    /// A Node sits in this host, and sat in that one.
+    fn moved(&mut self, node: &str, before: Option<&str>, now: Option<&str>) {
+        if before == now {
+            return;
+        }
+        if let Some(before) = before
+            && let Some(nodes) = self.in_host.get_mut(before)
+        {
+            nodes.remove(node);
+            if nodes.is_empty() {
+                self.in_host.remove(before);
+            }
+        }
+        if let Some(now) = now {
+            self.in_host.entry(now.to_owned()).or_default().insert(node.to_owned());
+        }
     }
 
     fn claimants(&self, host: &str) -> impl Iterator<Item = &TenantId> {

@@ -1,0 +1,308 @@
+//! Rollouts: companions of an earlier template give way to those of the new one, a few at a time.
+//!
+//! What is down is counted from what exists (the store's counts) and from what the rollout itself has taken away and not
+//! seen come back. Companions that nobody could run, because no DPU is in their host, don't count: they would hold up a
+//! rollout for ever.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::rollout::UpdateStrategy;
+
+/// The rollouts of one namespace.
+#[derive(Debug, Default)]
+pub struct Rollouts {
+    by_rule: HashMap<RuleName, Rollout>,
+}
+
+#[derive(Debug, Default)]
+struct Rollout {
+    /// Workloads whose companions wait for their turn.
+    waiting: BTreeSet<Arc<str>>,
+    /// Workloads whose companions are being replaced.
+    replaced: BTreeMap<Arc<str>, Stage>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It serves still, and its end is decided.
+    Doomed,
+    /// It doesn't serve, and is still there.
+    Down,
+    /// It is gone, and not made again yet.
+    Gone,
+}
+
+/// How a rule's companions stand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// How many exist.
+    pub exist: usize,
+    /// How many of these aren't ready, without those that no DPU could run.
+    pub unready: usize,
+}
+
+impl Rollouts {
+    /// Whether a companion of an earlier template may be replaced now, which then counts as decided. Otherwise it waits.
+    pub fn ask(
+        &mut self,
+        key: &CompanionKey,
+        ready: bool,
+        strategy: UpdateStrategy,
+        standing: Standing,
+    ) -> bool {
+        let rollout = self.by_rule.entry(key.rule.clone()).or_default();
+        // One that is down already goes at once: nobody misses it.
+        let stage = if ready { Stage::Doomed } else { Stage::Down };
+        let turn = strategy != UpdateStrategy::OnDelete
+            && (!ready
+                || rollout.budget(strategy, standing) > 0
+                || rollout.replaced.contains_key(&key.workload));
+        if turn {
+            rollout.waiting.remove(&key.workload);
+            rollout.replaced.insert(key.workload.clone(), stage);
+        } else {
+            rollout.waiting.insert(key.workload.clone());
+        }
+        turn
+    }
+
+    /// A companion waits, whatever the budget: its rule's new template has not been tried out.
+    pub fn wait(&mut self, key: &CompanionKey) {
+        self.by_rule.entry(key.rule.clone()).or_default().waiting.insert(key.workload.clone());
+    }
+
+    /// A replacement that was decided didn't happen.
+    pub fn undo(&mut self, key: &CompanionKey) {
+        if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
+            rollout.replaced.remove(&key.workload);
+        }
+    }
+
+    /// A companion is like this now.
+    pub fn saw(&mut self, key: &CompanionKey, now: Option<&Observed>) {
+        let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
+        let Some(stage) = rollout.replaced.get_mut(&key.workload) else { return };
+        let serves = now.is_some_and(|o| o.ready && !o.terminating);
+        match (*stage, now) {
+            (_, None) => *stage = Stage::Gone,
+            (Stage::Doomed, Some(_)) if !serves => *stage = Stage::Down,
+            (Stage::Gone, Some(_)) => {
+                rollout.replaced.remove(&key.workload);
+            }
+            (Stage::Down, Some(_)) if serves => {
+                rollout.replaced.remove(&key.workload);
+            }
+            _ => {}
+        }
+    }
+
+    /// What isn't wanted any more is not in anybody's way.
+    pub fn unwanted(&mut self, key: &CompanionKey) {
+        if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
+            rollout.waiting.remove(&key.workload);
+            rollout.replaced.remove(&key.workload);
+        }
+    }
+
+    /// Whether companions of a rule wait for their turn.
+    pub fn waits(&self, rule: &RuleName) -> bool {
+        self.by_rule.get(rule).is_some_and(|rollout| !rollout.waiting.is_empty())
+    }
+
+    /// Those whose turn has come. They are asked about again, by [`Self::ask`].
+    pub fn next(
+        &mut self,
+        rule: &RuleName,
+        strategy: UpdateStrategy,
+        standing: Standing,
+    ) -> Vec<CompanionKey> {
+        let Some(rollout) = self.by_rule.get_mut(rule) else { return Vec::new() };
+        let turns = rollout.budget(strategy, standing);
+        let mut keys = Vec::new();
+        while keys.len() < turns
+            && let Some(workload) = rollout.waiting.pop_first()
+        {
+            keys.push(CompanionKey { rule: rule.clone(), workload });
+        }
+        if rollout.waiting.is_empty() && rollout.replaced.is_empty() {
+            self.by_rule.remove(rule);
+        }
+        keys
+    }
+
+    /// Nothing waits any more: all that did are returned, to be asked about again.
+    pub fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
+        let waiting = self.by_rule.get_mut(rule).map(|rollout| std::mem::take(&mut rollout.waiting));
+        let key = |workload| CompanionKey { rule: rule.clone(), workload };
+        waiting.unwrap_or_default().into_iter().map(key).collect()
+    }
+
+    /// A rule is gone.
+    pub fn forget(&mut self, rule: &RuleName) {
+        self.by_rule.remove(rule);
+    }
+}
+
+impl Rollout {
+    fn budget(&self, strategy: UpdateStrategy, standing: Standing) -> usize {
+        let count = |stage| self.replaced.values().filter(|s| **s == stage).count();
+        let gone = count(Stage::Gone);
+        strategy.budget(standing.exist + gone, standing.unready + gone + count(Stage::Doomed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::companions::store::Store;
+
+    const MAX: UpdateStrategy =
+        UpdateStrategy::RollingUpdate(outrigger_core::rollout::MaxUnavailable::Percent(25));
+
+    fn key(i: usize) -> CompanionKey {
+        CompanionKey { rule: RuleName::new("r").unwrap(), workload: format!("w{i:03}").into() }
+    }
+
+    fn pod(hash: &str, ready: bool) -> Observed {
+        Observed { uid: hash.into(), template_hash: hash.into(), ready, ..Observed::default() }
+    }
+
+    /// Companions, and what is done to them by a rollout that is asked about one after the other.
+    struct Stage {
+        store: Store,
+        rollouts: Rollouts,
+        /// To be looked at.
+        queue: Vec<CompanionKey>,
+        most_down: usize,
+    }
+
+    impl Stage {
+        fn new(count: usize) -> Self {
+            let mut store = Store::default();
+            for i in 0..count {
+                store.applied(key(i), pod("old", true), None);
+            }
+            let queue = (0..count).map(key).collect();
+            Self { store, rollouts: Rollouts::default(), queue, most_down: 0 }
+        }
+
+        fn standing(&self) -> Standing {
+            self.store.standing(&key(0).rule, |_| true)
+        }
+
+        fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
+            match new {
+                Some(new) => self.store.applied(key.clone(), new, None),
+                None => {
+                    let uid = self.store.get(key).unwrap().uid.clone();
+                    self.store.deleted(key, &uid, None);
+                }
+            }
+            self.rollouts.saw(key, self.store.get(key));
+        }
+
+        /// Every key in the queue gets its step; returns those that are to be deleted.
+        fn steps(&mut self) -> Vec<CompanionKey> {
+            let mut deletes = Vec::new();
+            for key in std::mem::take(&mut self.queue) {
+                let ready = self.store.get(&key).unwrap().ready;
+                if self.rollouts.ask(&key, ready, MAX, self.standing()) {
+                    deletes.push(key);
+                }
+            }
+            deletes
+        }
+
+        fn wake(&mut self) {
+            let standing = self.standing();
+            self.queue.extend(self.rollouts.next(&key(0).rule, MAX, standing));
+        }
+
+        fn count_down(&mut self, all: usize) {
+            let ready = self.store.counts(&key(0).rule).ready;
+            self.most_down = self.most_down.max(all - usize::try_from(ready).unwrap());
+        }
+    }
+
+    #[test]
+    fn no_more_than_a_quarter_is_ever_down() {
+        for all in [1, 3, 4, 20, 101] {
+            let mut stage = Stage::new(all);
+            let mut rounds = 0;
+            while stage.store.updated(&key(0).rule, "new") < i64::try_from(all).unwrap() {
+                rounds += 1;
+                assert!(rounds < 1000, "it stands still");
+                let deletes = stage.steps();
+                for key in &deletes {
+                    stage.set(key, None);
+                    stage.count_down(all);
+                    stage.wake();
+                }
+                for key in &deletes {
+                    stage.set(key, Some(pod("new", false)));
+                    stage.wake();
+                    stage.count_down(all);
+                }
+                // They become ready one by one, the last first.
+                for key in deletes.iter().rev() {
+                    stage.set(key, Some(pod("new", true)));
+                    stage.wake();
+                    stage.count_down(all);
+                }
+            }
+            assert_eq!(stage.most_down, (all / 4).max(1), "of {all}");
+            assert!(!stage.rollouts.waits(&key(0).rule));
+            stage.wake();
+            assert!(stage.rollouts.by_rule.is_empty(), "nothing is remembered");
+        }
+    }
+
+    #[test]
+    fn one_that_never_comes_up_holds_the_rest() {
+        let mut stage = Stage::new(8);
+        let deletes = stage.steps();
+        assert_eq!(deletes.len(), 2);
+        for key in &deletes {
+            stage.set(key, None);
+            stage.set(key, Some(pod("new", false)));
+        }
+        stage.wake();
+        assert_eq!(stage.steps().len(), 0);
+        assert!(stage.rollouts.waits(&key(0).rule));
+        // A newer template: those that are down go at once, and no other.
+        stage.rollouts.restart(&key(0).rule);
+        stage.queue = (0..8).map(key).collect();
+        let mut again = stage.steps();
+        again.sort();
+        assert_eq!(again, deletes);
+    }
+
+    #[test]
+    fn one_that_no_dpu_could_run_holds_nobody() {
+        let mut stage = Stage::new(4);
+        let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod("old", false) };
+        stage.set(&key(9), Some(lost));
+        let rule = key(0).rule;
+        assert_eq!(stage.store.standing(&rule, |_| true), Standing { exist: 5, unready: 1 });
+        assert_eq!(stage.store.standing(&rule, |host| host != "nowhere"), Standing { exist: 5, unready: 0 });
+    }
+
+    #[test]
+    fn what_did_not_happen_frees_its_place() {
+        let mut stage = Stage::new(4);
+        assert_eq!(stage.steps(), [key(0)]);
+        stage.rollouts.undo(&key(0));
+        stage.wake();
+        assert_eq!(stage.steps(), [key(1)]);
+        stage.rollouts.unwanted(&key(1));
+        stage.rollouts.wait(&key(0));
+        stage.wake();
+        assert_eq!(stage.queue, [key(0)]);
+        assert!(!stage.rollouts.ask(&key(0), true, UpdateStrategy::OnDelete, stage.standing()));
+        assert!(!stage.rollouts.ask(&key(0), false, UpdateStrategy::OnDelete, stage.standing()));
+    }
+}

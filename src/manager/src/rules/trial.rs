@@ -1,0 +1,77 @@
+//! Trials: whether the API server would take the companions of a rule's template, before any that runs makes room for one.
+//!
+//! The manager asks, by a creation that is never stored: the webhook must not hold the right to create Pods.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Pause after the first trial that didn't succeed, and the longest that it grows to.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// What is known of a template.
+#[derive(Debug, Clone, Default)]
+pub struct Trial {
+    verdict: Option<Result<(), String>>,
+    /// When it may be tried again, and the pause before that.
+    next: Option<(Instant, Duration)>,
+}
+
+impl Trial {
+    /// It was tried before.
+    pub fn passed() -> Self {
+        Self { verdict: Some(Ok(())), next: None }
+    }
+
+    /// Whether the API server takes it.
+    pub fn has_passed(&self) -> bool {
+        self.verdict == Some(Ok(()))
+    }
+
+    /// In which words the API server refuses it.
+    pub fn refusal(&self) -> Option<&str> {
+        self.verdict.as_ref()?.as_ref().err().map(String::as_str)
+    }
+
+    /// Whether it should be tried now.
+    pub fn is_due(&self, now: Instant) -> bool {
+        !self.has_passed() && self.next.is_none_or(|(at, _)| at <= now)
+    }
+
+    /// What came of a trial; `None` when the API server didn't say. Returns when to try again.
+    pub fn record(&mut self, verdict: Option<Result<(), String>>, now: Instant) -> Option<Duration> {
+        if verdict.is_some() {
+            self.verdict = verdict;
+        }
+        if self.has_passed() {
+            self.next = None;
+            return None;
+        }
+        let pause = self.next.map_or(PAUSE.0, |(_, pause)| (pause * 2).min(PAUSE.1));
+        self.next = Some((now + pause, pause));
+        Some(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_tried_until_it_passes_with_growing_pauses() {
+        let mut trial = Trial::default();
+        let mut now = Instant::now();
+        assert!(trial.is_due(now));
+        for pause in [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000] {
+            assert_eq!(trial.record(Some(Err("no".into())), now), Some(Duration::from_millis(pause)));
+            assert!(!trial.is_due(now));
+            now += Duration::from_millis(pause);
+            assert!(trial.is_due(now));
+        }
+        // That the API server is away says nothing about the template.
+        trial.record(None, now);
+        assert_eq!(trial.refusal(), Some("no"));
+        assert_eq!(trial.record(Some(Ok(())), now), None);
+        assert!(trial.has_passed() && !trial.is_due(now) && trial.refusal().is_none());
+    }
+}

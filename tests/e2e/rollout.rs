@@ -1,0 +1,202 @@
+//! Templates that change: tried out first, then rolled out a few companions at a time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use kube::runtime::watcher;
+use outrigger_api::WorkloadRuleStatus;
+use outrigger_api::conditions::Status;
+use outrigger_core::keys;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
+use outrigger_tests::{always, eventually};
+use serde_json::{Value, json};
+
+/// Follows a tenant's companions, and keeps the greatest number that was down at once.
+#[derive(Clone, Default)]
+struct Down {
+    seen: Arc<Mutex<(HashMap<String, bool>, usize)>>,
+}
+
+impl Down {
+    async fn follow(t: &Tenant, count: usize) -> Self {
+        let this = Self::default();
+        let config = watcher::Config::default().labels(keys::RULE);
+        let mut events = watcher(t.pods(), config).boxed();
+        let follower = this.clone();
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                let (name, up) = match event.unwrap() {
+                    watcher::Event::Apply(pod) | watcher::Event::InitApply(pod) => {
+                        (pod.name_any(), is_ready(&pod) && pod.metadata.deletion_timestamp.is_none())
+                    }
+                    watcher::Event::Delete(pod) => (pod.name_any(), false),
+                    watcher::Event::Init | watcher::Event::InitDone => continue,
+                };
+                let mut seen = follower.seen.lock().unwrap();
+                seen.0.insert(name, up);
+                let down = seen.0.values().filter(|up| !**up).count();
+                // Until all have been shown once, nothing can be said.
+                if seen.0.len() == count {
+                    seen.1 = seen.1.max(down);
+                }
+            }
+        });
+        eventually("the watch has begun", || async {
+            let known = this.seen.lock().unwrap().0.len();
+            if known == count { Ok(()) } else { Err(known.to_string()) }
+        })
+        .await;
+        this
+    }
+
+    fn most(&self) -> usize {
+        self.seen.lock().unwrap().1
+    }
+}
+
+async fn status(t: &Tenant) -> WorkloadRuleStatus {
+    t.rules().get("r").await.unwrap().status.unwrap_or_default()
+}
+
+fn image(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.containers[0].image.as_deref()).unwrap_or_default()
+}
+
+/// A rule whose companions have this image.
+fn of_image(image: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut spec = rule_for("app", "web");
+    spec["template"]["spec"]["containers"][0]["image"] = json!(image);
+    change(&mut spec);
+    spec
+}
+
+async fn all_of(t: &Tenant, count: usize, wanted: &str) {
+    eventually(&format!("{count} companions of {wanted} are ready"), || async {
+        let all = t.companions().await?;
+        let done = all.iter().filter(|pod| is_ready(pod) && image(pod) == wanted).count();
+        if done == count { Ok(()) } else { Err(format!("{done} of {}", all.len())) }
+    })
+    .await;
+}
+
+async fn event(t: &Tenant, reason: &str) -> String {
+    let events: Api<Event> = Api::namespaced(t.infra.clone(), &t.namespace);
+    eventually(&format!("an Event {reason}"), || async {
+        let list = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
+        found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
+    let t = Tenant::new(Outrigger::shared().await, "rollout", &[("a", 1)]).await;
+    t.rule("r", of_image("one", |_| {})).await;
+    for i in 0..8 {
+        t.start(&format!("w{i}"), "a", json!({"app": "web"})).await;
+    }
+    t.ready(8).await;
+    let down = Down::follow(&t, 8).await;
+
+    // The API server would refuse it: that is told, and nothing happens.
+    t.rule("r", of_image("two", |r| r["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?")))
+        .await;
+    let message = t.condition("r", "Accepted", Status::False, "Refused").await;
+    assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
+    t.condition("r", "Ready", Status::False, "Refused").await;
+    assert!(event(&t, "TemplateRefused").await.contains("imagePullPolicy"));
+    // What comes meanwhile waits: it could not be made.
+    t.start("late", "a", json!({"app": "web"})).await;
+    always("all stay as they are", Duration::from_millis(700), || async {
+        let all = t.companions().await?;
+        if all.len() == 8 && all.iter().all(|pod| image(pod) == "one" && is_ready(pod)) {
+            Ok(())
+        } else {
+            Err(format!("{}", all.len()))
+        }
+    })
+    .await;
+    assert_eq!(down.most(), 0);
+    t.end("late").await;
+
+    // It could be made, but never starts: a quarter, and no more.
+    t.rule("r", of_image("three", |r| r["template"]["spec"]["nodeSelector"] = json!({"nowhere": "x"}))).await;
+    let message = t.condition("r", "Ready", Status::False, "RollingOut").await;
+    assert!(message.contains("maxUnavailable is 25%"), "{message}");
+    eventually("two of eight have the new template", || async {
+        let status = status(&t).await;
+        if (status.updated, status.ready) == (Some(2), Some(6)) { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+    always("six stay", Duration::from_millis(700), || async {
+        let up = t.companions().await?.iter().filter(|p| is_ready(p) && image(p) == "one").count();
+        if up == 6 { Ok(()) } else { Err(up.to_string()) }
+    })
+    .await;
+    assert_eq!(down.most(), 2);
+
+    // And one that works.
+    t.rule("r", of_image("four", |_| {})).await;
+    all_of(&t, 8, "four").await;
+    assert_eq!(down.most(), 2);
+    t.condition("r", "Ready", Status::True, "AllReady").await;
+    t.condition("r", "Accepted", Status::True, "Valid").await;
+    let status = status(&t).await;
+    assert_eq!((status.matched, status.created, status.updated), (Some(8), Some(8), Some(8)));
+}
+
+#[tokio::test]
+async fn what_no_dpu_could_run_does_not_hold_up_a_rollout() {
+    let t = Tenant::new(Outrigger::shared().await, "rollbare", &[("a", 1), ("bare", 0)]).await;
+    let one_by_one = json!({"rollingUpdate": {"maxUnavailable": 1}});
+    t.rule("r", of_image("one", |r| r["updateStrategy"] = one_by_one.clone())).await;
+    for i in 0..3 {
+        t.start(&format!("w{i}"), "a", json!({"app": "web"})).await;
+        t.start(&format!("b{i}"), "bare", json!({"app": "web"})).await;
+    }
+    all_of(&t, 3, "one").await;
+    let message = t.condition("r", "Ready", Status::False, "NoDPU").await;
+    assert!(
+        message.contains(&format!("no DPU of tenant rollbare is in host {}", t.node("bare"))),
+        "{message}"
+    );
+    assert_eq!(event(&t, "NoDPU").await, message);
+    t.rule("r", of_image("two", |r| r["updateStrategy"] = one_by_one.clone())).await;
+    all_of(&t, 3, "two").await;
+    eventually("all have the new template", || async {
+        let all = t.companions().await?;
+        if all.len() == 6 && all.iter().all(|p| image(p) == "two") {
+            Ok(())
+        } else {
+            Err(format!("{}", all.len()))
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn on_delete_waits_for_somebody_to_delete() {
+    let t = Tenant::new(Outrigger::shared().await, "ondelete", &[("a", 1)]).await;
+    t.rule("r", of_image("one", |r| r["updateStrategy"] = json!({"type": "OnDelete"}))).await;
+    t.start("w", "a", json!({"app": "web"})).await;
+    let before = t.companion().await;
+    t.rule("r", of_image("two", |r| r["updateStrategy"] = json!({"type": "OnDelete"}))).await;
+    eventually("the rule says so", || async {
+        let message = t.condition("r", "Ready", Status::True, "AllReady").await;
+        if message.contains("1 keep an earlier template") { Ok(()) } else { Err(message) }
+    })
+    .await;
+    assert_eq!(t.companion().await.uid(), before.uid());
+    t.pods().delete(&before.name_any(), &kube::api::DeleteParams::default()).await.unwrap();
+    all_of(&t, 1, "two").await;
+    // Or until the strategy changes.
+    t.rule("r", of_image("three", |_| {})).await;
+    all_of(&t, 1, "three").await;
+}
