@@ -278,11 +278,11 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
     spec["workloadTerms"][0]["matchExpressions"] = json!([
         {"key": ".spec.nodeName", "operator": "Exists"},
         {"key": ".state.ready", "operator": "Gt", "values": ["x"]}]);
-    spec["template"] = json!({"apiVersion": "v1", "kind": "Deployment", "spec": {}});
+    spec["template"]["spec"] = json!({"nodeName": "x"});
     let parts = [
         "spec.workloadTerms[0].matchExpressions[0].key: \".spec.nodeName\"",
         "spec.workloadTerms[0].matchExpressions[1].values[0]: \"x\"",
-        "spec.template.kind",
+        "spec.template.spec.nodeName",
         "spec.template.spec.containers",
     ];
     let error = t.try_rule("r", spec.clone()).await.unwrap_err();

@@ -13,3 +13,4 @@ mod rollout;
 mod rule_sync;
 mod rules;
 mod tenancy;
+mod wrong_rules;

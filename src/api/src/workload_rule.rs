@@ -19,10 +19,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Starts a companion on a DPU for each workload that matches.
-///
-/// Fields that the schema requires have a default here all the same (`serde(default)` with `schemars(!default)`): one
-/// object from before the schema must not keep all others from being read. What it lacks is told in its conditions.
+// Fields that the schema requires have a default here all the same (`serde(default)` with `schemars(!default)`): one
+// object from before the schema must not keep all others from being read. What it lacks is told in its conditions.
+//
+/// Which workloads get a companion, and what it is.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "workload.universe.nvidia.com",
@@ -93,8 +93,10 @@ pub struct WorkloadRuleSpec {
 }
 
 /// When companions of an earlier template are replaced, as a DaemonSet says it.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.type == 'RollingUpdate' || !has(self.rollingUpdate)")
+    .message("OnDelete takes no rollingUpdate; remove it").field_path(".rollingUpdate"))]
 pub struct UpdateStrategy {
     /// RollingUpdate: at once, a few at a time. OnDelete: when somebody deletes them.
     #[serde(default = "rolling_update", rename = "type")]
@@ -128,8 +130,14 @@ pub struct WorkloadTerm {
 }
 
 /// A test of one field of the workload, with the operators of node affinity.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(self.operator in ['In', 'NotIn']) || has(self.values) && size(self.values) > 0")
+    .message("In and NotIn need at least one value").field_path(".values"))]
+#[x_kube(validation = Rule::new("!(self.operator in ['Exists', 'DoesNotExist']) || !has(self.values) || size(self.values) <= 1")
+    .message("Exists and DoesNotExist take no values; remove them").field_path(".values"))]
+#[x_kube(validation = Rule::new("!(self.operator in ['Gt', 'Lt']) || has(self.values) && size(self.values) == 1")
+    .message("Gt and Lt take exactly one value, an integer").field_path(".values"))]
 pub struct MatchExpression {
     /// Path of the field in the workload, as a JSONPath: `.state.nodeName`, `.metadata.resourceNamespace`,
     /// `.state.extra.labels.app`, `.state.extra.annotations['example.com/key']`.
@@ -165,8 +173,10 @@ pub struct WorkloadInfoInject {
 }
 
 /// Where a fact is put.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!self.name.startsWith('outrigger.dev/') || self.name == 'outrigger.dev/workload'")
+    .message("keys under outrigger.dev are set by Outrigger alone; use another").field_path(".name"))]
 pub struct AsAnnotation {
     /// Key of the annotation.
     #[serde(default)]
@@ -225,7 +235,6 @@ fn rolling_update() -> String {
 fn max_unavailable_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "description": "Most companions of the rule that may be down at once: a number, or a share of them (\"25%\", rounded down, but at least one). Those that can't run anyway, because their host has no DPU, don't count.",
-        "anyOf": [{"type": "integer"}, {"type": "string"}],
         "pattern": "^(100|[1-9][0-9]?)%$",
         "minimum": 1,
         "maximum": 2_147_483_647,
@@ -239,9 +248,18 @@ fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         "description": "The companion: a v1/Pod with metadata.labels, metadata.annotations and spec. Its name and namespace are chosen by Outrigger.",
         "x-kubernetes-preserve-unknown-fields": true,
         "properties": {
-            "apiVersion": {"type": "string", "description": "v1"},
-            "kind": {"type": "string", "description": "Pod"}
-        }
+            "apiVersion": {"type": "string", "description": "v1", "maxLength": 253},
+            "kind": {"type": "string", "description": "Pod", "maxLength": 63}
+        },
+        "x-kubernetes-validations": [{
+            "rule": "has(self.apiVersion) && self.apiVersion == 'v1'",
+            "message": "use \"v1\"",
+            "fieldPath": ".apiVersion"
+        }, {
+            "rule": "has(self.kind) && self.kind == 'Pod'",
+            "message": "use \"Pod\"",
+            "fieldPath": ".kind"
+        }]
     })
 }
 

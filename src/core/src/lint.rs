@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
+use crate::selector::{self, Requirement};
 use crate::template;
 
 /// Longest warning, in characters.
@@ -17,6 +18,8 @@ pub const MAX_WARNING: usize = 120;
 pub struct Around<'a> {
     /// Node label that names the host of a DPU.
     pub host_label: &'a str,
+    /// The tenant whose rule it is; `None` where that isn't known.
+    pub tenant: Option<&'a str>,
     /// How many DPUs the rule's tenant has; `None` where that isn't known, as in a tenant's own cluster.
     pub dpus: Option<usize>,
 }
@@ -92,9 +95,18 @@ fn placement(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
     if around.dpus == Some(0) {
         warnings.push("the tenant has no DPU: companions will wait for one".to_owned());
     }
-    if let Some(both) = crate::selector::contradiction(rule.template()) {
+    if let Some(both) = selector::contradiction(rule.template()) {
         warnings.push(format!("template: no node can match: {both}"));
+    } else if around.tenant.is_some_and(|tenant| excludes_own(rule.template(), tenant)) {
+        warnings.push("template: its node affinity or selector excludes every DPU of the tenant".to_owned());
     }
+}
+
+/// Whether a template asks for Nodes of somebody else: it would wait for ever.
+fn excludes_own(template: &Value, tenant: &str) -> bool {
+    let mut isolated = template.clone();
+    let own = [Requirement::is(keys::NODE_TENANT, tenant)];
+    selector::require(&mut isolated, &own).is_ok() && selector::contradiction(&isolated).is_some()
 }
 
 /// Why no workload can match: a contradiction in every term.
@@ -170,7 +182,10 @@ mod tests {
             template,
             update: crate::rollout::UpdateStrategy::default(),
         };
-        rule(&Rule::compile(spec).unwrap(), &Around { host_label: keys::DPU_HOST, dpus: Some(dpus) })
+        rule(
+            &Rule::compile(spec).unwrap(),
+            &Around { host_label: keys::DPU_HOST, tenant: Some("blue"), dpus: Some(dpus) },
+        )
     }
 
     const ANY: &[&[(&str, Operator, &[&str])]] = &[&[("@", Operator::Exists, &[])]];
@@ -219,6 +234,14 @@ mod tests {
         let said = warnings(ANY, DpuSelectionPolicy::SameNode, pinned.clone(), 1);
         assert!(said.len() == 1 && said[0].contains("host-a"), "{said:?}");
         assert_eq!(warnings(ANY, DpuSelectionPolicy::Any, pinned, 1), Vec::<String>::new());
+        let of = |tenant: &str| {
+            let term = json!({"matchExpressions": [{"key": keys::NODE_TENANT, "operator": "In", "values": [tenant]}]});
+            let required = json!({"nodeSelectorTerms": [term]});
+            json!({"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}})
+        };
+        let said = warnings(ANY, DpuSelectionPolicy::Any, of("green"), 1);
+        assert_eq!(said, ["template: its node affinity or selector excludes every DPU of the tenant"]);
+        assert_eq!(warnings(ANY, DpuSelectionPolicy::Any, of("blue"), 1), Vec::<String>::new());
         let said = warnings(ANY, DpuSelectionPolicy::Any, json!({}), 0);
         assert_eq!(said, ["the tenant has no DPU: companions will wait for one"]);
         let long = json!({"spec": {"nodeSelector": {keys::DPU_HOST: "x".repeat(200)}}});

@@ -6,6 +6,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::Patch;
+use outrigger_core::field::FieldError;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -139,6 +140,8 @@ pub enum Decision {
         code: u16,
         /// The field's path, what is wrong, what to do.
         message: String,
+        /// The same by field, for programs.
+        causes: Vec<FieldError>,
     },
 }
 
@@ -176,6 +179,29 @@ struct Response<'a> {
 struct Status<'a> {
     code: u16,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details<'a>>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    causes: Vec<Cause<'a>>,
+}
+
+/// `metav1.StatusCause`.
+#[derive(Serialize)]
+struct Cause<'a> {
+    reason: &'a str,
+    field: &'a str,
+    message: &'a str,
+}
+
+/// The API server hands them on to whoever asked.
+fn details(causes: &[FieldError]) -> Option<Details<'_>> {
+    fn cause(error: &FieldError) -> Cause<'_> {
+        Cause { reason: "FieldValueInvalid", field: &error.path, message: &error.message }
+    }
+    (!causes.is_empty()).then(|| Details { causes: causes.iter().map(cause).collect() })
 }
 
 /// The answer as a body.
@@ -197,13 +223,13 @@ pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Erro
                 status: None,
             }
         }
-        Decision::Deny { code, message } => Response {
+        Decision::Deny { code, message, causes } => Response {
             uid,
             allowed: false,
             patch_type: None,
             patch: None,
             warnings: Vec::new(),
-            status: Some(Status { code: *code, message }),
+            status: Some(Status { code: *code, message, details: details(causes) }),
         },
     };
     serde_json::to_vec(&Outgoing { api_version: API_VERSION, kind: "AdmissionReview", response })
@@ -266,10 +292,15 @@ mod tests {
         assert_eq!(patched["response"]["patchType"], "JSONPatch");
         assert!(patched["response"]["patch"].is_string());
         assert_eq!(patched["response"]["warnings"], json!(["w"]));
-        let denied = answer(&Decision::Deny { code: 403, message: "spec.x: no".into() });
+        let deny = |causes| Decision::Deny { code: 403, message: "spec.x: no".into(), causes };
         assert_eq!(
-            denied["response"],
+            answer(&deny(Vec::new()))["response"],
             json!({"uid": "u", "allowed": false, "status": {"code": 403, "message": "spec.x: no"}})
+        );
+        let by_field = answer(&deny(vec![FieldError::new("spec.x", "no")]));
+        assert_eq!(
+            by_field["response"]["status"]["details"]["causes"],
+            json!([{"reason": "FieldValueInvalid", "field": "spec.x", "message": "no"}])
         );
     }
 

@@ -124,7 +124,7 @@ impl App {
                 } else {
                     format!("{behind} (this replica is not ready: {})", missing.join(", "))
                 };
-                (Decision::Deny { code: 503, message }, Verdict::Behind)
+                (Decision::Deny { code: 503, message, causes: Vec::new() }, Verdict::Behind)
             }
         }
     }
@@ -134,7 +134,7 @@ impl App {
 fn log(request: &Request, decision: &Decision) {
     let (uid, namespace, user) = (&request.uid, &request.namespace, &request.user_info.username);
     match decision {
-        Decision::Deny { code, message } => info!(%uid, %namespace, %user, code, %message, "denied"),
+        Decision::Deny { code, message, .. } => info!(%uid, %namespace, %user, code, %message, "denied"),
         Decision::Allow { patch, .. } => {
             debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed");
         }

@@ -358,7 +358,7 @@ pub(super) const RULES: &str = r#"
   end: AllReady
 - spec: {workloadInfoInject: [{workloadKey: .metadata.resourceName, asAnnotation: {name: outrigger.dev/host}}]}
   end: Invalid
-  words: 'spec.workloadInfoInject[0].asAnnotation.name: "outrigger.dev/host"'
+  words: 'spec.workloadInfoInject[0].asAnnotation.name: Invalid value: keys under outrigger.dev'
 - spec: {workloadInfoInject: [{workloadKey: .metadata.resourceName, asAnnotation: {name: x.outrigger.dev/y}}]}
   end: Invalid
   words: 'spec.workloadInfoInject[0].asAnnotation.name: "x.outrigger.dev/y"'
@@ -372,10 +372,10 @@ pub(super) const RULES: &str = r#"
   words: 'a mirror pod may not reference service accounts'
 - spec: {template: {kind: Deployment}}
   end: Invalid
-  words: 'spec.template.kind: is "Deployment"'
+  words: 'spec.template.kind: Invalid value: use "Pod"'
 - spec: {template: {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding}}
   end: Invalid
-  words: 'spec.template.kind: is "RoleBinding"'
+  words: 'spec.template.kind: Invalid value: use "Pod"'
 # Built from what is known to be harmless: the namespace isn't.
 - spec: {template: {metadata: {name: x, namespace: tenant-$OTHER, generateName: y, uid: z}}}
   end: AllReady

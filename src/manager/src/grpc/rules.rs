@@ -49,11 +49,20 @@ impl Rules {
 }
 
 /// The custom resource that a message asks for, if it can be served.
-fn read(rule: Option<&v1::Rule>) -> Result<WorkloadRule, Status> {
+async fn read(api: &Api<WorkloadRule>, rule: Option<&v1::Rule>) -> Result<WorkloadRule, Status> {
     let rule = rule.ok_or_else(|| invalid(&[FieldError::new("rule", "is missing")]))?;
     let object = rule_wire::object(rule).map_err(|errors| invalid(&errors))?;
-    object.compile().map_err(|errors| invalid(&errors))?;
-    Ok(object)
+    let Err(errors) = object.compile() else { return Ok(object) };
+    // The API server says what it would say to kubectl, so that both ways read the same; where it would take the rule
+    // (its webhook is away, say), we don't.
+    match api.create(&writes::dry_run(), &object).await {
+        Err(error @ kube::Error::Api(_)) if is_about_fields(&error) => Err(refused(&error)),
+        _ => Err(invalid(&errors)),
+    }
+}
+
+fn is_about_fields(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422))
 }
 
 #[tonic::async_trait]
@@ -63,7 +72,7 @@ impl WorkloadRuleService for Rules {
         request: Request<v1::CreateRequest>,
     ) -> Result<Response<v1::CreateResponse>, Status> {
         let api = self.api(&request)?;
-        let object = read(request.get_ref().rule.as_ref())?;
+        let object = read(&api, request.get_ref().rule.as_ref()).await?;
         api.create(&writes::post(), &object).await.map_err(|e| refused(&e))?;
         Ok(Response::new(v1::CreateResponse {}))
     }
@@ -73,7 +82,7 @@ impl WorkloadRuleService for Rules {
         request: Request<v1::UpdateRequest>,
     ) -> Result<Response<v1::UpdateResponse>, Status> {
         let api = self.api(&request)?;
-        let object = read(request.get_ref().rule.as_ref())?;
+        let object = read(&api, request.get_ref().rule.as_ref()).await?;
         let name = object.name_any();
         for _ in 0..ATTEMPTS {
             let mut found = api.get(&name).await.map_err(|e| refused(&e))?;

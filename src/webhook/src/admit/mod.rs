@@ -129,12 +129,18 @@ fn is_manager(settings: &Settings, request: &Request) -> bool {
 }
 
 fn deny(code: u16, message: String) -> Decision {
-    Decision::Deny { code, message }
+    Decision::Deny { code, message, causes: Vec::new() }
+}
+
+/// Refuses for what is wrong with some fields.
+fn deny_fields(code: u16, faults: &[FieldError]) -> Decision {
+    let causes = faults.iter().take(validate::MAX_FAULTS).cloned().collect();
+    Decision::Deny { code, message: validate::message(faults), causes }
 }
 
 /// Allowed where nothing is wrong.
 fn verdict(faults: &[FieldError]) -> Decision {
-    if faults.is_empty() { Decision::allow() } else { deny(403, validate::message(faults)) }
+    if faults.is_empty() { Decision::allow() } else { deny_fields(403, faults) }
 }
 
 #[cfg(test)]

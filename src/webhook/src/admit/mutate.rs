@@ -7,7 +7,7 @@ use outrigger_core::keys;
 use outrigger_core::mutate::{self, Facts};
 use serde_json::Value;
 
-use super::{Behind, Settings, deny, expect_kind, owner};
+use super::{Behind, Settings, deny, deny_fields, expect_kind, owner};
 use crate::caches::{CachedRule, Caches};
 use crate::review::{Decision, Request};
 
@@ -36,7 +36,7 @@ fn apply(object: &mut Value, tenant: &TenantId, rule: Option<&CachedRule>, setti
     if rule.is_none()
         && let Err(error) = mutate::refuse_own_keys(object)
     {
-        return deny(403, error.to_string());
+        return deny_fields(403, &[error]);
     }
     let facts = Facts {
         tenant: Some(tenant),
@@ -45,7 +45,7 @@ fn apply(object: &mut Value, tenant: &TenantId, rule: Option<&CachedRule>, setti
     };
     match mutate::patch(object, &facts) {
         Ok((patch, report)) => Decision::Allow { patch, warnings: report.warnings },
-        Err(error) => deny(422, error.to_string()),
+        Err(error) => deny_fields(422, &[error]),
     }
 }
 
@@ -62,7 +62,7 @@ fn rule_of(
     let Some((name, uid)) = companion::owner(pod) else { return Ok(Ok(None)) };
     let made_by = match made_by(pod) {
         Ok(generation) => generation,
-        Err(error) => return Ok(Err(deny(422, error.to_string()))),
+        Err(error) => return Ok(Err(deny_fields(422, &[error]))),
     };
     let cached = caches
         .rule(&request.namespace, name.as_str())

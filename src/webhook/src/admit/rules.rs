@@ -1,12 +1,13 @@
 //! Validation of WorkloadRules: what the schema can't tell, the same as the manager and gRPC say it, and warnings.
 
 use outrigger_api::WorkloadRule;
+use outrigger_core::ids::TenantId;
 use outrigger_core::lint::{self, Around};
 use outrigger_core::validate;
 use serde::Deserialize;
 
 use super::pods::with_facts;
-use super::{Settings, deny};
+use super::{Settings, deny, deny_fields};
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
 
@@ -23,7 +24,7 @@ pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) 
     };
     let rule = match object.compile() {
         Ok(rule) => rule,
-        Err(errors) => return deny(422, validate::message(&errors)),
+        Err(errors) => return deny_fields(422, &errors),
     };
     let owner = caches.owner(&request.namespace);
     let judged = owner.as_ref().and_then(|id| {
@@ -35,9 +36,13 @@ pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) 
     });
     let faults = judged.unwrap_or_default();
     if !faults.is_empty() {
-        return deny(422, validate::message(&faults));
+        return deny_fields(422, &faults);
     }
-    let around = Around { host_label: &settings.host_label, dpus: owner.map(|id| caches.dpus_of(&id)) };
+    let around = Around {
+        host_label: &settings.host_label,
+        tenant: owner.as_ref().map(TenantId::as_str),
+        dpus: owner.as_ref().map(|id| caches.dpus_of(id)),
+    };
     Decision::Allow { patch: json_patch::Patch(Vec::new()), warnings: lint::rule(&rule, &around) }
 }
 

@@ -3,10 +3,9 @@
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::tenant;
-use outrigger_core::validate;
 use serde_json::Value;
 
-use super::deny;
+use super::deny_fields;
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
 
@@ -19,7 +18,7 @@ pub(super) fn validate(caches: &Caches, request: &Request) -> Decision {
             return if faults == read(&request.old_object).err().unwrap_or_default() {
                 Decision::allow()
             } else {
-                deny(422, validate::message(&faults))
+                deny_fields(422, &faults)
             };
         }
     };
@@ -36,7 +35,7 @@ pub(super) fn validate(caches: &Caches, request: &Request) -> Decision {
             ));
         }
     }
-    if faults.is_empty() { Decision::allow() } else { deny(422, validate::message(&faults)) }
+    if faults.is_empty() { Decision::allow() } else { deny_fields(422, &faults) }
 }
 
 fn read(object: &Value) -> Result<tenant::Tenant, Vec<FieldError>> {

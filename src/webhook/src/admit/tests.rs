@@ -61,7 +61,7 @@ fn request(user: &str, generation: &str) -> Request {
 
 fn denied(decision: Result<Decision, Behind>) -> (u16, String) {
     match decision {
-        Ok(Decision::Deny { code, message }) => (code, message),
+        Ok(Decision::Deny { code, message, .. }) => (code, message),
         other => panic!("{other:?}"),
     }
 }
