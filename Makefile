@@ -43,8 +43,9 @@ lint: control-plane ## Check format, lints and generated files
 bench: control-plane ## Measure matching, the webhook, and tenants beside each other; prints figures and ratios
 	$(CARGO) bench --locked -p outrigger-core --bench matching
 	$(CARGO) bench --locked -p outrigger-tests --bench webhook
-	$(CARGO) build --locked --profile demo --bin outrigger --bin load-tenants
+	$(CARGO) build --locked --profile demo --bin outrigger --bin load-tenants --bin load-rules
 	target/demo/load-tenants
+	target/demo/load-rules
 
 .PHONY: crds
 crds: ## Write deploy/crds from the Rust types

@@ -208,6 +208,8 @@ async fn roles_allow_what_is_needed_and_no_more() {
         (&["delete", "pods", "-n", "default"], false),
         (&["get", "secrets", "-n", "default"], false),
         (&["get", "nodes"], false),
+        (&["create", "events.events.k8s.io", "-n", "universe"], true),
+        (&["create", "events.events.k8s.io", "-n", "default"], false),
     ] {
         assert_eq!(can(tenant, "agent", args), allowed, "agent {args:?}");
     }

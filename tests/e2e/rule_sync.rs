@@ -1,7 +1,7 @@
 //! Rules from the tenant's own cluster, and their status back.
 
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
@@ -126,6 +126,22 @@ async fn what_the_infrastructure_refuses_is_told_where_the_tenant_looks() {
     })
     .await;
     assert!(t.rules().get_opt(&rule.name_any()).await.unwrap().is_none());
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(t.cluster.clone(), &t.source);
+    eventually("an Event says so too", || async {
+        let all = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let told = |words: &str| {
+            all.items.iter().any(|e| {
+                e.reason.as_deref() == Some("RuleInvalid")
+                    && e.message.as_deref().unwrap_or_default().contains(words)
+            })
+        };
+        if told("matchExpressions[0].key") && told("hostNetwork") {
+            Ok(())
+        } else {
+            Err(format!("{}", all.items.len()))
+        }
+    })
+    .await;
     // Mended, it is served at once.
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     is(&t, "r", "Accepted", "True", "Valid").await;

@@ -26,9 +26,11 @@ use futures::{StreamExt, stream};
 use kube::{Api, Client};
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::TenantId;
+use outrigger_core::keys;
 use outrigger_proto::TENANT_ID;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
+use outrigger_runtime::events::Events;
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
 use outrigger_runtime::tls::ClientTls;
@@ -159,6 +161,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         );
         process.spawn("workload rules", watching);
         let syncer = Syncer {
+            events: Events::new(client.clone(), keys::AGENT, None),
             client,
             namespace: args.rules_namespace,
             store,

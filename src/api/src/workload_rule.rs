@@ -220,6 +220,34 @@ pub struct WorkloadRuleStatus {
     pub conditions: Vec<Condition>,
 }
 
+impl WorkloadRuleStatus {
+    /// What its author should be told of by an Event, which the status before didn't say: reason and message.
+    pub fn news(&self, before: &Self) -> Vec<(&'static str, String)> {
+        let event = |c: &Condition| match (c.type_.as_str(), c.reason.as_str()) {
+            ("Accepted", "Invalid") => Some("RuleInvalid"),
+            ("Accepted", "Refused") => Some("TemplateRefused"),
+            ("Accepted", "NameTaken") => Some("NameTaken"),
+            ("Accepted", "LimitReached") => Some("LimitReached"),
+            ("Ready", "NoDPU") => Some("NoDPU"),
+            // Where the template is refused all companions are, and that is said.
+            ("Ready", "Refused") if !self.is_refused() => Some("CompanionRefused"),
+            _ => None,
+        };
+        let old = |c: &Condition| {
+            before
+                .conditions
+                .iter()
+                .any(|b| (&b.type_, &b.reason, &b.message) == (&c.type_, &c.reason, &c.message))
+        };
+        let new = self.conditions.iter().filter(|c| !old(c));
+        new.filter_map(|c| Some((event(c)?, c.message.clone()))).collect()
+    }
+
+    fn is_refused(&self) -> bool {
+        self.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "False")
+    }
+}
+
 fn pod() -> String {
     "v1/Pod".to_owned()
 }

@@ -76,6 +76,9 @@ pub const WORKLOAD_GROUP: &str = "workload.universe.nvidia.com";
 /// Field manager of the manager's writes.
 pub const MANAGER: &str = "outrigger-manager";
 
+/// Field manager of the agent's writes in the tenant's cluster.
+pub const AGENT: &str = "outrigger-agent";
+
 /// Whether a label or annotation key belongs to Outrigger: its domain, or a subdomain of it (also the one that sits
 /// under `node-restriction.kubernetes.io`).
 pub fn is_own(key: &str) -> bool {

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod bind;
 pub mod cluster;
+pub mod events;
 pub mod lease;
 pub mod process;
 pub mod ready;

@@ -7,11 +7,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::{TENANT_ID, v1};
+use outrigger_runtime::events::Events;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,8 +25,6 @@ use super::RuleStore;
 use super::status::{Found, compute};
 use crate::connect::Link;
 
-/// Field manager of the agent's writes in the tenant's cluster.
-const MANAGER: &str = "outrigger-agent";
 /// Largest answer that is read: a brief list of a thousand rules with their conditions has about 2 MiB.
 const MAX_ANSWER: usize = 64 << 20;
 /// How often rounds follow a change closely, so that what became of it is soon told, and at what distance.
@@ -43,6 +42,8 @@ pub struct Syncer {
     pub namespace: String,
     /// What the watch shows of it.
     pub store: Arc<RuleStore>,
+    /// Tells the tenant.
+    pub events: Events,
     /// The way to the manager.
     pub link: Link,
     /// The tenant.
@@ -251,7 +252,13 @@ impl Syncer {
         }
         let patch = json!({"metadata": {"uid": rule.uid()}, "status": status});
         match self.api().patch_status(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
-            Ok(rule) => self.store.learn(rule),
+            Ok(written) => {
+                let before = rule.status.clone().unwrap_or_default();
+                for (reason, message) in status.news(&before) {
+                    self.events.publish(true, reason, "SyncRule", &message, &rule.object_ref(&())).await;
+                }
+                self.store.learn(written);
+            }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => warn!(rule = %rule.name_any(), %error, "its status could not be written"),
         }
@@ -284,7 +291,7 @@ impl Syncer {
 }
 
 fn params() -> PatchParams {
-    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+    PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() }
 }
 
 /// What an answer says about the rule; what it says about the link is an error.

@@ -92,7 +92,7 @@ impl Controller {
         match api.patch_status(id.name.as_str(), &params, &Patch::Merge(&patch)).await {
             Ok(_) => {
                 debug!(rule = %id.name, namespace = %id.namespace, "status written");
-                let news = status::news(&before, &status);
+                let news = status.news(&before);
                 {
                     let space = self.spaces.space(&id.namespace);
                     let mut inner = space.lock();
@@ -100,8 +100,9 @@ impl Controller {
                         entry.status = status;
                     }
                 }
-                for (reason, message) in news {
-                    self.events.rule(id, &uid, reason, &message).await;
+                // That companions are refused is told of each, by who makes them.
+                for (reason, message) in news.iter().filter(|(reason, _)| *reason != "CompanionRefused") {
+                    self.events.rule(id, &uid, reason, message).await;
                 }
                 self.queue.forget(id);
                 // Whatever changed meanwhile is written then; if nothing did, nothing is.

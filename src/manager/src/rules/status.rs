@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::WorkloadRuleStatus;
 use outrigger_api::conditions::{Status, condition, merge};
 use outrigger_core::companion;
@@ -42,26 +41,6 @@ pub(super) fn compute(
         sync_result: entry.status.sync_result.clone(),
         conditions: merge(&entry.status.conditions, conditions),
     }
-}
-
-/// What a new status says that its rule's author should be told of, which the one before it didn't say: reason and message.
-pub(super) fn news(before: &WorkloadRuleStatus, now: &WorkloadRuleStatus) -> Vec<(&'static str, String)> {
-    fn find<'a>(status: &'a WorkloadRuleStatus, kind: &str) -> Option<&'a Condition> {
-        status.conditions.iter().find(|c| c.type_ == kind)
-    }
-    let worth = [
-        ("Accepted", INVALID, "RuleInvalid"),
-        ("Accepted", REFUSED, "TemplateRefused"),
-        ("Ready", NO_DPU, NO_DPU),
-    ];
-    let mut news = Vec::new();
-    for (kind, reason, event) in worth {
-        let Some(new) = find(now, kind).filter(|c| c.reason == reason) else { continue };
-        if find(before, kind).is_none_or(|old| old.reason != new.reason || old.message != new.message) {
-            news.push((event, new.message.clone()));
-        }
-    }
-    news
 }
 
 const INVALID: &str = "Invalid";

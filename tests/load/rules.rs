@@ -1,0 +1,227 @@
+//! What many rules cost: a cold agent that brings a thousand of them, and a manager that holds ten thousand beside a hundred
+//! thousand workloads. Counts writes, prints times; asserts only about counts.
+// Figures are for a terminal, and a failure of the bench is a failure.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt};
+use kube::api::ListParams;
+use kube::runtime::watcher::{Config, Event, watcher};
+use kube::{Client, ResourceExt};
+use outrigger_core::keys;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_proto::v1::{WorkloadSync, WorkloadUpdate};
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::stream::{stream, update};
+use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use serde_json::{Value, json};
+
+/// Rules of the cold agent.
+const SYNCED: usize = 1_000;
+/// Rules that the manager holds.
+const RULES: usize = 10_000;
+/// Workloads that the manager holds.
+const WORKLOADS: usize = 100_000;
+/// Rules whose companions are timed, one after the other.
+const SAMPLES: usize = 50;
+/// Companions of the rule that is edited.
+const OWN: usize = 100;
+
+#[tokio::main]
+async fn main() {
+    let o = Outrigger::shared().await;
+    cold_agent(o).await;
+    crowd(o).await;
+}
+
+/// Writes that an API server has taken, by resource and verb.
+async fn writes(client: &Client, resource: &str) -> BTreeMap<String, u64> {
+    let text = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
+    let mut counts = BTreeMap::new();
+    for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
+        let label = |name: &str| {
+            let (_, rest) = line.split_once(&format!("{name}=\""))?;
+            rest.split('"').next().map(str::to_owned)
+        };
+        let is_write =
+            label("verb").is_some_and(|v| ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&&*v));
+        if !is_write
+            || label("resource").as_deref() != Some(resource)
+            || label("dry_run").is_some_and(|d| !d.is_empty())
+        {
+            continue;
+        }
+        let sub = label("subresource")
+            .filter(|sub| !sub.is_empty())
+            .map(|sub| format!("/{sub}"))
+            .unwrap_or_default();
+        let count: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        *counts.entry(format!("{resource}{sub}")).or_default() += count as u64;
+    }
+    counts
+}
+
+fn since(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    now.iter()
+        .map(|(key, count)| (key.clone(), count - before.get(key).copied().unwrap_or_default()))
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+async fn cold_agent(o: &'static Outrigger) {
+    let t = Tenant::without_agent(o, "cold", &[("a", 1)]).await;
+    futures::stream::iter(0..SYNCED)
+        .map(|i| {
+            let t = &t;
+            async move { t.own_rule(&format!("r{i}"), rule_for("app", &format!("app{i}"))).await }
+        })
+        .buffer_unordered(16)
+        .try_collect::<Vec<_>>()
+        .await
+        .unwrap();
+    let both = async || (writes(&t.infra, "workloadrules").await, writes(&t.cluster, "workloadrules").await);
+    let before = both().await;
+    let began = Instant::now();
+    o.start_agent("cold", Some(&t.source)).unwrap();
+    let synced = async || {
+        let rules = t.own_rules().list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let done = rules.items.iter().filter(|rule| {
+            let conditions = rule.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
+            conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True")
+                && conditions.iter().any(|c| c.type_ == "Synced" && c.status == "True")
+        });
+        let done = done.count();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if done == SYNCED { Ok(()) } else { Err(format!("{done} of {SYNCED}")) }
+    };
+    eventually("all rules are synced", synced).await;
+    println!(
+        "{SYNCED} rules from a cold agent: accepted and told so after {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let after = both().await;
+    let (there, here) = (since(&after.0, &before.0), since(&after.1, &before.1));
+    println!("  writes in the infrastructure cluster {there:?}, in the tenant's {here:?}");
+    assert_eq!(there["workloadrules"], SYNCED as u64, "one write for each rule");
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let idle = both().await;
+    let (there, here) = (since(&idle.0, &after.0), since(&idle.1, &after.1));
+    println!("  writes in 15 idle seconds: {there:?}, {here:?}");
+    assert!(there.is_empty() && here.is_empty());
+}
+
+async fn crowd(o: &'static Outrigger) {
+    let t = Tenant::without_agent(o, "crowd", &[("a", 1)]).await;
+    t.set(json!({"limits": {"rules": 2 * RULES, "workloads": 2 * WORKLOADS}})).await.unwrap();
+    eventually("the quota has grown", || async {
+        let quota = o
+            .plane
+            .infra
+            .kubectl(&["get", "quota", "-n", &t.namespace, "-o", "json"])
+            .map_err(|e| e.to_string())?;
+        let quota: Value = serde_json::from_str(&quota).unwrap();
+        if quota.to_string().contains(&format!("\"{}\"", 2 * RULES)) {
+            Ok(())
+        } else {
+            Err(quota.to_string())
+        }
+    })
+    .await;
+    let tls = o.client_tls("crowd", &[&tenant_identity("crowd")]);
+    let (sender, _call) = stream(o.grpc_port, &tls, &[b"crowd"]).await.unwrap();
+    let node = t.node("a");
+    let workload = |i: usize| -> WorkloadUpdate {
+        let mut update = update(&format!("w{i}"), &node);
+        // The first belong to the rule that is edited, those after it to the rules that are timed.
+        let app = if i < OWN { "own".to_owned() } else { format!("sample{i}") };
+        update
+            .workload_state
+            .as_mut()
+            .unwrap()
+            .extra
+            .get_mut("labels")
+            .unwrap()
+            .data
+            .insert("app".into(), app);
+        update
+    };
+    let began = Instant::now();
+    futures::stream::iter(0..RULES)
+        .map(|i| {
+            let t = &t;
+            async move { t.try_rule(&format!("r{i}"), rule_for("app", &format!("app{i}"))).await }
+        })
+        .buffer_unordered(16)
+        .try_collect::<Vec<_>>()
+        .await
+        .unwrap();
+    println!("{RULES} rules made in {:.0} s", began.elapsed().as_secs_f64());
+    let all = (0..WORKLOADS).map(workload).collect();
+    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: all })).await.unwrap();
+    t.rule("own", rule_for("app", "own")).await;
+    t.ready(OWN).await;
+    // The statuses of all those rules are written first; after that nothing moves.
+    let mut last = BTreeMap::new();
+    loop {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let now = writes(&t.infra, "workloadrules").await;
+        if now == last {
+            break;
+        }
+        last = now;
+    }
+    println!(
+        "  {RULES} rules and {WORKLOADS} workloads are known after {:.0} s",
+        began.elapsed().as_secs_f64()
+    );
+
+    let before = (writes(&t.infra, "pods").await, writes(&t.infra, "workloadrules").await);
+    let mut spec = rule_for("app", "own");
+    spec["workloadInfoInject"][0]["asAnnotation"]["name"] = json!("renamed");
+    t.rule("own", spec).await;
+    let began = Instant::now();
+    eventually("the edit has reached all", || async {
+        let done = t.companions().await?.iter().filter(|c| annotation(c, "renamed").is_some()).count();
+        if done == OWN { Ok(()) } else { Err(done.to_string()) }
+    })
+    .await;
+    let took = began.elapsed();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let pods = since(&writes(&t.infra, "pods").await, &before.0);
+    let rules = since(&writes(&t.infra, "workloadrules").await, &before.1);
+    println!(
+        "an edit of a rule with {OWN} companions: {:.0} ms; writes {pods:?} {rules:?}",
+        took.as_secs_f64() * 1000.0
+    );
+    assert_eq!(pods.get("pods"), Some(&(OWN as u64)), "each of its own companions, and no other");
+
+    let mut seen = std::pin::pin!(watcher(t.pods(), Config::default().labels(keys::RULE)));
+    while !matches!(seen.next().await, Some(Ok(Event::InitDone))) {}
+    let (mut whole, mut call) = (Vec::new(), Vec::new());
+    for i in OWN..OWN + SAMPLES {
+        let name = format!("s{i}");
+        let began = Instant::now();
+        t.rule(&name, rule_for("app", &format!("sample{i}"))).await;
+        call.push(began.elapsed());
+        loop {
+            let Some(Ok(Event::Apply(pod))) = seen.next().await else { continue };
+            if pod.labels().get(keys::RULE) == Some(&name) {
+                whole.push(began.elapsed());
+                break;
+            }
+        }
+    }
+    whole.sort_unstable();
+    call.sort_unstable();
+    let at = |times: &[Duration], q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0;
+    println!(
+        "from `apply` of a rule to its companion: p50 {:.1} ms, p90 {:.1} ms; of this the call itself p50 {:.1} ms",
+        at(&whole, 50),
+        at(&whole, 90),
+        at(&call, 50)
+    );
+}
