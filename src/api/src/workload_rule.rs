@@ -233,12 +233,11 @@ impl WorkloadRuleStatus {
             ("Ready", "Refused") if !self.is_refused() => Some("CompanionRefused"),
             _ => None,
         };
-        let old = |c: &Condition| {
-            before
-                .conditions
-                .iter()
-                .any(|b| (&b.type_, &b.reason, &b.message) == (&c.type_, &c.reason, &c.message))
+        // Of readiness the message counts companions, and changes with each.
+        let same = |b: &Condition, c: &Condition| {
+            (&b.type_, &b.reason) == (&c.type_, &c.reason) && (c.type_ == "Ready" || b.message == c.message)
         };
+        let old = |c: &Condition| before.conditions.iter().any(|b| same(b, c));
         let new = self.conditions.iter().filter(|c| !old(c));
         new.filter_map(|c| Some((event(c)?, c.message.clone()))).collect()
     }
@@ -416,5 +415,38 @@ impl TryFrom<&UpdateStrategy> for rollout::UpdateStrategy {
         text.parse().map(Self::RollingUpdate).map_err(|why: &str| {
             RuleError::new("spec.updateStrategy.rollingUpdate.maxUnavailable", text.trim_matches('"'), why)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conditions::{Status, condition};
+    use jiff::Timestamp;
+
+    fn status(told: &[(&str, &str, &str)]) -> WorkloadRuleStatus {
+        let one = |(kind, reason, message): &(&str, &str, &str)| {
+            condition(kind, Status::False, reason, message, 1, Timestamp::UNIX_EPOCH)
+        };
+        WorkloadRuleStatus { conditions: told.iter().map(one).collect(), ..WorkloadRuleStatus::default() }
+    }
+
+    #[test]
+    fn news_are_what_its_author_has_not_been_told_yet() {
+        let told = |now: &[_], before: &[_]| -> Vec<String> {
+            status(now).news(&status(before)).into_iter().map(|(reason, m)| format!("{reason} {m}")).collect()
+        };
+        let no_dpu = [("Accepted", "Valid", ""), ("Ready", "NoDPU", "1 of 2")];
+        assert_eq!(told(&no_dpu[1..], &[]), ["NoDPU 1 of 2"]);
+        assert!(told(&no_dpu[1..], &[("Ready", "NoDPU", "0 of 2")]).is_empty(), "counts are no news");
+        let refused = [("Accepted", "Refused", "a"), ("Ready", "Refused", "a")];
+        assert_eq!(told(&refused, &[]), ["TemplateRefused a"], "once");
+        assert_eq!(
+            told(&refused, &[("Accepted", "Refused", "b"), ("Ready", "Refused", "b")]),
+            ["TemplateRefused a"]
+        );
+        assert!(told(&refused, &refused).is_empty());
+        assert_eq!(told(&refused[1..], &[]), ["CompanionRefused a"]);
+        assert!(told(&[("Ready", "Pending", "x"), ("Synced", "StreamLost", "y")], &[]).is_empty());
     }
 }

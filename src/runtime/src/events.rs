@@ -1,23 +1,47 @@
 //! Events (`events.k8s.io/v1`), for `kubectl describe`.
 
+use std::collections::HashMap;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use parking_lot::Mutex;
 use tracing::warn;
 
 /// Longest note, in bytes (events.k8s.io/v1 Event.note).
 const MAX_NOTE: usize = 1024;
 
-/// Writes Events.
+/// Subjects that are remembered for the sake of series.
+const MAX_SERIES: usize = 1024;
+
+/// Writes Events. One that is the same as the last about its object becomes a series with that one.
 pub struct Events {
-    recorder: Recorder,
+    client: Client,
+    reporter: Reporter,
+    /// The last note by the object's uid and the reason, and the recorder that wrote it: a recorder makes a series of what
+    /// has one reason, and keeps its first note.
+    last: Mutex<HashMap<(String, String), (String, Recorder)>>,
 }
 
 impl Events {
     /// Events of this component, of which `instance` is one process.
     pub fn new(client: Client, component: &str, instance: Option<String>) -> Self {
         let reporter = Reporter { controller: component.to_owned(), instance };
-        Self { recorder: Recorder::new(client, reporter) }
+        Self { client, reporter, last: Mutex::default() }
+    }
+
+    fn recorder(&self, about: &ObjectReference, reason: &str, note: &str) -> Recorder {
+        let mut last = self.last.lock();
+        if last.len() >= MAX_SERIES {
+            last.clear();
+        }
+        let new = || (note.to_owned(), Recorder::new(self.client.clone(), self.reporter.clone()));
+        let key = (about.uid.clone().unwrap_or_default(), reason.to_owned());
+        let known = last.entry(key).or_insert_with(new);
+        if known.0 != note {
+            *known = new();
+        }
+        known.1.clone()
     }
 
     /// Writes one. `warning`: somebody has to do something about it; `reason`: one word in CamelCase; `action`: what was
@@ -34,6 +58,7 @@ impl Events {
         if note.len() > MAX_NOTE {
             note.truncate(note.floor_char_boundary(MAX_NOTE));
         }
+        let recorder = self.recorder(about, reason, &note);
         let event = Event {
             type_: if warning { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
@@ -41,7 +66,7 @@ impl Events {
             action: action.to_owned(),
             secondary: None,
         };
-        if let Err(error) = self.recorder.publish(&event, about).await {
+        if let Err(error) = recorder.publish(&event, about).await {
             let (kind, name) =
                 (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
             warn!(kind, name, %error, "an Event could not be written");
