@@ -285,3 +285,37 @@ fn naive(
         .map(|(r, _, w, _)| key(&r.to_string(), w))
         .collect()
 }
+
+#[test]
+fn an_edit_among_ten_thousand_rules_touches_its_own_companions_only() {
+    const RULES: usize = 10_000;
+    const WORKLOADS: usize = 100_000;
+    let of = |i: usize, label: &str| {
+        let term = vec![expression(".state.extra.labels.app", Operator::In, &[label])];
+        rule(&format!("r{i}"), DpuSelectionPolicy::Any, vec![term])
+    };
+    let mut index = TenantIndex::default();
+    for i in 0..RULES {
+        index.apply_rule(of(i, &format!("app{i}")));
+    }
+    let all = (0..WORKLOADS)
+        .map(|i| workload(&format!("w{i}"), None, &[("app", &format!("app{}", i % RULES))]))
+        .collect();
+    assert_eq!(index.sync(all).len(), WORKLOADS);
+    let keys = |i: usize| -> Vec<CompanionKey> {
+        let mut keys: Vec<_> =
+            (0..WORKLOADS / RULES).map(|n| key("r7", &format!("w{}", n * RULES + i))).collect();
+        keys.sort_unstable();
+        keys
+    };
+    let mut touched = index.apply_rule(of(7, "app7"));
+    touched.sort_unstable();
+    assert_eq!(touched, keys(7));
+    // Another selector: those that it had, and those that it has now.
+    let mut touched = index.apply_rule(of(7, "app8"));
+    touched.sort_unstable();
+    let mut both = [keys(7), keys(8)].concat();
+    both.sort_unstable();
+    assert_eq!(touched, both);
+    assert_eq!(index.apply_rule(of(RULES, "nobody")).len(), 0);
+}
