@@ -102,8 +102,15 @@ async fn cold_agent(o: &'static Outrigger) {
         "{SYNCED} rules from a cold agent: accepted and told so after {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let after = both().await;
+    let mut after = both().await;
+    loop {
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        let now = both().await;
+        if now == after {
+            break;
+        }
+        after = now;
+    }
     let (there, here) = (since(&after.0, &before.0), since(&after.1, &before.1));
     println!("  writes in the infrastructure cluster {there:?}, in the tenant's {here:?}");
     assert_eq!(there["workloadrules"], SYNCED as u64, "one write for each rule");

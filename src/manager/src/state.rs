@@ -356,6 +356,7 @@ impl Inner {
         self.index = index;
         self.usage = Usage::default();
         self.refusals.clear();
+        self.rollouts = Rollouts::default();
     }
 
     /// The workloads of another tenant say nothing about this one's.

@@ -153,7 +153,10 @@ impl Syncer {
                     memory.refused.remove(&uid);
                 }
             }
-            self.tell(&rule, &found).await;
+            // Of what was just written the next round has more to tell.
+            if !written {
+                self.tell(&rule, &found).await;
+            }
         }
         // What an agent of this tenant has made, and nobody asks for any more.
         let names: HashSet<String> = here.iter().map(|rule| rule.name_any()).collect();

@@ -80,6 +80,7 @@ impl Rollouts {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.replaced.remove(&key.workload);
         }
+        self.tidy(&key.rule);
     }
 
     /// A companion is like this now.
@@ -98,6 +99,7 @@ impl Rollouts {
             }
             _ => {}
         }
+        self.tidy(&key.rule);
     }
 
     /// What isn't wanted any more is not in anybody's way.
@@ -105,6 +107,14 @@ impl Rollouts {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.waiting.remove(&key.workload);
             rollout.replaced.remove(&key.workload);
+        }
+        self.tidy(&key.rule);
+    }
+
+    /// A rollout that is over is forgotten.
+    fn tidy(&mut self, rule: &RuleName) {
+        if self.by_rule.get(rule).is_some_and(|r| r.waiting.is_empty() && r.replaced.is_empty()) {
+            self.by_rule.remove(rule);
         }
     }
 
@@ -128,9 +138,7 @@ impl Rollouts {
         {
             keys.push(CompanionKey { rule: rule.clone(), workload });
         }
-        if rollout.waiting.is_empty() && rollout.replaced.is_empty() {
-            self.by_rule.remove(rule);
-        }
+        self.tidy(rule);
         keys
     }
 
@@ -256,7 +264,6 @@ mod tests {
             }
             assert_eq!(stage.most_down, (all / 4).max(1), "of {all}");
             assert!(!stage.rollouts.waits(&key(0).rule));
-            stage.wake();
             assert!(stage.rollouts.by_rule.is_empty(), "nothing is remembered");
         }
     }
