@@ -49,6 +49,16 @@ pub enum Desired<'a> {
     Unknown,
 }
 
+impl<'a> Desired<'a> {
+    /// What there should be where the rule matches the workload.
+    pub fn of_match(rule: &'a Arc<Rule>, workload: &'a Arc<Workload>) -> Self {
+        if rule.policy() == DpuSelectionPolicy::SameNode && workload.node_name.is_none() {
+            return Self::Waiting;
+        }
+        Self::Wanted { rule, workload }
+    }
+}
+
 /// The rules and workloads of one tenant.
 #[derive(Debug, Default)]
 pub struct TenantIndex {
@@ -191,10 +201,7 @@ impl TenantIndex {
         if entry.matched.binary_search(&key.rule).is_err() {
             return Desired::Unwanted;
         }
-        if rule.policy() == DpuSelectionPolicy::SameNode && entry.workload.node_name.is_none() {
-            return Desired::Waiting;
-        }
-        Desired::Wanted { rule, workload: &entry.workload }
+        Desired::of_match(rule, &entry.workload)
     }
 
     /// Names of the rules that match a workload, sorted, whether or not the workload is one of the index.

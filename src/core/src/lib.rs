@@ -9,12 +9,14 @@
 //! function is synchronous and deterministic.
 
 pub mod companion;
+pub mod explain;
 pub mod field;
 pub mod ids;
 pub mod index;
 pub mod keys;
 pub mod lint;
 pub mod mutate;
+pub mod node;
 pub mod path;
 pub mod rollout;
 pub mod rule;

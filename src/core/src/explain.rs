@@ -1,0 +1,283 @@
+//! Why a rule gives a workload a companion, or doesn't, and where that companion may run: for people, from the same
+//! functions that decide it.
+//!
+//! The types serialise to the documented output of `outrigger explain -o json`.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::companion::{self, Action};
+use crate::field::FieldError;
+use crate::ids::TenantId;
+use crate::index::{CompanionKey, Desired};
+use crate::keys;
+use crate::mutate::{self, Facts};
+use crate::node::{Node, obstacles};
+use crate::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
+use crate::selector;
+use crate::workload::Workload;
+
+/// What is known besides the rule and the workload.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    /// Whose rule and workload it is; `None` where nobody said. Then the tenants' isolation is left out of placement.
+    pub tenant: Option<&'a TenantId>,
+    /// The tenant's namespace.
+    pub namespace: &'a str,
+    /// Node label that names the host of a DPU.
+    pub host_label: &'a str,
+    /// The Nodes of the infrastructure cluster; `None` where they can't be seen, as from a tenant's own cluster.
+    pub nodes: Option<&'a [Node]>,
+}
+
+/// What comes of a rule and a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Outcome {
+    /// A companion.
+    Companion,
+    /// None, for the workload doesn't match.
+    NoMatch,
+    /// None yet: it would have to be on the workload's node, and the workload has none.
+    Waiting,
+    /// None: it can't be made.
+    Refused,
+}
+
+/// Why, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// What comes of it.
+    pub outcome: Outcome,
+    /// The outcome in words, where it is none that the terms tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Name of the companion, the one there is or the one there would be.
+    pub companion: String,
+    /// The rule's ORed terms.
+    pub terms: Vec<Term>,
+    /// Where the companion may run; absent where there is none, or the Nodes aren't known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+/// One term of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Term {
+    /// Whether all its expressions pass.
+    pub passes: bool,
+    /// Its ANDed expressions.
+    pub expressions: Vec<Finding>,
+}
+
+/// One expression, and what it found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The field's path.
+    pub key: String,
+    /// The operator, as the API spells it.
+    pub operator: &'static str,
+    /// What the field is compared with, sorted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+    /// What the workload has there, the beginning of it; absent where it has nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
+    /// Whether the workload passes.
+    pub passes: bool,
+    /// What would have to change; absent where it passes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
+}
+
+/// Where a companion may run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Placement {
+    /// The Nodes that come into question: those of the workload's host for `SameNode`, else the tenant's.
+    pub nodes: Vec<Place>,
+    /// Why none of them will do; absent where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// One Node that comes into question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Its name.
+    pub node: String,
+    /// What keeps the companion away; empty where it may run.
+    pub obstacles: Vec<String>,
+}
+
+/// Explains one rule and one workload.
+pub fn explain(rule: &Arc<Rule>, workload: &Arc<Workload>, around: &Around<'_>) -> Explanation {
+    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let evaluated = if rule.is_about(workload) { rule.evaluate(workload) } else { Vec::new() };
+    let terms: Vec<Term> = evaluated.iter().map(|term| findings(term)).collect();
+    let mut explanation = Explanation {
+        outcome: Outcome::NoMatch,
+        reason: None,
+        companion: companion::name(&key),
+        terms,
+        placement: None,
+    };
+    if !rule.is_about(workload) {
+        let (wanted, is) = (rule.resource_kind(), &workload.resource_type);
+        explanation.reason = Some(format!("the rule is about {wanted}, the workload is {is}"));
+        return explanation;
+    }
+    if !rule.matches(workload) {
+        return explanation;
+    }
+    let desired = Desired::of_match(rule, workload);
+    if !matches!(desired, Desired::Wanted { .. }) {
+        explanation.outcome = Outcome::Waiting;
+        explanation.reason =
+            Some("SameNode waits for the workload's node: the workload isn't bound to one yet".to_owned());
+        return explanation;
+    }
+    match admitted(&key, &desired, rule, workload, around) {
+        Ok(pod) => {
+            explanation.outcome = Outcome::Companion;
+            explanation.placement = around.nodes.map(|nodes| place(&pod, rule, workload, nodes, around));
+        }
+        Err(message) => {
+            explanation.outcome = Outcome::Refused;
+            explanation.reason = Some(message);
+        }
+    }
+    explanation
+}
+
+/// The companion as admission leaves it.
+fn admitted(
+    key: &CompanionKey,
+    desired: &Desired<'_>,
+    rule: &Rule,
+    workload: &Workload,
+    around: &Around<'_>,
+) -> Result<Value, String> {
+    let mut pod = match around
+        .tenant
+        .map(|tenant| companion::plan(key, desired, None, tenant, around.namespace))
+    {
+        Some(Action::Create(pod)) => pod,
+        Some(Action::Refuse(message)) => return Err(message),
+        // What of a companion decides its place doesn't need the tenant.
+        _ => json!({
+            "metadata": {"annotations": workload.node_name.as_ref().map(|host| json!({keys::HOST: host}))},
+            "spec": rule.template().get("spec"),
+        }),
+    };
+    let facts = Facts { tenant: around.tenant, rule: Some(rule), host_label: around.host_label };
+    mutate::mutate(&mut pod, &facts).map_err(|error: FieldError| error.to_string())?;
+    Ok(pod)
+}
+
+fn findings(term: &[ExprOutcome<'_>]) -> Term {
+    let expressions: Vec<Finding> = term.iter().map(finding).collect();
+    Term { passes: expressions.iter().all(|e| e.passes), expressions }
+}
+
+fn finding(outcome: &ExprOutcome<'_>) -> Finding {
+    let (operator, values) = match &outcome.expression.test {
+        Test::In(values) => ("In", values.clone()),
+        Test::NotIn(values) => ("NotIn", values.clone()),
+        Test::Exists => ("Exists", Vec::new()),
+        Test::DoesNotExist => ("DoesNotExist", Vec::new()),
+        Test::Gt(limit) => ("Gt", vec![limit.to_string()]),
+        Test::Lt(limit) => ("Lt", vec![limit.to_string()]),
+    };
+    Finding {
+        key: outcome.expression.path.to_string(),
+        operator,
+        values,
+        found: outcome.actual.as_deref().map(cut),
+        passes: outcome.passes,
+        change: (!outcome.passes).then(|| change(outcome)),
+    }
+}
+
+/// What a workload has, what the rule wants instead.
+fn change(outcome: &ExprOutcome<'_>) -> String {
+    let path = &outcome.expression.path;
+    let is = match outcome.actual.as_deref() {
+        Some(found) => format!("{path} is {:?}", cut(found)),
+        None => format!("{path} is absent"),
+    };
+    let integer = |limit: i64, than: &str| format!("an integer {than} than {limit}");
+    let wants = match &outcome.expression.test {
+        Test::In(values) if values.len() == 1 => some(values),
+        Test::In(values) => format!("one of {}", some(values)),
+        Test::NotIn(values) => format!("none of {}", some(values)),
+        Test::Exists => "it to be there".to_owned(),
+        Test::DoesNotExist => "it to be absent".to_owned(),
+        Test::Gt(limit) => integer(*limit, "greater"),
+        Test::Lt(limit) => integer(*limit, "less"),
+    };
+    format!("{is}, the rule wants {wants}")
+}
+
+/// A list of values for people: the first few.
+fn some(values: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = values.iter().take(SHOWN).map(|value| format!("{:?}", cut(value))).collect();
+    let more = values.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(", "))
+}
+
+/// The beginning of a text.
+fn cut(text: &str) -> String {
+    const SHOWN: usize = 120;
+    let mut short: String = text.chars().take(SHOWN).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+fn place(pod: &Value, rule: &Rule, workload: &Workload, nodes: &[Node], around: &Around<'_>) -> Placement {
+    let host = workload.node_name.as_deref().filter(|_| rule.policy() == DpuSelectionPolicy::SameNode);
+    let owner = |node: &Node| node.labels.get(keys::NODE_TENANT).cloned();
+    let own =
+        |node: &Node| around.tenant.is_none_or(|tenant| owner(node).as_deref() == Some(tenant.as_str()));
+    let of_host = |node: &&Node| node.labels.get(around.host_label).map(String::as_str) == host;
+    let candidates: Vec<&Node> = match host {
+        Some(_) => nodes.iter().filter(of_host).collect(),
+        None => nodes.iter().filter(|node| own(node)).collect(),
+    };
+    let places: Vec<Place> = candidates
+        .iter()
+        .map(|node| Place { node: node.name.clone(), obstacles: obstacles(pod, node) })
+        .collect();
+    if places.iter().any(|place| place.obstacles.is_empty()) {
+        return Placement { nodes: places, problem: None };
+    }
+    let tenant = around.tenant.map_or_else(|| "nobody".to_owned(), ToString::to_string);
+    let problem = match host {
+        Some(host) if candidates.is_empty() => {
+            format!("no DPU for host {host}: no Node has the label {}={host}", around.host_label)
+        }
+        Some(host) if !candidates.iter().any(|node| own(node)) => {
+            let whose: Vec<String> = candidates
+                .iter()
+                .map(|node| match owner(node) {
+                    Some(owner) => format!("{} belongs to tenant {owner}", node.name),
+                    None => format!("{} belongs to nobody", node.name),
+                })
+                .collect();
+            format!("no DPU of host {host} is tenant {tenant}'s: {}", whose.join(", "))
+        }
+        None if candidates.is_empty() => format!("tenant {tenant} has no DPU"),
+        _ => match selector::contradiction(pod) {
+            Some(both) => format!("no Node at all can match: {both}"),
+            None => "none of them will do".to_owned(),
+        },
+    };
+    Placement { nodes: places, problem: Some(problem) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,220 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::ids::RuleName;
+use crate::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+use crate::tenant::nodes::Taint;
+use crate::workload::tests::nginx;
+
+fn rule(
+    terms: &[&[(&str, Operator, &[&str])]],
+    policy: DpuSelectionPolicy,
+    spec: &serde_json::Value,
+) -> Arc<Rule> {
+    let expression = |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec {
+        key: (*key).into(),
+        operator: *operator,
+        values: values.iter().map(ToString::to_string).collect(),
+    };
+    let mut template = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
+    json_patch::merge(&mut template, &json!({"spec": spec}));
+    let spec = RuleSpec {
+        name: RuleName::new("firewall").unwrap(),
+        uid: "u".into(),
+        generation: 1,
+        resource_kind: String::new(),
+        terms: terms.iter().map(|term| term.iter().map(expression).collect()).collect(),
+        injections: vec![InjectionSpec { workload_key: String::new(), annotation: "all".into() }],
+        policy,
+        template,
+    };
+    Arc::new(Rule::compile(spec).unwrap())
+}
+
+/// A DPU in a host, of a tenant where one is given.
+fn dpu(name: &str, host: &str, tenant: Option<&str>) -> Node {
+    let mut node = Node { name: name.into(), ..Node::default() };
+    node.labels.insert(keys::DPU_HOST.into(), host.into());
+    if let Some(tenant) = tenant {
+        node.labels.insert(keys::NODE_TENANT.into(), tenant.into());
+        let taint = Taint { key: keys::TENANT.into(), value: tenant.into(), effect: "NoSchedule".into() };
+        node.taints.push(taint);
+    }
+    node
+}
+
+fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explanation {
+    let blue = TenantId::new("blue").unwrap();
+    let around = Around { tenant: Some(&blue), namespace: "tenant-blue", host_label: keys::DPU_HOST, nodes };
+    explain(rule, &Arc::new(workload), &around)
+}
+
+const ANY: &[&[(&str, Operator, &[&str])]] = &[&[("@", Operator::Exists, &[])]];
+
+#[test]
+fn each_failed_expression_says_what_would_have_to_change() {
+    use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
+    const APP: &str = "state.extra.labels.k8s-app";
+    for (key, operator, values, change) in [
+        (APP, In, &["db"][..], ".state.extra.labels.k8s-app is \"nginx\", the rule wants \"db\""),
+        (
+            APP,
+            In,
+            &["db", "api"],
+            ".state.extra.labels.k8s-app is \"nginx\", the rule wants one of \"api\", \"db\"",
+        ),
+        (".state.extra.labels.x", In, &["db"], ".state.extra.labels.x is absent, the rule wants \"db\""),
+        (
+            APP,
+            NotIn,
+            &["nginx"],
+            ".state.extra.labels.k8s-app is \"nginx\", the rule wants none of \"nginx\"",
+        ),
+        (
+            ".state.extra.labels.x",
+            Exists,
+            &[],
+            ".state.extra.labels.x is absent, the rule wants it to be there",
+        ),
+        (APP, DoesNotExist, &[], ".state.extra.labels.k8s-app is \"nginx\", the rule wants it to be absent"),
+        (
+            APP,
+            Gt,
+            &["5"],
+            ".state.extra.labels.k8s-app is \"nginx\", the rule wants an integer greater than 5",
+        ),
+        (APP, Lt, &["5"], ".state.extra.labels.k8s-app is \"nginx\", the rule wants an integer less than 5"),
+    ] {
+        let rule = rule(
+            &[&[(".state.ready", In, &["true"]), (key, operator, values)]],
+            DpuSelectionPolicy::Any,
+            &json!({}),
+        );
+        let told = told(&rule, nginx(), None);
+        assert_eq!((told.outcome, told.terms.len(), told.terms[0].passes), (Outcome::NoMatch, 1, false));
+        let [ready, other] = &told.terms[0].expressions[..] else { panic!("{told:?}") };
+        assert_eq!((ready.passes, ready.found.as_deref(), &ready.change), (true, Some("true"), &None));
+        assert_eq!((other.passes, other.change.as_deref()), (false, Some(change)));
+    }
+    let many: Vec<String> = (0..20).map(|i| format!("v{i:02}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let told = told(&rule(&[&[(APP, In, &many)]], DpuSelectionPolicy::Any, &json!({})), nginx(), None);
+    assert!(told.terms[0].expressions[0].change.as_deref().unwrap().ends_with("\"v07\" and 12 more"));
+    assert_eq!(told.terms[0].expressions[0].values.len(), 20);
+}
+
+#[test]
+fn one_term_is_enough_and_same_node_waits_for_the_node() {
+    use Operator::{Exists, In};
+    let terms: &[&[(&str, Operator, &[&str])]] =
+        &[&[(".state.extra.labels.k8s-app", In, &["db"])], &[(".metadata.id", Exists, &[])]];
+    let same = rule(terms, DpuSelectionPolicy::SameNode, &json!({}));
+    let explanation = told(&same, nginx(), None);
+    assert_eq!(explanation.outcome, Outcome::Companion);
+    assert_eq!(explanation.terms.iter().map(|t| t.passes).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(explanation.placement, None, "the Nodes aren't known");
+    assert!(explanation.companion.starts_with("firewall-"));
+    let unbound = Workload { node_name: None, ..nginx() };
+    let waiting = told(&same, unbound.clone(), Some(&[]));
+    assert_eq!((waiting.outcome, waiting.placement), (Outcome::Waiting, None));
+    let any = told(&rule(terms, DpuSelectionPolicy::Any, &json!({})), unbound, Some(&[]));
+    assert_eq!(any.outcome, Outcome::Companion);
+    assert_eq!(any.placement.unwrap().problem.as_deref(), Some("tenant blue has no DPU"));
+}
+
+#[test]
+fn what_is_about_something_else_or_too_large() {
+    let rule = rule(ANY, DpuSelectionPolicy::Any, &json!({}));
+    let machine = Workload { resource_type: "v1/VM".into(), ..nginx() };
+    let explanation = told(&rule, machine, None);
+    assert_eq!(explanation.outcome, Outcome::NoMatch);
+    assert_eq!(explanation.reason.as_deref(), Some("the rule is about v1/Pod, the workload is v1/VM"));
+    let large = Workload { annotations: BTreeMap::from([("k".into(), "x".repeat(300 << 10))]), ..nginx() };
+    let explanation = told(&rule, large, None);
+    assert_eq!(explanation.outcome, Outcome::Refused);
+    assert!(explanation.reason.unwrap().contains("at most 262144 are allowed"));
+    assert!(explanation.terms[0].expressions[0].found.as_deref().unwrap().len() < 130);
+}
+
+#[test]
+fn where_it_may_run_and_why_not() {
+    // The documented workload runs on cloud-dev-12.
+    const HOST: &str = "cloud-dev-12";
+    let nodes = [
+        dpu("d1", HOST, Some("blue")),
+        dpu("d2", HOST, None),
+        dpu("d3", HOST, Some("red")),
+        dpu("e1", "cloud-dev-13", Some("blue")),
+    ];
+    let same = |spec: &serde_json::Value, nodes: &[Node]| {
+        told(&rule(ANY, DpuSelectionPolicy::SameNode, spec), nginx(), Some(nodes)).placement.unwrap()
+    };
+    let fits = |placement: &Placement| -> Vec<String> {
+        let free = placement.nodes.iter().filter(|place| place.obstacles.is_empty());
+        free.map(|place| place.node.clone()).collect()
+    };
+    let placement = same(&json!({}), &nodes);
+    assert_eq!((fits(&placement), placement.problem.as_deref()), (vec!["d1".to_owned()], None));
+    assert_eq!(placement.nodes.len(), 3, "those of the host");
+    assert_eq!(
+        placement.nodes[1].obstacles,
+        [format!("{} is absent, the Pod requires In [blue]", keys::NODE_TENANT)]
+    );
+    assert_eq!(placement.nodes[2].obstacles.len(), 2, "label and taint");
+
+    let placement = same(&json!({}), &nodes[3..]);
+    assert_eq!(
+        (placement.nodes.len(), placement.problem.as_deref()),
+        (
+            0,
+            Some(
+                "no DPU for host cloud-dev-12: no Node has the label provisioning.dpu.nvidia.com/host=cloud-dev-12"
+            )
+        )
+    );
+    assert_eq!(
+        same(&json!({}), &nodes[1..]).problem.as_deref(),
+        Some("no DPU of host cloud-dev-12 is tenant blue's: d2 belongs to nobody, d3 belongs to tenant red")
+    );
+    let elsewhere = json!({"nodeSelector": {"zone": "a"}});
+    let placement = same(&elsewhere, &nodes[..1]);
+    assert_eq!(placement.problem.as_deref(), Some("none of them will do"));
+    assert_eq!(placement.nodes[0].obstacles, ["zone is absent, nodeSelector wants \"a\""]);
+    let pinned = json!({"nodeSelector": {keys::DPU_HOST: "cloud-dev-13"}});
+    let problem = same(&pinned, &nodes).problem.unwrap();
+    assert!(problem.starts_with("no Node at all can match") && problem.contains("cloud-dev-13"), "{problem}");
+
+    let any = told(&rule(ANY, DpuSelectionPolicy::Any, &json!({})), nginx(), Some(&nodes)).placement.unwrap();
+    assert_eq!(fits(&any), ["d1", "e1"]);
+}
+
+#[test]
+fn without_a_tenant_the_isolation_is_left_out() {
+    let around = Around {
+        tenant: None,
+        namespace: "",
+        host_label: keys::DPU_HOST,
+        nodes: Some(&[Node { taints: Vec::new(), ..dpu("d1", "cloud-dev-12", None) }]),
+    };
+    for policy in [DpuSelectionPolicy::SameNode, DpuSelectionPolicy::Any] {
+        let explanation = explain(&rule(ANY, policy, &json!({})), &Arc::new(nginx()), &around);
+        assert_eq!(explanation.outcome, Outcome::Companion);
+        assert_eq!(explanation.placement.unwrap().problem, None, "{policy:?}");
+    }
+}
+
+#[test]
+fn the_documented_json() {
+    let rule = rule(
+        &[&[(".state.extra.labels.k8s-app", Operator::In, &["db"])]],
+        DpuSelectionPolicy::SameNode,
+        &json!({}),
+    );
+    let explanation = told(&rule, nginx(), Some(&[]));
+    assert_eq!(
+        serde_json::to_value(&explanation).unwrap(),
+        json!({"outcome": "NoMatch", "companion": explanation.companion, "terms": [{"passes": false, "expressions": [
+            {"key": ".state.extra.labels.k8s-app", "operator": "In", "values": ["db"], "found": "nginx", "passes": false,
+             "change": ".state.extra.labels.k8s-app is \"nginx\", the rule wants \"db\""}]}]})
+    );
+}
