@@ -9,6 +9,8 @@ use outrigger_manager::ManagerArgs;
 use outrigger_webhook::WebhookArgs;
 
 use crate::crd::CrdArgs;
+use crate::explain::ExplainArgs;
+use crate::files::InputError;
 
 /// Starts a companion Pod on the DPU of a host when a tenant's Pod starts on that host.
 ///
@@ -44,28 +46,47 @@ enum Command {
     /// 15 s.
     Agent(AgentArgs),
 
+    /// Say which rule gives which workload a companion, and why another gets none.
+    ///
+    /// Reads Tenants, Namespaces, Nodes, WorkloadRules and Pods from files (--filename), or from a cluster: the
+    /// infrastructure cluster, with the tenant's (--tenant-kubeconfig) for its Pods, or a tenant's cluster alone. For each
+    /// rule and workload: what every expression found, what would have to change, which DPUs would take the companion,
+    /// and how the companion is. Exit codes: 0 explained, 1 one rule and one workload were asked for and no companion
+    /// comes of them, 2 an input could not be read.
+    Explain(ExplainArgs),
+
     /// Print the CustomResourceDefinitions as YAML.
     Crd(CrdArgs),
 }
 
 impl Cli {
-    /// Runs the command. Exit code 1: it failed, and standard error says why. (2: the arguments were wrong; said by
-    /// clap.)
+    /// Runs the command. Exit code 1: it failed, and standard error says why. 2: an input can't be used, or the arguments
+    /// were wrong (said by clap).
     pub(crate) fn run(self) -> ExitCode {
+        let done = |()| ExitCode::SUCCESS;
         let result = match self.command {
-            Command::Webhook(args) => serve(outrigger_webhook::run(args)),
-            Command::Manager(args) => serve(outrigger_manager::run(args)),
-            Command::Agent(args) => serve(outrigger_agent::run(args)),
-            Command::Crd(args) => args.run(),
+            Command::Webhook(args) => serve(outrigger_webhook::run(args)).map(done),
+            Command::Manager(args) => serve(outrigger_manager::run(args)).map(done),
+            Command::Agent(args) => serve(outrigger_agent::run(args)).map(done),
+            Command::Explain(args) => args.run(),
+            Command::Crd(args) => args.run().map(done),
         };
-        match result {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
+        result.unwrap_or_else(|error| {
+            if !is_broken_pipe(&error) {
                 let _ = writeln!(std::io::stderr(), "outrigger: {error:#}");
-                ExitCode::FAILURE
             }
-        }
+            if error.is::<InputError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        })
     }
+}
+
+/// Whether whoever read our output has had enough, `head` for example: nothing to complain about.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let is = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    error.downcast_ref::<std::io::Error>().is_some_and(is)
+        || error
+            .downcast_ref::<serde_json::Error>()
+            .is_some_and(|error| error.io_error_kind() == Some(std::io::ErrorKind::BrokenPipe))
 }
 
 fn serve(server: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {

@@ -2,6 +2,9 @@
 
 mod command;
 mod crd;
+mod explain;
+mod files;
+mod state;
 
 use std::process::ExitCode;
 

@@ -271,9 +271,10 @@ fn place(pod: &Value, rule: &Rule, workload: &Workload, nodes: &[Node], around: 
             format!("no DPU of host {host} is tenant {tenant}'s: {}", whose.join(", "))
         }
         None if candidates.is_empty() => format!("tenant {tenant} has no DPU"),
-        _ => match selector::contradiction(pod) {
-            Some(both) => format!("no Node at all can match: {both}"),
-            None => "none of them will do".to_owned(),
+        _ => match (selector::contradiction(pod), host) {
+            (Some(both), _) => format!("no Node at all can match: {both}"),
+            (None, Some(host)) => format!("no DPU of host {host} will do"),
+            (None, None) => format!("no DPU of tenant {tenant} will do"),
         },
     };
     Placement { nodes: places, problem: Some(problem) }

@@ -178,7 +178,7 @@ fn where_it_may_run_and_why_not() {
     );
     let elsewhere = json!({"nodeSelector": {"zone": "a"}});
     let placement = same(&elsewhere, &nodes[..1]);
-    assert_eq!(placement.problem.as_deref(), Some("none of them will do"));
+    assert_eq!(placement.problem.as_deref(), Some("no DPU of host cloud-dev-12 will do"));
     assert_eq!(placement.nodes[0].obstacles, ["zone is absent, nodeSelector wants \"a\""]);
     let pinned = json!({"nodeSelector": {keys::DPU_HOST: "cloud-dev-13"}});
     let problem = same(&pinned, &nodes).problem.unwrap();

@@ -1,0 +1,183 @@
+//! The same objects out of clusters.
+
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::{Client, Resource};
+use outrigger_api::{Tenant, WorkloadRule};
+use outrigger_core::keys;
+use outrigger_runtime::cluster::ClusterArgs;
+use serde_json::Value;
+
+use super::ExplainArgs;
+use crate::files::{self, InputError, Object, Origin};
+use crate::state::State;
+
+/// What a state is worth.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Where it comes from, for messages.
+    pub(super) place: String,
+    /// It is that of a cluster, as it is now.
+    pub(super) live: bool,
+    /// It shows the infrastructure cluster: DPUs and companions.
+    pub(super) infrastructure: bool,
+    /// It shows the Pods of the tenant's cluster.
+    pub(super) workloads: bool,
+    /// What can't be known from it.
+    pub(super) notes: Vec<String>,
+}
+
+impl Source {
+    pub(super) fn files() -> Self {
+        let place = "--filename".to_owned();
+        Self { place, live: false, infrastructure: true, workloads: true, notes: Vec::new() }
+    }
+}
+
+/// Most objects of one answer: lists come in pages.
+const PAGE: u32 = 500;
+
+/// Reads what is needed of the cluster, and of the tenant's where that is named too.
+pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> {
+    let client = client(&args.cluster, "--kubeconfig").await?;
+    let mut reader = Reader { client, objects: Vec::new(), notes: Vec::new() };
+    let infrastructure = reader.is_infrastructure().await?;
+    let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
+    if infrastructure {
+        reader.infrastructure(args).await?;
+    } else {
+        reader.must::<WorkloadRule>(None, ListParams::default()).await?;
+        reader.notes.push(
+            "this is a tenant's cluster: DPUs, companions, and what the tenant's Pods may do can't be seen from here; \
+             the rules' conditions tell what the infrastructure cluster says"
+                .to_owned(),
+        );
+    }
+    if named {
+        let cluster =
+            ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
+        reader.client = self::client(&cluster, "--tenant-kubeconfig").await?;
+    }
+    let workloads = named || !infrastructure;
+    if workloads {
+        let namespace = args.workload.as_ref().map(|w| &w.namespace).or(args.namespace.as_ref());
+        reader.must::<Pod>(namespace.map(String::as_str), ListParams::default()).await?;
+    } else {
+        reader.notes.push(
+            "the tenant's Pods can't be seen from here: only those are explained whose companions were told everything \
+             of them; name the tenant's cluster by --tenant-kubeconfig"
+                .to_owned(),
+        );
+    }
+    let place = "the cluster".to_owned();
+    let source = Source { place, live: true, infrastructure, workloads, notes: reader.notes };
+    Ok((State::new(reader.objects), source))
+}
+
+async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, InputError> {
+    cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
+}
+
+struct Reader {
+    client: Client,
+    objects: Vec<Object>,
+    notes: Vec<String>,
+}
+
+impl Reader {
+    /// Whether the cluster knows Tenants. Anybody may ask that, unlike for the Tenants themselves.
+    async fn is_infrastructure(&self) -> Result<bool, InputError> {
+        match self.client.list_api_group_resources(&Tenant::api_version(&())).await {
+            Ok(known) => Ok(known.resources.iter().any(|resource| resource.kind == "Tenant")),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(InputError::new("the cluster", error)),
+        }
+    }
+
+    async fn infrastructure(&mut self, args: &ExplainArgs) -> Result<(), InputError> {
+        self.must::<Tenant>(None, ListParams::default()).await?;
+        let namespace = self.namespace(args)?;
+        let namespace = namespace.as_deref();
+        self.must::<WorkloadRule>(namespace, ListParams::default()).await?;
+        self.must::<Pod>(namespace, ListParams::default().labels(keys::RULE)).await?;
+        self.must::<Node>(None, ListParams::default()).await?;
+        let refused = "involvedObject.kind=WorkloadRule,reason=CompanionRefused";
+        self.may::<Event>(namespace, ListParams::default().fields(refused)).await?;
+        self.may::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
+        self.may::<PriorityClass>(None, ListParams::default()).await
+    }
+
+    /// The namespace of the tenant that is meant; `None` where there are several.
+    fn namespace(&self, args: &ExplainArgs) -> Result<Option<String>, InputError> {
+        let tenants: Vec<Tenant> = self.objects.iter().map(Object::read).collect::<Result<_, _>>()?;
+        let named = |tenant: &&Tenant| {
+            args.tenant.is_none() || tenant.metadata.name.as_deref() == args.tenant.as_deref()
+        };
+        let mut meant: Vec<&Tenant> = tenants.iter().filter(named).collect();
+        if let Some(id) = args.tenant.as_ref().filter(|_| meant.is_empty()) {
+            let names: Vec<&str> = tenants.iter().filter_map(|t| t.metadata.name.as_deref()).collect();
+            let message = format!("there is no Tenant {id}; there are {}", names.join(", "));
+            return Err(InputError::new("--tenant", message));
+        }
+        let first = meant.pop().map(Tenant::target_namespace);
+        Ok(first.filter(|_| meant.is_empty()))
+    }
+
+    /// Reads all objects of a kind.
+    async fn must<K: Resource<DynamicType = ()>>(
+        &mut self,
+        namespace: Option<&str>,
+        params: ListParams,
+    ) -> Result<(), InputError> {
+        let what = format!("the cluster's {}", K::plural(&()));
+        self.list::<K>(namespace, params).await.map_err(|error| InputError::new(what, error))?
+    }
+
+    /// Reads all objects of a kind, and goes without where they may not be read.
+    async fn may<K: Resource<DynamicType = ()>>(
+        &mut self,
+        namespace: Option<&str>,
+        params: ListParams,
+    ) -> Result<(), InputError> {
+        match self.list::<K>(namespace, params).await {
+            Ok(read) => read,
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                self.notes.push(format!("may not be read, so what they say is missing: {}", status.message));
+                Ok(())
+            }
+            Err(error) => Err(InputError::new(format_args!("the cluster's {}", K::plural(&())), error)),
+        }
+    }
+
+    async fn list<K: Resource<DynamicType = ()>>(
+        &mut self,
+        namespace: Option<&str>,
+        params: ListParams,
+    ) -> Result<Result<(), InputError>, kube::Error> {
+        let resource = ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        };
+        let origin = Origin::new(format_args!("the cluster's {}", resource.plural));
+        let mut params = params.limit(PAGE);
+        loop {
+            let page = api.list(&params).await?;
+            for object in page.items {
+                let mut value = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+                if let Value::Object(value) = &mut value {
+                    value.insert("apiVersion".to_owned(), resource.api_version.clone().into());
+                    value.insert("kind".to_owned(), resource.kind.clone().into());
+                }
+                if let Err(error) = files::take(&origin, value, &mut self.objects) {
+                    return Ok(Err(error));
+                }
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(Ok(())),
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `outrigger explain`
+
+mod live;
+mod print;
+mod report;
+mod view;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use outrigger_core::keys;
+use outrigger_runtime::cluster::ClusterArgs;
+
+use crate::files::InputError;
+use crate::state::State;
+use report::Report;
+use view::View;
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// File or directory with objects: Tenants, Namespaces, Nodes, WorkloadRules, the Pods of the tenant's cluster. May
+    /// be given several times; - is standard input. Without it: a cluster is asked.
+    #[arg(short, long = "filename", value_name = "FILE")]
+    filename: Vec<PathBuf>,
+
+    /// Only this rule.
+    #[arg(long, value_name = "NAME")]
+    rule: Option<String>,
+
+    /// Only this workload, a Pod of the tenant's cluster.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = workload_name)]
+    workload: Option<WorkloadName>,
+
+    /// Only workloads of this namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+
+    /// Whose rules and workloads. Not needed where there is one tenant.
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+
+    /// How to print it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+
+    /// Label on DPU Nodes that names the host the DPU sits in.
+    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
+    host_label: String,
+
+    /// Scheduler that Pods in tenants' namespaces may name. May be given several times, or separated by commas.
+    #[arg(
+        long,
+        env = "OUTRIGGER_SCHEDULER_NAME",
+        default_value = "default-scheduler",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    scheduler_name: Vec<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+
+    /// Kubeconfig of the tenant's cluster, whose Pods are read there.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    tenant_kubeconfig: Option<PathBuf>,
+
+    /// Context of the tenant's cluster, in --tenant-kubeconfig or the usual kubeconfig.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    tenant_context: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people, in colour on a terminal.
+    Text,
+    /// The structure that docs/explain.md tells.
+    Json,
+}
+
+/// Namespace and name of a Pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WorkloadName {
+    namespace: String,
+    name: String,
+}
+
+fn workload_name(text: &str) -> Result<WorkloadName, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok(WorkloadName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("use NAMESPACE/NAME".to_owned()),
+    }
+}
+
+impl ExplainArgs {
+    /// Exit code 1: one rule and one workload were asked for, and no companion comes of them.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        let (state, source) = if self.filename.is_empty() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(live::read(self))?
+        } else {
+            if self.tenant_kubeconfig.is_some() || self.tenant_context.is_some() {
+                return Err(
+                    InputError::new("--tenant-kubeconfig", "is for clusters, not for --filename").into()
+                );
+            }
+            (State::read(&self.filename)?, live::Source::files())
+        };
+        let view = View::new(&state, self, source)?;
+        let report = Report::new(&view, self)?;
+        match self.output {
+            Output::Json => {
+                let mut out = std::io::stdout().lock();
+                serde_json::to_writer_pretty(&mut out, &report)?;
+                writeln!(out)?;
+            }
+            Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
+        }
+        let one = self.rule.is_some() && self.workload.is_some();
+        Ok(if one && !report.any_companion() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+#[cfg(test)]
+mod tests;

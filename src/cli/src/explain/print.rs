@@ -1,0 +1,144 @@
+//! The report for people.
+
+use std::io::{Result, Write};
+
+use anstyle::{AnsiColor, Style};
+use outrigger_core::explain::{Finding, Outcome, Placement, Term};
+
+use super::report::{Report, RuleReport, State, WorkloadReport};
+
+const BOLD: Style = Style::new().bold();
+const GOOD: Style = AnsiColor::Green.on_default();
+const BAD: Style = AnsiColor::Red.on_default();
+const ODD: Style = AnsiColor::Yellow.on_default();
+const DIM: Style = Style::new().dimmed();
+
+/// Writes all of it.
+pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
+    if let Some(tenant) = &report.tenant {
+        writeln!(out, "tenant {tenant}")?;
+    }
+    for note in &report.notes {
+        writeln!(out, "{ODD}note:{ODD:#} {note}")?;
+    }
+    if report.rules.is_empty() {
+        writeln!(out, "no rules")?;
+    }
+    for rule in &report.rules {
+        writeln!(out)?;
+        one_rule(rule, out)?;
+    }
+    if !report.ended.is_empty() {
+        writeln!(out, "\nhave ended, so they are no workloads: {}", report.ended.join(", "))?;
+    }
+    Ok(())
+}
+
+fn one_rule(rule: &RuleReport, out: &mut impl Write) -> Result<()> {
+    let policy = if rule.policy.is_empty() { "SameNode" } else { &rule.policy };
+    writeln!(out, "{BOLD}rule {}/{}{BOLD:#} ({policy})", rule.namespace, rule.name)?;
+    for fault in &rule.errors {
+        writeln!(out, "  {BAD}error:{BAD:#} {}: {}", fault.path, fault.message)?;
+    }
+    for warning in &rule.warnings {
+        writeln!(out, "  {ODD}warning:{ODD:#} {warning}")?;
+    }
+    for told in rule.conditions.iter().filter(|told| told.status != "True") {
+        writeln!(out, "  {}={} {}: {}", told.kind, told.status, told.reason, told.message)?;
+    }
+    for event in &rule.events {
+        writeln!(out, "  event: {event}")?;
+    }
+    if rule.workloads.is_empty() && rule.companions.is_empty() {
+        let why = if rule.errors.is_empty() { "no workloads" } else { "not served" };
+        writeln!(out, "  {why}")?;
+    }
+    for workload in &rule.workloads {
+        one_workload(workload, out)?;
+    }
+    for other in &rule.companions {
+        write!(out, "  companion {} of workload {}", other.companion, other.workload)?;
+        state(&other.state, out)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
+    let explanation = &workload.explanation;
+    write!(out, "  {BOLD}{}/{}{BOLD:#}", workload.namespace, workload.name)?;
+    if let Some(node) = &workload.node {
+        write!(out, " on {node}")?;
+    }
+    match explanation.outcome {
+        Outcome::Companion => write!(out, ": {GOOD}companion{GOOD:#} {}", explanation.companion)?,
+        Outcome::NoMatch => write!(out, ": {BAD}no companion{BAD:#}")?,
+        Outcome::Waiting => write!(out, ": {ODD}no companion yet{ODD:#}")?,
+        Outcome::Refused => write!(out, ": {BAD}refused{BAD:#}")?,
+    }
+    if let Some(there) = &workload.state {
+        state(there, out)?;
+    }
+    writeln!(out)?;
+    if let Some(reason) = &explanation.reason {
+        writeln!(out, "    {reason}")?;
+    }
+    // One term that passes is all the reason there is; where none does, each would be a way.
+    let passing = explanation.terms.iter().find(|term| term.passes);
+    match passing {
+        Some(term) => expressions(term, out)?,
+        None => {
+            for (i, term) in explanation.terms.iter().enumerate() {
+                if explanation.terms.len() > 1 {
+                    writeln!(out, "    {}term {}:", if i == 0 { "" } else { "or " }, i + 1)?;
+                }
+                expressions(term, out)?;
+            }
+        }
+    }
+    explanation.placement.as_ref().map_or(Ok(()), |placement| places(placement, out))
+}
+
+fn state(state: &State, out: &mut impl Write) -> Result<()> {
+    write!(out, ", {}", state.phase.as_str())?;
+    if state.message.is_empty() { Ok(()) } else { write!(out, ": {}", state.message) }
+}
+
+fn expressions(term: &Term, out: &mut impl Write) -> Result<()> {
+    for finding in &term.expressions {
+        match &finding.change {
+            Some(change) => writeln!(out, "    {BAD}fail{BAD:#}  {change}")?,
+            None => writeln!(out, "    {GOOD}pass{GOOD:#}  {}", passed(finding))?,
+        }
+    }
+    Ok(())
+}
+
+fn passed(finding: &Finding) -> String {
+    let Finding { key, operator, values, found, .. } = finding;
+    let values = if values.is_empty() { String::new() } else { format!(" [{}]", values.join(", ")) };
+    let found = match found {
+        // Of a whole object only that it is there is of interest.
+        Some(text) if text.starts_with('{') => String::new(),
+        Some(text) => format!(", is {text:?}"),
+        None => ", is absent".to_owned(),
+    };
+    format!("{key} {operator}{values}{found}")
+}
+
+fn places(placement: &Placement, out: &mut impl Write) -> Result<()> {
+    if let Some(problem) = &placement.problem {
+        writeln!(out, "    {BAD}Pending:{BAD:#} {problem}")?;
+    }
+    let width = placement.nodes.iter().map(|place| place.node.len()).max().unwrap_or_default();
+    for place in &placement.nodes {
+        if place.obstacles.is_empty() {
+            writeln!(out, "    {GOOD}fits{GOOD:#}  {}", place.node)?;
+            continue;
+        }
+        for obstacle in &place.obstacles {
+            writeln!(out, "    {DIM}not{DIM:#}   {:width$}  {obstacle}", place.node)?;
+        }
+    }
+    Ok(())
+}

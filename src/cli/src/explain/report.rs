@@ -1,0 +1,301 @@
+//! What is told. The structure is that of docs/explain.md, and stable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use outrigger_api::WorkloadRule;
+use outrigger_core::companion::{self, Observed};
+use outrigger_core::explain::{Around, Explanation, Outcome, explain};
+use outrigger_core::field::FieldError;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::rule::Rule;
+use outrigger_core::validate::{self, Facts};
+use outrigger_core::workload::Workload;
+use outrigger_core::{keys, lint};
+use serde::Serialize;
+
+use super::view::{View, namespace_of};
+use super::{ExplainArgs, WorkloadName};
+use crate::files::InputError;
+
+/// Everything.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tenant: Option<String>,
+    pub(super) notes: Vec<String>,
+    pub(super) rules: Vec<RuleReport>,
+    /// `namespace/name` of Pods that have ended, and so are no workloads.
+    pub(super) ended: Vec<String>,
+}
+
+/// One rule.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RuleReport {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) policy: String,
+    pub(super) errors: Vec<Fault>,
+    pub(super) warnings: Vec<String>,
+    pub(super) conditions: Vec<Told>,
+    pub(super) events: Vec<String>,
+    pub(super) workloads: Vec<WorkloadReport>,
+    /// Companions of workloads whose facts aren't known here.
+    pub(super) companions: Vec<CompanionReport>,
+}
+
+/// What is wrong with a field.
+#[derive(Debug, Serialize)]
+pub(super) struct Fault {
+    pub(super) path: String,
+    pub(super) message: String,
+}
+
+/// A condition of the rule's status that isn't as one would like it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Told {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    pub(super) status: String,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// One workload for a rule.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WorkloadReport {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) node: Option<String>,
+    #[serde(flatten)]
+    pub(super) explanation: Explanation,
+    /// The companion that exists; absent where there is none, or it can't be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) state: Option<State>,
+}
+
+/// A companion of a workload that isn't known.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CompanionReport {
+    pub(super) companion: String,
+    pub(super) workload: String,
+    pub(super) state: State,
+}
+
+/// How a companion is.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct State {
+    pub(super) phase: Phase,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) message: String,
+}
+
+/// How a companion is, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum Phase {
+    Ready,
+    Pending,
+    NotAdmitted,
+    Failed,
+    Terminating,
+}
+
+impl Phase {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Pending => "pending",
+            Self::NotAdmitted => "not admitted",
+            Self::Failed => "failed",
+            Self::Terminating => "terminating",
+        }
+    }
+}
+
+impl State {
+    fn of(observed: &Observed) -> Self {
+        let phase = match observed {
+            o if o.terminating => Phase::Terminating,
+            o if o.failed => Phase::Failed,
+            o if o.gated => Phase::NotAdmitted,
+            o if o.ready => Phase::Ready,
+            _ => Phase::Pending,
+        };
+        Self { phase, message: observed.message.clone() }
+    }
+}
+
+impl Report {
+    /// # Errors
+    /// When there is no rule or no workload as it is asked for.
+    pub(super) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
+        let wanted = |rule: &&WorkloadRule| args.rule.as_ref().is_none_or(|name| *name == rule.name_any());
+        let rules: Vec<&WorkloadRule> = view.rules.iter().filter(wanted).collect();
+        if let Some(name) = args.rule.as_ref().filter(|_| rules.is_empty()) {
+            let names: BTreeSet<String> = view.rules.iter().map(ResourceExt::name_any).collect();
+            return Err(InputError::new("--rule", missing("WorkloadRule", name, names)));
+        }
+        let is_meant = |namespace: &str, name: &str| {
+            let named = |wanted: &WorkloadName| wanted.namespace == namespace && wanted.name == name;
+            args.workload.as_ref().is_none_or(named)
+                && args.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
+        };
+        let of_workload =
+            |workload: &&Arc<Workload>| is_meant(&workload.resource_namespace, &workload.resource_name);
+        let workloads: Vec<&Arc<Workload>> = view.workloads.iter().filter(of_workload).collect();
+        let ended = view.ended.iter().filter(|(namespace, name)| is_meant(namespace, name));
+        let ended: Vec<String> = ended.map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+        if let Some(WorkloadName { namespace, name }) = &args.workload
+            && workloads.is_empty()
+            && ended.is_empty()
+        {
+            let name = format!("{namespace}/{name}");
+            let full = |w: &Arc<Workload>| format!("{}/{}", w.resource_namespace, w.resource_name);
+            return Err(InputError::new(
+                "--workload",
+                missing("workload", &name, view.workloads.iter().map(full).collect()),
+            ));
+        }
+        let whole = args.workload.is_none() && args.namespace.is_none();
+        let rules = rules.iter().map(|rule| rule_report(rule, &workloads, view, args, whole)).collect();
+        let tenant = view.tenant.as_ref().map(ToString::to_string);
+        Ok(Self { tenant, notes: view.notes.clone(), rules, ended })
+    }
+
+    /// Whether any workload has a companion coming.
+    pub(super) fn any_companion(&self) -> bool {
+        let mut all = self.rules.iter().flat_map(|rule| &rule.workloads);
+        all.any(|workload| workload.explanation.outcome == Outcome::Companion)
+    }
+}
+
+/// That there is no such thing, and what there is.
+fn missing(what: &str, name: &str, names: BTreeSet<String>) -> String {
+    const SHOWN: usize = 10;
+    if names.is_empty() {
+        return format!("there is no {what} {name}, nor any other");
+    }
+    let more = names.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = names.into_iter().take(SHOWN).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("there is no {what} {name}; there are {}{more}", shown.join(", "))
+}
+
+fn rule_report(
+    object: &WorkloadRule,
+    workloads: &[&Arc<Workload>],
+    view: &View,
+    args: &ExplainArgs,
+    whole: bool,
+) -> RuleReport {
+    let (namespace, name) = (namespace_of(object), object.name_any());
+    let mut report = RuleReport {
+        policy: object.spec.dpu_selection_policy.clone(),
+        errors: Vec::new(),
+        warnings: Vec::new(),
+        conditions: conditions(object),
+        events: view
+            .events
+            .iter()
+            .filter(|(n, r, _)| *n == namespace && *r == name)
+            .map(|(_, _, words)| words.clone())
+            .collect(),
+        workloads: Vec::new(),
+        companions: Vec::new(),
+        namespace,
+        name,
+    };
+    match object.compile() {
+        Err(errors) => report.errors = faults(&errors),
+        Ok(rule) => {
+            report.errors = faults(&forbidden(object, view, args));
+            let dpus = view.nodes.as_ref().map(|nodes| {
+                let tenant = view.tenant.as_ref().map(|tenant| tenant.as_str());
+                nodes
+                    .iter()
+                    .filter(|node| {
+                        tenant.is_none() || node.labels.get(keys::NODE_TENANT).map(String::as_str) == tenant
+                    })
+                    .count()
+            });
+            report.warnings = lint::rule(&rule, &lint::Around { host_label: &args.host_label, dpus });
+            let rule = Arc::new(rule);
+            report.workloads =
+                workloads.iter().map(|workload| explained(&rule, workload, view, args)).collect();
+        }
+    }
+    if whole {
+        report.companions = others(&report, view);
+    }
+    report
+}
+
+fn faults(errors: &[FieldError]) -> Vec<Fault> {
+    errors.iter().map(|e| Fault { path: e.path.clone(), message: e.message.clone() }).collect()
+}
+
+/// What of the template the tenant's Pods may not have, as admission judges it.
+fn forbidden(object: &WorkloadRule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
+    let Some(policy) = &view.policy else { return Vec::new() };
+    let facts = Facts {
+        policy,
+        namespace: &view.namespace,
+        manager: true,
+        schedulers: &args.scheduler_name,
+        default_priority_class: view.default_priority_class.as_deref(),
+        claims: &BTreeMap::new(),
+    };
+    validate::template(&object.spec.template, "spec.template", &facts)
+}
+
+fn conditions(object: &WorkloadRule) -> Vec<Told> {
+    let conditions = object.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .map(|c| Told {
+            kind: c.type_.clone(),
+            status: c.status.clone(),
+            reason: c.reason.clone(),
+            message: c.message.clone(),
+        })
+        .collect()
+}
+
+fn explained(rule: &Arc<Rule>, workload: &Arc<Workload>, view: &View, args: &ExplainArgs) -> WorkloadReport {
+    let around = Around {
+        tenant: view.tenant.as_ref(),
+        namespace: &view.namespace,
+        host_label: &args.host_label,
+        nodes: view.nodes.as_deref(),
+    };
+    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    WorkloadReport {
+        namespace: workload.resource_namespace.clone(),
+        name: workload.resource_name.clone(),
+        id: workload.id.to_string(),
+        node: workload.node_name.clone(),
+        explanation: explain(rule, workload, &around),
+        state: view.companions.as_ref().and_then(|all| all.get(&key)).map(State::of),
+    }
+}
+
+/// The rule's companions of workloads that aren't among those that are explained.
+fn others(report: &RuleReport, view: &View) -> Vec<CompanionReport> {
+    let told: BTreeSet<&str> = report.workloads.iter().map(|w| w.explanation.companion.as_str()).collect();
+    let all = view.companions.iter().flatten().filter(|(key, _)| key.rule.as_str() == report.name);
+    all.map(|(key, observed)| CompanionReport {
+        companion: companion::name(key),
+        workload: key.workload.to_string(),
+        state: State::of(observed),
+    })
+    .filter(|other| !told.contains(other.companion.as_str()))
+    .collect()
+}

@@ -1,0 +1,201 @@
+use clap::Parser;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::files;
+
+#[derive(Debug, Parser)]
+struct Wrapper {
+    #[command(flatten)]
+    args: ExplainArgs,
+}
+
+fn explained(objects: &[Value], flags: &[&str]) -> Result<Value, String> {
+    from(live::Source::files(), objects, flags)
+}
+
+fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value, String> {
+    let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
+    let text: String = objects.iter().map(ToString::to_string).collect();
+    let mut read = Vec::new();
+    files::parse("f", &text, &mut read).unwrap();
+    let view = View::new(&State::new(read), &args, source).map_err(|e| e.to_string())?;
+    let report = Report::new(&view, &args).map_err(|e| e.to_string())?;
+    // What is printed is no part of the assertions here, but it must not fail.
+    print::report(&report, &mut std::io::sink()).unwrap();
+    Ok(serde_json::to_value(&report).unwrap())
+}
+
+fn tenant(id: &str) -> Value {
+    json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": id},
+        "spec": {"hosts": [format!("{id}-a")]}})
+}
+
+fn rule(namespace: &str, name: &str, template: Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
+    for (key, value) in template.as_object().unwrap() {
+        pod["spec"][key] = value.clone();
+    }
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}], "template": pod}})
+}
+
+fn dpu(host: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": format!("{host}-dpu"), "labels": {keys::DPU_HOST: host}}})
+}
+
+fn pod(namespace: &str, name: &str, node: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"nodeName": node, "containers": []}})
+}
+
+#[test]
+fn one_tenant_of_two() {
+    let objects = [
+        tenant("blue"),
+        tenant("red"),
+        rule("tenant-blue", "b", json!({})),
+        rule("tenant-red", "r", json!({})),
+        dpu("blue-a"),
+        dpu("red-a"),
+        pod("work", "web", "blue-a"),
+        pod("tenant-red", "made-by-hand", "x"),
+    ];
+    let error = explained(&objects, &[]).unwrap_err();
+    assert_eq!(error, "--filename: has several tenants (blue, red): say by --tenant which");
+    for flags in [&["--tenant", "blue"][..], &["--rule", "b"]] {
+        let report = explained(&objects, flags).unwrap();
+        assert_eq!((&report["tenant"], report["rules"].as_array().unwrap().len()), (&json!("blue"), 1));
+        let workloads = report["rules"][0]["workloads"].as_array().unwrap();
+        assert_eq!(workloads.len(), 1, "what is in tenants' namespaces is no workload: {report}");
+        assert_eq!(
+            workloads[0]["placement"],
+            json!({"nodes": [{"node": "blue-a-dpu", "obstacles": []}]}),
+            "the Node is marked as the manager will mark it"
+        );
+    }
+    let red = explained(&objects, &["--tenant", "red"]).unwrap();
+    assert_eq!(
+        red["rules"][0]["workloads"][0]["placement"]["problem"],
+        "no DPU of host blue-a is tenant red's: blue-a-dpu belongs to tenant blue"
+    );
+    let error = explained(&objects, &["--tenant", "blue", "--rule", "r"]).unwrap_err();
+    assert_eq!(error, "--rule: there is no WorkloadRule r; there are b");
+}
+
+#[test]
+fn what_is_wrong_with_a_rule() {
+    let mut unreadable = rule("tenant-blue", "a", json!({}));
+    unreadable["spec"]["workloadTerms"][0]["matchExpressions"][0]["operator"] = json!("Perhaps");
+    let objects = [
+        tenant("blue"),
+        unreadable,
+        rule("tenant-blue", "b", json!({"hostPID": true})),
+        rule("tenant-blue", "c", json!({"nodeSelector": {keys::DPU_HOST: "blue-a"}})),
+        dpu("blue-a"),
+        pod("work", "web", "blue-a"),
+    ];
+    let report = explained(&objects, &[]).unwrap();
+    let [a, b, c] = [0, 1, 2].map(|i| &report["rules"][i]);
+    assert_eq!(a["errors"][0]["path"], "spec.workloadTerms[0].matchExpressions[0].operator");
+    assert_eq!(a["workloads"], json!([]), "what isn't served is about nobody");
+    assert_eq!(b["errors"][0]["path"], "spec.template.spec.hostPID");
+    assert!(c["warnings"][0].as_str().unwrap().contains("nodeSelector is for host blue-a alone"), "{c}");
+}
+
+#[test]
+fn companions_events_and_conditions_are_told() {
+    let mut with_status = rule("tenant-blue", "b", json!({}));
+    with_status["status"] = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "Refused",
+        "message": "quota", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
+    let companion = |workload: &str, more: Value| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+                "name": workload, "namespace": "tenant-blue", "uid": workload, "labels": {keys::WORKLOAD: workload},
+                "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                    "name": "b", "uid": "u", "controller": true}]},
+            "spec": {"containers": []}});
+        for (key, value) in more.as_object().unwrap() {
+            pod[key] = value.clone();
+        }
+        pod
+    };
+    let pending = json!({"status": {"conditions": [
+        {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}]}});
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "tenant-blue"},
+        "reason": "CompanionRefused", "message": "exceeded quota",
+        "involvedObject": {"kind": "WorkloadRule", "namespace": "tenant-blue", "name": "b"}});
+    let objects = [
+        tenant("blue"),
+        with_status,
+        pod("work", "web", "blue-a"),
+        companion("uid-of-work-web", pending),
+        companion("gone", ready),
+        event,
+    ];
+    let report = explained(&objects, &[]).unwrap();
+    let rule = &report["rules"][0];
+    assert_eq!(rule["conditions"][0]["reason"], "Refused");
+    assert_eq!(rule["events"], json!(["exceeded quota"]));
+    assert_eq!(
+        rule["workloads"][0]["state"],
+        json!({"phase": "Pending", "message": "0/1 nodes are available"})
+    );
+    let other = &rule["companions"][0];
+    assert_eq!((&other["workload"], &other["state"]["phase"]), (&json!("gone"), &json!("Ready")));
+    assert!(report["notes"][0].as_str().unwrap().contains("no Nodes were given"), "{report}");
+    assert_eq!(rule["workloads"][0].get("placement"), None);
+}
+
+#[test]
+fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
+    let own = |infrastructure, workloads| live::Source {
+        infrastructure,
+        workloads,
+        live: true,
+        place: "the cluster".into(),
+        notes: vec!["said".into()],
+    };
+    let objects = [rule("universe", "b", json!({})), pod("work", "web", "h")];
+    let report = from(own(false, true), &objects, &[]).unwrap();
+    let workload = &report["rules"][0]["workloads"][0];
+    assert_eq!((&workload["outcome"], workload.get("placement")), (&json!("Companion"), None));
+    assert_eq!(report["notes"], json!(["said"]));
+
+    // A workload that its companion was told all of.
+    let told = json!({"metadata": {"id": "w1", "resourceType": "v1/Pod", "resourceNamespace": "work", "resourceName": "web"},
+        "state": {"nodeName": "blue-a"}});
+    let companion = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "c", "namespace": "tenant-blue", "uid": "c", "labels": {keys::WORKLOAD: "w1"},
+            "annotations": {keys::INJECTED: "[\"all\"]", "all": told.to_string()},
+            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                "name": "b", "uid": "u", "controller": true}]},
+        "spec": {"containers": []}});
+    let objects = [tenant("blue"), rule("tenant-blue", "b", json!({})), companion];
+    let report = from(own(true, false), &objects, &["--workload", "work/web"]).unwrap();
+    let workload = &report["rules"][0]["workloads"][0];
+    assert_eq!((&workload["id"], &workload["state"]["phase"]), (&json!("w1"), &json!("Pending")));
+    assert!(workload["placement"]["problem"].as_str().unwrap().starts_with("no DPU for host blue-a"));
+}
+
+#[test]
+fn filters_and_what_is_not_there() {
+    let mut done = pod("work", "done", "h");
+    done["status"] = json!({"phase": "Failed"});
+    let objects = [rule("universe", "b", json!({})), pod("work", "web", "h"), pod("other", "web", "h"), done];
+    let count = |flags: &[&str]| {
+        let report = explained(&objects, flags).unwrap();
+        let lists = [&report["rules"][0]["workloads"], &report["ended"]];
+        lists.map(|list| list.as_array().unwrap().len())
+    };
+    assert_eq!(count(&[]), [2, 1]);
+    assert_eq!(count(&["-n", "other"]), [1, 0]);
+    assert_eq!(count(&["--workload", "work/web"]), [1, 0]);
+    assert_eq!(count(&["--workload", "work/done"]), [0, 1]);
+    let error = explained(&objects, &["--workload", "work/nobody"]).unwrap_err();
+    assert_eq!(error, "--workload: there is no workload work/nobody; there are other/web, work/web");
+    let report = explained(&objects, &["--tenant", "unknown"]).unwrap();
+    assert!(report["notes"][0].as_str().unwrap().contains("no Tenant unknown"), "{report}");
+}

@@ -1,0 +1,257 @@
+//! One tenant's part of a state: its rules, workloads, companions, and the Nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Event, Node as KubeNode, Pod};
+use kube::ResourceExt;
+use outrigger_api::{Tenant, WorkloadRule};
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::TenantId;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::keys;
+use outrigger_core::node::Node;
+use outrigger_core::tenant::nodes::{Claims, Taint, Verdict};
+use outrigger_core::tenant::{Policy, Tenant as Domain};
+use outrigger_core::validate::message;
+use outrigger_core::workload::Workload;
+use outrigger_manager::companions::observe::observe;
+
+use super::ExplainArgs;
+use super::live::Source;
+use crate::files::InputError;
+use crate::state::State;
+
+/// What is known of a tenant.
+#[derive(Debug)]
+pub(super) struct View {
+    /// Whose it is; `None` where nobody says.
+    pub(super) tenant: Option<TenantId>,
+    /// Its namespace in the infrastructure cluster.
+    pub(super) namespace: String,
+    /// What its Pods may do, where that is known.
+    pub(super) policy: Option<Policy>,
+    /// Its rules, in the infrastructure cluster and its own.
+    pub(super) rules: Vec<WorkloadRule>,
+    /// Its workloads.
+    pub(super) workloads: Vec<Arc<Workload>>,
+    /// Names of its Pods that have ended.
+    pub(super) ended: Vec<(String, String)>,
+    /// The Nodes of the infrastructure cluster; `None` where they can't be seen.
+    pub(super) nodes: Option<Vec<Node>>,
+    /// The companions that exist; `None` where they can't be seen.
+    pub(super) companions: Option<BTreeMap<CompanionKey, Observed>>,
+    /// What Events say of its rules: the rule's namespace and name, the words.
+    pub(super) events: Vec<(String, String, String)>,
+    /// The PriorityClass that Pods without one get.
+    pub(super) default_priority_class: Option<String>,
+    /// What can't be known, and what isn't right with the input.
+    pub(super) notes: Vec<String>,
+}
+
+impl View {
+    /// # Errors
+    /// When an object can't be read, or it isn't clear whose rules are meant.
+    pub(super) fn new(state: &State, args: &ExplainArgs, source: Source) -> Result<Self, InputError> {
+        let Source { place, live, infrastructure, workloads: sees_workloads, mut notes } = source;
+        let tenants = Tenants::new(state, &mut notes)?;
+        let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
+        let tenant = tenants.choose(args, &rules, &place)?;
+        let domain = tenant.as_ref().and_then(|id| tenants.known.get(id));
+        if let Some(id) = tenant.as_ref().filter(|id| !tenants.known.contains_key(id) && infrastructure) {
+            notes.push(format!("there is no Tenant {id} that is valid: what its Pods may do isn't known"));
+        }
+        let theirs = |namespace: &str| match tenants.owner(namespace) {
+            Some(owner) => Some(owner) == tenant.as_ref(),
+            None => true,
+        };
+        let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
+        let (companions, workloads, ended) = sort_pods(state.pods()?, &tenants, tenant.as_ref());
+        let mut nodes = nodes(state)?;
+        if !live {
+            tenants.mark(&mut nodes, &args.host_label);
+        }
+        let workloads: Vec<Arc<Workload>> = if sees_workloads {
+            workloads
+        } else {
+            let told: Vec<_> = companions.values().filter_map(|(_, told)| told.clone()).collect();
+            let known: BTreeMap<_, _> =
+                told.into_iter().map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
+            known.into_values().collect()
+        };
+        let sees_nodes = infrastructure && (live || !nodes.is_empty());
+        if !live && !sees_nodes {
+            notes.push("no Nodes were given: where companions would run isn't known".to_owned());
+        }
+        Ok(Self {
+            namespace: match (&tenant, domain) {
+                (_, Some(domain)) => domain.namespace.clone(),
+                (Some(id), None) => format!("tenant-{id}"),
+                (None, None) => String::new(),
+            },
+            policy: domain.map(|domain| domain.policy.clone()),
+            rules,
+            workloads,
+            ended,
+            nodes: sees_nodes.then_some(nodes),
+            companions: infrastructure
+                .then(|| companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()),
+            events: events(state)?,
+            default_priority_class: state.caches()?.default_priority_class(),
+            notes,
+            tenant,
+        })
+    }
+}
+
+/// The namespace of an object, as kubectl takes one that names none.
+pub(super) fn namespace_of(rule: &WorkloadRule) -> String {
+    rule.namespace().unwrap_or_else(|| "default".to_owned())
+}
+
+/// All tenants, and whose namespaces are whose.
+struct Tenants {
+    known: BTreeMap<TenantId, Domain>,
+    namespaces: BTreeMap<String, TenantId>,
+}
+
+impl Tenants {
+    fn new(state: &State, notes: &mut Vec<String>) -> Result<Self, InputError> {
+        let (mut known, mut namespaces) = (BTreeMap::new(), BTreeMap::new());
+        for tenant in state.all::<Tenant>(keys::GROUP, "Tenant")? {
+            match tenant.compile() {
+                Ok(domain) => {
+                    namespaces.insert(domain.namespace.clone(), domain.policy.tenant.clone());
+                    known.insert(domain.policy.tenant.clone(), domain);
+                }
+                Err(errors) => {
+                    notes.push(format!("Tenant {} is not valid: {}", tenant.name_any(), message(&errors)));
+                }
+            }
+        }
+        for object in state.of("", "Namespace") {
+            let labels = state.namespace_labels(&object.name).unwrap_or_default();
+            if let Some(id) = labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok()) {
+                namespaces.insert(object.name.clone(), id);
+            }
+        }
+        Ok(Self { known, namespaces })
+    }
+
+    fn owner(&self, namespace: &str) -> Option<&TenantId> {
+        self.namespaces.get(namespace)
+    }
+
+    /// The tenant that is meant: the one that is named, else the only one, else the only one that has the named rule.
+    fn choose(
+        &self,
+        args: &ExplainArgs,
+        rules: &[WorkloadRule],
+        place: &str,
+    ) -> Result<Option<TenantId>, InputError> {
+        if let Some(id) = &args.tenant {
+            return TenantId::new(id).map(Some).map_err(|error| InputError::new("--tenant", error));
+        }
+        let all: BTreeSet<&TenantId> = self.known.keys().chain(self.namespaces.values()).collect();
+        if all.len() <= 1 {
+            return Ok(all.into_iter().next().cloned());
+        }
+        let named = rules.iter().filter(|rule| args.rule.as_ref() == Some(&rule.name_any()));
+        let of_rule: BTreeSet<&TenantId> = named.filter_map(|rule| self.owner(&namespace_of(rule))).collect();
+        match of_rule.into_iter().collect::<Vec<_>>().as_slice() {
+            [one] => Ok(Some((*one).clone())),
+            _ => {
+                let names: Vec<&str> = all.iter().map(|id| id.as_str()).collect();
+                let message = format!("has several tenants ({}): say by --tenant which", names.join(", "));
+                Err(InputError::new(place, message))
+            }
+        }
+    }
+
+    /// Marks DPUs as the manager will: what is in files was often never in a cluster.
+    fn mark(&self, nodes: &mut [Node], host_label: &str) {
+        for node in nodes {
+            let held = node.labels.contains_key(keys::NODE_TENANT)
+                || node.taints.iter().any(|taint| taint.key == keys::HANDOVER);
+            let Some(host) = node.labels.get(host_label).filter(|_| !held) else { continue };
+            let claims =
+                self.known.iter().filter(|(_, tenant)| tenant.hosts.contains(host)).map(|(id, _)| id);
+            let claims = Claims { tenants: claims.collect(), owner_exists: false };
+            if let Verdict::Of(owner) = claims.verdict(None) {
+                node.labels.insert(keys::NODE_TENANT.to_owned(), owner.to_string());
+                node.taints.retain(|taint| taint.key != keys::TENANT);
+                node.taints.push(Taint {
+                    key: keys::TENANT.to_owned(),
+                    value: owner.to_string(),
+                    effect: "NoSchedule".to_owned(),
+                });
+            }
+        }
+    }
+}
+
+/// A companion, and the workload as it was told of it, where it was told all.
+type Companions = BTreeMap<CompanionKey, (Observed, Option<Workload>)>;
+
+/// Companions of the tenant, workloads, and the names of Pods that have ended. What else is in tenants' namespaces is
+/// neither.
+fn sort_pods(
+    pods: Vec<Pod>,
+    tenants: &Tenants,
+    tenant: Option<&TenantId>,
+) -> (Companions, Vec<Arc<Workload>>, Vec<(String, String)>) {
+    let (mut companions, mut workloads, mut ended) = (BTreeMap::new(), Vec::new(), Vec::new());
+    for pod in pods {
+        let namespace = pod.namespace().unwrap_or_default();
+        let owner = tenants.owner(&namespace);
+        if let Some((key, observed)) = observe(&pod) {
+            if tenant.is_none() || owner == tenant {
+                let told = observed.annotations.values().find_map(|text| serde_json::from_str(text).ok());
+                companions.insert(key, (observed, told));
+            }
+        } else if owner.is_none() {
+            let name = pod.name_any();
+            match outrigger_agent::pod::workload(pod) {
+                Some(workload) => workloads.push(Arc::new(workload)),
+                None => ended.push((namespace, name)),
+            }
+        }
+    }
+    (companions, workloads, ended)
+}
+
+fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
+    let nodes: Vec<KubeNode> = state.all("", "Node")?;
+    let convert = |node: KubeNode| {
+        let spec = node.spec.unwrap_or_default();
+        let taint = |taint: k8s_openapi::api::core::v1::Taint| Taint {
+            key: taint.key,
+            value: taint.value.unwrap_or_default(),
+            effect: taint.effect,
+        };
+        Node {
+            name: node.metadata.name.unwrap_or_default(),
+            labels: node.metadata.labels.unwrap_or_default(),
+            taints: spec.taints.into_iter().flatten().map(taint).collect(),
+            unschedulable: spec.unschedulable == Some(true),
+        }
+    };
+    Ok(nodes.into_iter().map(convert).collect())
+}
+
+/// The words of Events about rules whose companions were refused.
+fn events(state: &State) -> Result<Vec<(String, String, String)>, InputError> {
+    let events: Vec<Event> = state.all("", "Event")?;
+    let about_rules = events.into_iter().filter(|event| {
+        event.involved_object.kind.as_deref() == Some("WorkloadRule")
+            && event.reason.as_deref() == Some("CompanionRefused")
+    });
+    let mut told: Vec<_> = about_rules
+        .filter_map(|event| {
+            Some((event.involved_object.namespace?, event.involved_object.name?, event.message?))
+        })
+        .collect();
+    told.sort();
+    told.dedup();
+    Ok(told)
+}

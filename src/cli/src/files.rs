@@ -1,0 +1,254 @@
+//! Cluster objects out of files: YAML and JSON, of one or many documents, lists taken apart.
+
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// An input that can't be used: the command ends with exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {reason}")]
+pub(crate) struct InputError {
+    place: String,
+    reason: String,
+}
+
+impl InputError {
+    /// `place` is a file, a document in it, a flag or a cluster.
+    pub(crate) fn new(place: impl fmt::Display, reason: impl fmt::Display) -> Self {
+        Self { place: place.to_string(), reason: reason.to_string() }
+    }
+}
+
+/// Where an object comes from, for messages.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin(Arc<str>);
+
+impl Origin {
+    /// Somewhere.
+    pub(crate) fn new(place: impl fmt::Display) -> Self {
+        Self(place.to_string().into())
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An object of the Kubernetes API, as it stands in a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Object {
+    /// Where it comes from.
+    pub(crate) origin: Origin,
+    /// API group; empty for the core group.
+    pub(crate) group: String,
+    /// Its kind.
+    pub(crate) kind: String,
+    /// `metadata.namespace`, or empty.
+    pub(crate) namespace: String,
+    /// `metadata.name`, or empty.
+    pub(crate) name: String,
+    /// All of it.
+    pub(crate) value: Value,
+}
+
+impl Object {
+    /// Takes a document for an object.
+    fn new(origin: Origin, value: Value) -> Result<Self, InputError> {
+        let text =
+            |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (version, kind) = (text("/apiVersion"), text("/kind"));
+        for (field, text) in [("apiVersion", &version), ("kind", &kind)] {
+            if text.is_empty() {
+                let message = format!("{field}: is missing, so this is no object of the Kubernetes API");
+                return Err(InputError::new(origin, message));
+            }
+        }
+        let group = version.split_once('/').map_or("", |(group, _)| group).to_owned();
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        Ok(Self { origin, group, kind, namespace, name, value })
+    }
+
+    /// Whether it is of this kind, in whatever version.
+    pub(crate) fn is(&self, group: &str, kind: &str) -> bool {
+        self.group == group && self.kind == kind
+    }
+
+    /// The object as a type.
+    pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, InputError> {
+        serde_path_to_error::deserialize(&self.value).map_err(|error| {
+            let what = format!("{} {}", self.kind, self.name);
+            InputError::new(&self.origin, format_args!("{}: {error}", what.trim_end()))
+        })
+    }
+}
+
+/// All objects in files and directories, in their order. `-` is standard input.
+///
+/// # Errors
+/// The first file or document that can't be read.
+pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Object>, InputError> {
+    let mut objects = Vec::new();
+    for path in paths {
+        if path.as_os_str() == "-" {
+            let mut text = String::new();
+            let read = std::io::stdin().read_to_string(&mut text);
+            read.map_err(|error| InputError::new("standard input", error))?;
+            parse("standard input", &text, &mut objects)?;
+            continue;
+        }
+        for file in files(path)? {
+            let text =
+                std::fs::read_to_string(&file).map_err(|error| InputError::new(file.display(), error))?;
+            parse(&file.display().to_string(), &text, &mut objects)?;
+        }
+    }
+    Ok(objects)
+}
+
+/// A file itself; of a directory the files in it that end as manifests do, by name, as kubectl does.
+pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, InputError> {
+    const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let wrong = |error| InputError::new(path.display(), error);
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(wrong)? {
+        let file = entry.map_err(wrong)?.path();
+        let ending = file.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if ENDINGS.contains(&ending) && file.is_file() {
+            files.push(file);
+        }
+    }
+    if files.is_empty() {
+        return Err(InputError::new(path.display(), "has no file that ends with .yaml, .yml or .json"));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The objects in a text.
+pub(crate) fn parse(name: &str, text: &str, objects: &mut Vec<Object>) -> Result<(), InputError> {
+    for (number, document) in documents(name, text)?.into_iter().enumerate() {
+        if !document.is_null() {
+            take(&Origin::new(format_args!("{name}: document {}", number + 1)), document, objects)?;
+        }
+    }
+    Ok(())
+}
+
+/// The documents in a text: JSON one after the other, or YAML.
+///
+/// # Errors
+/// The first that can't be read, by its number.
+pub(crate) fn documents(name: &str, text: &str) -> Result<Vec<Value>, InputError> {
+    // YAML may begin with a brace too, and knows no documents one after the other without a line between them.
+    if text.trim_start().starts_with('{') {
+        let json: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+        if let Ok(documents) = json {
+            return Ok(documents);
+        }
+    }
+    let mut documents = Vec::new();
+    for document in serde_yaml::Deserializer::from_str(text) {
+        let value = Value::deserialize(document).map_err(|error| {
+            InputError::new(format_args!("{name}: document {}", documents.len() + 1), error)
+        })?;
+        documents.push(value);
+    }
+    Ok(documents)
+}
+
+/// Takes an object, or those in a list.
+pub(crate) fn take(origin: &Origin, value: Value, objects: &mut Vec<Object>) -> Result<(), InputError> {
+    let object = Object::new(origin.clone(), value)?;
+    let is_list = object.kind.ends_with("List") && object.value.get("items").is_some_and(Value::is_array);
+    if !is_list {
+        objects.push(object);
+        return Ok(());
+    }
+    let Object { kind, mut value, .. } = object;
+    let version = value.get("apiVersion").cloned().unwrap_or_default();
+    let Some(Value::Array(items)) = value.get_mut("items").map(Value::take) else { return Ok(()) };
+    for (i, mut item) in items.into_iter().enumerate() {
+        // The items of a PodList don't say what they are.
+        if let (Some(of), Value::Object(item)) =
+            (kind.strip_suffix("List").filter(|of| !of.is_empty()), &mut item)
+        {
+            item.entry("kind").or_insert_with(|| of.into());
+            item.entry("apiVersion").or_insert_with(|| version.clone());
+        }
+        take(&Origin::new(format_args!("{origin}, items[{i}]")), item, objects)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Result<Vec<String>, String> {
+        let mut objects = Vec::new();
+        parse("f", text, &mut objects).map_err(|e| e.to_string())?;
+        Ok(objects.iter().map(|o| format!("{}/{} {}/{}", o.group, o.kind, o.namespace, o.name)).collect())
+    }
+
+    #[test]
+    fn every_way_to_write_objects() {
+        let node = r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}"#;
+        for text in [
+            node.to_owned(),
+            format!("# a comment\n---\n---\n{node}\n---\n"),
+            format!(r#"{{"apiVersion": "v1", "kind": "List", "items": [{node}]}}"#),
+            r#"{"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n"}}]}"#.to_owned(),
+            "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n".to_owned(),
+        ] {
+            assert_eq!(names(&text).unwrap(), ["/Node /n"], "{text}");
+        }
+        assert_eq!(names(&format!("{node}{node}\n{node}")).unwrap().len(), 3);
+        let rule = "{apiVersion: workload.universe.nvidia.com/v1alpha1, kind: WorkloadRule, metadata: {name: r, namespace: x}}";
+        assert_eq!(names(rule).unwrap(), ["workload.universe.nvidia.com/WorkloadRule x/r"]);
+        assert_eq!(names("").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (text, message) in [
+            ("a: b", "f: document 1: apiVersion: is missing"),
+            ("a: b\n---\n{", "f: document 2: "),
+            ("apiVersion: v1\nkind: Node\n---\n\"x", "f: document 2: "),
+            ("apiVersion: v1\nkind: Node\n---\nx", "f: document 2: apiVersion: is missing"),
+            (r#"{"apiVersion": "v1"}"#, "f: document 1: kind: is missing"),
+            (
+                r#"{"apiVersion": "v1", "kind": "List", "items": [{}]}"#,
+                "f: document 1, items[0]: apiVersion: is missing",
+            ),
+        ] {
+            let error = names(text).unwrap_err();
+            assert!(error.starts_with(message), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn directories_are_read_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, object) in [("b.yaml", "b"), ("a.json", "a"), ("c.txt", "c")] {
+            let text =
+                format!(r#"{{"apiVersion": "v1", "kind": "Node", "metadata": {{"name": "{object}"}}}}"#);
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let objects = read(&[dir.path().to_owned()]).unwrap();
+        assert_eq!(objects.iter().map(|o| o.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        let empty = tempfile::tempdir().unwrap();
+        assert!(read(&[empty.path().to_owned()]).unwrap_err().to_string().contains("has no file that ends"));
+        let gone = empty.path().join("gone.yaml");
+        assert!(read(&[gone]).unwrap_err().to_string().contains("gone.yaml: No such file"));
+    }
+}

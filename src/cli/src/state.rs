@@ -1,0 +1,205 @@
+//! A cluster's state out of objects: what the server has from watches.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_core::keys;
+use outrigger_runtime::cluster::Change;
+use outrigger_webhook::caches::Caches;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::files::{self, InputError, Object};
+
+/// What a kind does to the webhook's caches.
+type Apply = fn(&Caches, &Object) -> Result<(), InputError>;
+
+/// Every kind that the webhook watches: group, kind, and the cache it goes to.
+const CACHED: &[(&str, &str, Apply)] = &[
+    ("", "Namespace", |caches, object| put(caches, object, Caches::namespace)),
+    (keys::GROUP, "Tenant", |caches, object| put(caches, object, Caches::apply_tenant)),
+    (keys::WORKLOAD_GROUP, "WorkloadRule", |caches, object| put(caches, object, Caches::apply_rule)),
+    ("", "Node", |caches, object| put(caches, object, Caches::node)),
+    ("resource.k8s.io", "ResourceClaim", |caches, object| put(caches, object, Caches::claim)),
+    ("scheduling.k8s.io", "PriorityClass", |caches, object| put(caches, object, Caches::priority_class)),
+    ("resource.k8s.io", "DeviceClass", |caches, object| put(caches, object, Caches::device_class)),
+];
+
+fn put<K: DeserializeOwned>(
+    caches: &Caches,
+    object: &Object,
+    sink: fn(&Caches, Change<K>),
+) -> Result<(), InputError> {
+    sink(caches, Change::Applied(object.read()?));
+    Ok(())
+}
+
+/// Objects of a cluster.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    objects: Vec<Object>,
+}
+
+impl State {
+    /// What is in files; see [`files::read`].
+    ///
+    /// # Errors
+    /// The first file or document that can't be read.
+    pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, InputError> {
+        Ok(Self::new(files::read(paths)?))
+    }
+
+    /// Of several objects with one name the last counts, so that a file can change what an earlier one says.
+    pub(crate) fn new(objects: Vec<Object>) -> Self {
+        let mut at: HashMap<(String, String, String, String), usize> = HashMap::new();
+        let mut kept: Vec<Object> = Vec::with_capacity(objects.len());
+        for object in objects {
+            if object.name.is_empty() {
+                kept.push(object);
+                continue;
+            }
+            let Object { group, kind, namespace, name, .. } = &object;
+            let key = (group.clone(), kind.clone(), namespace.clone(), name.clone());
+            match at.get(&key) {
+                Some(&before) => kept[before] = object,
+                None => {
+                    at.insert(key, kept.len());
+                    kept.push(object);
+                }
+            }
+        }
+        Self { objects: kept }
+    }
+
+    /// The objects of a kind.
+    pub(crate) fn of<'a>(&'a self, group: &'a str, kind: &'a str) -> impl Iterator<Item = &'a Object> {
+        self.objects.iter().filter(move |object| object.is(group, kind))
+    }
+
+    /// The objects of a kind, as a type.
+    ///
+    /// # Errors
+    /// The first that isn't of that type.
+    pub(crate) fn all<K: DeserializeOwned>(&self, group: &str, kind: &str) -> Result<Vec<K>, InputError> {
+        self.of(group, kind).map(Object::read).collect()
+    }
+
+    /// The Pods, where one that no API server has seen gets a uid for its name, by which it can be told from others.
+    ///
+    /// # Errors
+    /// The first that is none.
+    pub(crate) fn pods(&self) -> Result<Vec<Pod>, InputError> {
+        let mut pods: Vec<Pod> = self.all("", "Pod")?;
+        for pod in &mut pods {
+            let metadata = &mut pod.metadata;
+            let namespace = metadata.namespace.get_or_insert_with(|| "default".to_owned());
+            let name = metadata.name.clone().unwrap_or_default();
+            metadata.uid.get_or_insert_with(|| format!("uid-of-{namespace}-{name}"));
+        }
+        Ok(pods)
+    }
+
+    /// The labels of a namespace, where the state has it.
+    pub(crate) fn namespace_labels(&self, name: &str) -> Option<BTreeMap<&str, &str>> {
+        let namespace = self.of("", "Namespace").find(|object| object.name == name)?;
+        let labels = namespace.value.pointer("/metadata/labels").and_then(Value::as_object);
+        Some(labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?))).collect())
+    }
+
+    /// The state as the webhook would have it.
+    ///
+    /// # Errors
+    /// The first object of a kind that the webhook watches and that isn't of that kind's shape.
+    pub(crate) fn caches(&self) -> Result<Caches, InputError> {
+        let caches = Caches::default();
+        for object in &self.objects {
+            if let Some((_, _, apply)) = CACHED.iter().find(|(group, kind, _)| object.is(group, kind)) {
+                apply(&caches, object)?;
+            }
+        }
+        Ok(caches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outrigger_core::ids::TenantId;
+
+    fn state(text: &str) -> State {
+        let mut objects = Vec::new();
+        files::parse("f", text, &mut objects).unwrap();
+        State::new(objects)
+    }
+
+    const STATE: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: tenant-blue, labels: {outrigger.dev/tenant: blue}}
+---
+apiVersion: outrigger.dev/v1alpha1
+kind: Tenant
+metadata: {name: blue}
+spec: {hosts: [host-a]}
+---
+apiVersion: example.org/v7
+kind: Whatever
+spec: [1]
+---
+apiVersion: v1
+kind: Node
+metadata: {name: dpu, labels: {outrigger.dev.node-restriction.kubernetes.io/tenant: blue}}
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: usual}
+globalDefault: true
+value: 1
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: crypto}
+spec: {}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: []}
+";
+
+    #[test]
+    fn the_caches_are_the_servers_own() {
+        let blue = TenantId::new("blue").unwrap();
+        let caches = state(STATE).caches().unwrap();
+        assert_eq!(caches.owner("tenant-blue"), Some(blue.clone()));
+        assert!(caches.tenant(&blue).unwrap().tenant.as_ref().unwrap().hosts.contains("host-a"));
+        assert_eq!((caches.dpus_of(&blue), caches.is_device_class("crypto")), (1, true));
+        assert_eq!(caches.default_priority_class().as_deref(), Some("usual"));
+    }
+
+    #[test]
+    fn the_last_of_a_name_counts_and_pods_get_a_uid() {
+        let text = format!(
+            "{STATE}---\n{}",
+            "{apiVersion: outrigger.dev/v1alpha1, kind: Tenant, metadata: {name: blue}, spec: {hosts: [host-b]}}"
+        );
+        let state = state(&text);
+        let caches = state.caches().unwrap();
+        let tenant = caches.tenant(&TenantId::new("blue").unwrap()).unwrap();
+        assert!(tenant.tenant.as_ref().unwrap().hosts.contains("host-b"));
+        let pods = state.pods().unwrap();
+        assert_eq!(pods[0].metadata.uid.as_deref(), Some("uid-of-default-web"));
+        assert_eq!(state.namespace_labels("tenant-blue").unwrap()["outrigger.dev/tenant"], "blue");
+        assert_eq!(state.namespace_labels("other"), None);
+    }
+
+    #[test]
+    fn a_known_kind_of_another_shape_is_an_error_with_its_place() {
+        let bad = state(
+            "apiVersion: outrigger.dev/v1alpha1\nkind: Tenant\nmetadata: {name: blue}\nspec: {hosts: x}",
+        );
+        let error = bad.caches().unwrap_err().to_string();
+        assert!(error.starts_with("f: document 1: Tenant blue: spec.hosts: invalid type: string"), "{error}");
+    }
+}
