@@ -11,6 +11,7 @@ pub mod caches;
 pub mod metrics;
 pub mod review;
 pub mod server;
+pub mod settings;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
 use serde::de::DeserializeOwned;
 
-use crate::admit::Settings;
 use crate::caches::Caches;
+use crate::settings::AdmissionArgs;
 
 /// Settings of the webhook.
 #[derive(Debug, Clone, Args)]
@@ -38,44 +39,13 @@ pub struct WebhookArgs {
     #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = ":9443", value_name = "ADDRESS")]
     pub bind_address: Bind,
 
-    /// User name of the manager, whose word on workloads is taken. May be given several times, or separated by commas.
-    #[arg(
-        long,
-        env = "OUTRIGGER_MANAGER_USER",
-        default_value = "system:serviceaccount:outrigger-system:outrigger-manager",
-        value_delimiter = ',',
-        value_name = "USER"
-    )]
-    pub manager_user: Vec<String>,
-
-    /// User name of the scheduler, which alone may bind Pods in tenants' namespaces. May be given several times, or
-    /// separated by commas.
-    #[arg(
-        long,
-        env = "OUTRIGGER_SCHEDULER_USER",
-        default_value = "system:kube-scheduler",
-        value_delimiter = ',',
-        value_name = "USER"
-    )]
-    pub scheduler_user: Vec<String>,
-
-    /// Scheduler that Pods in tenants' namespaces may name. May be given several times, or separated by commas.
-    #[arg(
-        long,
-        env = "OUTRIGGER_SCHEDULER_NAME",
-        default_value = "default-scheduler",
-        value_delimiter = ',',
-        value_name = "NAME"
-    )]
-    pub scheduler_name: Vec<String>,
-
-    /// Label on DPU Nodes that names the host the DPU sits in.
-    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
-    pub host_label: String,
-
     /// Connections at once.
     #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = 1024, value_name = "COUNT")]
     pub max_connections: usize,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub admission: AdmissionArgs,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -108,13 +78,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     process.spawn("certificate files", tls.clone().follow());
     let listener = args.bind_address.listen().context("--bind-address")?;
     let limits = Limits { max_connections: args.max_connections, ..Limits::default() };
-    let settings = Settings {
-        managers: args.manager_user,
-        binders: args.scheduler_user,
-        schedulers: args.scheduler_name,
-        host_label: args.host_label,
-    };
-    let router = server::router(caches, settings, metrics, process.readiness.clone());
+    let router = server::router(caches, args.admission.into(), metrics, process.readiness.clone());
     process.serve(Server::new("webhook", listener).tls(tls).limits(limits), router);
     process.run().await
 }

@@ -3,11 +3,13 @@
 
 mod bindings;
 mod claims;
+mod entries;
 mod mutate;
 mod pods;
 mod rules;
 mod tenants;
 
+pub use entries::decide;
 pub use mutate::mutate_pod;
 
 use outrigger_core::field::FieldError;

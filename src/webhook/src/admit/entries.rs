@@ -1,0 +1,188 @@
+//! What the API server asks of whom: the entries of the webhooks' configurations, for those who have no API server.
+
+use std::collections::BTreeMap;
+
+use json_patch::Patch;
+use outrigger_core::keys;
+
+use super::{
+    Admit, Behind, Settings, deny, mutate_pod, validate_claim, validate_pod, validate_rule, validate_tenant,
+};
+use crate::caches::Caches;
+use crate::review::{Decision, Request};
+
+/// One entry of `webhooks/mutating.yaml` or `webhooks/validating.yaml`.
+struct Entry {
+    /// The path that is asked. Only tests compare it.
+    #[cfg_attr(not(test), allow(dead_code))]
+    path: &'static str,
+    /// Group, version and kind of what is asked about.
+    kinds: &'static [(&'static str, &'static str, &'static str)],
+    /// The object itself is the empty one.
+    sub_resources: &'static [&'static str],
+    operations: &'static [&'static str],
+    /// The label that a namespace must have for its objects to be sent; `None`: all are.
+    namespaces_with: Option<&'static str>,
+    admit: Admit,
+}
+
+const CLAIMS: &str = "resource.k8s.io";
+
+const MUTATING: &[Entry] = &[Entry {
+    path: "/mutate/pods",
+    kinds: &[("", "v1", "Pod")],
+    sub_resources: &[""],
+    operations: &["CREATE"],
+    namespaces_with: Some(keys::TENANT),
+    admit: mutate_pod,
+}];
+
+const VALIDATING: &[Entry] = &[
+    Entry {
+        path: "/validate/pods",
+        kinds: &[("", "v1", "Pod")],
+        sub_resources: &["", "ephemeralcontainers", "resize"],
+        operations: &["CREATE", "UPDATE"],
+        namespaces_with: Some(keys::TENANT),
+        admit: validate_pod,
+    },
+    Entry {
+        path: "/validate/pods",
+        kinds: &[("", "v1", "Binding")],
+        sub_resources: &["", "binding"],
+        operations: &["CREATE"],
+        namespaces_with: Some(keys::TENANT),
+        admit: validate_pod,
+    },
+    Entry {
+        path: "/validate/resourceclaims",
+        kinds: &[(CLAIMS, "v1", "ResourceClaim"), (CLAIMS, "v1", "ResourceClaimTemplate")],
+        sub_resources: &[""],
+        operations: &["CREATE", "UPDATE"],
+        namespaces_with: Some(keys::TENANT),
+        admit: validate_claim,
+    },
+    Entry {
+        path: "/validate/workloadrules",
+        kinds: &[(keys::WORKLOAD_GROUP, "v1alpha1", "WorkloadRule")],
+        sub_resources: &[""],
+        operations: &["CREATE", "UPDATE"],
+        namespaces_with: None,
+        admit: validate_rule,
+    },
+    Entry {
+        path: "/validate/tenants",
+        kinds: &[(keys::GROUP, "v1alpha1", "Tenant")],
+        sub_resources: &[""],
+        operations: &["CREATE", "UPDATE"],
+        namespaces_with: None,
+        admit: validate_tenant,
+    },
+];
+
+impl Entry {
+    fn is_asked(&self, request: &Request, labels: Option<&BTreeMap<&str, &str>>) -> bool {
+        let kind = &request.kind;
+        self.kinds.contains(&(&kind.group, &kind.version, &kind.kind))
+            && self.sub_resources.contains(&request.sub_resource.as_str())
+            && self.operations.contains(&request.operation.as_str())
+            && self.namespaces_with.is_none_or(|key| labels.is_none_or(|labels| labels.contains_key(key)))
+    }
+}
+
+/// What comes of a request when the API server has asked everybody it asks: the object is mutated, then the result is
+/// validated. A request that nobody is asked about is allowed.
+///
+/// `labels`: those of the request's namespace; `None` where they aren't known, and then all are asked that could be.
+///
+/// # Errors
+/// [`Behind`] when a cache has to catch up first. The request is of no use then.
+pub fn decide(
+    caches: &Caches,
+    settings: &Settings,
+    request: &mut Request,
+    labels: Option<&BTreeMap<&str, &str>>,
+) -> Result<Decision, Behind> {
+    let (mut patch, mut warnings) = (Patch(Vec::new()), Vec::new());
+    if let Some(entry) = MUTATING.iter().find(|entry| entry.is_asked(request, labels)) {
+        let before = request.object.clone();
+        match (entry.admit)(caches, settings, request)? {
+            Decision::Allow { patch: change, warnings: said } => {
+                // What is validated is what the API server has: the object with the patch applied.
+                request.object = before;
+                if let Err(error) = json_patch::patch(&mut request.object, &change) {
+                    return Ok(deny(500, format!("the patch can't be applied: {error}")));
+                }
+                patch = change;
+                warnings.extend(said);
+            }
+            denied @ Decision::Deny { .. } => return Ok(denied),
+        }
+    }
+    if let Some(entry) = VALIDATING.iter().find(|entry| entry.is_asked(request, labels)) {
+        match (entry.admit)(caches, settings, request)? {
+            Decision::Allow { warnings: said, .. } => warnings.extend(said),
+            denied @ Decision::Deny { .. } => return Ok(denied),
+        }
+    }
+    Ok(Decision::Allow { patch, warnings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    /// What is registered, in words: path, resource, operation, namespaces.
+    fn registered(file: &str) -> BTreeSet<(String, String, String, Option<String>)> {
+        let path = format!("{}/../../webhooks/{file}", env!("CARGO_MANIFEST_DIR"));
+        let configuration: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let list = |value: &Value| value.as_array().unwrap().clone();
+        let mut all = BTreeSet::new();
+        for webhook in list(&configuration["webhooks"]) {
+            let selector = webhook.pointer("/namespaceSelector/matchExpressions").map(|all| {
+                assert_eq!((all.as_array().unwrap().len(), &all[0]["operator"]), (1, &Value::from("Exists")));
+                text(&all[0]["key"])
+            });
+            for rule in list(&webhook["rules"]) {
+                for (resource, operation) in list(&rule["resources"])
+                    .iter()
+                    .flat_map(|r| list(&rule["operations"]).into_iter().map(move |o| (r.clone(), o)))
+                {
+                    let path = text(&webhook["clientConfig"]["service"]["path"]);
+                    all.insert((path, text(&resource), text(&operation), selector.clone()));
+                }
+            }
+        }
+        all
+    }
+
+    fn here(entries: &[Entry]) -> BTreeSet<(String, String, String, Option<String>)> {
+        let mut all = BTreeSet::new();
+        for entry in entries {
+            for ((_, _, kind), sub) in
+                entry.kinds.iter().flat_map(|kind| entry.sub_resources.iter().map(move |sub| (kind, *sub)))
+            {
+                let resource = match (*kind, sub) {
+                    // The binding of a Pod is of a kind of its own.
+                    ("Binding", "binding") => "pods/binding".to_owned(),
+                    (kind, "") => format!("{}s", kind.to_lowercase()),
+                    (kind, sub) => format!("{}s/{sub}", kind.to_lowercase()),
+                };
+                for operation in entry.operations {
+                    let selector = entry.namespaces_with.map(str::to_owned);
+                    all.insert((entry.path.to_owned(), resource.clone(), (*operation).to_owned(), selector));
+                }
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn the_entries_are_those_of_the_configurations() {
+        assert_eq!(here(MUTATING), registered("mutating.yaml"));
+        assert_eq!(here(VALIDATING), registered("validating.yaml"));
+    }
+}

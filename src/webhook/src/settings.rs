@@ -1,0 +1,57 @@
+//! What an administrator decides about admission, as flags: the same for the server and for the offline commands.
+
+use clap::Args;
+use outrigger_core::keys;
+
+use crate::admit::Settings;
+
+/// Settings of admission.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Admission")]
+pub struct AdmissionArgs {
+    /// User name of the manager, whose word on workloads is taken. May be given several times, or separated by commas.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MANAGER_USER",
+        default_value = "system:serviceaccount:outrigger-system:outrigger-manager",
+        value_delimiter = ',',
+        value_name = "USER"
+    )]
+    pub manager_user: Vec<String>,
+
+    /// User name of the scheduler, which alone may bind Pods in tenants' namespaces. May be given several times, or
+    /// separated by commas.
+    #[arg(
+        long,
+        env = "OUTRIGGER_SCHEDULER_USER",
+        default_value = "system:kube-scheduler",
+        value_delimiter = ',',
+        value_name = "USER"
+    )]
+    pub scheduler_user: Vec<String>,
+
+    /// Scheduler that Pods in tenants' namespaces may name. May be given several times, or separated by commas.
+    #[arg(
+        long,
+        env = "OUTRIGGER_SCHEDULER_NAME",
+        default_value = "default-scheduler",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    pub scheduler_name: Vec<String>,
+
+    /// Label on DPU Nodes that names the host the DPU sits in.
+    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
+    pub host_label: String,
+}
+
+impl From<AdmissionArgs> for Settings {
+    fn from(args: AdmissionArgs) -> Self {
+        Self {
+            managers: args.manager_user,
+            binders: args.scheduler_user,
+            schedulers: args.scheduler_name,
+            host_label: args.host_label,
+        }
+    }
+}
