@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Posts a body to the webhook: status and body.
-async fn post(outrigger: &Outrigger, path: &str, body: Vec<u8>) -> Result<(u16, String), String> {
+pub(crate) async fn post(outrigger: &Outrigger, path: &str, body: Vec<u8>) -> Result<(u16, String), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let tls = ClientTls { ca: outrigger.authority.file(), identity: None };
     let config = tls.config(&[b"http/1.1"]).map_err(|e| text(&e))?;
@@ -36,7 +36,7 @@ async fn post(outrigger: &Outrigger, path: &str, body: Vec<u8>) -> Result<(u16, 
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-fn review(request: &Value) -> Vec<u8> {
+pub(crate) fn review(request: &Value) -> Vec<u8> {
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
         .to_string()
         .into_bytes()

@@ -9,6 +9,7 @@ mod escape;
 mod grpc;
 mod identity;
 mod lifecycle;
+mod offline;
 mod rollout;
 mod rule_sync;
 mod rules;

@@ -245,6 +245,14 @@ impl Outrigger {
         Ok(std::process::Command::new(&self.binary).args(args).output()?)
     }
 
+    /// The program.
+    ///
+    /// # Errors
+    /// When it isn't built.
+    pub fn binary() -> anyhow::Result<PathBuf> {
+        binary()
+    }
+
     /// Waits until webhook and manager are ready.
     pub async fn ready(&self) {
         self.ready_at("webhook", self.webhook_admin).await;

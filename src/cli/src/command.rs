@@ -8,9 +8,12 @@ use outrigger_agent::AgentArgs;
 use outrigger_manager::ManagerArgs;
 use outrigger_webhook::WebhookArgs;
 
+use crate::cases::TestArgs;
 use crate::crd::CrdArgs;
 use crate::explain::ExplainArgs;
 use crate::files::InputError;
+use crate::render::RenderArgs;
+use crate::review::ReviewArgs;
 
 /// Starts a companion Pod on the DPU of a host when a tenant's Pod starts on that host.
 ///
@@ -46,6 +49,29 @@ enum Command {
     /// 15 s.
     Agent(AgentArgs),
 
+    /// Show Pods as admission would leave them.
+    ///
+    /// Every Pod in --filename that no API server has seen (it has no metadata.uid) is created, as far as admission goes,
+    /// on the state that the other objects are. With --rule and --workload it is the companion that the manager would
+    /// create for that rule and that Pod of the tenant's cluster. A denial goes to standard error, as warnings do. Exit
+    /// codes: 0 all were admitted, 1 one was denied, 2 an input could not be read.
+    Render(RenderArgs),
+
+    /// Admission without a cluster: AdmissionReviews in, answers out.
+    ///
+    /// Reads AdmissionReview requests (admission.k8s.io/v1) from standard input, as JSON documents one after the other,
+    /// and writes one AdmissionReview response a line, in their order, decided by the webhook's own code on the state
+    /// in --filename: Pods are mutated and then validated, Outrigger's own kinds are validated, and what the webhook isn't
+    /// asked about is allowed. Exit codes: 0 every request was answered, denials included, 2 an input could not be read
+    /// (what came before it is answered).
+    Review(ReviewArgs),
+
+    /// Check what admission does with cases that you write down.
+    ///
+    /// Each case has a state, a request, and what is expected of it. Exit codes: 0 all cases are as expected, 1 one is
+    /// not, 2 an input could not be read.
+    Test(TestArgs),
+
     /// Say which rule gives which workload a companion, and why another gets none.
     ///
     /// Reads Tenants, Namespaces, Nodes, WorkloadRules and Pods from files (--filename), or from a cluster: the
@@ -68,6 +94,9 @@ impl Cli {
             Command::Webhook(args) => serve(outrigger_webhook::run(args)).map(done),
             Command::Manager(args) => serve(outrigger_manager::run(args)).map(done),
             Command::Agent(args) => serve(outrigger_agent::run(args)).map(done),
+            Command::Render(args) => args.run(),
+            Command::Review(args) => args.run(),
+            Command::Test(args) => args.run(),
             Command::Explain(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
         };

@@ -1,9 +1,14 @@
 //! The `outrigger` command: see `outrigger --help`.
 
+mod admission;
+mod cases;
 mod command;
+mod companion;
 mod crd;
 mod explain;
 mod files;
+mod render;
+mod review;
 mod state;
 
 use std::process::ExitCode;

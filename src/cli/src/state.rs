@@ -39,6 +39,8 @@ fn put<K: DeserializeOwned>(
 #[derive(Debug, Default)]
 pub(crate) struct State {
     objects: Vec<Object>,
+    /// Where the Namespaces are, by name: each request asks for one.
+    namespaces: HashMap<String, usize>,
 }
 
 impl State {
@@ -69,7 +71,9 @@ impl State {
                 }
             }
         }
-        Self { objects: kept }
+        let namespaces = kept.iter().enumerate().filter(|(_, object)| object.is("", "Namespace"));
+        let namespaces = namespaces.map(|(i, object)| (object.name.clone(), i)).collect();
+        Self { objects: kept, namespaces }
     }
 
     /// The objects of a kind.
@@ -102,7 +106,7 @@ impl State {
 
     /// The labels of a namespace, where the state has it.
     pub(crate) fn namespace_labels(&self, name: &str) -> Option<BTreeMap<&str, &str>> {
-        let namespace = self.of("", "Namespace").find(|object| object.name == name)?;
+        let namespace = self.objects.get(*self.namespaces.get(name)?)?;
         let labels = namespace.value.pointer("/metadata/labels").and_then(Value::as_object);
         Some(labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?))).collect())
     }

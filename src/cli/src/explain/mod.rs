@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
 
+use crate::companion::PodName;
 use crate::files::InputError;
 use crate::state::State;
 use report::Report;
@@ -30,8 +31,8 @@ pub(crate) struct ExplainArgs {
     rule: Option<String>,
 
     /// Only this workload, a Pod of the tenant's cluster.
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = workload_name)]
-    workload: Option<WorkloadName>,
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = PodName::parse)]
+    workload: Option<PodName>,
 
     /// Only workloads of this namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
@@ -77,22 +78,6 @@ enum Output {
     Text,
     /// The structure that docs/explain.md tells.
     Json,
-}
-
-/// Namespace and name of a Pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WorkloadName {
-    namespace: String,
-    name: String,
-}
-
-fn workload_name(text: &str) -> Result<WorkloadName, String> {
-    match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
-            Ok(WorkloadName { namespace: namespace.to_owned(), name: name.to_owned() })
-        }
-        _ => Err("use NAMESPACE/NAME".to_owned()),
-    }
 }
 
 impl ExplainArgs {

@@ -15,8 +15,9 @@ use outrigger_core::workload::Workload;
 use outrigger_core::{keys, lint};
 use serde::Serialize;
 
+use super::ExplainArgs;
 use super::view::{View, namespace_of};
-use super::{ExplainArgs, WorkloadName};
+use crate::companion::PodName;
 use crate::files::InputError;
 
 /// Everything.
@@ -145,7 +146,7 @@ impl Report {
             return Err(InputError::new("--rule", missing("WorkloadRule", name, names)));
         }
         let is_meant = |namespace: &str, name: &str| {
-            let named = |wanted: &WorkloadName| wanted.namespace == namespace && wanted.name == name;
+            let named = |wanted: &PodName| wanted.namespace == namespace && wanted.name == name;
             args.workload.as_ref().is_none_or(named)
                 && args.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
         };
@@ -154,7 +155,7 @@ impl Report {
         let workloads: Vec<&Arc<Workload>> = view.workloads.iter().filter(of_workload).collect();
         let ended = view.ended.iter().filter(|(namespace, name)| is_meant(namespace, name));
         let ended: Vec<String> = ended.map(|(namespace, name)| format!("{namespace}/{name}")).collect();
-        if let Some(WorkloadName { namespace, name }) = &args.workload
+        if let Some(PodName { namespace, name }) = &args.workload
             && workloads.is_empty()
             && ended.is_empty()
         {

@@ -1,0 +1,45 @@
+//! How the cases went, for people and for build servers.
+
+use std::io::Write;
+
+use anstyle::AnsiColor;
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::Outcome;
+
+/// A line for each case, and what failed below it.
+pub(super) fn print(outcomes: &[Outcome], out: &mut impl Write) -> std::io::Result<()> {
+    let (good, bad) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
+    let width = outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or_default().max(4);
+    writeln!(out, "{:width$}  RESULT", "CASE")?;
+    for Outcome { name, faults, .. } in outcomes {
+        if faults.is_empty() {
+            writeln!(out, "{name:width$}  {good}ok{good:#}")?;
+            continue;
+        }
+        writeln!(out, "{name:width$}  {bad}failed{bad:#}")?;
+        for fault in faults {
+            writeln!(out, "    {fault}")?;
+        }
+    }
+    let failed = outcomes.iter().filter(|outcome| !outcome.faults.is_empty()).count();
+    writeln!(out, "{} cases, {failed} failed", outcomes.len())
+}
+
+/// JUnit XML: a suite for each file.
+pub(super) fn junit(outcomes: &[Outcome]) -> Result<String, quick_junit::SerializeError> {
+    let mut report = Report::new("outrigger test");
+    for of_file in outcomes.chunk_by(|a, b| a.file == b.file) {
+        let mut suite = TestSuite::new(of_file.first().map_or("", |outcome| outcome.file.as_str()));
+        for Outcome { name, faults, .. } in of_file {
+            let mut status = TestCaseStatus::success();
+            if !faults.is_empty() {
+                status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+                status.set_message(faults.join("; "));
+            }
+            suite.add_test_case(TestCase::new(name.as_str(), status));
+        }
+        report.add_test_suite(suite);
+    }
+    report.to_string()
+}

@@ -1,0 +1,99 @@
+//! The request by which the manager creates a companion, made from files.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use outrigger_api::WorkloadRule;
+use outrigger_core::companion::{Action, plan};
+use outrigger_core::ids::TenantId;
+use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::keys;
+use outrigger_core::validate::message;
+use outrigger_webhook::review::Request;
+use serde_json::{Value, json};
+
+use crate::admission::Admission;
+use crate::files::InputError;
+
+/// Namespace and name of a Pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodName {
+    /// Its namespace.
+    pub(crate) namespace: String,
+    /// Its name.
+    pub(crate) name: String,
+}
+
+impl PodName {
+    /// Reads `NAMESPACE/NAME`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err("use NAMESPACE/NAME".to_owned()),
+        }
+    }
+}
+
+/// The creation of an object by a user.
+pub(crate) fn creation(user: &str, namespace: &str, object: &Value) -> Result<Request, InputError> {
+    let (group, version) = object
+        .get("apiVersion")
+        .and_then(Value::as_str)
+        .map_or(("", "v1"), |version| version.split_once('/').unwrap_or(("", version)));
+    let kind = json!({"group": group, "version": version, "kind": object.get("kind")});
+    let request = json!({"uid": "offline", "kind": kind, "operation": "CREATE", "namespace": namespace,
+        "userInfo": {"username": user}, "object": object});
+    serde_json::from_value(request).map_err(|error| InputError::new("request", error))
+}
+
+/// The creation of the companion of a rule of the state for a Pod of the state, by the manager. `Err` in the result: why
+/// there is none.
+///
+/// # Errors
+/// When the state has no such rule or Pod, or several rules of that name.
+pub(crate) fn companion(
+    admission: &Admission,
+    rule: &str,
+    workload: &PodName,
+) -> Result<Result<Request, String>, InputError> {
+    let state = admission.state();
+    let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
+    let mut found = Vec::new();
+    for object in rules.into_iter().filter(|object| object.name_any() == rule) {
+        let namespace = object.namespace().unwrap_or_default();
+        let labels = state.namespace_labels(&namespace).unwrap_or_default();
+        // A rule in a tenant's own cluster makes no companion there.
+        if let Some(tenant) = labels.get(keys::TENANT).and_then(|id| TenantId::new(id).ok()) {
+            found.push((object, namespace, tenant));
+        }
+    }
+    let [(object, namespace, tenant)] = found.as_slice() else {
+        let message = format!("{} rules named {rule} are in tenants' namespaces, not one", found.len());
+        return Err(InputError::new("--rule", message));
+    };
+    let named = |pod: &k8s_openapi::api::core::v1::Pod| {
+        pod.namespace().as_ref() == Some(&workload.namespace) && pod.name_any() == workload.name
+    };
+    let Some(pod) = state.pods()?.into_iter().find(named) else {
+        let PodName { namespace, name } = workload;
+        return Err(InputError::new("--workload", format_args!("there is no Pod {namespace}/{name}")));
+    };
+    let rule = match object.compile() {
+        Ok(rule) => Arc::new(rule),
+        Err(errors) => return Ok(Err(format!("the rule is not valid: {}", message(&errors)))),
+    };
+    let Some(workload) = outrigger_agent::pod::workload(pod).map(Arc::new) else {
+        return Ok(Err("the Pod has ended, so it is no workload".to_owned()));
+    };
+    if !rule.matches(&workload) {
+        return Ok(Err("the rule doesn't match the workload; outrigger explain says why".to_owned()));
+    }
+    let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    match plan(&key, &Desired::of_match(&rule, &workload), None, tenant, namespace) {
+        Action::Create(pod) => Ok(Ok(creation(admission.manager(), namespace, &pod)?)),
+        Action::Refuse(message) => Ok(Err(message)),
+        _ => Ok(Err("SameNode waits for the workload's node".to_owned())),
+    }
+}

@@ -1,0 +1,282 @@
+use std::sync::LazyLock;
+
+use clap::Parser;
+use outrigger_core::keys;
+use outrigger_webhook::settings::AdmissionArgs;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::files;
+
+#[derive(Debug, Parser)]
+struct Wrapper {
+    #[command(flatten)]
+    args: AdmissionArgs,
+}
+
+const STATE: &str = r#"
+apiVersion: outrigger.dev/v1alpha1
+kind: Tenant
+metadata: {name: blue}
+spec: {hosts: [host-a]}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: tenant-blue, labels: {outrigger.dev/tenant: blue}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: free}
+---
+apiVersion: workload.universe.nvidia.com/v1alpha1
+kind: WorkloadRule
+metadata: {name: r, namespace: tenant-blue}
+spec:
+  workloadTerms: [{matchExpressions: [{key: "@", operator: Exists}]}]
+  template: {apiVersion: v1, kind: Pod, spec: {containers: [{name: c}]}}
+"#;
+
+fn admission() -> &'static Admission {
+    static ADMISSION: LazyLock<Admission> = LazyLock::new(|| {
+        let mut objects = Vec::new();
+        files::parse("state", STATE, &mut objects).unwrap();
+        Admission::new(State::new(objects), Wrapper::parse_from(["x"]).args).unwrap()
+    });
+    &ADMISSION
+}
+
+/// Reads in chunks of a size, as a pipe may give them.
+struct Chunks<'a>(&'a [u8], usize);
+
+impl Read for Chunks<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let size = self.1.min(self.0.len()).min(buffer.len());
+        let (now, later) = self.0.split_at(size);
+        buffer[..size].copy_from_slice(now);
+        self.0 = later;
+        Ok(size)
+    }
+}
+
+fn answers(input: &str, chunk: usize) -> (Vec<Value>, Option<String>) {
+    let mut out = Vec::new();
+    let result = answer(admission(), Chunks(input.as_bytes(), chunk), &mut out);
+    let lines = String::from_utf8(out).unwrap();
+    let answers = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["response"].take());
+    (answers.collect(), result.err().map(|error| format!("{error:#}")))
+}
+
+fn review(uid: &str, kind: &str, namespace: &str, object: Value) -> Value {
+    let (group, kind) = kind.split_once('/').unwrap();
+    let version = if group.is_empty() || group == "apps" { "v1" } else { "v1alpha1" };
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": uid,
+        "kind": {"group": group, "version": version, "kind": kind}, "operation": "CREATE", "namespace": namespace,
+        "userInfo": {"username": "someone"}, "object": object}})
+}
+
+fn pod(spec: Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    json_patch::merge(&mut pod["spec"], &spec);
+    pod
+}
+
+fn one(review: &Value) -> Value {
+    let (mut answers, error) = answers(&review.to_string(), usize::MAX);
+    assert_eq!((answers.len(), error), (1, None), "{review}");
+    answers.remove(0)
+}
+
+#[test]
+fn documents_come_in_every_way() {
+    let reviews: Vec<String> =
+        (0..4).map(|i| review(&i.to_string(), "apps/Deployment", "x", json!({})).to_string()).collect();
+    for text in [reviews.concat(), reviews.join("\n"), format!("\n  {}\t\n\n", reviews.join("\r\n "))] {
+        for chunk in [1, 7, 1000, usize::MAX] {
+            let (answers, error) = answers(&text, chunk);
+            assert_eq!(error, None);
+            let uids: Vec<&str> = answers.iter().map(|answer| answer["uid"].as_str().unwrap()).collect();
+            assert_eq!(uids, ["0", "1", "2", "3"]);
+        }
+    }
+    assert_eq!(answers("", 1), (vec![], None));
+    assert_eq!(answers(" \n", 1), (vec![], None));
+}
+
+#[test]
+fn what_is_no_review_is_named_and_what_came_before_is_answered() {
+    let good = review("1", "apps/Deployment", "x", json!({})).to_string();
+    for (bad, message) in [
+        ("{", "document 2: EOF"),
+        ("x", "document 2: expected value"),
+        ("{}", "document 2: the body is \"\" of \"\""),
+        ("7", "document 2: the body is no AdmissionReview"),
+        (
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#,
+            "document 2: request: is missing",
+        ),
+        (
+            r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}"#,
+            "document 2: request.uid",
+        ),
+    ] {
+        for chunk in [3, usize::MAX] {
+            let (answers, error) = answers(&format!("{good}\n{bad}\n{good}"), chunk);
+            let error = error.unwrap();
+            assert_eq!(answers.len(), 1, "{bad}: {error}");
+            // What is cut off ends where the next document does.
+            assert!(error.contains(message) || bad == "{" && error.contains("document 2"), "{bad}: {error}");
+        }
+    }
+    let (answers, error) = answers(&format!("{good} [\"{}", "x".repeat(MAX_BODY + 1)), usize::MAX);
+    assert_eq!(answers.len(), 1);
+    assert!(error.unwrap().ends_with("document 2: has more than 8388608 bytes"));
+}
+
+#[test]
+fn pods_are_mutated_and_then_validated() {
+    let placed = one(&review("1", "/Pod", "tenant-blue", pod(json!({}))));
+    assert_eq!((&placed["allowed"], &placed["patchType"]), (&json!(true), &json!("JSONPatch")), "{placed}");
+    let denied = one(&review("1", "/Pod", "tenant-blue", pod(json!({"hostNetwork": true}))));
+    assert_eq!((&denied["allowed"], &denied["status"]["code"]), (&json!(false), &json!(403)));
+    assert!(denied["status"]["message"].as_str().unwrap().starts_with("spec.hostNetwork"), "{denied}");
+    assert_eq!(denied.get("patch"), None);
+    let affinity = json!({"affinity": {"nodeAffinity": "x"}});
+    let refused = one(&review("1", "/Pod", "tenant-blue", pod(affinity)));
+    assert_eq!(refused["status"]["code"], 422, "mutation refuses first: {refused}");
+    let contradiction = json!({"nodeSelector": {keys::NODE_TENANT: "red"}});
+    let warned = one(&review("1", "/Pod", "tenant-blue", pod(contradiction)));
+    assert!(warned["warnings"][0].as_str().unwrap().contains("no node can match"), "{warned}");
+}
+
+#[test]
+fn who_is_asked_and_who_is_not() {
+    let unplaced = pod(json!({"hostNetwork": true}));
+    for namespace in ["free", "tenant-blue"] {
+        let mut update = review("1", "/Pod", namespace, unplaced.clone());
+        update["request"]["operation"] = json!("UPDATE");
+        update["request"]["oldObject"] = pod(json!({}));
+        let answer = one(&update);
+        assert_eq!(answer["allowed"], json!(namespace == "free"), "{answer}");
+        update["request"]["subResource"] = json!("status");
+        assert_eq!(one(&update)["allowed"], json!(true));
+        update["request"]["operation"] = json!("DELETE");
+        assert_eq!(one(&update)["allowed"], json!(true));
+    }
+    let elsewhere = one(&review("1", "/Pod", "unheard-of", unplaced));
+    assert_eq!(elsewhere["status"]["code"], 503);
+    assert_eq!(
+        elsewhere["status"]["message"],
+        "namespace unheard-of is not known yet to belong to a tenant; try again"
+    );
+    assert_eq!(one(&review("1", "apps/Deployment", "tenant-blue", json!({})))["allowed"], json!(true));
+}
+
+#[test]
+fn our_own_kinds_are_validated() {
+    let rule = json!({"metadata": {"name": "r"}, "spec": {"workloadTerms": [], "template": {}}});
+    let denied = one(&review("1", "workload.universe.nvidia.com/WorkloadRule", "tenant-blue", rule));
+    assert!(denied["status"]["message"].as_str().unwrap().starts_with("spec.workloadTerms: is empty"));
+    let taken = json!({"metadata": {"name": "red"}, "spec": {"hosts": ["host-a"]}});
+    let denied = one(&review("1", "outrigger.dev/Tenant", "", taken));
+    assert!(denied["status"]["message"].as_str().unwrap().starts_with("spec.hosts[0]: is \"host-a\""));
+    // Without a kind the object itself tells.
+    let mut silent = review("1", "/Pod", "tenant-blue", pod(json!({"hostPID": true})));
+    silent["request"]["kind"] = json!({});
+    assert_eq!(one(&silent)["status"]["code"], 403);
+    silent["request"]["object"] = json!({});
+    assert_eq!(one(&silent)["status"]["code"], 400);
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        ".{0,8}".prop_map(Value::from),
+        prop::sample::select(vec![
+            "tenant-blue",
+            "blue",
+            "Exists",
+            "In",
+            "v1",
+            "Pod",
+            keys::NODE_TENANT,
+            "@"
+        ])
+        .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 32, 5, |inner| {
+        let key = prop_oneof![
+            prop::sample::select(vec![
+                "metadata",
+                "spec",
+                "affinity",
+                "nodeAffinity",
+                "tolerations",
+                "containers",
+                "initContainers",
+                "requiredDuringSchedulingIgnoredDuringExecution",
+                "nodeSelectorTerms",
+                "matchExpressions",
+                "key",
+                "operator",
+                "values",
+                "annotations",
+                "labels",
+                "ownerReferences",
+                "volumes",
+                "securityContext",
+                "schedulingGates",
+                "workloadTerms",
+                "template",
+                "hosts",
+                "identities",
+                "target",
+                "name",
+                "devices",
+                keys::WORKLOAD,
+                keys::RULE_GENERATION,
+                keys::HOST,
+            ])
+            .prop_map(str::to_owned),
+            ".{0,6}",
+        ];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::btree_map(key, inner, 0..8)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_object_is_answered(
+        kind in prop::sample::select(vec![
+            ("", "v1", "Pod"), ("", "v1", "Binding"), ("resource.k8s.io", "v1", "ResourceClaim"),
+            ("workload.universe.nvidia.com", "v1alpha1", "WorkloadRule"), ("outrigger.dev", "v1alpha1", "Tenant"),
+        ]),
+        operation in prop::sample::select(vec!["CREATE", "UPDATE", "DELETE", ""]),
+        manager: bool, object in any_json(), old in any_json(),
+    ) {
+        let (group, version, kind) = kind;
+        let user = if manager { "system:serviceaccount:outrigger-system:outrigger-manager" } else { "someone" };
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
+            "kind": {"group": group, "version": version, "kind": kind}, "operation": operation,
+            "namespace": "tenant-blue", "userInfo": {"username": user}, "object": object, "oldObject": old}});
+        let answer = one(&review);
+        prop_assert!(answer["allowed"].is_boolean());
+        // A denial says what of.
+        prop_assert!(answer["allowed"] == true || !answer["status"]["message"].as_str().unwrap().is_empty());
+    }
+
+    #[test]
+    fn whatever_is_read_is_answered_or_named(request in any_json(), text in ".{0,200}") {
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
+        let _ = answers(&review.to_string(), 5);
+        let _ = answers(&text, 3);
+    }
+}
