@@ -245,14 +245,6 @@ impl Outrigger {
         Ok(std::process::Command::new(&self.binary).args(args).output()?)
     }
 
-    /// The program.
-    ///
-    /// # Errors
-    /// When it isn't built.
-    pub fn binary() -> anyhow::Result<PathBuf> {
-        binary()
-    }
-
     /// Waits until webhook and manager are ready.
     pub async fn ready(&self) {
         self.ready_at("webhook", self.webhook_admin).await;
@@ -330,7 +322,10 @@ pub fn ports<const N: usize>() -> anyhow::Result<[u16; N]> {
 }
 
 /// The `outrigger` binary that was built beside the test.
-fn binary() -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+/// When it isn't built.
+pub fn binary() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("OUTRIGGER_BIN") {
         return Ok(path.into());
     }
