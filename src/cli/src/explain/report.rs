@@ -108,6 +108,8 @@ pub(super) enum Phase {
     NotAdmitted,
     Failed,
     Terminating,
+    /// There should be one, and there is none.
+    Absent,
 }
 
 impl Phase {
@@ -118,6 +120,7 @@ impl Phase {
             Self::NotAdmitted => "not admitted",
             Self::Failed => "failed",
             Self::Terminating => "terminating",
+            Self::Absent => "does not exist",
         }
     }
 }
@@ -230,8 +233,9 @@ fn rule_report(
             });
             report.warnings = lint::rule(&rule, &lint::Around { host_label: &args.host_label, dpus });
             let rule = Arc::new(rule);
-            report.workloads =
-                workloads.iter().map(|workload| explained(&rule, workload, view, args)).collect();
+            let served = report.errors.is_empty();
+            let explained = |workload: &&Arc<Workload>| explained(&rule, workload, served, view, args);
+            report.workloads = workloads.iter().map(explained).collect();
         }
     }
     if whole {
@@ -270,21 +274,36 @@ fn conditions(object: &WorkloadRule) -> Vec<Told> {
         .collect()
 }
 
-fn explained(rule: &Arc<Rule>, workload: &Arc<Workload>, view: &View, args: &ExplainArgs) -> WorkloadReport {
+/// `served`: admission takes what the rule's template asks for.
+fn explained(
+    rule: &Arc<Rule>,
+    workload: &Arc<Workload>,
+    served: bool,
+    view: &View,
+    args: &ExplainArgs,
+) -> WorkloadReport {
     let around = Around {
         tenant: view.tenant.as_ref(),
         namespace: &view.namespace,
         host_label: &args.host_label,
         nodes: view.nodes.as_deref(),
     };
+    let mut explanation = explain(rule, workload, &around);
+    if explanation.outcome == Outcome::Companion && !served {
+        explanation.outcome = Outcome::Refused;
+        explanation.reason = Some("the template asks for what the tenant's Pods may not have".to_owned());
+        explanation.placement = None;
+    }
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
+    let wanted = explanation.outcome == Outcome::Companion;
+    let absent = || wanted.then(|| State { phase: Phase::Absent, message: String::new() });
     WorkloadReport {
         namespace: workload.resource_namespace.clone(),
         name: workload.resource_name.clone(),
         id: workload.id.to_string(),
         node: workload.node_name.clone(),
-        explanation: explain(rule, workload, &around),
-        state: view.companions.as_ref().and_then(|all| all.get(&key)).map(State::of),
+        explanation,
+        state: view.companions.as_ref().and_then(|all| all.get(&key).map(State::of).or_else(absent)),
     }
 }
 

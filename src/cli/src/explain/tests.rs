@@ -102,6 +102,8 @@ fn what_is_wrong_with_a_rule() {
     assert_eq!(a["errors"][0]["path"], "spec.workloadTerms[0].matchExpressions[0].operator");
     assert_eq!(a["workloads"], json!([]), "what isn't served is about nobody");
     assert_eq!(b["errors"][0]["path"], "spec.template.spec.hostPID");
+    assert_eq!(b["workloads"][0]["outcome"], "Refused");
+    assert_eq!((&c["workloads"][0]["outcome"], c["workloads"][0].get("state")), (&json!("Companion"), None));
     assert!(c["warnings"][0].as_str().unwrap().contains("nodeSelector is for host blue-a alone"), "{c}");
 }
 
@@ -131,6 +133,7 @@ fn companions_events_and_conditions_are_told() {
         tenant("blue"),
         with_status,
         pod("work", "web", "blue-a"),
+        pod("work", "without", "blue-a"),
         companion("uid-of-work-web", pending),
         companion("gone", ready),
         event,
@@ -143,6 +146,7 @@ fn companions_events_and_conditions_are_told() {
         rule["workloads"][0]["state"],
         json!({"phase": "Pending", "message": "0/1 nodes are available"})
     );
+    assert_eq!(rule["workloads"][1]["state"], json!({"phase": "Absent"}));
     let other = &rule["companions"][0];
     assert_eq!((&other["workload"], &other["state"]["phase"]), (&json!("gone"), &json!("Ready")));
     assert!(report["notes"][0].as_str().unwrap().contains("no Nodes were given"), "{report}");

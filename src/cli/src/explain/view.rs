@@ -94,7 +94,8 @@ impl View {
             workloads,
             ended,
             nodes: sees_nodes.then_some(nodes),
-            companions: infrastructure
+            // Files without any say nothing of them.
+            companions: (infrastructure && (live || !companions.is_empty()))
                 .then(|| companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()),
             events: events(state)?,
             default_priority_class: state.caches()?.default_priority_class(),
