@@ -58,13 +58,14 @@ impl Admission {
                 Some(kind) => request.kind = kind,
                 None => {
                     let message = "request.kind: is missing, and the object doesn't tell it".to_owned();
-                    return Decision::Deny { code: 400, message };
+                    return Decision::Deny { code: 400, message, causes: Vec::new() };
                 }
             }
         }
         let labels = self.state.namespace_labels(&request.namespace);
-        admit::decide(&self.caches, &self.settings, request, labels.as_ref())
-            .unwrap_or_else(|behind| Decision::Deny { code: 503, message: behind.to_string() })
+        admit::decide(&self.caches, &self.settings, request, labels.as_ref()).unwrap_or_else(|behind| {
+            Decision::Deny { code: 503, message: behind.to_string(), causes: Vec::new() }
+        })
     }
 }
 

@@ -86,7 +86,7 @@ impl RenderArgs {
                     }
                     admitted.push(Admitted { before, after: request.object, patch });
                 }
-                Decision::Deny { code, message } => {
+                Decision::Deny { code, message, .. } => {
                     denied += 1;
                     let message = format!("{} is denied ({code}): {message}", name(&before));
                     complain("Error:", AnsiColor::Red, &message)?;

@@ -161,7 +161,7 @@ fn run_case(
             return Ok(compare::faults(&case.expect, &decision, &request.object));
         }
         // There is nothing to be admitted: as good as a denial, and told like one.
-        Err(message) => Decision::Deny { code: 0, message },
+        Err(message) => Decision::Deny { code: 0, message, causes: Vec::new() },
     };
     Ok(compare::faults(&case.expect, &decision, &Value::Null))
 }

@@ -8,6 +8,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{self, Observed};
 use outrigger_core::explain::{Around, Explanation, Outcome, explain};
 use outrigger_core::field::FieldError;
+use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use outrigger_core::validate::{self, Facts};
@@ -231,7 +232,9 @@ fn rule_report(
                     })
                     .count()
             });
-            report.warnings = lint::rule(&rule, &lint::Around { host_label: &args.host_label, dpus });
+            let tenant = view.tenant.as_ref().map(TenantId::as_str);
+            let around = lint::Around { host_label: &args.host_label, tenant, dpus };
+            report.warnings = lint::rule(&rule, &around);
             let rule = Arc::new(rule);
             let served = report.errors.is_empty();
             let explained = |workload: &&Arc<Workload>| explained(&rule, workload, served, view, args);
