@@ -28,7 +28,8 @@ impl Status {
 /// Longest message, in characters (`metav1.Condition` allows 32,768; a status is read by people).
 const MAX_MESSAGE: usize = 1024;
 
-/// A condition that became so at `now`.
+/// A condition that became so at `now`, to the second: the API stores no more, and a status in memory with more would never
+/// be the same as the one that is stored.
 pub fn condition(
     kind: &str,
     status: Status,
@@ -43,7 +44,7 @@ pub fn condition(
         reason: reason.to_owned(),
         message: message.chars().take(MAX_MESSAGE).collect(),
         observed_generation: Some(generation),
-        last_transition_time: Time(now),
+        last_transition_time: Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
     }
 }
 
@@ -61,6 +62,14 @@ pub fn merge(old: &[Condition], mut new: Vec<Condition>) -> Vec<Condition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_is_the_same_after_it_has_been_stored() {
+        let now: Timestamp = "2026-01-02T03:04:05.678901234Z".parse().unwrap();
+        let fresh = condition("Ready", Status::True, "A", "", 1, now);
+        let stored: Condition = serde_json::from_value(serde_json::to_value(&fresh).unwrap()).unwrap();
+        assert_eq!(stored, fresh);
+    }
 
     #[test]
     fn transition_time_moves_with_the_status_only() {
