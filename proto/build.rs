@@ -1,7 +1,11 @@
 //! Compiles the .proto files with protox, a protobuf compiler in Rust, so that no `protoc` has to be installed.
 use std::error::Error;
 
-const FILES: &[&str] = &["universe/workload/v1/workload.proto", "universe/workload/v1/workload_rule.proto"];
+const FILES: &[&str] = &[
+    "universe/workload/v1/workload.proto",
+    "universe/workload/v1/workload_rule.proto",
+    "universe/admin/workload/v1/admin_workload_rule.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=universe");

@@ -1,11 +1,24 @@
 //! The gRPC interface `universe.workload.v1`: messages, clients and servers, generated from the `.proto` files beside
 //! this crate. They are byte-compatible with NVIDIA's: the same field numbers and enum values.
+//! `universe.admin.workload.v1` is made after it.
 //!
 //! Nothing in here decides anything. `outrigger-api` turns these messages into the domain's types and refuses what
 //! does not fit; nobody else reads their fields.
 
 /// `universe.*`
 pub mod universe {
+    /// `universe.admin.*`
+    pub mod admin {
+        /// `universe.admin.workload.*`
+        pub mod workload {
+            /// `universe.admin.workload.v1`: rules of the platform.
+            #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+            pub mod v1 {
+                tonic::include_proto!("universe.admin.workload.v1");
+            }
+        }
+    }
+
     /// `universe.workload.*`
     pub mod workload {
         /// `universe.workload.v1`: workloads and rules of one tenant.
@@ -16,6 +29,7 @@ pub mod universe {
     }
 }
 
+pub use universe::admin::workload::v1 as admin;
 pub use universe::workload::v1;
 
 /// All `.proto` files as one encoded `FileDescriptorSet`, for server reflection.
@@ -69,6 +83,32 @@ mod tests {
         ] {
             assert_eq!(WorkloadStreamRequest { message: Some(message) }.encode_to_vec(), [tag, 0]);
         }
+    }
+
+    #[test]
+    fn admin_rules_on_the_wire() {
+        use super::admin;
+        let rule = admin::Rule {
+            id: "r".into(),
+            data: Some(RuleData { resource_type: "t".into(), ..RuleData::default() }),
+            tenant_selector: Some(admin::TenantSelector {
+                match_labels: HashMap::from([("k".into(), "v".into())]),
+                match_expressions: vec![admin::TenantRequirement {
+                    key: "k".into(),
+                    operator: "In".into(),
+                    values: vec!["v".into()],
+                }],
+            }),
+            ..admin::Rule::default()
+        };
+        #[rustfmt::skip]
+        let wire = [
+            0x0a, 1, b'r', 0x12, 3, 0x12, 1, b't', // id = 1, data = 2, as a tenant's
+            0xe2, 0x3e, 20, // tenant_selector = 1004
+            0x0a, 6, 0x0a, 1, b'k', 0x12, 1, b'v', // match_labels = 1
+            0x12, 10, 0x0a, 1, b'k', 0x12, 2, b'I', b'n', 0x1a, 1, b'v', // match_expressions = 2
+        ];
+        assert_eq!(rule.encode_to_vec(), wire);
     }
 
     #[test]

@@ -194,6 +194,21 @@ async fn roles_allow_what_is_needed_and_no_more() {
         ("manager", &["impersonate", "users"], false),
         ("manager", &["patch", "leases/other", "-n", "outrigger-system"], false),
         ("manager", &["patch", "mutatingwebhookconfigurations"], false),
+        ("manager", &["create", "pods", "-n", "universe"], true),
+        ("manager", &["patch", "pods", "-n", "universe"], true),
+        ("manager", &["create", "pods", "--subresource=exec", "-n", "universe"], false),
+        ("manager", &["get", "secrets", "-n", "universe"], false),
+        ("manager", &["get", "configmaps", "-n", "universe"], false),
+        ("manager", &["create", "adminworkloadrules", "-n", "universe"], true),
+        ("manager", &["patch", "adminworkloadrules", "--subresource=status", "-n", "universe"], true),
+        ("manager", &["update", "workloadrules", "-n", "universe"], false),
+        ("manager", &["create", "rolebindings", "-n", "universe"], true),
+        ("manager", &["create", "adminworkloadrules", "-n", "tenant-roles"], false),
+        ("manager", &["list", "adminworkloadrules", "-A"], false),
+        ("webhook", &["watch", "adminworkloadrules", "-n", "universe"], true),
+        ("webhook", &["list", "adminworkloadrules", "-A"], false),
+        ("webhook", &["patch", "adminworkloadrules", "-n", "universe"], false),
+        ("webhook", &["create", "pods", "-n", "universe"], false),
         ("webhook", &["create", "pods", "-n", "tenant-roles"], false),
         ("webhook", &["list", "workloadrules", "-A"], true),
         ("webhook", &["get", "secrets", "-n", "tenant-roles"], false),
@@ -202,6 +217,11 @@ async fn roles_allow_what_is_needed_and_no_more() {
         ("webhook", &["assign", "tenants.outrigger.dev"], false),
     ] {
         assert_eq!(can(infra, account, args), allowed, "{account} {args:?}");
+    }
+    // Kubernetes' own roles for a tenant's users have no right to the platform's rules, anywhere.
+    for role in ["view", "edit", "admin"] {
+        let text = infra.kubectl(&["get", "clusterrole", role, "-o", "json"]).unwrap();
+        assert!(!text.contains("adminworkloadrules") && !text.contains(keys::WORKLOAD_GROUP), "{role}");
     }
     for (args, allowed) in [
         (&["watch", "pods", "-A"][..], true),

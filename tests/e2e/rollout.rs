@@ -203,3 +203,58 @@ async fn on_delete_waits_for_somebody_to_delete() {
     t.rule("r", of_image("three", |_| {})).await;
     all_of(&t, 1, "three").await;
 }
+
+#[tokio::test]
+async fn an_admin_rule_is_rolled_out_as_carefully() {
+    let t = Tenant::new(Outrigger::shared().await, "rolladmin", &[("a", 1)]).await;
+    let apply = |image: &str, change: &dyn Fn(&mut Value)| {
+        let mut spec = of_image(image, |_| {});
+        spec["tenantSelector"] = json!({"matchLabels": {keys::TENANT: "rolladmin"}});
+        change(&mut spec);
+        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
+            "metadata": {"name": "rolladmin", "namespace": keys::ADMIN_NAMESPACE}, "spec": spec});
+        t.outrigger.plane.infra.apply(&[rule]).unwrap();
+    };
+    let pods: Api<Pod> = Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
+    let of_tenant = ListParams::default().labels(&format!("{}=rolladmin", keys::TENANT));
+    let are = async |what: &str, expected: &[(&str, bool)]| {
+        eventually(what, || async {
+            let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+            let mut all: Vec<_> = list.items.iter().map(|pod| (image(pod), is_ready(pod))).collect();
+            all.sort_unstable();
+            if all == expected { Ok(()) } else { Err(format!("{all:?}")) }
+        })
+        .await;
+    };
+    apply("one", &|_| {});
+    for i in 0..4 {
+        t.start(&format!("w{i}"), "a", json!({"app": "web"})).await;
+    }
+    are("all are ready", &[("one", true); 4]).await;
+    // Refused: nothing happens to those that run.
+    apply("two", &|spec| spec["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?"));
+    let rules: Api<outrigger_api::AdminWorkloadRule> =
+        Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
+    eventually("the refusal is told", || async {
+        let status = rules.get("rolladmin").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let told =
+            status.conditions.iter().any(|c| c.reason == "Refused" && c.message.contains("imagePullPolicy"));
+        if told { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+    are("all stay", &[("one", true); 4]).await;
+    // It never starts: one of four, and no more.
+    apply("three", &|spec| spec["template"]["spec"]["nodeSelector"] = json!({"nowhere": "x"}));
+    let three = [("one", true), ("one", true), ("one", true), ("three", false)];
+    are("one is replaced", &three).await;
+    always("no other is", Duration::from_millis(500), || async {
+        let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+        let ones = list.items.iter().filter(|pod| image(pod) == "one" && is_ready(pod)).count();
+        if ones == 3 { Ok(()) } else { Err(ones.to_string()) }
+    })
+    .await;
+    apply("four", &|_| {});
+    are("all are new", &[("four", true); 4]).await;
+    t.outrigger.plane.infra.kubectl(&["delete", "awr", "rolladmin", "-n", keys::ADMIN_NAMESPACE]).unwrap();
+    are("all are gone", &[]).await;
+}

@@ -91,11 +91,33 @@ async fn the_documented_commands_work_with_the_real_grpcurl() {
     for service in [
         "universe.workload.v1.WorkloadService",
         "universe.workload.v1.WorkloadRuleService",
+        "universe.admin.workload.v1.AdminWorkloadRuleService",
         "grpc.health.v1.Health",
     ] {
         assert!(text.contains(service), "{text}");
     }
     assert!(text.contains("\"status\": \"SERVING\""), "{text}");
+}
+
+#[tokio::test]
+async fn the_documented_commands_for_admin_rules_work_too() {
+    let o = Outrigger::shared().await;
+    let _t = Tenant::without_agent(o, "grpcurl-admin", &[("a", 1)]).await;
+    let (ok, text) = shell(o, "grpcurl-admin", &documented("Admin rules"));
+    assert!(ok, "{text}");
+    // What each of the commands has answered, one after the other.
+    let answers: Vec<Value> =
+        serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>().unwrap();
+    let [created, listed, got, deleted] = answers.as_slice() else { panic!("{text}") };
+    assert_eq!((created, deleted), (&json!({}), &json!({})));
+    let rule = &got["rule"];
+    assert_eq!(rule["id"], "metrics");
+    assert_eq!(rule["tenantSelector"]["matchLabels"], json!({"tier": "gold"}));
+    assert_eq!(rule["data"]["dpuSelectionPolicy"], "Any");
+    assert!(
+        listed["rules"].as_array().unwrap().iter().any(|listed| listed["data"] == rule["data"]),
+        "{listed}"
+    );
 }
 
 async fn client(o: &Outrigger, names: &[&str]) -> WorkloadRuleServiceClient<Channel> {

@@ -22,6 +22,7 @@ use axum::routing::post;
 use hdrhistogram::Histogram;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::Change;
@@ -242,6 +243,7 @@ fn decider() -> (Caches, Settings) {
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}});
     caches.apply_tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
     let settings = Settings {
+        admin: AdminNamespaces::default(),
         managers: vec![MANAGER.to_owned()],
         binders: vec!["system:kube-scheduler".to_owned()],
         schedulers: vec!["default-scheduler".to_owned()],

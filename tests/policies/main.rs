@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use Who::{Admin, Collector, Kubelet, Manager, NewKubelet, Operator, Scheduler, User};
+use admin::admin_companions;
 use tables::*;
 
 /// Pods of the tenant blue.
@@ -31,6 +32,8 @@ const BLUE: &str = "/api/v1/namespaces/tenant-blue/pods";
 const GREEN: &str = "/api/v1/namespaces/tenant-green/pods";
 /// Pods of nobody.
 const PLAIN: &str = "/api/v1/namespaces/plain/pods";
+/// Pods of the platform, companions of admin rules among them.
+const UNIVERSE: &str = "/api/v1/namespaces/universe/pods";
 /// Pods of the cluster itself.
 const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system/pods";
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -184,6 +187,7 @@ macro_rules! pods {
     };
 }
 
+mod admin;
 mod tables;
 
 /// A Pod that keeps all rules, with a change.
@@ -268,6 +272,11 @@ fn gates(names: &[&str]) -> Value {
 fn owner(version: &str, name: &str) -> Value {
     json!({"metadata": {"ownerReferences": [
         {"apiVersion": version, "kind": "WorkloadRule", "name": name, "uid": "1", "controller": true}]}})
+}
+
+/// What tells a companion of an admin rule.
+fn admin_companion() -> Value {
+    merged(label(keys::TENANT, "blue"), annotation(keys::ADMIN_RULE, "r"))
 }
 
 fn taints(taints: Value) -> Value {
@@ -404,6 +413,7 @@ impl Setup {
             .apply(&[
                 namespace(SYSTEM, json!({})),
                 namespace("plain", json!({})),
+                namespace("universe", json!({})),
                 namespace("tenant-blue", json!({keys::TENANT: "blue"})),
                 namespace("tenant-green", json!({keys::TENANT: "green", LEVEL: "privileged"})),
                 dpu("blue-dpu", "blue", "host-a"),
@@ -445,7 +455,10 @@ async fn old_pods(client: &Client) {
                 json!({"metadata": {"labels": {keys::RULE: "r"}}, "spec": {"nodeName": "blue-dpu"}}),
             ),
         ),
-        (PLAIN, unbound),
+        (PLAIN, unbound.clone()),
+        (UNIVERSE, unbound),
+        (UNIVERSE, hostile("platform")),
+        (UNIVERSE, merged(named("companion", admin_companion()), gates(&["example.com/wait"]))),
     ] {
         let create = Admin.create(path, pod);
         eventually("the namespace takes Pods", || async { create.send(client).await }).await;
@@ -489,6 +502,7 @@ async fn table(client: &Client) -> Vec<Twins> {
     all.extend(nodes());
     all.extend(namespaces(&live["tenant-blue"]));
     all.extend(manager(&live));
+    all.extend(admin_companions());
     all
 }
 

@@ -489,6 +489,9 @@ pub(crate) fn namespaces(blue: &Value) -> Vec<Twins> {
         "one of the cluster itself": change(Admin, "kube-system", "a", "b"),
             change(Admin, "kube-system", keys::TENANT, "blue")
             => "metadata.labels[outrigger.dev/tenant]: is blue on the namespace kube-system of the cluster itself";
+        "the platform's": change(Admin, "plain", keys::TENANT, "blue"),
+            change(Admin, "universe", keys::TENANT, "blue")
+            => "metadata.labels[outrigger.dev/tenant]: is blue on the namespace universe";
         "Outrigger's own": change(Admin, "plain", keys::TENANT, "blue"),
             change(Admin, SYSTEM, keys::TENANT, "blue")
             => "metadata.labels[outrigger.dev/tenant]: is blue on the namespace outrigger-system of the cluster itself";

@@ -36,6 +36,8 @@ pub struct Outrigger {
     pub grpc_port: u16,
     /// Port of the webhook.
     pub webhook_port: u16,
+    /// Settings of its processes beside those that all tests have: twins of flags, `NAME=value`.
+    pub settings: Vec<String>,
     manager_admin: u16,
     webhook_admin: u16,
     binary: PathBuf,
@@ -78,6 +80,7 @@ impl Outrigger {
             authority,
             grpc_port,
             webhook_port,
+            settings: Vec::new(),
             manager_admin,
             webhook_admin,
             binary: binary()?,
@@ -95,6 +98,7 @@ impl Outrigger {
         self.plane.infra.apply_file("deploy/crds")?;
         self.plane.infra.apply_file("deploy/rbac/manager.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/webhook.yaml")?;
+        self.plane.infra.apply_file("deploy/rbac/admin.yaml")?;
         self.plane.tenant.apply_file("deploy/crds/workloadrules.workload.universe.nvidia.com.yaml")?;
         self.plane.tenant.apply_file("deploy/rbac/agent.yaml")?;
         for cluster in [&self.plane.infra, &self.plane.tenant] {
@@ -197,7 +201,8 @@ impl Outrigger {
     /// # Errors
     /// When it can't be started.
     pub fn start_agent_with(&self, tenant: &str, more: &[String]) -> anyhow::Result<()> {
-        let kubeconfig = self.plane.dir.join("agent.kubeconfig");
+        // Its own: another test may be writing theirs.
+        let kubeconfig = self.plane.dir.join(format!("agent-{tenant}.kubeconfig"));
         self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
         let pair = self.authority.issue(&format!("agent-{tenant}"), &[&tenant_identity(tenant)])?;
         let mut args = vec![
@@ -234,7 +239,7 @@ impl Outrigger {
     pub fn run(&self, name: &str, args: &[String]) -> anyhow::Result<()> {
         let mut command = vec![self.binary.display().to_string()];
         command.extend_from_slice(args);
-        self.plane.run(name, &command, &[])
+        self.plane.run(name, &command, &self.settings)
     }
 
     /// Runs `outrigger` with these arguments to its end.

@@ -1,15 +1,18 @@
 //! Outrigger's custom resources, one file each, and the only ways from the wire to the domain and back.
 //!
-//! **In**: objects of the Kubernetes API and messages of `universe.workload.v1`. **Out**: the domain's types, by
+//! **In**: objects of the Kubernetes API and messages of `universe.workload.v1` and `universe.admin.workload.v1`. **Out**: the domain's types, by
 //! `TryFrom`, with errors that carry field paths. **Callers**: manager, webhook and agent; `outrigger crd` prints the
 //! CustomResourceDefinitions from here.
 
+pub mod admin_rule_wire;
+pub mod admin_workload_rule;
 pub mod conditions;
 pub mod rule_wire;
 pub mod tenant;
 pub mod workload_rule;
 pub mod workload_wire;
 
+pub use admin_workload_rule::{AdminWorkloadRule, AdminWorkloadRuleSpec, AdminWorkloadRuleStatus};
 pub use tenant::{StreamStatus, Tenant, TenantSpec, TenantStatus};
 pub use workload_rule::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
 
@@ -18,5 +21,5 @@ use kube::CustomResourceExt;
 
 /// Every CustomResourceDefinition that Outrigger owns, in the order in which they are best applied.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Tenant::crd(), WorkloadRule::crd()]
+    vec![Tenant::crd(), WorkloadRule::crd(), AdminWorkloadRule::crd()]
 }

@@ -16,7 +16,8 @@ use crate::state::State;
 #[derive(Debug, Args)]
 pub(crate) struct StateArgs {
     /// File or directory with the cluster's objects: Namespaces, Tenants, WorkloadRules, Nodes, ResourceClaims,
-    /// PriorityClasses, DeviceClasses. YAML or JSON; other kinds are ignored. May be given several times.
+    /// PriorityClasses, DeviceClasses. YAML or JSON; other kinds are ignored. May be given several times; - is standard
+    /// input, where that has nothing else.
     #[arg(short, long = "filename", value_name = "FILE")]
     pub(crate) filename: Vec<PathBuf>,
 

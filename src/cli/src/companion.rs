@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use outrigger_api::WorkloadRule;
-use outrigger_core::companion::{Action, plan};
+use outrigger_core::companion::{Action, Home, plan};
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
@@ -91,7 +91,8 @@ pub(crate) fn companion(
         return Ok(Err("the rule doesn't match the workload; outrigger explain says why".to_owned()));
     }
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
-    match plan(&key, &Desired::of_match(&rule, &workload), None, tenant, namespace) {
+    let home = Home { tenant, namespace, owned: true };
+    match plan(&key, &Desired::of_match(&rule, &workload), None, &home) {
         Action::Create(pod) => Ok(Ok(creation(admission.manager(), namespace, &pod)?)),
         Action::Refuse(message) => Ok(Err(message)),
         _ => Ok(Err("SameNode waits for the workload's node".to_owned())),

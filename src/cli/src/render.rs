@@ -17,9 +17,6 @@ use crate::state::State;
 
 #[derive(Debug, Args)]
 pub(crate) struct RenderArgs {
-    #[command(flatten)]
-    state: StateArgs,
-
     /// How to print what was admitted.
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     output: Output,
@@ -39,6 +36,9 @@ pub(crate) struct RenderArgs {
     /// The workload of the companion: a Pod in the files.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = PodName::parse, requires = "rule")]
     workload: Option<PodName>,
+
+    #[command(flatten)]
+    state: StateArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -20,6 +20,9 @@ const CACHED: &[(&str, &str, Apply)] = &[
     ("", "Namespace", |caches, object| put(caches, object, Caches::namespace)),
     (keys::GROUP, "Tenant", |caches, object| put(caches, object, Caches::apply_tenant)),
     (keys::WORKLOAD_GROUP, "WorkloadRule", |caches, object| put(caches, object, Caches::apply_rule)),
+    (keys::WORKLOAD_GROUP, "AdminWorkloadRule", |caches, object| {
+        put(caches, object, Caches::apply_admin_rule)
+    }),
     ("", "Node", |caches, object| put(caches, object, Caches::node)),
     ("resource.k8s.io", "ResourceClaim", |caches, object| put(caches, object, Caches::claim)),
     ("scheduling.k8s.io", "PriorityClass", |caches, object| put(caches, object, Caches::priority_class)),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::ids::{RuleName, TenantId, WorkloadId, hex};
+use crate::ids::{RuleName, Scope, TenantId, WorkloadId, hex};
 use crate::index::{CompanionKey, Desired};
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Rule};
@@ -21,12 +21,28 @@ pub const MAX_ANNOTATIONS: usize = 256 * 1024;
 
 /// Name of the only companion of a rule for a workload, the latter given as its label value. It is a DNS label, so the
 /// Pod's hostname is its whole name.
-pub fn name(key: &CompanionKey) -> String {
+///
+/// The companions of an admin rule share a namespace, so theirs depends on the tenant too: two tenants may have workloads
+/// of one id.
+pub fn name(key: &CompanionKey, tenant: &TenantId) -> String {
+    hashed(key, key.rule.is_admin().then_some(tenant))
+}
+
+/// The same of a tenant's own rule, where the tenant doesn't matter.
+pub fn own_name(key: &CompanionKey) -> String {
+    hashed(key, None)
+}
+
+fn hashed(key: &CompanionKey, tenant: Option<&TenantId>) -> String {
     const READABLE: usize = 46;
     let mut hash = Sha256::new();
     hash.update(key.rule.as_str());
     hash.update([0]);
     hash.update(key.workload.as_bytes());
+    if let Some(tenant) = tenant {
+        hash.update([0]);
+        hash.update(tenant.as_str());
+    }
     let readable: String =
         key.rule.as_str().chars().take(READABLE).map(|c| if c == '.' { '-' } else { c }).collect();
     format!("{}-{}", readable.trim_end_matches('-'), hex(&hash.finalize(), 16))
@@ -106,7 +122,7 @@ pub struct Observed {
 pub enum DeleteReason {
     /// Its workload is gone, or doesn't match any more.
     Unmatched,
-    /// Its rule is gone.
+    /// Its rule is gone, or is not for its tenant any more.
     RuleDeleted,
     /// It belongs to an earlier rule of the same name.
     OtherRule,
@@ -157,13 +173,24 @@ pub enum Action {
     Refuse(String),
 }
 
+/// Where a companion lives.
+#[derive(Debug, Clone, Copy)]
+pub struct Home<'a> {
+    /// Whose workload it serves.
+    pub tenant: &'a TenantId,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Whether its rule lives there too, and so can own it: an owner in another namespace is none to the garbage collector,
+    /// which would delete the companion.
+    pub owned: bool,
+}
+
 /// What to do about a companion.
 pub fn plan(
     key: &CompanionKey,
     desired: &Desired<'_>,
     observed: Option<&Observed>,
-    tenant: &TenantId,
-    namespace: &str,
+    home: &Home<'_>,
 ) -> Action {
     let delete = |o: &Observed, reason| Action::Delete { uid: o.uid.clone(), reason };
     match (desired, observed) {
@@ -175,7 +202,7 @@ pub fn plan(
         (_, Some(o)) if o.terminating => Action::Wait,
         (Desired::Unwanted, Some(o)) => delete(o, DeleteReason::Unmatched),
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),
-        (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, tenant, namespace),
+        (Desired::Wanted { rule, workload }, None) => create(key, rule, workload, home),
         (Desired::Wanted { rule, workload }, Some(o)) => match replace_reason(rule, workload, o) {
             Some(reason) => delete(o, reason),
             None => annotate(rule, workload, o),
@@ -250,7 +277,7 @@ pub fn annotations_size(annotations: &BTreeMap<String, String>) -> usize {
 ///
 /// # Errors
 /// What is wrong with it already, in words for the user.
-pub fn trial(rule: &Rule, tenant: &TenantId, namespace: &str) -> Result<Value, String> {
+pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
     const NAME: &str = "outrigger-trial";
     let id = WorkloadId::new(NAME).map_err(|e| e.to_string())?;
     let key = CompanionKey { rule: rule.name().clone(), workload: id.label_value().into() };
@@ -266,7 +293,7 @@ pub fn trial(rule: &Rule, tenant: &TenantId, namespace: &str) -> Result<Value, S
         annotations: BTreeMap::new(),
         extra: BTreeMap::new(),
     };
-    match create(&key, rule, &workload, tenant, namespace) {
+    match create(&key, rule, &workload, home) {
         Action::Create(mut pod) => {
             if let Some(annotations) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
             {
@@ -287,17 +314,11 @@ fn too_large(size: usize, workload: &Workload) -> String {
     )
 }
 
-fn create(
-    key: &CompanionKey,
-    rule: &Rule,
-    workload: &Workload,
-    tenant: &TenantId,
-    namespace: &str,
-) -> Action {
+fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>) -> Action {
     let template = rule.template();
     let mut labels: Map<String, Value> =
         template::metadata_map(template, "labels").map(|(k, v)| (k.clone(), v.clone())).collect();
-    labels.insert(keys::TENANT.into(), tenant.as_str().into());
+    labels.insert(keys::TENANT.into(), home.tenant.as_str().into());
     labels.insert(keys::RULE.into(), key.rule.label_value().into());
     labels.insert(keys::WORKLOAD.into(), (*key.workload).into());
 
@@ -307,6 +328,9 @@ fn create(
     annotations.insert(keys::RULE_UID.into(), rule.uid().to_owned());
     annotations.insert(keys::RULE_GENERATION.into(), rule.generation().to_string());
     annotations.insert(keys::TEMPLATE_HASH.into(), rule.template_hash().to_owned());
+    if key.rule.is_admin() {
+        annotations.insert(keys::ADMIN_RULE.into(), key.rule.as_str().to_owned());
+    }
     if let Some(host) = host(rule, workload) {
         annotations.insert(keys::HOST.into(), host.to_owned());
     }
@@ -331,31 +355,46 @@ fn create(
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name(key),
-            "namespace": namespace,
+            "name": name(key, home.tenant),
+            "namespace": home.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": [{
-                "apiVersion": format!("{}/v1alpha1", keys::WORKLOAD_GROUP),
-                "kind": "WorkloadRule",
-                "name": key.rule.as_str(),
-                "uid": rule.uid(),
-                "controller": true,
-                // The rule may go first; the garbage collector follows.
-                "blockOwnerDeletion": false,
-            }],
+            "ownerReferences": owners(key, rule, home),
         },
         "spec": spec,
     }))
 }
 
-/// Whether an owner reference makes a Pod the companion of what it refers to: a rule, as its controller.
-pub fn is_owner(api_version: &str, kind: &str, controller: Option<bool>) -> bool {
-    let group = api_version.split_once('/').map(|(group, _)| group);
-    controller == Some(true) && kind == "WorkloadRule" && group == Some(keys::WORKLOAD_GROUP)
+fn owners(key: &CompanionKey, rule: &Rule, home: &Home<'_>) -> Value {
+    if !home.owned {
+        return json!([]);
+    }
+    json!([{
+        "apiVersion": format!("{}/v1alpha1", keys::WORKLOAD_GROUP),
+        "kind": kind(key.rule.scope()),
+        "name": key.rule.as_str(),
+        "uid": rule.uid(),
+        "controller": true,
+        // The rule may go first; the garbage collector follows.
+        "blockOwnerDeletion": false,
+    }])
 }
 
-/// The rule that owns a Pod made by the manager: name and uid of its controller reference.
+/// Kind of the custom resource that a rule is.
+pub fn kind(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Tenant => "WorkloadRule",
+        Scope::Admin => "AdminWorkloadRule",
+    }
+}
+
+/// Whether an owner reference makes a Pod the companion of what it refers to: a tenant's rule, as its controller.
+pub fn is_owner(api_version: &str, kind: &str, controller: Option<bool>) -> bool {
+    let group = api_version.split_once('/').map(|(group, _)| group);
+    controller == Some(true) && kind == self::kind(Scope::Tenant) && group == Some(keys::WORKLOAD_GROUP)
+}
+
+/// The tenant's rule that owns a Pod made by the manager: name and uid of its controller reference.
 pub fn owner(pod: &Value) -> Option<(RuleName, &str)> {
     let references = pod.pointer("/metadata/ownerReferences")?.as_array()?;
     let of_rule = references.iter().find(|r| {
@@ -364,6 +403,16 @@ pub fn owner(pod: &Value) -> Option<(RuleName, &str)> {
     })?;
     let name = RuleName::new(of_rule.get("name")?.as_str()?).ok()?;
     Some((name, of_rule.get("uid")?.as_str()?))
+}
+
+/// The admin rule whose companion a Pod made by the manager is, and the tenant whose workload it serves: tenant, name and
+/// uid of the rule. Found by what the manager wrote on it, because it may have no owner.
+pub fn of_admin_rule(pod: &Value) -> Option<(TenantId, RuleName, &str)> {
+    let metadata = pod.get("metadata")?;
+    let tenant = TenantId::new(metadata.get("labels")?.get(keys::TENANT)?.as_str()?).ok()?;
+    let annotations = metadata.get("annotations")?;
+    let name = RuleName::admin(annotations.get(keys::ADMIN_RULE)?.as_str()?).ok()?;
+    Some((tenant, name, annotations.get(keys::RULE_UID)?.as_str()?))
 }
 
 #[cfg(test)]

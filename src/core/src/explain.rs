@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::companion::{self, Action};
+use crate::companion::{self, Action, Home};
 use crate::field::FieldError;
 use crate::ids::TenantId;
 use crate::index::{CompanionKey, Desired};
@@ -118,7 +118,7 @@ pub fn explain(rule: &Arc<Rule>, workload: &Arc<Workload>, around: &Around<'_>) 
     let mut explanation = Explanation {
         outcome: Outcome::NoMatch,
         reason: None,
-        companion: companion::name(&key),
+        companion: companion::own_name(&key),
         terms,
         placement: None,
     };
@@ -158,10 +158,8 @@ fn admitted(
     workload: &Workload,
     around: &Around<'_>,
 ) -> Result<Value, String> {
-    let mut pod = match around
-        .tenant
-        .map(|tenant| companion::plan(key, desired, None, tenant, around.namespace))
-    {
+    let home = |tenant| Home { tenant, namespace: around.namespace, owned: true };
+    let mut pod = match around.tenant.map(|tenant| companion::plan(key, desired, None, &home(tenant))) {
         Some(Action::Create(pod)) => pod,
         Some(Action::Refuse(message)) => return Err(message),
         // What of a companion decides its place doesn't need the tenant.

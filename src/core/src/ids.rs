@@ -83,9 +83,38 @@ id! {
     /// Unique id of a workload within its tenant: for Kubernetes the Pod's uid. 1 to 253 printable ASCII characters.
     WorkloadId
 }
-id! {
-    /// Name of a rule: a DNS subdomain (RFC 1123), as of any custom resource.
-    RuleName
+
+/// Whose a rule is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// A tenant's own, for its own workloads.
+    Tenant,
+    /// The platform's, for the workloads of all tenants that it selects.
+    Admin,
+}
+
+/// Name of a rule: a DNS subdomain (RFC 1123), as of any custom resource, and whose it is. A tenant's rule and an admin
+/// rule of the same name are two.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleName {
+    scope: Scope,
+    name: Arc<str>,
+}
+
+/// The name alone, as the API has it.
+impl fmt::Display for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl fmt::Debug for RuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.scope {
+            Scope::Tenant => fmt::Debug::fmt(&self.name, f),
+            Scope::Admin => write!(f, "admin:{:?}", self.name),
+        }
+    }
 }
 
 impl TenantId {
@@ -135,11 +164,11 @@ impl WorkloadId {
     /// The id as a label value: itself where that is a legal one (a Pod's uid always is), else `h-` and 32 hex digits of
     /// its SHA-256.
     pub fn label_value(&self) -> String {
-        let legal = self.0.len() <= 63
-            && self.0.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && self.0.ends_with(|c: char| c.is_ascii_alphanumeric())
-            && self.0.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-        if legal { self.0.to_string() } else { format!("h-{}", hex(&Sha256::digest(self.0.as_bytes()), 32)) }
+        if is_label_name(&self.0) {
+            self.0.to_string()
+        } else {
+            format!("h-{}", hex(&Sha256::digest(self.0.as_bytes()), 32))
+        }
     }
 }
 
@@ -147,7 +176,7 @@ impl RuleName {
     /// Longest name, in bytes (RFC 1123 subdomain).
     pub const MAX: usize = 253;
 
-    /// Checks and takes a rule's name.
+    /// Checks and takes the name of a tenant's rule.
     ///
     /// # Errors
     /// [`IdError`] when it is no DNS subdomain.
@@ -157,15 +186,44 @@ impl RuleName {
         if !is_dns_subdomain(value) {
             return Err(malformed(WHAT, value, "a DNS subdomain: lower-case letters, digits, '-' and '.'"));
         }
-        Ok(Self(value.into()))
+        Ok(Self { scope: Scope::Tenant, name: value.into() })
+    }
+
+    /// Checks and takes the name of an admin rule.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn admin(value: &str) -> Result<Self, IdError> {
+        Self::new(value).map(Self::into_admin)
+    }
+
+    /// The name alone, as the API has it.
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// The same name as an admin rule's.
+    #[must_use]
+    pub fn into_admin(self) -> Self {
+        Self { scope: Scope::Admin, ..self }
+    }
+
+    /// Whose it is.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Whether it is the platform's.
+    pub fn is_admin(&self) -> bool {
+        self.scope == Scope::Admin
     }
 
     /// The name as a label value: itself where it is short enough, else `h-` and 32 hex digits of its SHA-256.
     pub fn label_value(&self) -> String {
-        if self.0.len() <= 63 {
-            self.0.to_string()
+        if self.name.len() <= 63 {
+            self.name.to_string()
         } else {
-            format!("h-{}", hex(&Sha256::digest(self.0.as_bytes()), 32))
+            format!("h-{}", hex(&Sha256::digest(self.name.as_bytes()), 32))
         }
     }
 }
@@ -185,6 +243,24 @@ pub fn is_dns_label(s: &str) -> bool {
 /// Whether a text is a DNS subdomain (RFC 1123) of at most 253 characters, as names of most objects are.
 pub fn is_dns_subdomain(s: &str) -> bool {
     s.len() <= 253 && s.split('.').all(is_dns_label)
+}
+
+/// Whether a text is what a label's key is without its prefix, and a label's value unless that is empty: 1 to 63 letters,
+/// digits, '-', '_' and '.', beginning and ending with a letter or digit.
+pub fn is_label_name(s: &str) -> bool {
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    s.len() <= 63
+        && s.starts_with(edge)
+        && s.ends_with(edge)
+        && s.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// Whether a text is a label's key: a name, perhaps after a DNS subdomain and '/'.
+pub fn is_label_key(s: &str) -> bool {
+    match s.split_once('/') {
+        Some((prefix, name)) => is_dns_subdomain(prefix) && is_label_name(name),
+        None => is_label_name(s),
+    }
 }
 
 /// The first `digits` hexadecimal digits of `bytes`.
@@ -221,6 +297,27 @@ mod tests {
         }
         for bad in ["", "-a", "a-", "A", "a.b", "a b", "ä", &"x".repeat(57)] {
             assert!(TenantId::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_admin_rule_is_not_the_tenants_of_that_name() {
+        let (own, admin) = (RuleName::new("r").unwrap(), RuleName::admin("r").unwrap());
+        assert_ne!(own, admin);
+        assert_eq!((own.as_str(), own.label_value()), (admin.as_str(), admin.label_value()));
+        assert_eq!((own.to_string(), admin.to_string()), ("r".to_owned(), "r".to_owned()));
+        assert_eq!(format!("{own:?} {admin:?}"), "\"r\" admin:\"r\"");
+        assert!(admin.is_admin() && !own.is_admin());
+        assert!(RuleName::admin("admin:r").is_err());
+    }
+
+    #[test]
+    fn label_keys() {
+        for good in ["a", "A_b.c-d", "example.com/tier", &"x".repeat(63)] {
+            assert!(is_label_key(good), "{good}");
+        }
+        for bad in ["", "-a", "a ", "Example.com/x", "a/b/c", "/x", "x/", &"x".repeat(64)] {
+            assert!(!is_label_key(bad), "{bad}");
         }
     }
 

@@ -17,6 +17,14 @@ pub const RULE: &str = "outrigger.dev/rule";
 /// carries the workload as JSON from the manager to the webhook, which takes it out unless a rule injects under it.
 pub const WORKLOAD: &str = "outrigger.dev/workload";
 
+/// Annotation on companions of admin rules: name of the rule. What is no label's length has to be told in full somewhere,
+/// and such a companion has no owner where it lives in another namespace than its rule.
+pub const ADMIN_RULE: &str = "outrigger.dev/admin-rule";
+
+/// Finalizer on AdminWorkloadRules whose companions live in another namespace, where no owner reference can reach: they are
+/// deleted first.
+pub const ADMIN_RULE_FINALIZER: &str = "outrigger.dev/companions";
+
 /// Annotation on companions: uid of the rule that made it.
 pub const RULE_UID: &str = "outrigger.dev/rule-uid";
 
@@ -66,6 +74,9 @@ pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
 /// Annotation that makes a Pod the mirror of a kubelet's static Pod, which no scheduler and no admission placed.
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+
+/// Namespace of admin rules, and of their companions. The default of two settings.
+pub const ADMIN_NAMESPACE: &str = "universe";
 
 /// API group of Tenant.
 pub const GROUP: &str = "outrigger.dev";

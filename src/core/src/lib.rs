@@ -8,6 +8,7 @@
 //! Nothing in here does I/O, reads a clock, or knows a Kubernetes client: the crate's dependencies keep it so. Every
 //! function is synchronous and deterministic.
 
+pub mod admin;
 pub mod companion;
 pub mod explain;
 pub mod field;

@@ -177,6 +177,12 @@ impl Rule {
         &self.name
     }
 
+    /// The same as an admin rule.
+    #[must_use]
+    pub fn into_admin(self) -> Self {
+        Self { name: self.name.into_admin(), ..self }
+    }
+
     /// Its uid.
     pub fn uid(&self) -> &str {
         &self.uid

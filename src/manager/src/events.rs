@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use outrigger_api::Tenant;
-use outrigger_core::keys;
+use outrigger_core::{companion, keys};
 use outrigger_runtime::events;
 
 use crate::state::RuleId;
@@ -39,7 +39,7 @@ impl Events {
 fn reference(rule: &RuleId, uid: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some(format!("{}/v1alpha1", keys::WORKLOAD_GROUP)),
-        kind: Some("WorkloadRule".to_owned()),
+        kind: Some(companion::kind(rule.name.scope()).to_owned()),
         name: Some(rule.name.to_string()),
         namespace: Some(rule.namespace.to_string()),
         uid: Some(uid.to_owned()),

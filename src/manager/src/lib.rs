@@ -8,6 +8,7 @@
 //! takes a key, plans one step with the domain's pure function, and makes it. Nothing is written to the API server for
 //! a workload: the companion itself is the only durable result.
 
+pub mod admin;
 pub mod companions;
 pub mod events;
 pub mod grpc;
@@ -27,14 +28,16 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kube::Client;
+use kube::{Api, Client};
+use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::ids::IdError;
 use outrigger_core::keys;
 use outrigger_core::tenant::Identity;
+use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleServiceServer;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleServiceServer;
 use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::{ClusterArgs, watch, watch_config};
+use outrigger_runtime::cluster::{ClusterArgs, follow, watch, watch_config};
 use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::serve::{Limits, Server};
@@ -43,6 +46,7 @@ use outrigger_runtime::{Process, duration};
 use tonic::service::Routes;
 use tracing::warn;
 
+use crate::admin::AdminRules;
 use crate::grpc::{Access, Rules, Workloads};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -91,6 +95,14 @@ pub struct ManagerArgs {
     /// Label on DPU Nodes that names the host the DPU sits in.
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     pub host_label: String,
+
+    /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
+    #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub admin_rules_namespace: String,
+
+    /// Namespace of the companions of AdminWorkloadRules, of all tenants.
+    #[arg(long, env = "OUTRIGGER_ADMIN_RESOURCES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub admin_resources_namespace: String,
 
     /// Namespace of the Lease by which one replica is elected for tenants and DPUs.
     #[arg(
@@ -146,14 +158,18 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let client = args.cluster.client().await?;
     let metrics = Arc::new(Metrics::new(&mut process.registry));
     let me = instance();
+    let admin = AdminNamespaces::new(&args.admin_rules_namespace, &args.admin_resources_namespace);
+    let spaces = Arc::new(Spaces::new(admin));
+    let registry = Arc::new(Registry::new(args.host_label.clone(), args.admin_identity.clone()));
     let parts = Parts {
-        spaces: Arc::new(Spaces::default()),
+        admin: Arc::new(AdminRules::new(spaces.clone(), registry.clone())),
+        spaces,
         queue: Arc::new(
             Queue::new(Duration::from_millis(100), Duration::from_secs(30))
                 .share(companions::MAX_OF_ONE_TENANT),
         ),
         rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
-        registry: Arc::new(Registry::new(args.host_label.clone(), args.admin_identity.clone())),
+        registry,
         tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60))),
         events: Arc::new(events::Events::new(client.clone(), me.clone())),
         leadership: Leadership::default(),
@@ -183,7 +199,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         process.spawn("certificate files", tls.clone().follow());
         server = server.tls(tls);
     } else {
-        warn!("serving in plain text: whoever reaches the address can speak for any tenant");
+        warn!("serving in plain text: whoever reaches the address can speak for any tenant and the platform");
     }
     process.serve(server, router);
     process.run().await
@@ -197,6 +213,11 @@ fn routes(
     args: &ManagerArgs,
 ) -> anyhow::Result<Routes> {
     let rules = Rules { client: parts.client.clone(), access: access.clone(), spaces: parts.spaces.clone() };
+    let admin_rules = grpc::AdminRules {
+        client: parts.client.clone(),
+        access: access.clone(),
+        namespace: parts.spaces.admin().rules.clone(),
+    };
     let workloads = Workloads {
         spaces: parts.spaces,
         claims: Claims::new(parts.client, parts.registry, &parts.me),
@@ -213,16 +234,19 @@ fn routes(
     process.drained(async move {
         reporter.set_not_serving::<WorkloadServiceServer<Workloads>>().await;
         reporter.set_not_serving::<WorkloadRuleServiceServer<Rules>>().await;
+        reporter.set_not_serving::<AdminWorkloadRuleServiceServer<grpc::AdminRules>>().await;
         tokio::select! {
             () = readiness.done() => {
                 reporter.set_serving::<WorkloadServiceServer<Workloads>>().await;
                 reporter.set_serving::<WorkloadRuleServiceServer<Rules>>().await;
+                reporter.set_serving::<AdminWorkloadRuleServiceServer<grpc::AdminRules>>().await;
             }
             () = drain.cancelled() => return,
         }
         drain.cancelled().await;
         reporter.set_not_serving::<WorkloadServiceServer<Workloads>>().await;
         reporter.set_not_serving::<WorkloadRuleServiceServer<Rules>>().await;
+        reporter.set_not_serving::<AdminWorkloadRuleServiceServer<grpc::AdminRules>>().await;
     });
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -231,8 +255,11 @@ fn routes(
     };
     let workloads = WorkloadServiceServer::new(workloads).max_decoding_message_size(args.max_message_bytes);
     let rules = WorkloadRuleServiceServer::new(rules).max_decoding_message_size(MAX_RULE_MESSAGE);
+    let admin_rules =
+        AdminWorkloadRuleServiceServer::new(admin_rules).max_decoding_message_size(MAX_RULE_MESSAGE);
     Ok(Routes::new(workloads)
         .add_service(rules)
+        .add_service(admin_rules)
         .add_service(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))
@@ -253,6 +280,7 @@ fn instance() -> String {
 struct Parts {
     client: Client,
     spaces: Arc<Spaces>,
+    admin: Arc<AdminRules>,
     registry: Arc<Registry>,
     queue: Arc<Queue<CompanionId>>,
     rules: Arc<Queue<RuleId>>,
@@ -271,6 +299,7 @@ impl Parts {
             rules: self.rules.clone(),
             registry: self.registry.clone(),
             tenants: self.tenants.clone(),
+            admin: self.admin.clone(),
             me: self.me.clone(),
         };
         let of_tenants = watch_config().labels(keys::TENANT);
@@ -279,6 +308,11 @@ impl Parts {
         watch(process, &self.client, "nodes", watch_config(), watches.nodes());
         watch(process, &self.client, "quotas", of_tenants, watches.quotas());
         watch(process, &self.client, "workload rules", watch_config(), watches.rules());
+        // Those of other namespaces are nothing to us, and not ours to read.
+        let rules = Api::namespaced(self.client.clone(), &self.spaces.admin().rules);
+        let ready = process.readiness.wait_for("admin rules");
+        process
+            .spawn("admin rules", follow(rules, watch_config(), "admin rules", ready, watches.admin_rules()));
         watch(process, &self.client, "companions", watch_config().labels(keys::RULE), watches.pods());
     }
 
@@ -314,6 +348,7 @@ impl Parts {
             events: self.events.clone(),
             registry: self.registry.clone(),
             leadership: self.leadership.clone(),
+            admin: self.admin.clone(),
         };
         let tenants = tenants::controller::Controller {
             client: self.client.clone(),
@@ -323,6 +358,7 @@ impl Parts {
             rules: self.rules.clone(),
             leadership: self.leadership.clone(),
             events: self.events.clone(),
+            admin: self.admin.clone(),
             nodes: Arc::default(),
             myself: Arc::default(),
         };

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, TenantIndex};
@@ -26,13 +27,15 @@ use crate::stream::Stream;
 use crate::tenants::registry::Registry;
 use crate::usage::Usage;
 
+pub(crate) use crate::companions::store::version;
+
 /// A namespace of the infrastructure cluster, by name.
 pub type Namespace = Arc<str>;
 
 /// A companion, cluster-wide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CompanionId {
-    /// The namespace of the companion and its rule.
+    /// The namespace of the tenant whose workload it serves. A tenant's own rule and its companion live there too.
     pub namespace: Namespace,
     /// The companion within it.
     pub key: CompanionKey,
@@ -57,7 +60,7 @@ impl Key for RuleId {
 /// A rule, cluster-wide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId {
-    /// The rule's namespace.
+    /// The rule's namespace: the tenant's, or that of admin rules.
     pub namespace: Namespace,
     /// The rule within it.
     pub name: RuleName,
@@ -66,11 +69,42 @@ pub struct RuleId {
 /// All namespaces that matter.
 #[derive(Debug, Default)]
 pub struct Spaces {
+    admin: AdminNamespaces,
     by_namespace: RwLock<HashMap<Namespace, Arc<Space>>>,
     by_tenant: RwLock<HashMap<TenantId, BTreeSet<Namespace>>>,
+    admin_companions: RwLock<HashMap<TenantId, SharedStore>>,
 }
 
+/// The companions of admin rules that one tenant has. They may be seen before its namespace is, and outlive it.
+pub type SharedStore = Arc<Mutex<Store>>;
+
 impl Spaces {
+    /// None yet. `admin`: where admin rules and their companions live.
+    pub fn new(admin: AdminNamespaces) -> Self {
+        Self { admin, ..Self::default() }
+    }
+
+    /// Where admin rules and their companions live.
+    pub fn admin(&self) -> &AdminNamespaces {
+        &self.admin
+    }
+
+    /// The companions of admin rules that a tenant has. Its lock is taken after a space's.
+    pub fn admin_store(&self, tenant: &TenantId) -> SharedStore {
+        if let Some(store) = self.admin_companions.read().get(tenant) {
+            return store.clone();
+        }
+        self.admin_companions.write().entry(tenant.clone()).or_default().clone()
+    }
+
+    /// Those of all tenants, in the order of their ids.
+    pub fn admin_stores(&self) -> Vec<(TenantId, SharedStore)> {
+        let stores = self.admin_companions.read();
+        let mut all: Vec<_> = stores.iter().map(|(tenant, store)| (tenant.clone(), store.clone())).collect();
+        all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        all
+    }
+
     /// The space of a namespace, made when it is asked for the first time.
     pub fn space(&self, namespace: &str) -> Arc<Space> {
         if let Some(space) = self.by_namespace.read().get(namespace) {
@@ -78,7 +112,11 @@ impl Spaces {
         }
         let mut spaces = self.by_namespace.write();
         let namespace: Namespace = namespace.into();
-        spaces.entry(namespace.clone()).or_insert_with(|| Arc::new(Space::new(namespace))).clone()
+        let admin_rules = self.admin.rules.clone();
+        spaces
+            .entry(namespace.clone())
+            .or_insert_with(|| Arc::new(Space::new(namespace, admin_rules)))
+            .clone()
     }
 
     /// Every space there is.
@@ -96,6 +134,12 @@ impl Spaces {
             namespaces.get(usual.as_str()).or_else(|| namespaces.first())?.clone()
         };
         Some(self.space(&namespace))
+    }
+
+    /// The spaces of all namespaces that carry a tenant's label: one, unless somebody has labeled more.
+    pub fn of(&self, tenant: &TenantId) -> Vec<Arc<Space>> {
+        let namespaces = self.by_tenant.read().get(tenant).cloned().unwrap_or_default();
+        namespaces.iter().map(|namespace| self.space(namespace)).collect()
     }
 
     /// Whose namespace it is.
@@ -126,7 +170,7 @@ impl Spaces {
             }
         }
         inner.change_tenant(tenant);
-        space.ids(inner.companions.keys().cloned())
+        space.ids(inner.companion_keys())
     }
 }
 
@@ -135,6 +179,7 @@ impl Spaces {
 pub struct Space {
     /// The namespace's name.
     pub namespace: Namespace,
+    admin_rules: Namespace,
     inner: Mutex<Inner>,
 }
 
@@ -145,10 +190,12 @@ pub struct Inner {
     pub tenant: Option<TenantId>,
     /// Workloads and compiled rules.
     pub index: TenantIndex,
-    /// Every rule there is, also those that don't compile.
+    /// Every rule there is, also those that don't compile; and the admin rules that are about the tenant.
     pub rules: HashMap<RuleName, RuleEntry>,
-    /// The companions that exist.
+    /// The companions of the tenant's own rules that exist.
     pub companions: Store,
+    /// Those of admin rules; `None` where they are not looked after from this namespace.
+    pub admin_companions: Option<SharedStore>,
     /// Companions that can't be made for a reason that only a user can remove.
     pub refusals: BTreeMap<CompanionKey, Refusal>,
     /// How long companions that keep failing wait before they are replaced.
@@ -205,8 +252,8 @@ impl RuleEntry {
 }
 
 impl Space {
-    fn new(namespace: Namespace) -> Self {
-        Self { namespace, inner: Mutex::default() }
+    fn new(namespace: Namespace, admin_rules: Namespace) -> Self {
+        Self { namespace, admin_rules, inner: Mutex::default() }
     }
 
     /// The lock, for a moment.
@@ -226,7 +273,8 @@ impl Space {
 
     /// A rule, cluster-wide.
     pub fn rule_id(&self, name: &RuleName) -> RuleId {
-        RuleId { namespace: self.namespace.clone(), name: name.clone() }
+        let namespace = if name.is_admin() { &self.admin_rules } else { &self.namespace };
+        RuleId { namespace: namespace.clone(), name: name.clone() }
     }
 }
 
@@ -278,6 +326,46 @@ impl Inner {
         keys
     }
 
+    /// An admin rule is about the tenant and says this; `None` when it can't be served. Returns the companions it may change:
+    /// none when it was known.
+    pub(crate) fn file_rule(
+        &mut self,
+        name: &RuleName,
+        entry: RuleEntry,
+        rule: Option<Arc<Rule>>,
+    ) -> Vec<CompanionKey> {
+        let known = self.rules.get(name);
+        if known.is_some_and(|known| known.uid == entry.uid && known.generation == entry.generation) {
+            return Vec::new();
+        }
+        let trial = rule.as_ref().map(|rule| self.trial_of(rule, &entry)).unwrap_or_default();
+        self.rules.insert(name.clone(), RuleEntry { trial, ..entry });
+        self.refusals.retain(|key, _| key.rule != *name);
+        self.rollouts.restart(name);
+        match rule {
+            Some(rule) => self.index.apply_rule(rule),
+            None => self.index.remove_rule(name),
+        }
+    }
+
+    /// All companions that exist, those of admin rules too.
+    pub fn companion_keys(&self) -> Vec<CompanionKey> {
+        let mut keys: Vec<_> = self.companions.keys().cloned().collect();
+        if let Some(store) = &self.admin_companions {
+            keys.extend(store.lock().keys().cloned());
+        }
+        keys
+    }
+
+    /// The companions among which those of this rule are; `None` where they are not looked after from here.
+    pub(crate) fn among<R>(&mut self, rule: &RuleName, f: impl FnOnce(&mut Store) -> R) -> Option<R> {
+        if rule.is_admin() {
+            self.admin_companions.as_ref().map(|store| f(&mut store.lock()))
+        } else {
+            Some(f(&mut self.companions))
+        }
+    }
+
     /// A template that has been tried out is not tried again: neither here, nor after a restart.
     fn trial_of(&self, rule: &Rule, entry: &RuleEntry) -> Trial {
         let known = self.rules.get(rule.name()).filter(|known| known.uid == entry.uid);
@@ -299,7 +387,8 @@ impl Inner {
             return false;
         }
         let strategy = rule.update();
-        let ready = self.companions.get(key).is_some_and(|o| o.ready && !o.terminating);
+        let serves = |companions: &mut Store| companions.get(key).is_some_and(|o| o.ready && !o.terminating);
+        let ready = self.among(&key.rule, serves).unwrap_or_default();
         let standing = self.standing(&key.rule, registry);
         self.rollouts.ask(key, ready, strategy, standing)
     }
@@ -316,12 +405,16 @@ impl Inner {
 
     /// A companion may be other than before.
     pub fn saw_companion(&mut self, key: &CompanionKey) {
-        self.rollouts.saw(key, self.companions.get(key));
+        if self.rollouts.concerns(key) {
+            let now = self.among(&key.rule, |companions| companions.get(key).cloned()).flatten();
+            self.rollouts.saw(key, now.as_ref());
+        }
     }
 
-    fn standing(&self, rule: &RuleName, registry: &Registry) -> Standing {
-        let has_dpu = |host: &str| self.tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
-        self.companions.standing(rule, has_dpu)
+    fn standing(&mut self, rule: &RuleName, registry: &Registry) -> Standing {
+        let tenant = self.tenant.clone();
+        let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
+        self.among(rule, |companions| companions.standing(rule, has_dpu)).unwrap_or_default()
     }
 
     /// A rule is gone. Returns the companions that it had; the garbage collector takes them.
@@ -362,6 +455,7 @@ impl Inner {
     /// The workloads of another tenant say nothing about this one's.
     fn change_tenant(&mut self, tenant: Option<TenantId>) {
         self.forget_workloads();
+        self.admin_companions = None;
         self.tenant = tenant;
         self.stream.restart();
     }

@@ -6,13 +6,14 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
-use outrigger_api::{Tenant, WorkloadRule};
+use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_runtime::cluster::{Change, changes};
 use tracing::info;
 
-use crate::companions::observe::observe;
+use crate::admin::AdminRules;
+use crate::companions::observe::{observe, observe_admin};
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
 use crate::tenants::controller::Key;
@@ -31,6 +32,8 @@ pub struct Watches {
     pub registry: Arc<Registry>,
     /// Tenants and DPUs to look at.
     pub tenants: Arc<Queue<Key>>,
+    /// The platform's rules, and whom they are about.
+    pub admin: Arc<AdminRules>,
     /// This replica, as claims call it.
     pub me: Arc<str>,
 }
@@ -47,10 +50,13 @@ impl Watches {
                 Change::Gone { name, .. } => (name, None),
             };
             // Also the one that it was: its Tenant makes another.
+            // The platform's own are no tenant's, whatever their labels say.
+            let tenant = tenant.filter(|_| !this.spaces.admin().contains(&name));
             let before = this.spaces.tenant_of(&name);
             this.queue.add(this.spaces.set_tenant(&name, tenant.clone()));
             this.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
             this.tenant_of(&name);
+            this.refile(&this.spaces.space(&name));
             this.rules.add(this.spaces.space(&name).rule_ids());
         })
     }
@@ -70,7 +76,17 @@ impl Watches {
             if let Some(entry) = this.registry.get(&id) {
                 this.tenant_of(&entry.object.target_namespace());
             }
+            for space in this.spaces.of(&id) {
+                this.refile(&space);
+            }
         })
+    }
+
+    /// Other admin rules may be about the tenant of a namespace now.
+    fn refile(&self, space: &Space) {
+        let (companions, rules) = self.admin.refile(space);
+        self.queue.add(companions);
+        self.rules.add(rules);
     }
 
     /// Brings a namespace's space up to what its Tenant says: who serves it, and whether it goes.
@@ -150,11 +166,32 @@ impl Watches {
         self.touched(&space, keys);
     }
 
+    /// Admin rules do too, for the tenants that they are about.
+    pub fn admin_rules(&self) -> impl FnMut(Event<AdminWorkloadRule>) + use<> {
+        let this = self.clone();
+        changes(move |change: Change<AdminWorkloadRule>| {
+            let (name, companions) = match change {
+                Change::Applied(rule) => (rule.name_any(), this.admin.apply(&rule)),
+                Change::Gone { name, .. } => {
+                    let companions = this.admin.remove(&name);
+                    (name, companions)
+                }
+            };
+            this.queue.add(companions);
+            this.rules.add(RuleName::admin(&name).ok().map(|name| this.admin.id(&name)));
+        })
+    }
+
     /// Pods say what companions there are.
     pub fn pods(&self) -> impl FnMut(Event<Pod>) + use<> {
         let this = self.clone();
         move |event| match event {
-            Event::Init => this.spaces.all().iter().for_each(|space| space.lock().companions.list_begins()),
+            Event::Init => {
+                this.spaces.all().iter().for_each(|space| space.lock().companions.list_begins());
+                this.spaces.admin_stores().iter().for_each(|(_, store)| store.lock().list_begins());
+            }
+            Event::InitApply(pod) | Event::Apply(pod) if this.is_admins(&pod) => this.admin_pod(&pod, false),
+            Event::Delete(pod) if this.is_admins(&pod) => this.admin_pod(&pod, true),
             Event::InitApply(pod) | Event::Apply(pod) => this.pod(&pod),
             Event::Delete(pod) => {
                 let Some((key, observed)) = observe(&pod) else { return };
@@ -171,7 +208,44 @@ impl Watches {
                     let gone = space.lock().companions.list_ends();
                     this.touched(&space, gone);
                 }
+                for (tenant, store) in this.spaces.admin_stores() {
+                    let gone = store.lock().list_ends();
+                    this.admin_touched(&tenant, gone);
+                }
             }
+        }
+    }
+
+    /// Whether a Pod is where the companions of admin rules are.
+    fn is_admins(&self, pod: &Pod) -> bool {
+        pod.metadata.namespace.as_deref() == Some(&self.spaces.admin().resources)
+    }
+
+    fn admin_pod(&self, pod: &Pod, gone: bool) {
+        let version = pod.metadata.resource_version.as_deref();
+        if let Some((tenant, key, observed)) = observe_admin(pod) {
+            let store = self.spaces.admin_store(&tenant);
+            if gone {
+                store.lock().deleted(&key, &observed.uid, version);
+            } else {
+                store.lock().applied(key.clone(), observed, version);
+            }
+            return self.admin_touched(&tenant, vec![key]);
+        }
+        // Somebody who may has taken its marks away.
+        let uid = pod.uid().unwrap_or_default();
+        for (tenant, store) in self.spaces.admin_stores() {
+            let disowned = store.lock().disowned(&uid, version);
+            self.admin_touched(&tenant, disowned.into_iter().collect());
+        }
+    }
+
+    fn admin_touched(&self, tenant: &TenantId, keys: Vec<CompanionKey>) {
+        for key in &keys {
+            self.rules.add_after(self.admin.id(&key.rule), crate::rules::SETTLE);
+        }
+        for space in self.spaces.of(tenant) {
+            self.queue.add(space.ids(keys.iter().cloned()));
         }
     }
 

@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
-use outrigger_api::{Tenant, WorkloadRule};
+use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
@@ -24,6 +24,8 @@ pub struct Caches {
     namespaces: RwLock<HashMap<String, TenantId>>,
     tenants: RwLock<HashMap<TenantId, Arc<CachedTenant>>>,
     rules: RwLock<HashMap<RuleKey, CachedRule>>,
+    /// By name: all of them are in one namespace.
+    admin_rules: RwLock<HashMap<String, CachedRule>>,
     nodes: RwLock<HashMap<String, Option<String>>>,
     claims: RwLock<HashMap<String, Arc<BTreeMap<String, String>>>>,
     priority_classes: RwLock<BTreeMap<String, bool>>,
@@ -61,6 +63,7 @@ impl Default for Caches {
             namespaces: RwLock::default(),
             tenants: RwLock::default(),
             rules: RwLock::default(),
+            admin_rules: RwLock::default(),
             nodes: RwLock::default(),
             claims: RwLock::default(),
             priority_classes: RwLock::default(),
@@ -91,6 +94,11 @@ impl Caches {
     /// A rule.
     pub fn rule(&self, namespace: &str, name: &str) -> Option<CachedRule> {
         self.rules.read().get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// An admin rule.
+    pub fn admin_rule(&self, name: &str) -> Option<CachedRule> {
+        self.admin_rules.read().get(name).cloned()
     }
 
     /// The value of a Node's tenant label, where there is such a Node.
@@ -181,6 +189,26 @@ impl Caches {
         }
         let rule = rule.compile().ok().map(Arc::new);
         self.rules.write().insert(key, CachedRule { uid, generation, rule });
+        self.changed();
+    }
+
+    /// An admin rule.
+    pub fn apply_admin_rule(&self, change: Change<AdminWorkloadRule>) {
+        let rule = match change {
+            Change::Applied(rule) => rule,
+            Change::Gone { name, .. } => {
+                self.admin_rules.write().remove(&name);
+                return self.changed();
+            }
+        };
+        let uid = rule.metadata.uid.clone().unwrap_or_default();
+        let generation = rule.metadata.generation.unwrap_or_default();
+        let known = |cached: &CachedRule| cached.uid == uid && cached.generation == generation;
+        if self.admin_rules.read().get(&rule.name_any()).is_some_and(known) {
+            return;
+        }
+        let compiled = rule.compile().ok().map(|admin| Arc::new(admin.rule));
+        self.admin_rules.write().insert(rule.name_any(), CachedRule { uid, generation, rule: compiled });
         self.changed();
     }
 

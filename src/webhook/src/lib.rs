@@ -19,7 +19,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use kube::runtime::watcher::Config;
-use kube::{Client, Resource};
+use kube::{Api, Client, Resource};
+use outrigger_api::AdminWorkloadRule;
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
@@ -29,6 +31,7 @@ use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
 use serde::de::DeserializeOwned;
 
+use crate::admit::Settings;
 use crate::caches::Caches;
 use crate::settings::AdmissionArgs;
 
@@ -71,14 +74,16 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let client = args.cluster.client().await?;
     let caches = Arc::new(Caches::default());
+    let settings: Settings = args.admission.into();
     watch(&process, &client, &caches);
+    watch_admin_rules(&process, &client, &caches, &settings.admin);
 
     let metrics = Arc::new(metrics::Metrics::new(&mut process.registry));
     tls.register(&mut process.registry);
     process.spawn("certificate files", tls.clone().follow());
     let listener = args.bind_address.listen().context("--bind-address")?;
     let limits = Limits { max_connections: args.max_connections, ..Limits::default() };
-    let router = server::router(caches, args.admission.into(), metrics, process.readiness.clone());
+    let router = server::router(caches, settings, metrics, process.readiness.clone());
     process.serve(Server::new("webhook", listener).tls(tls).limits(limits), router);
     process.run().await
 }
@@ -107,4 +112,14 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
     one(process, client, caches, "resource claims", watch_config().labels(keys::WORKLOAD), Caches::claim);
     one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);
     one(process, client, caches, "device classes", watch_config(), Caches::device_class);
+}
+
+/// Those of other namespaces are nothing to us, and not ours to read.
+fn watch_admin_rules(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &AdminNamespaces) {
+    let what = "admin rules";
+    let ready = process.readiness.wait_for(what);
+    let caches = caches.clone();
+    let sink = changes(move |change| caches.apply_admin_rule(change));
+    let api: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &admin.rules);
+    process.spawn(what, cluster::follow(api, watch_config(), what, ready, sink));
 }

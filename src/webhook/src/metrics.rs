@@ -40,6 +40,8 @@ pub enum Webhook {
     ValidateClaims,
     /// `/validate/workloadrules`.
     ValidateRules,
+    /// `/validate/adminworkloadrules`.
+    ValidateAdminRules,
     /// `/validate/tenants`.
     ValidateTenants,
 }

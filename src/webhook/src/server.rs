@@ -48,6 +48,7 @@ pub fn router(
         .route("/validate/resourceclaims", serve(Webhook::ValidateClaims, admit::validate_claim))
         .route("/validate/resourceclaimtemplates", serve(Webhook::ValidateClaims, admit::validate_claim))
         .route("/validate/workloadrules", serve(Webhook::ValidateRules, admit::validate_rule))
+        .route("/validate/adminworkloadrules", serve(Webhook::ValidateAdminRules, admit::validate_admin_rule))
         .route("/validate/tenants", serve(Webhook::ValidateTenants, admit::validate_tenant))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)

@@ -1,6 +1,7 @@
 //! What an administrator decides about admission, as flags: the same for the server and for the offline commands.
 
 use clap::Args;
+use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::keys;
 
 use crate::admit::Settings;
@@ -43,6 +44,14 @@ pub struct AdmissionArgs {
     /// Label on DPU Nodes that names the host the DPU sits in.
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     pub host_label: String,
+
+    /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
+    #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub admin_rules_namespace: String,
+
+    /// Namespace of the companions of AdminWorkloadRules, of all tenants.
+    #[arg(long, env = "OUTRIGGER_ADMIN_RESOURCES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub admin_resources_namespace: String,
 }
 
 impl From<AdmissionArgs> for Settings {
@@ -51,6 +60,7 @@ impl From<AdmissionArgs> for Settings {
             managers: args.manager_user,
             binders: args.scheduler_user,
             schedulers: args.scheduler_name,
+            admin: AdminNamespaces::new(&args.admin_rules_namespace, &args.admin_resources_namespace),
             host_label: args.host_label,
         }
     }

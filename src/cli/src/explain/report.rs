@@ -315,7 +315,7 @@ fn others(report: &RuleReport, view: &View) -> Vec<CompanionReport> {
     let told: BTreeSet<&str> = report.workloads.iter().map(|w| w.explanation.companion.as_str()).collect();
     let all = view.companions.iter().flatten().filter(|(key, _)| key.rule.as_str() == report.name);
     all.map(|(key, observed)| CompanionReport {
-        companion: companion::name(key),
+        companion: companion::own_name(key),
         workload: key.workload.to_string(),
         state: State::of(observed),
     })

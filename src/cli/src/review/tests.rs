@@ -253,6 +253,9 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    // Each case is a big tree, and each run has others.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn every_object_is_answered(
         kind in prop::sample::select(vec![

@@ -49,8 +49,12 @@ fn tenant() -> TenantId {
     TenantId::new("blue").unwrap()
 }
 
+fn home(tenant: &TenantId) -> Home<'_> {
+    Home { tenant, namespace: "tenant-blue", owned: true }
+}
+
 fn planned(rule: &Arc<Rule>, workload: &Arc<Workload>, observed: Option<&Observed>) -> Action {
-    plan(&key(), &Desired::Wanted { rule, workload }, observed, &tenant(), "tenant-blue")
+    plan(&key(), &Desired::Wanted { rule, workload }, observed, &home(&tenant()))
 }
 
 /// The companion as the webhook leaves it.
@@ -86,7 +90,7 @@ fn what_is_created() {
         pod,
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {
-                "name": name(&key()), "namespace": "tenant-blue",
+                "name": name(&key(), &tenant()), "namespace": "tenant-blue",
                 "labels": {"app": "x", keys::TENANT: "blue", keys::RULE: "my.rule", keys::WORKLOAD: "uid-1"},
                 "annotations": {"own": "1", keys::RULE_UID: "rule-uid", keys::RULE_GENERATION: "3",
                     keys::TEMPLATE_HASH: r.template_hash(), keys::HOST: "host-a",
@@ -110,7 +114,7 @@ fn what_is_created() {
 #[test]
 fn names_are_dns_labels_and_differ() {
     let named = |rule: &str, workload: &str| {
-        name(&CompanionKey { rule: RuleName::new(rule).unwrap(), workload: workload.into() })
+        name(&CompanionKey { rule: RuleName::new(rule).unwrap(), workload: workload.into() }, &tenant())
     };
     let long = "x".repeat(200);
     for n in [
@@ -144,7 +148,7 @@ fn every_row_of_the_life_cycle() {
     assert_eq!(reason(&|o| o.gated = true), DeleteReason::NotAdmitted);
 
     let planned = |desired: &Desired<'_>, observed: Option<&Observed>| {
-        plan(&key(), desired, observed, &tenant(), "tenant-blue")
+        plan(&key(), desired, observed, &home(&tenant()))
     };
     assert_eq!(deleted(planned(&Desired::Unwanted, Some(&o))), DeleteReason::Unmatched);
     assert_eq!(deleted(planned(&Desired::Waiting, Some(&o))), DeleteReason::Moved);
@@ -218,11 +222,42 @@ fn the_hash_is_of_the_meaning() {
 }
 
 #[test]
+fn a_companion_of_an_admin_rule_says_whose_it_is() {
+    let rule = rule(|spec| spec.name = RuleName::admin("my.rule").unwrap());
+    let (workload, blue) = (workload(Some("host-a")), tenant());
+    let key = CompanionKey { rule: rule.name().clone(), workload: "uid-1".into() };
+    let made = |owned| {
+        let home = Home { tenant: &blue, namespace: "universe", owned };
+        match plan(&key, &Desired::Wanted { rule: &rule, workload: &workload }, None, &home) {
+            Action::Create(pod) => pod,
+            other => panic!("{other:?}"),
+        }
+    };
+    let pod = made(true);
+    assert_eq!(pod["metadata"]["namespace"], "universe");
+    assert_eq!(pod["metadata"]["labels"][keys::TENANT], "blue");
+    assert_eq!(pod["metadata"]["ownerReferences"][0]["kind"], "AdminWorkloadRule");
+    assert_eq!(owner(&pod), None, "no tenant's rule");
+    assert_eq!(of_admin_rule(&pod), Some((tenant(), rule.name().clone(), "rule-uid")));
+    let apart = made(false);
+    assert_eq!(apart["metadata"]["ownerReferences"], json!([]), "an owner elsewhere would be taken for gone");
+    assert_eq!(of_admin_rule(&apart), of_admin_rule(&pod));
+    // Workloads of one id in two tenants, and a tenant's rule of the same name.
+    let names = [
+        name(&key, &blue),
+        name(&key, &TenantId::new("red").unwrap()),
+        name(&self::key(), &blue),
+        name(&CompanionKey { workload: "uid-2".into(), ..key.clone() }, &blue),
+    ];
+    assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len(), "{names:?}");
+}
+
+#[test]
 fn a_trial_is_the_companion_of_nobody() {
     let tenant = TenantId::new("blue").unwrap();
     for policy in [DpuSelectionPolicy::SameNode, DpuSelectionPolicy::Any] {
         let rule = rule(|spec| spec.policy = policy);
-        let pod = trial(&rule, &tenant, "tenant-blue").unwrap();
+        let pod = trial(&rule, &home(&tenant)).unwrap();
         let annotations = &pod["metadata"]["annotations"];
         assert_eq!(annotations[keys::TEMPLATE_HASH], json!(rule.template_hash()));
         assert_eq!(annotations.get(keys::HOST).is_some(), policy == DpuSelectionPolicy::SameNode);

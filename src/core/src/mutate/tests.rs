@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::companion::{Action, plan};
+use crate::companion::{Action, Home, plan};
 use crate::ids::RuleName;
 use crate::index::{CompanionKey, Desired};
 use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
@@ -35,7 +35,8 @@ fn created(rule: &Arc<Rule>) -> Value {
     let workload = Arc::new(nginx());
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let tenant = TenantId::new("blue").unwrap();
-    match plan(&key, &Desired::Wanted { rule, workload: &workload }, None, &tenant, "tenant-blue") {
+    let home = Home { tenant: &tenant, namespace: "tenant-blue", owned: true };
+    match plan(&key, &Desired::Wanted { rule, workload: &workload }, None, &home) {
         Action::Create(pod) => pod,
         other => panic!("{other:?}"),
     }

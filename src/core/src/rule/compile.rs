@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{DpuSelectionPolicy, Expression, Operator, POD, Rule, Test};
 use crate::companion;
-use crate::ids::{RuleName, is_dns_label};
+use crate::ids::{RuleName, is_dns_label, is_label_name};
 use crate::keys;
 use crate::path::Path;
 use crate::rollout::UpdateStrategy;
@@ -259,12 +259,7 @@ fn check_annotation(key: &str) -> Result<(), Cow<'static, str>> {
             return Err("the part before '/' must be a DNS subdomain of at most 253 characters".into());
         }
     }
-    let edge = |c: char| c.is_ascii_alphanumeric();
-    let legal = (1..=63).contains(&name.len())
-        && name.starts_with(edge)
-        && name.ends_with(edge)
-        && name.chars().all(|c| edge(c) || matches!(c, '-' | '_' | '.'));
-    if !legal {
+    if !is_label_name(name) {
         return Err(
             "must be 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit, \
                     perhaps after a DNS subdomain and '/'"

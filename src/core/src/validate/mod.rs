@@ -7,6 +7,7 @@
 //! The load-bearing rule is the required node affinity, which the kubelet checks again; everything else closes ways
 //! around it, or keeps a Pod from reaching what else is on its DPU.
 
+mod admin;
 mod claims;
 mod containers;
 mod isolation;
@@ -15,6 +16,7 @@ mod references;
 
 pub mod pod_security;
 
+pub use admin::template as admin_template;
 pub use claims::claim;
 
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 pub mod observe;
 pub mod pauses;
+pub(crate) mod place;
 pub mod rollout;
 pub mod store;
 

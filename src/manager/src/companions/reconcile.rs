@@ -14,7 +14,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::observe::observe;
+use super::observe::{observe, observe_admin};
+use super::place::Place;
 use super::refusal::{Verdict, verdict};
 use crate::events::Events;
 use crate::metrics::{Metrics, Operation, Outcome};
@@ -72,29 +73,30 @@ impl Controller {
 
     async fn step(&self, id: &CompanionId) {
         let space = self.spaces.space(&id.namespace);
-        self.act(&space, id).await;
+        let Some(place) = self.spaces.place(id) else { return self.queue.forget(id) };
+        self.act(&space, id, &place).await;
         // Whatever came of it, it may be another companion's turn now.
         let turns = space.lock().turns(&id.key.rule, &self.registry);
         self.queue.add(space.ids(turns));
     }
 
-    async fn act(&self, space: &Space, id: &CompanionId) {
-        let action = self.decide(space, &id.key);
+    async fn act(&self, space: &Space, id: &CompanionId, place: &Place) {
+        let action = self.decide(space, &id.key, place);
         let done = match action {
             Action::Nothing | Action::Wait => {
                 self.queue.forget(id);
                 return;
             }
-            Action::Create(pod) => self.create(space, id, &pod).await,
+            Action::Create(pod) => self.create(space, id, place, &pod).await,
             Action::Annotate(patch) => {
                 let turn = space.lock().facts.write(&id.key, Instant::now());
                 if let Err(pause) = turn {
                     self.queue.add_after(id.clone(), pause);
                     return;
                 }
-                self.annotate(space, id, &patch).await
+                self.annotate(space, id, place, &patch).await
             }
-            Action::Delete { uid, reason } => self.delete(space, id, &uid, reason).await,
+            Action::Delete { uid, reason } => self.delete(space, id, place, &uid, reason).await,
             Action::Refuse(message) => Err(Verdict::Refused(message)),
         };
         match done {
@@ -104,27 +106,28 @@ impl Controller {
             }
             Err(Verdict::LookAgain) => self.queue.retry(id.clone()),
             Err(Verdict::Transient(message)) => {
-                info!(companion = %companion::name(&id.key), namespace = %id.namespace, %message, "will be tried again");
+                info!(companion = %place.name, namespace = %place.namespace, %message, "will be tried again");
                 self.queue.retry(id.clone());
             }
             Err(Verdict::Exists | Verdict::Refused(_)) if space.lock().tenant.is_none() => {}
             Err(Verdict::Exists) => {
-                let name = companion::name(&id.key);
-                self.refused(space, id, format!("a Pod {name} exists that is no companion of this rule"))
-                    .await;
+                let message = format!("a Pod {} exists that is no companion of this rule", place.name);
+                self.refused(space, id, place, message).await;
             }
-            Err(Verdict::Refused(message)) => self.refused(space, id, message).await,
+            Err(Verdict::Refused(message)) => self.refused(space, id, place, message).await,
         }
         self.rules.add_after(space.rule_id(&id.key.rule), crate::rules::SETTLE);
     }
 
-    fn decide(&self, space: &Space, key: &CompanionKey) -> Action {
+    fn decide(&self, space: &Space, key: &CompanionKey, place: &Place) -> Action {
         let mut inner = space.lock();
         let inner = &mut *inner;
         if !inner.acts(self.leadership.leads()) {
             return Action::Nothing;
         }
-        let Some(tenant) = &inner.tenant else { return Action::Nothing };
+        if inner.tenant.as_ref() != Some(&place.tenant) {
+            return Action::Nothing;
+        }
         let desired = inner.index.desired(key);
         if !matches!(desired, Desired::Wanted { .. }) {
             // What isn't wanted any more isn't refused any more, and has no turn in a rollout.
@@ -135,17 +138,7 @@ impl Controller {
             self.queue.add_after(CompanionId { namespace: space.namespace.clone(), key: key.clone() }, pause);
             return Action::Nothing;
         }
-        let observed = inner.companions.get(key);
-        if let Some(gone) = observed.filter(|_| !inner.rules.contains_key(&key.rule)) {
-            // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is
-            // new to the cluster only after half a minute.
-            return if gone.terminating {
-                Action::Wait
-            } else {
-                Action::Delete { uid: gone.uid.clone(), reason: DeleteReason::RuleDeleted }
-            };
-        }
-        match companion::plan(key, &desired, observed, tenant, &space.namespace) {
+        match planned(inner, key, place) {
             Action::Delete { reason: DeleteReason::TemplateChanged, .. }
                 if !inner.may_replace(key, &self.registry) =>
             {
@@ -159,31 +152,35 @@ impl Controller {
         }
     }
 
-    async fn create(&self, space: &Space, id: &CompanionId, pod: &Value) -> Result<(), Verdict> {
+    async fn create(
+        &self,
+        space: &Space,
+        id: &CompanionId,
+        place: &Place,
+        pod: &Value,
+    ) -> Result<(), Verdict> {
         let started = Instant::now();
-        let result = writes::create_pod(&self.client, &id.namespace, pod, &writes::post()).await;
+        let result = writes::create_pod(&self.client, &place.namespace, pod, &writes::post()).await;
         self.metrics.wrote(Operation::Create, Outcome::of(&result), started.elapsed());
         match result {
             Ok(pod) => {
-                debug!(companion = %pod.name_any(), namespace = %id.namespace, "created");
-                self.learn(space, id, &pod);
+                debug!(companion = %pod.name_any(), namespace = %place.namespace, "created");
+                self.learn(space, id, place, &pod);
                 Ok(())
             }
             Err(error) => match verdict(&error) {
-                Verdict::Exists => self.exists(space, id).await,
+                Verdict::Exists => self.exists(space, id, place).await,
                 other => Err(other),
             },
         }
     }
 
     /// The watch is behind, or the name is taken: the one read that tells which.
-    async fn exists(&self, space: &Space, id: &CompanionId) -> Result<(), Verdict> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
-        match api.get_opt(&companion::name(&id.key)).await {
+    async fn exists(&self, space: &Space, id: &CompanionId, place: &Place) -> Result<(), Verdict> {
+        match self.pods(place).get_opt(&place.name).await {
             Err(error) => Err(Verdict::Transient(error.to_string())),
             Ok(None) => Err(Verdict::LookAgain),
-            Ok(Some(pod)) if observe(&pod).is_some_and(|(key, _)| key == id.key) => {
-                self.learn(space, id, &pod);
+            Ok(Some(pod)) if self.learn(space, id, place, &pod) => {
                 // Whatever has to be done about it now is decided with the watch's next event, or in a moment.
                 Err(Verdict::LookAgain)
             }
@@ -191,14 +188,19 @@ impl Controller {
         }
     }
 
-    async fn annotate(&self, space: &Space, id: &CompanionId, patch: &Value) -> Result<(), Verdict> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
+    async fn annotate(
+        &self,
+        space: &Space,
+        id: &CompanionId,
+        place: &Place,
+        patch: &Value,
+    ) -> Result<(), Verdict> {
         let params = writes::patch();
         let started = Instant::now();
-        let result = api.patch(&companion::name(&id.key), &params, &Patch::Merge(patch)).await;
+        let result = self.pods(place).patch(&place.name, &params, &Patch::Merge(patch)).await;
         self.metrics.wrote(Operation::Annotate, Outcome::of(&result), started.elapsed());
         let pod = result.map_err(|e| verdict(&e))?;
-        self.learn(space, id, &pod);
+        self.learn(space, id, place, &pod);
         Ok(())
     }
 
@@ -206,6 +208,7 @@ impl Controller {
         &self,
         space: &Space,
         id: &CompanionId,
+        place: &Place,
         uid: &str,
         reason: DeleteReason,
     ) -> Result<(), Verdict> {
@@ -224,33 +227,45 @@ impl Controller {
                 return Ok(());
             }
         }
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &id.namespace);
-        let name = companion::name(&id.key);
         let params = writes::only(uid);
         let started = Instant::now();
-        let result = api.delete(&name, &params).await;
+        let result = self.pods(place).delete(&place.name, &params).await;
         self.metrics.wrote(Operation::Delete, Outcome::of(&result), started.elapsed());
         // Gone, or another Pod by now: the watch shows which.
         if let Err(error) = writes::gone(result) {
             space.lock().rollouts.undo(&id.key);
             return Err(verdict(&error));
         }
-        info!(companion = %name, namespace = %id.namespace, reason = reason.as_str(), "deleted");
+        info!(companion = %place.name, namespace = %place.namespace, reason = reason.as_str(), "deleted");
         let mut inner = space.lock();
-        inner.companions.deleting(&id.key, uid);
+        inner.among(&id.key.rule, |companions| companions.deleting(&id.key, uid));
         inner.saw_companion(&id.key);
         Ok(())
     }
 
-    fn learn(&self, space: &Space, id: &CompanionId, pod: &Pod) {
-        if let Some((key, observed)) = observe(pod).filter(|(key, _)| *key == id.key) {
-            let mut inner = space.lock();
-            inner.companions.answered(key, observed, pod.metadata.resource_version.as_deref());
-            inner.saw_companion(&id.key);
-        }
+    /// The Pods among which a companion is.
+    fn pods(&self, place: &Place) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &place.namespace)
     }
 
-    async fn refused(&self, space: &Space, id: &CompanionId, message: String) {
+    /// Takes an answer in. Whether it is the companion.
+    fn learn(&self, space: &Space, id: &CompanionId, place: &Place, pod: &Pod) -> bool {
+        let observed = if id.key.rule.is_admin() {
+            observe_admin(pod)
+                .filter(|(tenant, ..)| *tenant == place.tenant)
+                .map(|(_, key, observed)| (key, observed))
+        } else {
+            observe(pod)
+        };
+        let Some((key, observed)) = observed.filter(|(key, _)| *key == id.key) else { return false };
+        let version = pod.metadata.resource_version.as_deref();
+        let mut inner = space.lock();
+        inner.among(&id.key.rule, |companions| companions.answered(key, observed, version));
+        inner.saw_companion(&id.key);
+        true
+    }
+
+    async fn refused(&self, space: &Space, id: &CompanionId, place: &Place, message: String) {
         let told = {
             let mut inner = space.lock();
             let Some(entry) = inner.rules.get(&id.key.rule) else { return };
@@ -263,10 +278,32 @@ impl Controller {
         };
         self.queue.add_after(id.clone(), REFUSED_PAUSE);
         if let Some(uid) = told {
-            warn!(companion = %companion::name(&id.key), namespace = %id.namespace, rule = %id.key.rule, %message, "refused");
+            warn!(companion = %place.name, namespace = %place.namespace, rule = %id.key.rule, %message, "refused");
             self.events.companion_refused(&space.rule_id(&id.key.rule), &uid, &message).await;
         }
     }
+}
+
+/// The next step for a companion, whatever else is going on.
+fn planned(inner: &Inner, key: &CompanionKey, place: &Place) -> Action {
+    let admin = inner.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
+    let companions = match &admin {
+        Some(admin) => admin,
+        // Looked after from elsewhere.
+        None if key.rule.is_admin() => return Action::Nothing,
+        None => &inner.companions,
+    };
+    let observed = companions.get(key);
+    if let Some(gone) = observed.filter(|_| !inner.rules.contains_key(&key.rule)) {
+        // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is new to
+        // the cluster only after half a minute.
+        return if gone.terminating {
+            Action::Wait
+        } else {
+            Action::Delete { uid: gone.uid.clone(), reason: DeleteReason::RuleDeleted }
+        };
+    }
+    companion::plan(key, &inner.index.desired(key), observed, &place.home())
 }
 
 /// How much longer a companion that was refused has to wait, unless its rule has changed since.

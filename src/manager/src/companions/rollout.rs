@@ -75,6 +75,11 @@ impl Rollouts {
         self.by_rule.entry(key.rule.clone()).or_default().waiting.insert(key.workload.clone());
     }
 
+    /// Whether a companion is being replaced.
+    pub fn concerns(&self, key: &CompanionKey) -> bool {
+        self.by_rule.get(&key.rule).is_some_and(|rollout| rollout.replaced.contains_key(&key.workload))
+    }
+
     /// A replacement that was decided didn't happen.
     pub fn undo(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {

@@ -70,7 +70,7 @@ impl Store {
     /// An answer to a write or a read of ours shows a companion. It counts only where it is newer than everything that
     /// the watch has shown: otherwise the watch has shown it already, and may even have shown its end since.
     pub fn answered(&mut self, key: CompanionKey, observed: Observed, resource_version: Option<&str>) {
-        if parse(resource_version) > self.seen {
+        if version(resource_version) > self.seen {
             self.set(key, Some(observed));
         }
     }
@@ -139,7 +139,7 @@ impl Store {
     }
 
     fn saw(&mut self, resource_version: Option<&str>) {
-        self.seen = self.seen.max(parse(resource_version));
+        self.seen = self.seen.max(version(resource_version));
     }
 
     fn set(&mut self, key: CompanionKey, new: Option<Observed>) {
@@ -201,7 +201,7 @@ impl Store {
 }
 
 /// resourceVersions of one kind are ordered integers (KEP-5504); one that isn't is taken for old, which is safe.
-fn parse(resource_version: Option<&str>) -> u64 {
+pub(crate) fn version(resource_version: Option<&str>) -> u64 {
     resource_version.and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 

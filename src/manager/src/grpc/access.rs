@@ -53,11 +53,31 @@ impl Access {
     pub fn tenant<T>(&self, request: &Request<T>) -> Result<Admitted, Status> {
         let caller = self.caller(request)?;
         let id = super::tenant_id(request.metadata())?;
-        if !self.readiness.is_ready() {
-            return Err(Status::unavailable("this replica is not ready; connect again"));
-        }
+        self.ready()?;
         let tenant = self.authorize(&caller, &id)?;
         Ok(Admitted { caller, id, tenant })
+    }
+
+    /// Lets an administrator in, and nobody else, whatever the call is about.
+    ///
+    /// # Errors
+    /// As [`Self::caller`]; PERMISSION_DENIED to everybody else, tenants first of all; UNAVAILABLE when this replica isn't
+    /// ready.
+    pub fn admin<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let caller = self.caller(request)?;
+        if !self.registry.is_admin(&caller) {
+            warn!(%caller, "a caller is refused: it is no administrator");
+            return Err(Status::permission_denied("the client certificate is no administrator's"));
+        }
+        self.ready()
+    }
+
+    fn ready(&self) -> Result<(), Status> {
+        if self.readiness.is_ready() {
+            Ok(())
+        } else {
+            Err(Status::unavailable("this replica is not ready; connect again"))
+        }
     }
 
     /// Whether the caller may speak for the tenant now.

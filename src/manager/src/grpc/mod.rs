@@ -1,12 +1,15 @@
 //! The gRPC services.
 
 mod access;
+mod admin_rules;
 mod pace;
 mod rules;
 mod status;
+mod verbs;
 mod workloads;
 
 pub use access::Access;
+pub use admin_rules::AdminRules;
 pub use rules::Rules;
 pub use workloads::Workloads;
 

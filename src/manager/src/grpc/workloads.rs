@@ -282,7 +282,7 @@ async fn sync_all(
         let mut keys = inner.index.sync(workloads);
         if first {
             // Companions from before this process began: what the sync doesn't want goes now.
-            keys.extend(inner.companions.keys().cloned());
+            keys.extend(inner.companion_keys());
         }
         Ok(keys)
     })

@@ -19,10 +19,11 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use crate::admin::{self, AdminRules};
 use crate::companions::refusal::{Verdict, verdict};
 use crate::events::Events;
 use crate::queue::Queue;
-use crate::state::{CompanionId, Inner, RuleId, Spaces};
+use crate::state::{CompanionId, Inner, Namespace, RuleId, Space, Spaces};
 use crate::tenants::registry::Registry;
 use crate::writes;
 
@@ -30,7 +31,7 @@ use crate::writes;
 pub const SETTLE: Duration = Duration::from_millis(200);
 
 /// Least time between two writes of one rule's status.
-const PACE: Duration = Duration::from_secs(1);
+pub(crate) const PACE: Duration = Duration::from_secs(1);
 
 /// Rules that may wait for the API server at once.
 const MAX_IN_FLIGHT: usize = 16;
@@ -52,10 +53,14 @@ pub struct Controller {
     pub registry: Arc<Registry>,
     /// Whether this replica cares for tenants that nobody serves.
     pub leadership: Leadership,
+    /// The platform's rules, whose status is written by several replicas.
+    pub admin: Arc<AdminRules>,
 }
 
 /// A rule's template on its way to the API server.
 struct Attempt {
+    /// Where its companions live.
+    namespace: Namespace,
     uid: String,
     hash: String,
     /// The Pod, or what is wrong with it already.
@@ -71,7 +76,11 @@ impl Controller {
             let id = self.queue.next().await;
             let this = self.clone();
             tokio::spawn(async move {
-                this.step(&id).await;
+                if id.name.is_admin() {
+                    admin::step(&this, &id).await;
+                } else {
+                    this.step(&id).await;
+                }
                 this.queue.done(&id);
                 drop(slot);
             });
@@ -79,9 +88,7 @@ impl Controller {
     }
 
     async fn step(&self, id: &RuleId) {
-        if let Some(attempt) = self.attempt(id) {
-            self.try_out(id, attempt).await;
-        }
+        self.try_out(&self.spaces.space(&id.namespace), id).await;
         let Some((uid, before, status)) = self.wanted(id) else {
             self.queue.forget(id);
             return;
@@ -100,8 +107,8 @@ impl Controller {
                         entry.status = status;
                     }
                 }
-                // That companions are refused is told of each, by who makes them.
-                for (reason, message) in news.iter().filter(|(reason, _)| *reason != "CompanionRefused") {
+                // What is refused is told by who has tried it.
+                for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
                     self.events.rule(id, &uid, reason, message).await;
                 }
                 self.queue.forget(id);
@@ -117,33 +124,40 @@ impl Controller {
         }
     }
 
-    /// The template of the rule, if it should be tried out now.
-    fn attempt(&self, id: &RuleId) -> Option<Attempt> {
-        let space = self.spaces.space(&id.namespace);
+    /// The template of the rule, if it should be tried out in this space now.
+    fn attempt(&self, space: &Space, id: &RuleId) -> Option<Attempt> {
+        let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
+        let place = self.spaces.place(&CompanionId { namespace: space.namespace.clone(), key })?;
         let inner = space.lock();
         let entry = inner.rules.get(&id.name)?;
         if !inner.acts(self.leadership.leads()) || !entry.trial.is_due(Instant::now()) {
             return None;
         }
+        // An admin rule may be about very many tenants; only where it matches does its template matter.
+        if id.name.is_admin() && inner.index.matched(&id.name) == 0 {
+            return None;
+        }
         let rule = inner.index.rule(&id.name)?;
-        let pod = companion::trial(rule, inner.tenant.as_ref()?, &id.namespace);
-        Some(Attempt { uid: entry.uid.clone(), hash: rule.template_hash().to_owned(), pod })
+        let pod = companion::trial(rule, &place.home());
+        let (uid, hash) = (entry.uid.clone(), rule.template_hash().to_owned());
+        Some(Attempt { namespace: place.namespace, uid, hash, pod })
     }
 
-    /// Asks the API server whether it would take a companion, and lets those that waited for the answer go on.
-    async fn try_out(&self, id: &RuleId, attempt: Attempt) {
+    /// Asks the API server whether it would take a companion for this space's tenant, if that isn't known, and lets those that
+    /// waited for the answer go on.
+    pub(crate) async fn try_out(&self, space: &Space, id: &RuleId) {
+        let Some(attempt) = self.attempt(space, id) else { return };
         let verdict = match attempt.pod {
             Err(message) => Some(Err(message)),
             Ok(pod) => {
-                match writes::create_pod(&self.client, &id.namespace, &pod, &writes::dry_run()).await {
+                match writes::create_pod(&self.client, &attempt.namespace, &pod, &writes::dry_run()).await {
                     Ok(_) => Some(Ok(())),
                     Err(error) => judge(&error),
                 }
             }
         };
         debug!(rule = %id.name, namespace = %id.namespace, ?verdict, "template tried out");
-        let space = self.spaces.space(&id.namespace);
-        let (held, again) = {
+        let (held, again, news) = {
             let mut inner = space.lock();
             let current = |inner: &Inner| {
                 inner
@@ -156,8 +170,10 @@ impl Controller {
                 return;
             }
             let Some(entry) = inner.rules.get_mut(&id.name) else { return };
-            let refused = entry.trial.refusal().is_some();
+            let before = entry.trial.refusal().map(str::to_owned);
+            let refused = before.is_some();
             let again = entry.trial.record(verdict, Instant::now());
+            let news = entry.trial.refusal().map(str::to_owned).filter(|now| before.as_ref() != Some(now));
             let mut held = Vec::new();
             if again.is_none() {
                 held = inner.rollouts.restart(&id.name);
@@ -167,11 +183,14 @@ impl Controller {
                 let key = |workload| CompanionKey { rule: id.name.clone(), workload };
                 held.extend(inner.index.workloads_of(&id.name).map(|w| key(w.id.label_value().into())));
             }
-            (held, again)
+            (held, again, news)
         };
         self.companions.add(space.ids(held));
         if let Some(pause) = again {
             self.queue.add_after(id.clone(), pause);
+        }
+        if let Some(message) = news {
+            self.events.rule(id, &attempt.uid, "TemplateRefused", &message).await;
         }
     }
 

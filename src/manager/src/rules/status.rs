@@ -145,8 +145,9 @@ impl Known<'_> {
             return (Status::False, NO_DPU, format!("{message}; {none}"));
         }
         let mut waiting = self.inner.companions.of_rule(self.name);
-        if let Some((key, observed)) = waiting.find(|(_, o)| !o.ready && !o.message.is_empty()) {
-            let _ = write!(message, "; {}: {}", companion::name(&key), observed.message);
+        let waiting = waiting.find(|(_, o)| !o.ready && !o.message.is_empty());
+        if let (Some((key, observed)), Some(tenant)) = (waiting, &self.inner.tenant) {
+            let _ = write!(message, "; {}: {}", companion::name(&key, tenant), observed.message);
         }
         (Status::False, if earlier { "RollingOut" } else { "Pending" }, message)
     }

@@ -18,6 +18,7 @@ use super::namespace;
 use super::nodes::{After, Nodes};
 use super::registry::{Entry, Registry};
 use super::status::{self, Written};
+use crate::admin::{self, AdminRules};
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::state::{RuleId, Spaces};
@@ -58,6 +59,8 @@ pub struct Controller {
     pub leadership: Leadership,
     /// Tells users.
     pub events: Arc<Events>,
+    /// The platform's rules, whose status the leader sums up.
+    pub admin: Arc<AdminRules>,
     /// DPUs that are under way.
     pub nodes: Arc<Nodes>,
     /// Who the manager is to the API server.
@@ -84,6 +87,9 @@ impl Controller {
             for space in self.spaces.all() {
                 self.rules.add(space.rule_ids());
             }
+            self.rules.add(self.admin.ids());
+            // Also those that are gone, and have left companions of admin rules.
+            self.queue.add(self.spaces.admin_stores().into_iter().map(|(id, _)| Key::Tenant(id)));
             while self.leadership.leads() {
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
                 let key = self.queue.next().await;
@@ -131,7 +137,7 @@ impl Controller {
     }
 
     async fn tenant(&self, id: &TenantId) -> Result<After, kube::Error> {
-        let Some(entry) = self.registry.get(id) else { return Ok(After::Done) };
+        let Some(entry) = self.registry.get(id) else { return self.gone(id).await };
         if entry.deleting() {
             return self.release(id, &entry).await;
         }
@@ -156,6 +162,16 @@ impl Controller {
         Ok(After::Later(if soon { PREPARING } else { RESYNC }))
     }
 
+    /// A tenant that went without being released: somebody took its finalizer away. What it had in its own namespace goes with
+    /// that; what it had in the platform's would stay for ever.
+    async fn gone(&self, id: &TenantId) -> Result<After, kube::Error> {
+        if self.spaces.admin_store(id).lock().keys().next().is_none() {
+            return Ok(After::Done);
+        }
+        let left = admin::release(&self.client, &self.spaces.admin().resources, id).await?;
+        Ok(if left == 0 { After::Done } else { After::Later(PAUSE) })
+    }
+
     /// The safe order: no stream and no new companions (the tenant is being deleted, and everyone sees that), then its
     /// rules and Pods, then its DPUs, then itself.
     async fn release(&self, id: &TenantId, entry: &Entry) -> Result<After, kube::Error> {
@@ -172,8 +188,10 @@ impl Controller {
             .map(|(name, _)| name)
             .collect();
         let count = i64::try_from(dpus.len()).unwrap_or(i64::MAX);
+        let companions = admin::release(&self.client, &self.spaces.admin().resources, id).await?;
         let left = match namespace::release(&self.client, &namespace, id.as_str(), &uid).await? {
             Some(left) => Some(left),
+            None if companions > 0 => Some(format!("{companions} companions of admin rules")),
             None if !dpus.is_empty() => {
                 self.queue.add(dpus.into_iter().map(Key::Node));
                 Some(format!("{count} DPUs"))

@@ -114,12 +114,18 @@ async fn others(
 ) -> Result<Vec<PartialObjectMeta<Pod>>, kube::Error> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
     let mut all = pods.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await?.items;
-    all.retain(|pod| {
-        spaces
-            .tenant_of(&pod.namespace().unwrap_or_default())
-            .is_some_and(|owner| *verdict != Verdict::Of(owner))
-    });
+    all.retain(|pod| owner(spaces, pod).is_some_and(|owner| *verdict != Verdict::Of(owner)));
     Ok(all)
+}
+
+/// The tenant that a Pod belongs to. Companions of admin rules belong to the tenant whose workload they serve, as far as who
+/// may have a DPU is concerned: nobody but the manager can have written their label.
+fn owner(spaces: &Spaces, pod: &PartialObjectMeta<Pod>) -> Option<TenantId> {
+    let namespace = pod.namespace().unwrap_or_default();
+    if *namespace == *spaces.admin().resources {
+        return TenantId::of_namespace(pod.labels());
+    }
+    spaces.tenant_of(&namespace)
 }
 
 /// The longest grace period of a Pod that has to leave a DPU, in seconds: a tenant must not keep one by asking for years.

@@ -159,8 +159,7 @@ impl Registry {
     pub fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
         let inner = self.inner.read();
         let entry = inner.tenants.get(id);
-        let all = *caller == Caller::Local || caller.is_one_of(&self.admins);
-        if !all && !entry.is_some_and(|entry| inner.is_its_own(caller, id, entry)) {
+        if !self.is_admin(caller) && !entry.is_some_and(|entry| inner.is_its_own(caller, id, entry)) {
             return Err(Status::permission_denied(format!(
                 "the client certificate may not speak for tenant {id}"
             )));
@@ -174,6 +173,11 @@ impl Registry {
         entry.tenant.as_ref().map(Arc::clone).map_err(|_| {
             Status::failed_precondition(format!("tenant {id} is not valid: see its Accepted condition"))
         })
+    }
+
+    /// Whether the caller may speak for every tenant, and for the platform.
+    pub fn is_admin(&self, caller: &Caller) -> bool {
+        *caller == Caller::Local || caller.is_one_of(&self.admins)
     }
 
     /// Identities of a tenant that another one has too; neither can be served by them.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use json_patch::Patch;
-use outrigger_core::keys;
+use outrigger_core::{keys, mutate};
+use serde_json::Value;
 
 use super::{
-    Admit, Behind, Settings, deny, mutate_pod, validate_claim, validate_pod, validate_rule, validate_tenant,
+    Admit, Behind, Settings, deny, mutate_pod, validate_admin_rule, validate_claim, validate_pod,
+    validate_rule, validate_tenant,
 };
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
@@ -21,21 +23,48 @@ struct Entry {
     /// The object itself is the empty one.
     sub_resources: &'static [&'static str],
     operations: &'static [&'static str],
-    /// The label that a namespace must have for its objects to be sent; `None`: all are.
-    namespaces_with: Option<&'static str>,
+    /// What a namespace must be like for its objects to be sent, ANDed; empty: all are.
+    namespaces: &'static [Requirement],
+    /// What the object must be like besides.
+    condition: Option<fn(&Value) -> bool>,
     admit: Admit,
 }
 
+/// A requirement of a namespaceSelector.
+#[derive(Clone, Copy)]
+enum Requirement {
+    /// It has the label.
+    Exists(&'static str),
+    /// It hasn't.
+    DoesNotExist(&'static str),
+    /// It is that of the companions of admin rules.
+    AdminResources,
+}
+
+const OF_TENANTS: &[Requirement] = &[Requirement::Exists(keys::TENANT)];
+
 const CLAIMS: &str = "resource.k8s.io";
 
-const MUTATING: &[Entry] = &[Entry {
-    path: "/mutate/pods",
-    kinds: &[("", "v1", "Pod")],
-    sub_resources: &[""],
-    operations: &["CREATE"],
-    namespaces_with: Some(keys::TENANT),
-    admit: mutate_pod,
-}];
+const MUTATING: &[Entry] = &[
+    Entry {
+        path: "/mutate/pods",
+        kinds: &[("", "v1", "Pod")],
+        sub_resources: &[""],
+        operations: &["CREATE"],
+        namespaces: &[Requirement::AdminResources, Requirement::DoesNotExist(keys::TENANT)],
+        condition: Some(|pod| mutate::refuse_own_keys(pod).is_err()),
+        admit: mutate_pod,
+    },
+    Entry {
+        path: "/mutate/pods",
+        kinds: &[("", "v1", "Pod")],
+        sub_resources: &[""],
+        operations: &["CREATE"],
+        namespaces: OF_TENANTS,
+        condition: None,
+        admit: mutate_pod,
+    },
+];
 
 const VALIDATING: &[Entry] = &[
     Entry {
@@ -43,7 +72,8 @@ const VALIDATING: &[Entry] = &[
         kinds: &[("", "v1", "Pod")],
         sub_resources: &["", "ephemeralcontainers", "resize"],
         operations: &["CREATE", "UPDATE"],
-        namespaces_with: Some(keys::TENANT),
+        namespaces: OF_TENANTS,
+        condition: None,
         admit: validate_pod,
     },
     Entry {
@@ -51,7 +81,8 @@ const VALIDATING: &[Entry] = &[
         kinds: &[("", "v1", "Binding")],
         sub_resources: &["", "binding"],
         operations: &["CREATE"],
-        namespaces_with: Some(keys::TENANT),
+        namespaces: OF_TENANTS,
+        condition: None,
         admit: validate_pod,
     },
     Entry {
@@ -59,7 +90,8 @@ const VALIDATING: &[Entry] = &[
         kinds: &[(CLAIMS, "v1", "ResourceClaim"), (CLAIMS, "v1", "ResourceClaimTemplate")],
         sub_resources: &[""],
         operations: &["CREATE", "UPDATE"],
-        namespaces_with: Some(keys::TENANT),
+        namespaces: OF_TENANTS,
+        condition: None,
         admit: validate_claim,
     },
     Entry {
@@ -67,7 +99,8 @@ const VALIDATING: &[Entry] = &[
         kinds: &[(keys::WORKLOAD_GROUP, "v1alpha1", "WorkloadRule")],
         sub_resources: &[""],
         operations: &["CREATE", "UPDATE"],
-        namespaces_with: None,
+        namespaces: &[],
+        condition: None,
         admit: validate_rule,
     },
     Entry {
@@ -75,18 +108,39 @@ const VALIDATING: &[Entry] = &[
         kinds: &[(keys::GROUP, "v1alpha1", "Tenant")],
         sub_resources: &[""],
         operations: &["CREATE", "UPDATE"],
-        namespaces_with: None,
+        namespaces: &[],
+        condition: None,
         admit: validate_tenant,
+    },
+    Entry {
+        path: "/validate/adminworkloadrules",
+        kinds: &[(keys::WORKLOAD_GROUP, "v1alpha1", "AdminWorkloadRule")],
+        sub_resources: &[""],
+        operations: &["CREATE", "UPDATE"],
+        namespaces: &[],
+        condition: None,
+        admit: validate_admin_rule,
     },
 ];
 
 impl Entry {
-    fn is_asked(&self, request: &Request, labels: Option<&BTreeMap<&str, &str>>) -> bool {
+    fn is_asked(
+        &self,
+        settings: &Settings,
+        request: &Request,
+        labels: Option<&BTreeMap<&str, &str>>,
+    ) -> bool {
         let kind = &request.kind;
+        let meets = |requirement: &Requirement| match requirement {
+            Requirement::Exists(key) => labels.is_none_or(|labels| labels.contains_key(key)),
+            Requirement::DoesNotExist(key) => labels.is_none_or(|labels| !labels.contains_key(key)),
+            Requirement::AdminResources => *request.namespace == *settings.admin.resources,
+        };
         self.kinds.contains(&(&kind.group, &kind.version, &kind.kind))
             && self.sub_resources.contains(&request.sub_resource.as_str())
             && self.operations.contains(&request.operation.as_str())
-            && self.namespaces_with.is_none_or(|key| labels.is_none_or(|labels| labels.contains_key(key)))
+            && self.namespaces.iter().all(meets)
+            && self.condition.is_none_or(|condition| condition(&request.object))
     }
 }
 
@@ -104,7 +158,7 @@ pub fn decide(
     labels: Option<&BTreeMap<&str, &str>>,
 ) -> Result<Decision, Behind> {
     let (mut patch, mut warnings) = (Patch(Vec::new()), Vec::new());
-    if let Some(entry) = MUTATING.iter().find(|entry| entry.is_asked(request, labels)) {
+    if let Some(entry) = MUTATING.iter().find(|entry| entry.is_asked(settings, request, labels)) {
         let before = request.object.clone();
         match (entry.admit)(caches, settings, request)? {
             Decision::Allow { patch: change, warnings: said } => {
@@ -119,7 +173,7 @@ pub fn decide(
             denied @ Decision::Deny { .. } => return Ok(denied),
         }
     }
-    if let Some(entry) = VALIDATING.iter().find(|entry| entry.is_asked(request, labels)) {
+    if let Some(entry) = VALIDATING.iter().find(|entry| entry.is_asked(settings, request, labels)) {
         match (entry.admit)(caches, settings, request)? {
             Decision::Allow { warnings: said, .. } => warnings.extend(said),
             denied @ Decision::Deny { .. } => return Ok(denied),
@@ -131,21 +185,27 @@ pub fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
     use std::collections::BTreeSet;
 
     /// What is registered, in words: path, resource, operation, namespaces.
-    fn registered(file: &str) -> BTreeSet<(String, String, String, Option<String>)> {
+    fn registered(file: &str) -> BTreeSet<(String, String, String, String)> {
         let path = format!("{}/../../webhooks/{file}", env!("CARGO_MANIFEST_DIR"));
         let configuration: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let list = |value: &Value| value.as_array().unwrap().clone();
         let mut all = BTreeSet::new();
         for webhook in list(&configuration["webhooks"]) {
-            let selector = webhook.pointer("/namespaceSelector/matchExpressions").map(|all| {
-                assert_eq!((all.as_array().unwrap().len(), &all[0]["operator"]), (1, &Value::from("Exists")));
-                text(&all[0]["key"])
-            });
+            let selector =
+                webhook.pointer("/namespaceSelector/matchExpressions").map(list).unwrap_or_default();
+            let selector: Vec<String> = selector
+                .iter()
+                .map(|e| {
+                    let values = e.get("values").map(list).unwrap_or_default();
+                    let values: Vec<String> = values.iter().map(text).collect();
+                    format!("{} {} {}", text(&e["key"]), text(&e["operator"]), values.join(","))
+                })
+                .collect();
+            let selector = selector.join("; ");
             for rule in list(&webhook["rules"]) {
                 for (resource, operation) in list(&rule["resources"])
                     .iter()
@@ -159,7 +219,7 @@ mod tests {
         all
     }
 
-    fn here(entries: &[Entry]) -> BTreeSet<(String, String, String, Option<String>)> {
+    fn here(entries: &[Entry]) -> BTreeSet<(String, String, String, String)> {
         let mut all = BTreeSet::new();
         for entry in entries {
             for ((_, _, kind), sub) in
@@ -172,7 +232,14 @@ mod tests {
                     (kind, sub) => format!("{}s/{sub}", kind.to_lowercase()),
                 };
                 for operation in entry.operations {
-                    let selector = entry.namespaces_with.map(str::to_owned);
+                    let told = entry.namespaces.iter().map(|requirement| match requirement {
+                        Requirement::Exists(key) => format!("{key} Exists "),
+                        Requirement::DoesNotExist(key) => format!("{key} DoesNotExist "),
+                        Requirement::AdminResources => {
+                            format!("kubernetes.io/metadata.name In {}", keys::ADMIN_NAMESPACE)
+                        }
+                    });
+                    let selector = told.collect::<Vec<_>>().join("; ");
                     all.insert((entry.path.to_owned(), resource.clone(), (*operation).to_owned(), selector));
                 }
             }

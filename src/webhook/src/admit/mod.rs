@@ -1,6 +1,7 @@
 //! The decision about one request: pure but for the caches, and without waiting. A cache that is behind is an answer of
 //! its own, and waiting for it is the caller's.
 
+mod admin;
 mod bindings;
 mod claims;
 mod entries;
@@ -12,6 +13,7 @@ mod tenants;
 pub use entries::decide;
 pub use mutate::mutate_pod;
 
+use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::validate;
@@ -30,6 +32,8 @@ pub struct Settings {
     pub schedulers: Vec<String>,
     /// Node label that names the host of a DPU.
     pub host_label: String,
+    /// Where admin rules and their companions live.
+    pub admin: AdminNamespaces,
 }
 
 /// A cache doesn't know yet what the request takes for granted.
@@ -78,11 +82,15 @@ pub fn validate_claim(
 ///
 /// # Errors
 /// Never: what the caches don't show is settled by the controller.
-pub fn validate_tenant(caches: &Caches, _: &Settings, request: &mut Request) -> Result<Decision, Behind> {
+pub fn validate_tenant(
+    caches: &Caches,
+    settings: &Settings,
+    request: &mut Request,
+) -> Result<Decision, Behind> {
     if let Err(denied) = expect_kind(request, &[("outrigger.dev", "v1alpha1", "Tenant")]) {
         return Ok(denied);
     }
-    Ok(tenants::validate(caches, request))
+    Ok(tenants::validate(caches, settings, request))
 }
 
 /// Validates WorkloadRules.
@@ -98,6 +106,21 @@ pub fn validate_rule(
         return Ok(denied);
     }
     Ok(rules::validate(caches, settings, request))
+}
+
+/// Validates AdminWorkloadRules.
+///
+/// # Errors
+/// Never: all that they are held to is in them.
+pub fn validate_admin_rule(
+    _: &Caches,
+    settings: &Settings,
+    request: &mut Request,
+) -> Result<Decision, Behind> {
+    if let Err(denied) = expect_kind(request, &[admin::KIND]) {
+        return Ok(denied);
+    }
+    Ok(admin::validate(settings, request))
 }
 
 /// A request of another kind is one that the webhook's configuration should not have sent.

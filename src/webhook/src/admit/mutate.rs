@@ -7,7 +7,7 @@ use outrigger_core::keys;
 use outrigger_core::mutate::{self, Facts};
 use serde_json::Value;
 
-use super::{Behind, Settings, deny, deny_fields, expect_kind, owner};
+use super::{Behind, Settings, admin, deny, deny_fields, expect_kind, owner};
 use crate::caches::{CachedRule, Caches};
 use crate::review::{Decision, Request};
 
@@ -24,6 +24,9 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -
         // Placement and facts are decided once, at creation.
         return Ok(Decision::allow());
     }
+    if *request.namespace == *settings.admin.resources && caches.owner(&request.namespace).is_none() {
+        return admin::mutate(caches, settings, request);
+    }
     let tenant = owner(caches, &request.namespace)?;
     let rule = match rule_of(caches, settings, request)? {
         Ok(rule) => rule,
@@ -32,7 +35,12 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -
     Ok(apply(&mut request.object, &tenant, rule.as_ref(), settings))
 }
 
-fn apply(object: &mut Value, tenant: &TenantId, rule: Option<&CachedRule>, settings: &Settings) -> Decision {
+pub(super) fn apply(
+    object: &mut Value,
+    tenant: &TenantId,
+    rule: Option<&CachedRule>,
+    settings: &Settings,
+) -> Decision {
     if rule.is_none()
         && let Err(error) = mutate::refuse_own_keys(object)
     {
@@ -64,23 +72,30 @@ fn rule_of(
         Ok(generation) => generation,
         Err(error) => return Ok(Err(deny_fields(422, &[error]))),
     };
-    let cached = caches
-        .rule(&request.namespace, name.as_str())
-        .filter(|cached| cached.uid == uid && cached.generation >= made_by)
-        .ok_or_else(|| behind(&name, made_by))?;
-    if cached.rule.is_none() {
-        let message = format!("WorkloadRule {name}: is not valid any more; see its Accepted condition");
-        return Ok(Err(deny(422, message)));
-    }
-    Ok(Ok(Some(cached)))
+    let cached = caches.rule(&request.namespace, name.as_str());
+    Ok(as_new_as(cached, &name, uid, made_by)?.map(Some))
 }
 
-fn behind(name: &RuleName, generation: i64) -> Behind {
-    Behind(format!("WorkloadRule {name} of generation {generation} is not known yet"))
+/// The rule, if it is as new as the manager's own, and valid.
+pub(super) fn as_new_as(
+    cached: Option<CachedRule>,
+    name: &RuleName,
+    uid: &str,
+    generation: i64,
+) -> Result<Result<CachedRule, Decision>, Behind> {
+    let kind = companion::kind(name.scope());
+    let cached = cached
+        .filter(|cached| cached.uid == uid && cached.generation >= generation)
+        .ok_or_else(|| Behind(format!("{kind} {name} of generation {generation} is not known yet")))?;
+    if cached.rule.is_none() {
+        let message = format!("{kind} {name}: is not valid any more; see its Accepted condition");
+        return Ok(Err(deny(422, message)));
+    }
+    Ok(Ok(cached))
 }
 
 /// The generation of the rule that the manager made the companion from.
-fn made_by(pod: &Value) -> Result<i64, FieldError> {
+pub(super) fn made_by(pod: &Value) -> Result<i64, FieldError> {
     let text =
         pod.get("metadata").and_then(|m| m.get("annotations")).and_then(|a| a.get(keys::RULE_GENERATION));
     text.and_then(Value::as_str).and_then(|text| text.parse().ok()).ok_or_else(|| {

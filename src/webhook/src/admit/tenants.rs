@@ -5,12 +5,12 @@ use outrigger_core::field::FieldError;
 use outrigger_core::tenant;
 use serde_json::Value;
 
-use super::deny_fields;
+use super::{Settings, deny_fields};
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
 
 /// Refuses what is another tenant's already. Two requests at once may both pass; the controller then serves neither.
-pub(super) fn validate(caches: &Caches, request: &Request) -> Decision {
+pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) -> Decision {
     let new = match read(&request.object) {
         Ok(tenant) => tenant,
         Err(faults) => {
@@ -24,6 +24,15 @@ pub(super) fn validate(caches: &Caches, request: &Request) -> Decision {
     };
     let old = read(&request.old_object).ok();
     let mut faults = Vec::new();
+    if settings.admin.contains(&new.namespace) {
+        faults.push(FieldError::new(
+            "spec.namespace",
+            format_args!(
+                "is {:?}, where the platform's own rules or companions are; choose another",
+                new.namespace
+            ),
+        ));
+    }
     taken(caches, &request.object, &new, old.as_ref(), &mut faults);
     for (i, class) in new.policy.device_classes.iter().enumerate() {
         let had = old.as_ref().is_some_and(|old| old.policy.device_classes.contains(class));

@@ -26,6 +26,7 @@ fn settings() -> Settings {
         binders: vec!["system:kube-scheduler".to_owned()],
         schedulers: vec!["default-scheduler".to_owned()],
         host_label: keys::DPU_HOST.to_owned(),
+        admin: AdminNamespaces::default(),
     }
 }
 
@@ -260,6 +261,8 @@ fn what_another_tenant_has_is_refused() {
         assert_eq!(code, 422);
         assert!(message.starts_with(path) && message.contains(words), "{message}");
     }
+    let (_, message) = denied(ask(&tenant("green", json!({"namespace": "universe"})), None));
+    assert!(message.starts_with("spec.namespace: is \"universe\", where the platform's own"), "{message}");
     let (_, message) = denied(ask(&tenant("green", json!({"namespace": "tenant-blue"})), None));
     assert!(message.starts_with("spec.namespace") && message.contains("\"blue\""), "{message}");
     // What it has had all along it keeps, so that it can be changed elsewhere, and finalized.

@@ -1,0 +1,214 @@
+//! Admin rules: the platform's own, for the workloads of all tenants or of some.
+//!
+//! Each is filed in the space of every tenant that it is about, beside the tenant's own rules, under a name that can't be
+//! one of theirs. So all that holds for a tenant's rules holds for these: who serves the tenant makes the companions, none
+//! goes for a workload that hasn't been told yet, and no tenant's companions wait for another's. Only what exists is known
+//! by tenant instead of by namespace ([`Spaces::admin_store`]), because companions of all tenants share one.
+
+mod cleanup;
+mod finalizer;
+mod status;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use outrigger_api::admin_workload_rule::TenantSelector;
+use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::rule::Rule;
+use parking_lot::Mutex;
+
+use crate::rules::trial::Trial;
+use crate::state::{CompanionId, Inner, RuleEntry, RuleId, Space, Spaces, version};
+use crate::tenants::registry::Registry;
+
+pub(crate) use cleanup::release;
+pub(crate) use status::step;
+
+/// All admin rules, and where they are filed.
+#[derive(Debug)]
+pub struct AdminRules {
+    spaces: Arc<Spaces>,
+    registry: Arc<Registry>,
+    /// Held while rules are filed, so that of two changes at once the later one sees the earlier. Taken before any space's
+    /// lock.
+    rules: Mutex<HashMap<RuleName, Entry>>,
+}
+
+/// An admin rule as the API has it.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) uid: String,
+    pub(crate) generation: i64,
+    pub(crate) resource_version: String,
+    pub(crate) deleting: bool,
+    pub(crate) finalizers: Vec<String>,
+    pub(crate) status: AdminWorkloadRuleStatus,
+    /// What it says and whom it is about, or everything that is wrong with it.
+    pub(crate) compiled: Result<(Arc<Rule>, TenantSelector), Vec<FieldError>>,
+}
+
+impl AdminRules {
+    /// Knows none yet.
+    pub fn new(spaces: Arc<Spaces>, registry: Arc<Registry>) -> Self {
+        Self { spaces, registry, rules: Mutex::default() }
+    }
+
+    /// An admin rule, cluster-wide.
+    pub fn id(&self, name: &RuleName) -> RuleId {
+        RuleId { namespace: self.spaces.admin().rules.clone(), name: name.clone() }
+    }
+
+    /// All of them, cluster-wide.
+    pub fn ids(&self) -> Vec<RuleId> {
+        self.rules.lock().keys().map(|name| self.id(name)).collect()
+    }
+
+    pub(crate) fn get(&self, name: &RuleName) -> Option<Entry> {
+        self.rules.lock().get(name).cloned()
+    }
+
+    /// A rule exists and looks like this. Returns the companions that it may change.
+    pub fn apply(&self, object: &AdminWorkloadRule) -> Vec<CompanionId> {
+        let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
+        let mut rules = self.rules.lock();
+        let entry = Entry::new(object, rules.remove(&name));
+        let touched = self.file_everywhere(&name, Some(&entry));
+        rules.insert(name, entry);
+        touched
+    }
+
+    /// A rule is gone. Returns the companions that it had.
+    pub fn remove(&self, name: &str) -> Vec<CompanionId> {
+        let Ok(name) = RuleName::admin(name) else { return Vec::new() };
+        let mut rules = self.rules.lock();
+        rules.remove(&name);
+        self.file_everywhere(&name, None)
+    }
+
+    /// Whose a namespace is, or what is known of its tenant, has changed: other rules may be for it now. Returns the
+    /// companions and the rules that this touches.
+    pub fn refile(&self, space: &Space) -> (Vec<CompanionId>, Vec<RuleId>) {
+        let rules = self.rules.lock();
+        let mut touched = self.move_in(space);
+        let mut names = Vec::new();
+        for (name, entry) in rules.iter() {
+            let before = space.lock().rules.contains_key(name);
+            touched.extend(self.file(space, name, Some(entry)));
+            if before != space.lock().rules.contains_key(name) {
+                names.push(self.id(name));
+            }
+        }
+        (touched, names)
+    }
+
+    /// The answer to a write of a rule's status.
+    pub(crate) fn wrote(&self, name: &RuleName, object: AdminWorkloadRule) {
+        let mut rules = self.rules.lock();
+        let Some(entry) = rules.get_mut(name).filter(|entry| object.uid().as_ref() == Some(&entry.uid))
+        else {
+            return;
+        };
+        // Unless the watch has shown what came after it.
+        if version(object.metadata.resource_version.as_deref()) > version(Some(&entry.resource_version)) {
+            entry.status = object.status.unwrap_or_default();
+        }
+    }
+
+    /// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry
+    /// the tenant's label.
+    fn move_in(&self, space: &Space) -> Vec<CompanionId> {
+        let mut inner = space.lock();
+        let tenant = inner.tenant.clone().filter(|tenant| self.is_home(tenant, space));
+        let store = tenant.map(|tenant| self.spaces.admin_store(&tenant));
+        let new = store.is_some() && inner.admin_companions.is_none();
+        inner.admin_companions = store;
+        if new { space.ids(inner.companion_keys()) } else { Vec::new() }
+    }
+
+    fn is_home(&self, tenant: &TenantId, space: &Space) -> bool {
+        self.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *space.namespace)
+    }
+
+    fn file_everywhere(&self, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionId> {
+        self.spaces.all().iter().flat_map(|space| self.file(space, name, entry)).collect()
+    }
+
+    /// Files a rule in a space, or takes it out. What is as it was touches nothing.
+    fn file(&self, space: &Space, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionId> {
+        let mut inner = space.lock();
+        let keys = match entry.filter(|entry| !entry.deleting && self.is_about(entry, &inner)) {
+            Some(entry) => {
+                let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
+                inner.file_rule(name, entry.filed(), rule)
+            }
+            None if inner.rules.contains_key(name) => {
+                let mut keys = inner.remove_rule(name);
+                if let Some(store) = &inner.admin_companions {
+                    keys.extend(store.lock().of_rule(name).map(|(key, _)| key));
+                }
+                keys
+            }
+            None => Vec::new(),
+        };
+        space.ids(keys)
+    }
+
+    /// Whether a rule is about the workloads of a space's tenant. One that can't be read may be about anybody: it stays, or
+    /// is put, where it keeps the companions that there are and makes none.
+    fn is_about(&self, entry: &Entry, inner: &Inner) -> bool {
+        let Some(tenant) = inner.tenant.as_ref().filter(|_| inner.admin_companions.is_some()) else {
+            return false;
+        };
+        match &entry.compiled {
+            Ok((_, selector)) => {
+                self.registry.get(tenant).is_some_and(|known| selector.selects(tenant, known.object.labels()))
+            }
+            Err(_) => true,
+        }
+    }
+}
+
+impl Entry {
+    /// What the API has, and of what was known before all that is still so.
+    fn new(object: &AdminWorkloadRule, before: Option<Self>) -> Self {
+        let uid = object.uid().unwrap_or_default();
+        let generation = object.metadata.generation.unwrap_or_default();
+        // A rule's status changes far more often than its spec.
+        let same = before.filter(|before| before.uid == uid && before.generation == generation);
+        Self {
+            compiled: same.map_or_else(
+                || object.compile().map(|admin| (Arc::new(admin.rule), admin.tenants)),
+                |before| before.compiled,
+            ),
+            uid,
+            generation,
+            resource_version: object.resource_version().unwrap_or_default(),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            finalizers: object.finalizers().to_vec(),
+            status: object.status.clone().unwrap_or_default(),
+        }
+    }
+
+    fn errors(&self) -> &[FieldError] {
+        self.compiled.as_ref().err().map_or(&[], Vec::as_slice)
+    }
+
+    /// As spaces know it.
+    fn filed(&self) -> RuleEntry {
+        RuleEntry {
+            uid: self.uid.clone(),
+            generation: self.generation,
+            status: outrigger_api::WorkloadRuleStatus::default(),
+            errors: self.errors().to_vec(),
+            trial: Trial::default(),
+            revision: String::new(),
+            origin: String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

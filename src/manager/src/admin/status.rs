@@ -1,0 +1,280 @@
+//! The status of an admin rule. No replica knows all of it: how many workloads match, and what is refused, is known to the
+//! replica that serves the tenant, and what companions there are to all.
+//!
+//! So each replica writes what it knows of the tenants that it serves under `status.tenants`, and the leader sums up. That
+//! is a map and not a list, because a merge patch then writes a replica's own entries and leaves the others', without
+//! anybody having read them. Tenants without a match have no entry, and so cost no write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use jiff::Timestamp;
+use kube::api::{Api, Patch};
+use outrigger_api::admin_workload_rule::TenantMatches;
+use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
+use outrigger_core::companion;
+use outrigger_core::ids::RuleName;
+use outrigger_core::validate;
+use serde_json::{Map, Value, json};
+use tracing::{debug, info};
+
+use super::{AdminRules, Entry, finalizer};
+use crate::companions::store::Counts;
+use crate::rules::{Controller, PACE};
+use crate::state::{RuleId, Spaces};
+use crate::writes;
+
+/// Longest refusal that an entry has, in characters: there may be one for each tenant.
+const MAX_REFUSAL: usize = 256;
+
+/// One step for an admin rule: its finalizer, then its status.
+pub(crate) async fn step(controller: &Controller, id: &RuleId) {
+    let Controller { client, spaces, admin, queue, leadership, .. } = controller;
+    let Some(entry) = admin.get(&id.name) else { return queue.forget(id) };
+    let leads = leadership.leads();
+    if leads {
+        match finalizer::step(client, spaces.admin(), &id.name, &entry).await {
+            Ok(None) => {}
+            Ok(Some(pause)) => {
+                queue.forget(id);
+                queue.add_after(id.clone(), pause);
+            }
+            Err(error) => {
+                info!(rule = %id.name, %error, "the rule's finalizer will be written later");
+                return queue.retry(id.clone());
+            }
+        }
+    }
+    for space in spaces.all() {
+        controller.try_out(&space, id).await;
+    }
+    let wanted =
+        if entry.deleting { None } else { changes(spaces, &id.name, &entry, leads, Timestamp::now()) };
+    let Some(status) = wanted else { return queue.forget(id) };
+    let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &id.namespace);
+    let patch = json!({"metadata": {"uid": entry.uid}, "status": status});
+    match rules.patch_status(id.name.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
+        Ok(object) => {
+            debug!(rule = %id.name, "status written");
+            admin.wrote(&id.name, object);
+            queue.forget(id);
+            // Whatever changed meanwhile is written then; if nothing did, nothing is.
+            queue.add_after(id.clone(), PACE);
+        }
+        // Gone, or another rule of that name by now.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => queue.forget(id),
+        Err(error) => {
+            info!(rule = %id.name, %error, "status will be written later");
+            queue.retry(id.clone());
+        }
+    }
+}
+
+/// What of the status has to change, as a merge patch; `None` when nothing has to.
+pub(super) fn changes(
+    spaces: &Spaces,
+    name: &RuleName,
+    entry: &Entry,
+    leads: bool,
+    now: Timestamp,
+) -> Option<Value> {
+    let before = &entry.status;
+    let Known { own, about } = known(spaces, name, leads);
+    let mut tenants = before.tenants.clone();
+    for (tenant, matches) in own {
+        if matches == TenantMatches::default() {
+            tenants.remove(&tenant);
+        } else {
+            tenants.insert(tenant, matches);
+        }
+    }
+    if leads {
+        // Those that it isn't about any more have nobody else to say so.
+        tenants.retain(|tenant, _| about.contains(tenant));
+    }
+    let mut patch = Map::new();
+    let changed = difference(&before.tenants, &tenants);
+    if !changed.is_empty() {
+        patch.insert("tenants".into(), changed.into());
+    }
+    if leads {
+        let wanted = summary(spaces, name, entry, tenants, about.len(), now);
+        let value = |status: &AdminWorkloadRuleStatus| serde_json::to_value(status).unwrap_or_default();
+        let (old, new) = (value(before), value(&wanted));
+        for field in ["observedGeneration", "matched", "created", "ready", "updated", "conditions"] {
+            if old.get(field) != new.get(field) {
+                patch.insert(field.into(), new.get(field).cloned().unwrap_or_default());
+            }
+        }
+    }
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// Entries that differ, whole; null for those that go. Absent fields are named too: a merge patch keeps what it doesn't name.
+fn difference(
+    before: &BTreeMap<String, TenantMatches>,
+    now: &BTreeMap<String, TenantMatches>,
+) -> Map<String, Value> {
+    let gone =
+        before.keys().filter(|tenant| !now.contains_key(*tenant)).map(|tenant| (tenant.clone(), Value::Null));
+    let changed = now.iter().filter(|(tenant, matches)| before.get(*tenant) != Some(matches)).map(
+        |(tenant, TenantMatches { matched, refused })| {
+            (tenant.clone(), json!({"matched": matched, "refused": refused}))
+        },
+    );
+    gone.chain(changed).collect()
+}
+
+/// What this replica knows.
+struct Known {
+    /// Of the tenants that it acts for.
+    own: Vec<(String, TenantMatches)>,
+    /// All tenants that the rule is about.
+    about: BTreeSet<String>,
+}
+
+fn known(spaces: &Spaces, name: &RuleName, leads: bool) -> Known {
+    let mut known = Known { own: Vec::new(), about: BTreeSet::new() };
+    for space in spaces.all() {
+        let inner = space.lock();
+        let Some(tenant) = inner.tenant.as_ref().filter(|_| inner.rules.contains_key(name)) else { continue };
+        known.about.insert(tenant.to_string());
+        let matched = i64::try_from(inner.index.matched(name)).unwrap_or(i64::MAX);
+        // Who hasn't been told anything yet has nothing to tell: what was last known stays.
+        if !inner.acts(leads) || (matched == 0 && !inner.index.synced()) {
+            continue;
+        }
+        let mut refusals =
+            inner.refusals.iter().filter(|(key, _)| key.rule == *name).map(|(_, refusal)| refusal);
+        let tried = inner.rules.get(name).and_then(|entry| entry.trial.refusal());
+        let untaken = tried.map(|refusal| refusal.chars().take(MAX_REFUSAL).collect());
+        let refused = untaken.or_else(|| {
+            refusals.next().map(|first| {
+                let mut text: String = first.message.chars().take(MAX_REFUSAL).collect();
+                let others = refusals.count();
+                if others > 0 {
+                    let _ = write!(text, " (and {others} more)");
+                }
+                text
+            })
+        });
+        known.own.push((tenant.to_string(), TenantMatches { matched, refused }));
+    }
+    known
+}
+
+/// Status, reason and message of a condition.
+type Told = (Status, &'static str, String);
+
+/// The whole, for all tenants together. `about`: how many tenants the rule is about.
+fn summary(
+    spaces: &Spaces,
+    name: &RuleName,
+    entry: &Entry,
+    tenants: BTreeMap<String, TenantMatches>,
+    about: usize,
+    now: Timestamp,
+) -> AdminWorkloadRuleStatus {
+    let matched = tenants.values().map(|matches| matches.matched).sum();
+    let stores = spaces.admin_stores();
+    let mut counts = Counts::default();
+    let hash = entry.compiled.as_ref().ok().map(|(rule, _)| rule.template_hash());
+    let mut updated = 0;
+    for (_, store) in &stores {
+        let store = store.lock();
+        let Counts { created, ready, .. } = store.counts(name);
+        counts.created += created;
+        counts.ready += ready;
+        updated += hash.map_or(created, |hash| store.updated(name, hash));
+    }
+    let waiting = || {
+        stores.iter().find_map(|(tenant, store)| {
+            let store = store.lock();
+            let (key, observed) = store.of_rule(name).find(|(_, o)| !o.ready && !o.message.is_empty())?;
+            Some(format!("; {} of tenant {tenant}: {}", companion::name(&key, tenant), observed.message))
+        })
+    };
+    let accepted = entry.errors().is_empty();
+    let condition = |kind, (status, reason, message): Told| {
+        condition(kind, status, reason, &message, entry.generation, now)
+    };
+    let conditions = vec![
+        condition("Accepted", accepted_condition(entry)),
+        condition("Matched", matched_condition(accepted, matched, tenants.len(), about)),
+        condition("Ready", ready_condition(accepted, matched, counts.ready, &tenants, waiting)),
+    ];
+    AdminWorkloadRuleStatus {
+        observed_generation: Some(entry.generation),
+        matched: Some(matched),
+        created: Some(counts.created),
+        ready: Some(counts.ready),
+        updated: Some(updated),
+        tenants,
+        conditions: merge(&entry.status.conditions, conditions),
+    }
+}
+
+fn accepted_condition(entry: &Entry) -> Told {
+    match entry.errors() {
+        [] => (Status::True, "Valid", "the rule is served".to_owned()),
+        errors => {
+            let faults = validate::message(errors);
+            (Status::False, "Invalid", format!("companions stay as they are until this is mended: {faults}"))
+        }
+    }
+}
+
+fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) -> Told {
+    match (accepted, matched) {
+        (false, _) => (Status::Unknown, "Invalid", "see the Accepted condition".to_owned()),
+        (true, _) if about == 0 => {
+            (Status::False, "NoTenant", "spec.tenantSelector: there is no Tenant that it selects".to_owned())
+        }
+        (true, 0) => (
+            Status::False,
+            "NoMatch",
+            format!("no known workload of the {about} tenants that it is about matches"),
+        ),
+        (true, n) => (
+            Status::True,
+            "Matches",
+            format!("{n} workloads match, of {with} of the {about} tenants that it is about"),
+        ),
+    }
+}
+
+fn ready_condition(
+    accepted: bool,
+    matched: i64,
+    ready: i64,
+    tenants: &BTreeMap<String, TenantMatches>,
+    waiting: impl FnOnce() -> Option<String>,
+) -> Told {
+    if !accepted {
+        return (Status::False, "Invalid", "see the Accepted condition".to_owned());
+    }
+    let mut refused =
+        tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.refused.as_ref()?)));
+    if let Some((tenant, message)) = refused.next() {
+        let others = refused.count();
+        let more = if others == 0 { String::new() } else { format!(" (and {others} more tenants)") };
+        return (Status::False, "Refused", format!("for tenant {tenant}: {message}{more}"));
+    }
+    if matched == 0 {
+        return (Status::True, "NoMatch", "no companion is wanted".to_owned());
+    }
+    let message = format!("{ready} of {matched} companions are ready");
+    if ready >= matched {
+        return (Status::True, "AllReady", message);
+    }
+    (Status::False, "Pending", message + &waiting().unwrap_or_default())
+}
+
+impl AdminRules {
+    /// What [`changes`] says, for tests.
+    #[cfg(test)]
+    pub(super) fn changes(&self, name: &RuleName, leads: bool) -> Option<Value> {
+        changes(&self.spaces, name, &self.get(name)?, leads, Timestamp::UNIX_EPOCH)
+    }
+}

@@ -1,0 +1,141 @@
+//! The five verbs on rules of either kind: custom resources in one namespace.
+
+use std::fmt::Debug;
+
+use kube::api::{Api, DeleteParams, ListParams};
+use kube::{Resource, ResourceExt};
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::RuleName;
+use prost::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tonic::Status;
+
+use super::status::{invalid, refused};
+use crate::writes;
+
+/// Largest answer of a List without pages, in bytes: each rule may have half a mebibyte.
+const MAX_LIST: usize = 64 << 20;
+/// Most rules of a page.
+const MAX_PAGE: u32 = 500;
+/// How often an update is tried while others write the same rule.
+const ATTEMPTS: usize = 10;
+
+/// A rule as the API has it, and the message that carries it.
+pub(super) trait Wire:
+    Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
+{
+    type Message: Message;
+
+    /// The custom resource that a message asks for.
+    fn read(message: &Self::Message) -> Result<Self, Vec<FieldError>>;
+
+    /// Whether it can be served.
+    fn check(&self) -> Result<(), Vec<FieldError>>;
+
+    /// The custom resource as a message.
+    fn message(&self) -> Self::Message;
+
+    /// Takes over what a message has asked for. Whether that changes anything.
+    fn take_over(&mut self, wanted: &Self) -> bool;
+}
+
+/// The custom resource that a message asks for, if it can be served.
+async fn read<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> Result<R, Status> {
+    let rule = rule.ok_or_else(|| invalid(&[FieldError::new("rule", "is missing")]))?;
+    let object = R::read(rule).map_err(|errors| invalid(&errors))?;
+    let Err(errors) = object.check() else { return Ok(object) };
+    // The API server says what it would say to kubectl, so that both ways read the same; where it would take the rule
+    // (its webhook is away, say), we don't.
+    match api.create(&writes::dry_run(), &object).await {
+        Err(error) if is_about_fields(&error) => Err(refused(&error)),
+        _ => Err(invalid(&errors)),
+    }
+}
+
+fn is_about_fields(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422))
+}
+
+pub(super) async fn create<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> Result<(), Status> {
+    let object: R = read(api, rule).await?;
+    api.create(&writes::post(), &object).await.map(drop).map_err(|e| refused(&e))
+}
+
+pub(super) async fn update<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> Result<(), Status> {
+    let object: R = read(api, rule).await?;
+    let name = object.name_any();
+    for _ in 0..ATTEMPTS {
+        let mut found = api.get(&name).await.map_err(|e| refused(&e))?;
+        if !found.take_over(&object) {
+            return Ok(());
+        }
+        match api.replace(&name, &writes::post(), &found).await {
+            Ok(_) => return Ok(()),
+            // Somebody else has written it since: its labels, say. Only the spec is ours to replace.
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            Err(error) => return Err(refused(&error)),
+        }
+    }
+    Err(Status::aborted(format!("rule {name} is written by others all the time; try again")))
+}
+
+pub(super) async fn delete<R: Wire>(api: &Api<R>, id: &str) -> Result<(), Status> {
+    name(id)?;
+    match api.delete(id, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(refused(&error)),
+        Ok(_) => Ok(()),
+    }
+}
+
+pub(super) async fn get<R: Wire>(api: &Api<R>, id: &str) -> Result<R::Message, Status> {
+    name(id)?;
+    api.get(id).await.map(|rule| rule.message()).map_err(|e| refused(&e))
+}
+
+/// All rules, or a page of them, and the token of the next page.
+pub(super) async fn list<R: Wire>(
+    api: &Api<R>,
+    page_size: i32,
+    page_token: String,
+) -> Result<(Vec<R::Message>, String), Status> {
+    let whole = page_size == 0 && page_token.is_empty();
+    let size = match u32::try_from(page_size) {
+        Ok(0) => MAX_PAGE,
+        Ok(size) => size.min(MAX_PAGE),
+        Err(_) => {
+            return Err(invalid(&[FieldError::new(
+                "page_size",
+                format_args!("is {page_size}; use 0 or more"),
+            )]));
+        }
+    };
+    let mut params = ListParams::default().limit(size);
+    params.continue_token = Some(page_token).filter(|token| !token.is_empty());
+    let mut rules = Vec::new();
+    let mut bytes = 0;
+    loop {
+        let page = api.list(&params).await.map_err(|e| refused(&e))?;
+        for rule in &page.items {
+            let message = rule.message();
+            bytes += message.encoded_len();
+            if bytes > MAX_LIST {
+                let message =
+                    format!("the rules have more than {MAX_LIST} bytes; ask for pages with page_size");
+                return Err(Status::resource_exhausted(message));
+            }
+            rules.push(message);
+        }
+        let next = page.metadata.continue_.unwrap_or_default();
+        if next.is_empty() || !whole {
+            return Ok((rules, next));
+        }
+        params.continue_token = Some(next);
+    }
+}
+
+/// A rule's id is a name of an object, and goes into a URL.
+fn name(id: &str) -> Result<(), Status> {
+    RuleName::new(id).map(drop).map_err(|e| invalid(&[FieldError::new("id", e)]))
+}
