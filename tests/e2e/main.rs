@@ -11,6 +11,7 @@ mod grpc;
 mod identity;
 mod lifecycle;
 mod offline;
+mod offloading;
 mod rollout;
 mod rule_sync;
 mod rules;

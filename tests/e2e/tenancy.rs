@@ -320,11 +320,12 @@ async fn limits_are_held_and_told() {
     // Companions and rules: the quota says no, the rule and the Tenant say so.
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("exceeded quota"), "{message}");
-    let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-    assert!(
-        message.contains("spec.limits.companions: 2 of 2") && message.contains("spec.limits.rules: 1 of 1"),
-        "{message}"
-    );
+    eventually("both limits are told", || async {
+        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
+        let told = ["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"];
+        if told.iter().all(|limit| message.contains(limit)) { Ok(()) } else { Err(message) }
+    })
+    .await;
     let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
         "metadata": {"name": "another", "namespace": t.namespace}, "spec": rule_for("app", "other")});
     let error = o.plane.infra.apply(&[rule]).unwrap_err().to_string();

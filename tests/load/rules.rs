@@ -131,7 +131,7 @@ async fn crowd(o: &'static Outrigger) {
             .kubectl(&["get", "quota", "-n", &t.namespace, "-o", "json"])
             .map_err(|e| e.to_string())?;
         let quota: Value = serde_json::from_str(&quota).unwrap();
-        if quota.to_string().contains(&format!("\"{}\"", 2 * RULES)) {
+        if quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)) {
             Ok(())
         } else {
             Err(quota.to_string())

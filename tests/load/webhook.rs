@@ -1,4 +1,4 @@
-//! What admission costs: mutating and validating a Pod against a floor.
+//! What admission costs: mutating and validating a Pod, and merging selectors into one, against a floor.
 //!
 //! The floor is the same server (accept loop, TLS, axum) with a handler that reads the body and answers "allowed" without
 //! looking at it. Both run as processes of their own; load comes from this process over HTTP/1.1 with TLS keep-alive, as
@@ -44,6 +44,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
 const ROUND: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 3;
+/// How often the stages of an ordinary request are run.
+const TIMES: u32 = 20_000;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -101,6 +103,8 @@ struct Case {
     path: &'static str,
     admit: Admit,
     body: Bytes,
+    /// How often its stages are run. What they make is kept until the clock has stopped.
+    times: u32,
 }
 
 /// Mutation of a Pod by hand and of a companion, and validation of what that makes of them.
@@ -116,15 +120,49 @@ fn cases() -> Vec<Case> {
         let Decision::Allow { patch, .. } = decision else { panic!("{decision:?}") };
         json_patch::patch(&mut review["request"]["object"], &patch).unwrap();
         let admitted = Bytes::from(review.to_string());
-        cases.push(Case { what, path: "/mutate/pods", admit: admit::mutate_pod, body });
+        cases.push(Case { what, path: "/mutate/pods", admit: admit::mutate_pod, body, times: TIMES });
         cases.push(Case {
             what: validated,
             path: "/validate/pods",
             admit: admit::validate_pod,
             body: admitted,
+            times: TIMES,
         });
     }
+    cases.extend(offloaded());
     cases
+}
+
+/// Sizes of offloading: what it is called, terms of the NamespaceOffloading's selector, terms of the Pod.
+const SIZES: [(&str, usize, usize); 4] = [
+    ("offload 1 x 1", 1, 1),
+    ("offload 5 x 2", 5, 2),
+    ("offload 10 x 10", 10, 10),
+    ("offload 50 x 20", 50, 20),
+];
+
+/// So many terms, each about another value of a label, and about a label that is always the same.
+fn terms(key: &str, count: usize) -> Vec<Value> {
+    let term = |i| {
+        json!({"matchExpressions": [{"key": key, "operator": "In", "values": [format!("{key}-{i}")]},
+            {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]})
+    };
+    (0..count).map(term).collect()
+}
+
+/// The Pod made by hand, in namespaces that are offloaded.
+fn offloaded() -> Vec<Case> {
+    let (_, body) = bodies().remove(0);
+    let mut review: Value = serde_json::from_slice(&body).unwrap();
+    let mut case = |(what, selector, own): (&'static str, usize, usize)| {
+        review["request"]["namespace"] = json!(format!("offloaded-{selector}"));
+        review["request"]["object"]["spec"]["affinity"] = json!({"nodeAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms("zone", own)}}});
+        let body = Bytes::from(review.to_string());
+        let times = TIMES / u32::try_from(selector * own).unwrap();
+        Case { what, path: "/mutate/pods", admit: admit::mutate_pod, body, times }
+    };
+    SIZES.into_iter().map(&mut case).collect()
 }
 
 /// Bodies as an API server sends them for mutation.
@@ -208,19 +246,18 @@ impl Drop for Process {
 
 /// Where the time goes: each stage of a request on one core, without HTTP and TLS.
 fn stages() {
-    const TIMES: u32 = 20_000;
     let (caches, settings) = decider();
     let facts_of = |body: &Bytes| outrigger_webhook::review::read(body).unwrap();
-    for Case { what, admit, body, .. } in cases() {
+    for Case { what, admit, body, times, .. } in cases() {
         let time = |mut stage: Box<dyn FnMut() + '_>| {
             let began = Instant::now();
-            for _ in 0..TIMES {
+            for _ in 0..times {
                 stage();
             }
-            began.elapsed().as_secs_f64() * 1e6 / f64::from(TIMES)
+            began.elapsed().as_secs_f64() * 1e6 / f64::from(times)
         };
         let read = time(Box::new(|| drop(std::hint::black_box(facts_of(&body)))));
-        let mut requests: Vec<_> = (0..TIMES).map(|_| facts_of(&body)).collect();
+        let mut requests: Vec<_> = (0..times).map(|_| facts_of(&body)).collect();
         let mut decisions = Vec::with_capacity(requests.len());
         let decide = time(Box::new(|| {
             let mut request = requests.pop().unwrap();
@@ -242,12 +279,23 @@ fn decider() -> (Caches, Settings) {
     caches.apply_rule(Change::Applied(serde_json::from_value(rule()).unwrap()));
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}});
     caches.apply_tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+    for (_, selector, _) in SIZES {
+        let name = format!("offloaded-{selector}");
+        let namespace = json!({"metadata": {"name": name, "labels": {keys::OFFLOADED: "true"}}});
+        caches.offloaded_namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+        let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading", "namespace": name}, "spec": {
+                "podOffloadingStrategy": "LocalAndRemote",
+                "clusterSelector": {"nodeSelectorTerms": terms("region", selector)}}});
+        caches.apply_offloading(Change::Applied(serde_json::from_value(offloading).unwrap()));
+    }
     let settings = Settings {
         admin: AdminNamespaces::default(),
         managers: vec![MANAGER.to_owned()],
         binders: vec!["system:kube-scheduler".to_owned()],
         schedulers: vec!["default-scheduler".to_owned()],
         host_label: keys::DPU_HOST.to_owned(),
+        exempt_runtime_class: "liqo".to_owned(),
     };
     (caches, settings)
 }

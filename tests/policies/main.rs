@@ -357,7 +357,7 @@ fn role_binding(name: &str, role: &str) -> Value {
 fn roles() -> Vec<Value> {
     let manager = json!({"kind": "ServiceAccount", "name": "outrigger-manager", "namespace": SYSTEM});
     let user = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name});
-    let groups = json!(["", "apps", "batch", "rbac.authorization.k8s.io"]);
+    let groups = json!(["", "apps", "batch", "rbac.authorization.k8s.io", keys::OFFLOADING_GROUP]);
     let everything = json!({"apiGroups": groups, "resources": ["*"], "verbs": ["*"]});
     let assign = json!({"apiGroups": ["outrigger.dev"], "resources": ["tenants"], "verbs": ["assign"]});
     let mut all = vec![merged(
@@ -413,6 +413,7 @@ impl Setup {
             .apply(&[
                 namespace(SYSTEM, json!({})),
                 namespace("plain", json!({})),
+                namespace("left", json!({keys::OFFLOADED: "true"})),
                 namespace("universe", json!({})),
                 namespace("tenant-blue", json!({keys::TENANT: "blue"})),
                 namespace("tenant-green", json!({keys::TENANT: "green", LEVEL: "privileged"})),
@@ -422,6 +423,14 @@ impl Setup {
                 json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "free"}}),
             ])
             .unwrap();
+        infra.apply_file("deploy/crds/namespaceoffloadings.offloading.liqo.io.yaml").unwrap();
+        infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+        let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading", "namespace": "plain"}, "spec": {"podOffloadingStrategy": "Local"}});
+        eventually("the new kind is served", || async {
+            infra.apply(std::slice::from_ref(&offloading)).map_err(|e| e.to_string())
+        })
+        .await;
         infra.apply_file("deploy/rbac/manager.yaml").unwrap();
         infra.apply(&roles()).unwrap();
         old_pods(client).await;

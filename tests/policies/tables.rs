@@ -519,6 +519,53 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
         "makes one": make(json!({keys::TENANT: "blue"})), make(json!({}))
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace new";
     };
+    let change = |path: &str, change: Value| Manager.patch(at(path), change);
+    let offloaded = |value: &str| self::label(keys::OFFLOADED, value);
+    let with = |more: Value| merged(offloaded("true"), more);
+    all.extend(twins! {"outrigger-manager-namespaces";
+        "offloads one": change("plain", offloaded("true")), change("plain", offloaded("false"))
+            => "and of others the label liqo.io/scheduling-enabled=true only";
+        "takes that back": change("left", self::label(keys::OFFLOADED, Value::Null)),
+            change("left", offloaded("never"))
+            => "is missing on namespace left";
+        "offloads one and more": change("plain", offloaded("true")), change("plain", with(self::label("a", "b")))
+            => "is missing on namespace plain";
+        "offloads one with an annotation": change("plain", offloaded("true")), change("plain", with(annotation("a", "b")))
+            => "is missing on namespace plain";
+        "offloads one with a finalizer": change("plain", offloaded("true")),
+            change("plain", with(json!({"metadata": {"finalizers": ["example.com/stay"]}})))
+            => "is missing on namespace plain";
+        "offloads one with an owner": change("plain", offloaded("true")),
+            change("plain", with(json!({"metadata": {"ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "1"}]}})))
+            => "is missing on namespace plain";
+        "offloads one and takes it over": change("plain", offloaded("true")),
+            change("plain", with(self::label(keys::TENANT, "blue")))
+            => "is missing on namespace plain";
+        "offloads one through its status": change("plain", offloaded("true")), change("plain/status", offloaded("true"))
+            => "is missing on namespace plain";
+        "offloads the cluster's own": change("plain", offloaded("true")), change("kube-system", offloaded("true"))
+            => "is missing on namespace kube-system";
+        "offloads Outrigger's own": change("plain", offloaded("true")), change(SYSTEM, offloaded("true"))
+            => "is missing on namespace outrigger-system";
+        "makes one that is offloaded": Operator.create(NAMESPACES, namespace("new", json!({keys::OFFLOADED: "true"}))),
+            make(json!({keys::OFFLOADED: "true"}))
+            => "is missing on namespace new";
+    });
+    let asked = "/apis/offloading.liqo.io/v1beta1/namespaces/plain/namespaceoffloadings";
+    let asks = |who: Who, change| who.patch(format!("{asked}/offloading"), change);
+    let finalizer = |more| merged(json!({"metadata": {"finalizers": [keys::OFFLOADING_FINALIZER]}}), more);
+    let remote = || json!({"spec": {"podOffloadingStrategy": "Remote"}});
+    all.extend(twins! {"outrigger-manager-offloadings";
+        "sends Pods elsewhere": asks(Operator, remote()), asks(Manager, remote())
+            => "the manager may change finalizers and status of NamespaceOffloadings only";
+        "its finalizer and more": asks(Manager, finalizer(json!({}))), asks(Manager, finalizer(remote()))
+            => "finalizers and status of NamespaceOffloadings only";
+        "a label": asks(Manager, finalizer(json!({}))), asks(Manager, self::label(keys::WEBHOOK_SKIP, "true"))
+            => "finalizers and status of NamespaceOffloadings only";
+        "an annotation": asks(Manager, finalizer(json!({}))), asks(Manager, annotation("a", "b"))
+            => "finalizers and status of NamespaceOffloadings only";
+    });
     let node = |who: Who, path: &str, change| who.patch(format!("{NODES}/{path}"), change);
     let metadata = json!({"metadata": {"labels": {keys::NODE_TENANT: "green"}, "annotations": {"a": "b"}}});
     let both = || json!({"metadata": {"annotations": {"a": "b"}}, "spec": {"unschedulable": true}});

@@ -7,12 +7,14 @@
 pub mod admin_rule_wire;
 pub mod admin_workload_rule;
 pub mod conditions;
+pub mod namespace_offloading;
 pub mod rule_wire;
 pub mod tenant;
 pub mod workload_rule;
 pub mod workload_wire;
 
 pub use admin_workload_rule::{AdminWorkloadRule, AdminWorkloadRuleSpec, AdminWorkloadRuleStatus};
+pub use namespace_offloading::{NamespaceOffloading, NamespaceOffloadingSpec, NamespaceOffloadingStatus};
 pub use tenant::{StreamStatus, Tenant, TenantSpec, TenantStatus};
 pub use workload_rule::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
 
@@ -21,5 +23,5 @@ use kube::CustomResourceExt;
 
 /// Every CustomResourceDefinition that Outrigger owns, in the order in which they are best applied.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Tenant::crd(), WorkloadRule::crd(), AdminWorkloadRule::crd()]
+    vec![Tenant::crd(), WorkloadRule::crd(), AdminWorkloadRule::crd(), NamespaceOffloading::crd()]
 }

@@ -1,14 +1,15 @@
 //! A cluster's state out of objects: what the server has from watches.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_core::keys;
+use outrigger_core::offloading::NAME;
 use outrigger_runtime::cluster::Change;
 use outrigger_webhook::caches::Caches;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::files::{self, InputError, Object};
 
@@ -17,7 +18,20 @@ type Apply = fn(&Caches, &Object) -> Result<(), InputError>;
 
 /// Every kind that the webhook watches: group, kind, and the cache it goes to.
 const CACHED: &[(&str, &str, Apply)] = &[
-    ("", "Namespace", |caches, object| put(caches, object, Caches::namespace)),
+    ("", "Namespace", |caches, object| {
+        put(caches, object, Caches::namespace)?;
+        put(caches, object, Caches::offloaded_namespace)
+    }),
+    (keys::OFFLOADING_GROUP, "NamespaceOffloading", |caches, object| {
+        put(caches, object, Caches::apply_offloading)?;
+        if labels_its_namespace(object) {
+            let metadata = json!({"name": object.namespace, "labels": {keys::OFFLOADED: "true"}});
+            if let Ok(namespace) = serde_json::from_value(json!({"metadata": metadata})) {
+                caches.offloaded_namespace(Change::Applied(namespace));
+            }
+        }
+        Ok(())
+    }),
     (keys::GROUP, "Tenant", |caches, object| put(caches, object, Caches::apply_tenant)),
     (keys::WORKLOAD_GROUP, "WorkloadRule", |caches, object| put(caches, object, Caches::apply_rule)),
     (keys::WORKLOAD_GROUP, "AdminWorkloadRule", |caches, object| {
@@ -28,6 +42,14 @@ const CACHED: &[(&str, &str, Apply)] = &[
     ("scheduling.k8s.io", "PriorityClass", |caches, object| put(caches, object, Caches::priority_class)),
     ("resource.k8s.io", "DeviceClass", |caches, object| put(caches, object, Caches::device_class)),
 ];
+
+/// Whether the controller would label the namespace of a NamespaceOffloading: in files nobody does so.
+fn labels_its_namespace(object: &Object) -> bool {
+    let strategy = object.value.pointer("/spec/podOffloadingStrategy").and_then(Value::as_str);
+    object.is(keys::OFFLOADING_GROUP, "NamespaceOffloading")
+        && object.name == NAME
+        && strategy != Some("Local")
+}
 
 fn put<K: DeserializeOwned>(
     caches: &Caches,
@@ -44,6 +66,8 @@ pub(crate) struct State {
     objects: Vec<Object>,
     /// Where the Namespaces are, by name: each request asks for one.
     namespaces: HashMap<String, usize>,
+    /// Names of namespaces that have a NamespaceOffloading which is not Local.
+    offloaded: HashSet<String>,
 }
 
 impl State {
@@ -76,7 +100,9 @@ impl State {
         }
         let namespaces = kept.iter().enumerate().filter(|(_, object)| object.is("", "Namespace"));
         let namespaces = namespaces.map(|(i, object)| (object.name.clone(), i)).collect();
-        Self { objects: kept, namespaces }
+        let offloaded = kept.iter().filter(|object| labels_its_namespace(object));
+        let offloaded = offloaded.map(|object| object.namespace.clone()).collect();
+        Self { objects: kept, namespaces, offloaded }
     }
 
     /// The objects of a kind.
@@ -111,7 +137,9 @@ impl State {
     pub(crate) fn namespace_labels(&self, name: &str) -> Option<BTreeMap<&str, &str>> {
         let namespace = self.objects.get(*self.namespaces.get(name)?)?;
         let labels = namespace.value.pointer("/metadata/labels").and_then(Value::as_object);
-        Some(labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?))).collect())
+        let labels = labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)));
+        let offloaded = self.offloaded.contains(name).then_some((keys::OFFLOADED, "true"));
+        Some(labels.chain(offloaded).collect())
     }
 
     /// The state as the webhook would have it.

@@ -75,6 +75,30 @@ pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// Annotation that makes a Pod the mirror of a kubelet's static Pod, which no scheduler and no admission placed.
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
+/// Label on Namespaces whose NamespaceOffloading lets Pods onto virtual nodes. Liqo's key; value: `true`.
+pub const OFFLOADED: &str = "liqo.io/scheduling-enabled";
+
+/// Label on Nodes that tells virtual nodes from others. Liqo's key; see [`VIRTUAL_NODE`].
+pub const NODE_TYPE: &str = "liqo.io/type";
+
+/// Value of [`NODE_TYPE`] on virtual nodes.
+pub const VIRTUAL_NODE: &str = "virtual-node";
+
+/// Label on virtual nodes: id of the cluster that they stand for. Liqo's key.
+pub const REMOTE_CLUSTER: &str = "liqo.io/remote-cluster-id";
+
+/// Key of the taint `=true:NoExecute` that Liqo puts on virtual nodes.
+pub const NOT_ALLOWED: &str = "virtual-node.liqo.io/not-allowed";
+
+/// Label on NamespaceOffloadings that the validating webhook lets through unseen when it is `true`. Liqo's key.
+pub const WEBHOOK_SKIP: &str = "liqo.io/webhook-skip";
+
+/// Finalizer on NamespaceOffloadings: the namespace loses its [`OFFLOADED`] label first.
+pub const OFFLOADING_FINALIZER: &str = "outrigger.dev/offloading";
+
+/// API group of NamespaceOffloading.
+pub const OFFLOADING_GROUP: &str = "offloading.liqo.io";
+
 /// Namespace of admin rules, and of their companions. The default of two settings.
 pub const ADMIN_NAMESPACE: &str = "universe";
 

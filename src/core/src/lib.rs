@@ -18,6 +18,7 @@ pub mod keys;
 pub mod lint;
 pub mod mutate;
 pub mod node;
+pub mod offloading;
 pub mod path;
 pub mod rollout;
 pub mod rule;

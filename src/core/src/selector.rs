@@ -5,11 +5,15 @@
 //! expressions matches no node (`v1.NodeSelectorTerm`), so adding a requirement to it would make it match some: such
 //! terms are dropped, unless there is no other.
 
-use std::collections::BTreeSet;
+pub mod clash;
+pub mod matching;
+pub mod product;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::field::{self, FieldError};
+
+pub use clash::contradiction;
 
 const AFFINITY: &str = "spec.affinity";
 const NODE_AFFINITY: &str = "spec.affinity.nodeAffinity";
@@ -154,88 +158,6 @@ fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
     Ok(empty)
 }
 
-/// Why no node at all can match a Pod's nodeSelector and required node affinity: both sides of the first contradiction,
-/// when every term has one. `None` when some node could match.
-///
-/// This looks at what the expressions say about one label each, so it never cries wolf; it may miss contradictions that
-/// only integers have (Gt, Lt).
-pub fn contradiction(pod: &Value) -> Option<String> {
-    let spec = pod.get("spec")?;
-    let terms = spec
-        .pointer("/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
-        .and_then(Value::as_array)
-        .map_or(&[][..], Vec::as_slice);
-    let empty = Map::new();
-    let node_selector = spec.get("nodeSelector").and_then(Value::as_object).unwrap_or(&empty);
-    let mut first = None;
-    for term in terms {
-        let found = term_contradiction(node_selector, term)?;
-        first.get_or_insert(found);
-    }
-    first
-}
-
-/// What a selector says about one label.
-struct Says<'a> {
-    key: &'a str,
-    operator: &'a str,
-    values: BTreeSet<&'a str>,
-}
-
-impl Says<'_> {
-    fn excludes(&self, other: &Self) -> bool {
-        if self.key != other.key {
-            return false;
-        }
-        match (self.operator, other.operator) {
-            ("In", "In") => self.values.is_disjoint(&other.values),
-            ("In", "NotIn") => self.values.is_subset(&other.values),
-            ("NotIn", "In") => other.values.is_subset(&self.values),
-            ("DoesNotExist", "In" | "Exists" | "Gt" | "Lt")
-            | ("In" | "Exists" | "Gt" | "Lt", "DoesNotExist") => true,
-            _ => false,
-        }
-    }
-
-    fn describe(&self) -> String {
-        let values: Vec<&str> = self.values.iter().copied().collect();
-        match self.operator {
-            "Exists" | "DoesNotExist" => format!("{} {}", self.key, self.operator),
-            _ => format!("{} {} [{}]", self.key, self.operator, values.join(", ")),
-        }
-    }
-}
-
-fn term_contradiction(node_selector: &Map<String, Value>, term: &Value) -> Option<String> {
-    let from_map = node_selector.iter().filter_map(|(key, value)| {
-        Some(Says { key, operator: "In", values: BTreeSet::from([value.as_str()?]) })
-    });
-    let expressions = term.get("matchExpressions").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let from_term = expressions.iter().filter_map(|e| {
-        Some(Says {
-            key: e.get("key")?.as_str()?,
-            operator: e.get("operator")?.as_str()?,
-            values: e
-                .get("values")
-                .and_then(Value::as_array)
-                .into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .collect(),
-        })
-    });
-    let all: Vec<Says<'_>> = from_map.chain(from_term).collect();
-    for (i, a) in all.iter().enumerate() {
-        if let Some(b) = all[..i].iter().find(|b| a.excludes(b)) {
-            return Some(format!("{} and {}", b.describe(), a.describe()));
-        }
-    }
-    if expressions.is_empty() && term.get("matchFields").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-        return Some("a node selector term without expressions, which matches no node".to_owned());
-    }
-    None
-}
-
 /// Adds the toleration of a taint with exactly this key, value and effect, unless it is there already.
 ///
 /// # Errors
@@ -333,27 +255,6 @@ mod tests {
             let error = require(&mut bad, &[Requirement::is("t", "1")]).unwrap_err().to_string();
             assert!(error.contains(path), "{error}");
         }
-    }
-
-    #[test]
-    fn contradictions_name_both_sides() {
-        let found = |terms: Value, selector: Value| {
-            let mut p = pod(terms);
-            p["spec"]["nodeSelector"] = selector;
-            contradiction(&p)
-        };
-        let a_in = |v: &[&str]| json!({"matchExpressions": [{"key": "a", "operator": "In", "values": v}]});
-        assert_eq!(found(json!([a_in(&["1"])]), json!({"a": "1"})), None);
-        assert_eq!(
-            found(json!([a_in(&["2", "3"])]), json!({"a": "1"})).as_deref(),
-            Some("a In [1] and a In [2, 3]")
-        );
-        assert_eq!(found(json!([a_in(&["2"]), a_in(&["1"])]), json!({"a": "1"})), None, "one term is left");
-        assert!(found(json!([{}]), json!({})).is_some());
-        let not = json!([{"matchExpressions": [
-            {"key": "a", "operator": "NotIn", "values": ["1", "2"]}, {"key": "a", "operator": "In", "values": ["1"]}]}]);
-        assert!(found(not, json!({})).is_some());
-        assert_eq!(contradiction(&json!({"spec": {}})), None);
     }
 
     #[test]

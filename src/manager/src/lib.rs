@@ -1,8 +1,8 @@
 //! The manager.
 //!
 //! **In**: workload streams of the tenants' agents (gRPC); tenants, rules, namespaces, DPUs and companions of the
-//! infrastructure cluster (watches). **Out**: companion Pods; tenants' namespaces, and whose a DPU is; the status of rules
-//! and tenants. **Callers**: `outrigger manager`, and the tests.
+//! infrastructure cluster (watches), and NamespaceOffloadings where it has them. **Out**: companion Pods; tenants'
+//! namespaces, and whose a DPU is; which namespaces are offloaded; the status of rules, tenants and NamespaceOffloadings. **Callers**: `outrigger manager`, and the tests.
 //!
 //! Everything that comes in changes the synchronous [`state`] and queues the keys that it may concern; [`companions`]
 //! takes a key, plans one step with the domain's pure function, and makes it. Nothing is written to the API server for
@@ -13,6 +13,7 @@ pub mod companions;
 pub mod events;
 pub mod grpc;
 pub mod metrics;
+pub mod namespaces;
 pub mod queue;
 pub mod rules;
 pub mod state;
@@ -95,6 +96,17 @@ pub struct ManagerArgs {
     /// Label on DPU Nodes that names the host the DPU sits in.
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     pub host_label: String,
+
+    /// Serve NamespaceOffloadings where the cluster has them: label their namespaces and write their status. To be
+    /// turned off where Liqo's own controllers do so.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MANAGE_OFFLOADING",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_name = "true|false"
+    )]
+    pub manage_offloading: bool,
 
     /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
     #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
@@ -180,6 +192,9 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     parts.watch(&process);
     let listener = args.bind_address.listen().context("--bind-address")?;
     parts.control(&process, &args);
+    if args.manage_offloading {
+        namespaces::start(&process, &parts.client, &parts.leadership);
+    }
 
     let access = Arc::new(Access {
         registry: parts.registry.clone(),

@@ -12,7 +12,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::process::Process;
 use crate::ready::ReadyHandle;
@@ -72,7 +72,22 @@ pub async fn follow<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Default,
 {
-    drive(watcher::watcher(api, config), what, ready, sink).await;
+    drive(watcher::watcher(api, config), what, false, ready, sink).await;
+}
+
+/// As [`follow`], for a kind that a cluster may not have: `ready` is told also when the API server says that there is no such
+/// kind. One that is defined later is found by a next try, of which the pauses grow to half a minute.
+pub async fn follow_optional<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    what: &'static str,
+    ready: ReadyHandle,
+    sink: impl FnMut(Event<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    drive(watcher::watcher(api, config), what, true, ready, sink).await;
 }
 
 /// Follows all objects of a kind for as long as the process serves, which is ready only after the first whole list.
@@ -88,6 +103,21 @@ pub fn watch<K>(
 {
     let ready = process.readiness.wait_for(what);
     process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
+}
+
+/// As [`watch`], for a kind that a cluster may not have: see [`follow_optional`].
+pub fn watch_optional<K>(
+    process: &Process,
+    client: &Client,
+    what: &'static str,
+    config: watcher::Config,
+    sink: impl FnMut(Event<K>) + Send + 'static,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let ready = process.readiness.wait_for(what);
+    process.spawn(what, follow_optional(Api::all(client.clone()), config, what, ready, sink));
 }
 
 /// What a watch says about one object.
@@ -139,6 +169,7 @@ pub fn changes<K: Resource>(mut sink: impl FnMut(Change<K>)) -> impl FnMut(Event
 async fn drive<K>(
     stream: impl Stream<Item = watcher::Result<Event<K>>>,
     what: &'static str,
+    optional: bool,
     ready: ReadyHandle,
     mut sink: impl FnMut(Event<K>),
 ) where
@@ -147,6 +178,7 @@ async fn drive<K>(
 {
     let mut ready = Some(ready);
     let mut failing = false;
+    let mut absent = false;
     let stream = stream
         .default_backoff()
         // The field managers' bookkeeping is about half of an object's metadata, and nobody here reads it.
@@ -158,8 +190,17 @@ async fn drive<K>(
                 failing = false;
                 let listed = matches!(event, Event::InitDone);
                 sink(event);
+                absent &= !listed;
                 if listed && let Some(ready) = ready.take() {
                     debug!(what, "listed");
+                    ready.done();
+                }
+            }
+            Err(error) if optional && is_no_such_kind(&error) => {
+                if !std::mem::replace(&mut absent, true) {
+                    info!(what, "this cluster doesn't have the kind; it is looked for again now and then");
+                }
+                if let Some(ready) = ready.take() {
                     ready.done();
                 }
             }
@@ -171,6 +212,11 @@ async fn drive<K>(
             }
         }
     }
+}
+
+/// A list of all objects of a kind is only ever not found when the API server doesn't serve the kind.
+fn is_no_such_kind(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
 }
 
 #[cfg(test)]
@@ -215,5 +261,37 @@ mod tests {
         let mut seen = seen.into_inner();
         seen[6..].sort();
         assert_eq!(seen, ["+a", "+b", "+c", "-b", "+a", "+d", "-a", "-c"].map(String::from).to_vec());
+    }
+
+    fn failed(code: u16) -> watcher::Result<Event<Namespace>> {
+        let status = kube::core::Status { code, ..kube::core::Status::default() };
+        Err(watcher::Error::InitialListFailed(kube::Error::Api(status.boxed())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_may_be_missing_keeps_nobody_waiting_and_is_found_later() {
+        for (optional, code, done) in
+            [(true, 404, true), (false, 404, false), (true, 403, false), (true, 503, false)]
+        {
+            let readiness = crate::ready::Readiness::default();
+            let mut seen = 0;
+            let events =
+                futures::stream::iter([Ok(Event::Init), failed(code), Ok(Event::Init), failed(code)]);
+            drive(events, "things", optional, readiness.wait_for("things"), |_| seen += 1).await;
+            assert_eq!((readiness.is_ready(), seen), (done, 2), "{optional} {code}");
+        }
+        let readiness = crate::ready::Readiness::default();
+        let mut seen = Vec::new();
+        let namespace = Namespace::default();
+        let events = [
+            Ok(Event::Init),
+            failed(404),
+            Ok(Event::Init),
+            Ok(Event::InitApply(namespace)),
+            Ok(Event::InitDone),
+        ];
+        let sink = |event| seen.push(matches!(event, Event::InitApply(_)));
+        drive(futures::stream::iter(events), "things", true, readiness.wait_for("things"), sink).await;
+        assert_eq!(seen, [false, false, true, false]);
     }
 }

@@ -1,6 +1,8 @@
 //! What admission knows of the cluster, from watches. No request ever waits for the API server.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod offloading;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -18,6 +20,8 @@ use outrigger_runtime::cluster::Change;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+pub use offloading::CachedOffloading;
+
 /// The caches. They may be behind the API server; whoever finds something missing waits for a change.
 #[derive(Debug)]
 pub struct Caches {
@@ -30,6 +34,9 @@ pub struct Caches {
     claims: RwLock<HashMap<String, Arc<BTreeMap<String, String>>>>,
     priority_classes: RwLock<BTreeMap<String, bool>>,
     device_classes: RwLock<BTreeSet<String>>,
+    /// Namespaces whose Pods may be offloaded.
+    offloaded: RwLock<HashSet<String>>,
+    offloadings: RwLock<HashMap<String, CachedOffloading>>,
     /// Counts changes.
     changes: watch::Sender<u64>,
 }
@@ -68,6 +75,8 @@ impl Default for Caches {
             claims: RwLock::default(),
             priority_classes: RwLock::default(),
             device_classes: RwLock::default(),
+            offloaded: RwLock::default(),
+            offloadings: RwLock::default(),
             changes: watch::Sender::new(0),
         }
     }

@@ -88,9 +88,23 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// Keeps the caches current. The webhook is ready when each has been listed.
+/// Keeps the caches current. The webhook is ready when each has been listed, or the cluster has no such kind.
 fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
     type Sink<K> = fn(&Caches, Change<K>);
+    fn optional<K>(
+        process: &Process,
+        client: &Client,
+        caches: &Arc<Caches>,
+        what: &'static str,
+        sink: Sink<K>,
+    ) where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        K::DynamicType: Default,
+    {
+        let caches = caches.clone();
+        let sink = changes(move |change| sink(&caches, change));
+        cluster::watch_optional(process, client, what, watch_config(), sink);
+    }
     fn one<K>(
         process: &Process,
         client: &Client,
@@ -106,12 +120,17 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
         cluster::watch(process, client, what, config, changes(move |change| sink(&caches, change)));
     }
     one(process, client, caches, "namespaces", watch_config().labels(keys::TENANT), Caches::namespace);
-    one(process, client, caches, "tenants", watch_config(), Caches::apply_tenant);
-    one(process, client, caches, "workload rules", watch_config(), Caches::apply_rule);
+    // What we define ourselves need not be defined where the webhook is only there for something else: a tenant's own
+    // cluster, or Liqo's.
+    optional(process, client, caches, "tenants", Caches::apply_tenant);
+    optional(process, client, caches, "workload rules", Caches::apply_rule);
+    optional(process, client, caches, "namespace offloadings", Caches::apply_offloading);
     one(process, client, caches, "nodes", watch_config(), Caches::node);
     one(process, client, caches, "resource claims", watch_config().labels(keys::WORKLOAD), Caches::claim);
     one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);
     one(process, client, caches, "device classes", watch_config(), Caches::device_class);
+    let offloaded = watch_config().labels(&format!("{}=true", keys::OFFLOADED));
+    one(process, client, caches, "offloaded namespaces", offloaded, Caches::offloaded_namespace);
 }
 
 /// Those of other namespaces are nothing to us, and not ours to read.
@@ -121,5 +140,5 @@ fn watch_admin_rules(process: &Process, client: &Client, caches: &Arc<Caches>, a
     let caches = caches.clone();
     let sink = changes(move |change| caches.apply_admin_rule(change));
     let api: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &admin.rules);
-    process.spawn(what, cluster::follow(api, watch_config(), what, ready, sink));
+    process.spawn(what, cluster::follow_optional(api, watch_config(), what, ready, sink));
 }

@@ -44,6 +44,8 @@ pub enum Webhook {
     ValidateAdminRules,
     /// `/validate/tenants`.
     ValidateTenants,
+    /// `/validate/namespaceoffloadings`.
+    ValidateOffloadings,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -50,6 +50,10 @@ pub fn router(
         .route("/validate/workloadrules", serve(Webhook::ValidateRules, admit::validate_rule))
         .route("/validate/adminworkloadrules", serve(Webhook::ValidateAdminRules, admit::validate_admin_rule))
         .route("/validate/tenants", serve(Webhook::ValidateTenants, admit::validate_tenant))
+        .route(
+            "/validate/namespaceoffloadings",
+            serve(Webhook::ValidateOffloadings, admit::validate_offloading),
+        )
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)
 }

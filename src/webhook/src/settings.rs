@@ -45,6 +45,10 @@ pub struct AdmissionArgs {
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     pub host_label: String,
 
+    /// RuntimeClass whose Pods are left alone in namespaces that are offloaded. Empty: none.
+    #[arg(long, env = "OUTRIGGER_EXEMPT_RUNTIME_CLASS", default_value = "liqo", value_name = "NAME")]
+    pub exempt_runtime_class: String,
+
     /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
     #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_rules_namespace: String,
@@ -62,6 +66,7 @@ impl From<AdmissionArgs> for Settings {
             schedulers: args.scheduler_name,
             admin: AdminNamespaces::new(&args.admin_rules_namespace, &args.admin_resources_namespace),
             host_label: args.host_label,
+            exempt_runtime_class: args.exempt_runtime_class,
         }
     }
 }

@@ -37,12 +37,14 @@ spec:
   template: {apiVersion: v1, kind: Pod, spec: {containers: [{name: c}]}}
 "#;
 
+fn admission_of(state: &str) -> Admission {
+    let mut objects = Vec::new();
+    files::parse("state", state, &mut objects).unwrap();
+    Admission::new(State::new(objects), Wrapper::parse_from(["x"]).args).unwrap()
+}
+
 fn admission() -> &'static Admission {
-    static ADMISSION: LazyLock<Admission> = LazyLock::new(|| {
-        let mut objects = Vec::new();
-        files::parse("state", STATE, &mut objects).unwrap();
-        Admission::new(State::new(objects), Wrapper::parse_from(["x"]).args).unwrap()
-    });
+    static ADMISSION: LazyLock<Admission> = LazyLock::new(|| admission_of(STATE));
     &ADMISSION
 }
 
@@ -168,7 +170,7 @@ fn who_is_asked_and_who_is_not() {
     assert_eq!(elsewhere["status"]["code"], 503);
     assert_eq!(
         elsewhere["status"]["message"],
-        "namespace unheard-of is not known yet to belong to a tenant; try again"
+        "namespace unheard-of is not known yet to belong to a tenant or to be offloaded; try again"
     );
     assert_eq!(one(&review("1", "apps/Deployment", "tenant-blue", json!({})))["allowed"], json!(true));
 }
@@ -282,4 +284,24 @@ proptest! {
         let _ = answers(&review.to_string(), 5);
         let _ = answers(&text, 3);
     }
+}
+
+#[test]
+fn a_namespace_with_a_namespace_offloading_is_offloaded() {
+    let state = |strategy: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: far}}\n---\napiVersion: offloading.liqo.io/v1beta1\n\
+             kind: NamespaceOffloading\nmetadata: {{name: offloading, namespace: far}}\nspec: {{podOffloadingStrategy: {strategy}}}"
+        )
+    };
+    let answer = |strategy: &str| {
+        let mut out = Vec::new();
+        let request = review("1", "/Pod", "far", pod(json!({}))).to_string();
+        super::answer(&admission_of(&state(strategy)), request.as_bytes(), &mut out).unwrap();
+        serde_json::from_slice::<Value>(&out).unwrap()["response"].take()
+    };
+    assert_eq!(answer("Remote")["patchType"], "JSONPatch");
+    assert_eq!(answer("LocalAndRemote")["patchType"], "JSONPatch");
+    assert_eq!((answer("Local").get("patch"), &answer("Local")["allowed"]), (None, &json!(true)));
+    assert_eq!(answer("Elsewhere")["allowed"], json!(false));
 }

@@ -3,8 +3,9 @@
 
 pub mod companion;
 pub mod isolation;
+pub mod offloading;
 
-use json_patch::Patch;
+use json_patch::{Patch, PatchOperation, ReplaceOperation};
 use serde_json::{Map, Value};
 
 use crate::field::FieldError;
@@ -20,6 +21,8 @@ pub struct Facts<'a> {
     pub tenant: Option<&'a TenantId>,
     /// The rule that the Pod is a companion of. Set only when the request comes from the manager.
     pub rule: Option<&'a Rule>,
+    /// The NamespaceOffloading of the Pod's namespace, where the namespace is offloaded.
+    pub offloading: Option<offloading::Facts<'a>>,
     /// Node label that names the host of a DPU.
     pub host_label: &'a str,
 }
@@ -35,7 +38,11 @@ pub struct Report {
 pub type Step = (&'static str, fn(&mut Value, &Facts<'_>, &mut Report) -> Result<(), FieldError>);
 
 /// The steps in their order.
-pub const STEPS: &[Step] = &[("companion", companion::apply), ("isolation", isolation::apply)];
+pub const STEPS: &[Step] =
+    &[("offloading", offloading::apply), ("companion", companion::apply), ("isolation", isolation::apply)];
+
+/// How a warning begins that tells of a contradiction.
+const NO_NODE: &str = "no node can match this Pod";
 
 /// Runs all steps on a Pod.
 ///
@@ -47,8 +54,11 @@ pub fn mutate(pod: &mut Value, facts: &Facts<'_>) -> Result<Report, FieldError> 
     for (_, step) in STEPS {
         step(pod, facts, &mut report)?;
     }
-    if let Some(both) = selector::contradiction(pod) {
-        report.warnings.push(format!("no node can match this Pod: {both}"));
+    // A step that could tell whose words contradict whose has done so.
+    if !report.warnings.iter().any(|warning| warning.starts_with(NO_NODE))
+        && let Some(both) = selector::contradiction(pod)
+    {
+        report.warnings.push(format!("{NO_NODE}: {both}"));
     }
     Ok(report)
 }
@@ -68,9 +78,27 @@ const OWNED: [(&str, &str); 5] = [
 /// # Errors
 /// As [`mutate`].
 pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), FieldError> {
-    let before = owned(pod);
+    let mut before = owned(pod);
     let report = mutate(pod, facts)?;
-    Ok((json_patch::diff(&before, &owned(pod)), report))
+    let mut after = owned(pod);
+    let terms = new_terms(&mut before, &mut after);
+    let mut patch = json_patch::diff(&before, &after);
+    patch.0.extend(terms);
+    Ok((patch, report))
+}
+
+/// Terms of the required node affinity that are not what they were, taken out of both as one operation. Compared one by
+/// one, each would get operations of its own with a path that is longer than most of what changes.
+fn new_terms(before: &mut Value, after: &mut Value) -> Option<PatchOperation> {
+    const TERMS: &str =
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let path = TERMS.try_into().ok()?;
+    let (old, new) = (before.pointer_mut(TERMS)?, after.pointer_mut(TERMS)?);
+    if old == new {
+        return None;
+    }
+    *old = Value::Null;
+    Some(PatchOperation::Replace(ReplaceOperation { path, value: new.take() }))
 }
 
 /// A copy of what the steps may change, at its place. A parent that is there is there in the copy too: a patch must not

@@ -381,17 +381,27 @@ fn list<K: Clone + Eq + Hash>(
 fn full(quota: &ResourceQuota) -> Quota {
     let status = quota.status.clone().unwrap_or_default();
     let used = status.used.unwrap_or_default();
-    let number = |quantity: &str| quantity.parse::<u64>().ok();
     let mut full = Vec::new();
     for (resource, hard) in status.hard.unwrap_or_default() {
-        let used = used.get(&resource).and_then(|used| number(&used.0));
-        let (Some(used), Some(hard)) = (used, number(&hard.0)) else { continue };
+        let used = used.get(&resource).and_then(|used| count(&used.0));
+        let (Some(used), Some(hard)) = (used, count(&hard.0)) else { continue };
         if used >= hard {
             let limit = if resource == "pods" { "limits.companions" } else { "limits.rules" };
             full.push(format!("spec.{limit}: {used} of {hard}"));
         }
     }
     Quota { full }
+}
+
+/// A number of objects as a Quantity, which the API server writes with a suffix where it has only zeros (`10k`).
+fn count(quantity: &str) -> Option<u64> {
+    let (digits, unit) = match quantity.char_indices().next_back()? {
+        (at, 'k') => (&quantity[..at], 1_000),
+        (at, 'M') => (&quantity[..at], 1_000_000),
+        (at, 'G') => (&quantity[..at], 1_000_000_000),
+        _ => (quantity, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 #[cfg(test)]

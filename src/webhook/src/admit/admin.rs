@@ -50,7 +50,7 @@ pub(super) fn mutate(
         Ok(rule) => rule,
         Err(denied) => return Ok(denied),
     };
-    Ok(apply(&mut request.object, &tenant, Some(&rule), settings))
+    Ok(apply(&mut request.object, Some(&tenant), None, Some(&rule), settings))
 }
 
 /// What the schema can't tell, the same as the manager and gRPC say it, and warnings. No tenant's limits hold for it.
@@ -100,6 +100,7 @@ mod tests {
             binders: Vec::new(),
             schedulers: Vec::new(),
             host_label: keys::DPU_HOST.to_owned(),
+            exempt_runtime_class: "liqo".to_owned(),
             admin: AdminNamespaces::new("rules", "universe"),
         }
     }

@@ -7,8 +7,8 @@ use outrigger_core::{keys, mutate};
 use serde_json::Value;
 
 use super::{
-    Admit, Behind, Settings, deny, mutate_pod, validate_admin_rule, validate_claim, validate_pod,
-    validate_rule, validate_tenant,
+    Admit, Behind, Settings, deny, mutate_pod, validate_admin_rule, validate_claim, validate_offloading,
+    validate_pod, validate_rule, validate_tenant,
 };
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
@@ -37,6 +37,10 @@ enum Requirement {
     Exists(&'static str),
     /// It hasn't.
     DoesNotExist(&'static str),
+    /// The label has the value.
+    Is(&'static str, &'static str),
+    /// Its name is none of these.
+    NameNotIn(&'static [&'static str]),
     /// It is that of the companions of admin rules.
     AdminResources,
 }
@@ -61,6 +65,25 @@ const MUTATING: &[Entry] = &[
         sub_resources: &[""],
         operations: &["CREATE"],
         namespaces: OF_TENANTS,
+        condition: None,
+        admit: mutate_pod,
+    },
+    Entry {
+        path: "/mutate/pods",
+        kinds: &[("", "v1", "Pod")],
+        sub_resources: &[""],
+        operations: &["CREATE"],
+        namespaces: &[
+            Requirement::Is(keys::OFFLOADED, "true"),
+            Requirement::DoesNotExist(keys::TENANT),
+            Requirement::NameNotIn(&[
+                "kube-system",
+                "kube-public",
+                "kube-node-lease",
+                "outrigger-system",
+                keys::ADMIN_NAMESPACE,
+            ]),
+        ],
         condition: None,
         admit: mutate_pod,
     },
@@ -121,6 +144,15 @@ const VALIDATING: &[Entry] = &[
         condition: None,
         admit: validate_admin_rule,
     },
+    Entry {
+        path: "/validate/namespaceoffloadings",
+        kinds: &[(keys::OFFLOADING_GROUP, "v1beta1", "NamespaceOffloading")],
+        sub_resources: &[""],
+        operations: &["CREATE", "UPDATE"],
+        namespaces: &[],
+        condition: None,
+        admit: validate_offloading,
+    },
 ];
 
 impl Entry {
@@ -134,6 +166,10 @@ impl Entry {
         let meets = |requirement: &Requirement| match requirement {
             Requirement::Exists(key) => labels.is_none_or(|labels| labels.contains_key(key)),
             Requirement::DoesNotExist(key) => labels.is_none_or(|labels| !labels.contains_key(key)),
+            Requirement::Is(key, value) => {
+                labels.is_none_or(|labels| labels.get(key).is_some_and(|found| found == value))
+            }
+            Requirement::NameNotIn(names) => !names.contains(&request.namespace.as_str()),
             Requirement::AdminResources => *request.namespace == *settings.admin.resources,
         };
         self.kinds.contains(&(&kind.group, &kind.version, &kind.kind))
@@ -235,6 +271,10 @@ mod tests {
                     let told = entry.namespaces.iter().map(|requirement| match requirement {
                         Requirement::Exists(key) => format!("{key} Exists "),
                         Requirement::DoesNotExist(key) => format!("{key} DoesNotExist "),
+                        Requirement::Is(key, value) => format!("{key} In {value}"),
+                        Requirement::NameNotIn(names) => {
+                            format!("kubernetes.io/metadata.name NotIn {}", names.join(","))
+                        }
                         Requirement::AdminResources => {
                             format!("kubernetes.io/metadata.name In {}", keys::ADMIN_NAMESPACE)
                         }

@@ -6,6 +6,7 @@ mod bindings;
 mod claims;
 mod entries;
 mod mutate;
+mod offloading;
 mod pods;
 mod rules;
 mod tenants;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub schedulers: Vec<String>,
     /// Node label that names the host of a DPU.
     pub host_label: String,
+    /// RuntimeClass whose Pods offloading leaves alone. Empty: none.
+    pub exempt_runtime_class: String,
     /// Where admin rules and their companions live.
     pub admin: AdminNamespaces,
 }
@@ -106,6 +109,17 @@ pub fn validate_rule(
         return Ok(denied);
     }
     Ok(rules::validate(caches, settings, request))
+}
+
+/// Validates NamespaceOffloadings.
+///
+/// # Errors
+/// Never: the object tells everything.
+pub fn validate_offloading(_: &Caches, _: &Settings, request: &mut Request) -> Result<Decision, Behind> {
+    if let Err(denied) = expect_kind(request, &[offloading::KIND]) {
+        return Ok(denied);
+    }
+    Ok(offloading::validate(request))
 }
 
 /// Validates AdminWorkloadRules.

@@ -5,9 +5,10 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::keys;
 use outrigger_core::mutate::{self, Facts};
+use outrigger_core::offloading::Offloading;
 use serde_json::Value;
 
-use super::{Behind, Settings, admin, deny, deny_fields, expect_kind, owner};
+use super::{Behind, Settings, admin, deny, deny_fields, expect_kind, offloading};
 use crate::caches::{CachedRule, Caches};
 use crate::review::{Decision, Request};
 
@@ -24,31 +25,53 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -
         // Placement and facts are decided once, at creation.
         return Ok(Decision::allow());
     }
-    if *request.namespace == *settings.admin.resources && caches.owner(&request.namespace).is_none() {
+    let tenant = caches.owner(&request.namespace);
+    if *request.namespace == *settings.admin.resources && tenant.is_none() {
         return admin::mutate(caches, settings, request);
     }
-    let tenant = owner(caches, &request.namespace)?;
-    let rule = match rule_of(caches, settings, request)? {
-        Ok(rule) => rule,
+    let offloading = match offloading::of(caches, &request.namespace)? {
+        Ok(offloading) => offloading,
         Err(denied) => return Ok(denied),
     };
-    Ok(apply(&mut request.object, &tenant, rule.as_ref(), settings))
+    if tenant.is_none() && offloading.is_none() {
+        // Only what is in such namespaces is sent here, so this one isn't known yet.
+        return Err(Behind(format!(
+            "namespace {} is not known yet to belong to a tenant or to be offloaded",
+            request.namespace
+        )));
+    }
+    let rule = match &tenant {
+        None => None,
+        Some(_) => match rule_of(caches, settings, request)? {
+            Ok(rule) => rule,
+            Err(denied) => return Ok(denied),
+        },
+    };
+    Ok(apply(&mut request.object, tenant.as_ref(), offloading.as_deref(), rule.as_ref(), settings))
 }
 
+/// Runs the steps that concern the namespace: a tenant's that is offloaded too has both.
 pub(super) fn apply(
     object: &mut Value,
-    tenant: &TenantId,
+    tenant: Option<&TenantId>,
+    offloading: Option<&Offloading>,
     rule: Option<&CachedRule>,
     settings: &Settings,
 ) -> Decision {
-    if rule.is_none()
+    // Elsewhere our keys mean nothing.
+    if tenant.is_some()
+        && rule.is_none()
         && let Err(error) = mutate::refuse_own_keys(object)
     {
         return deny_fields(403, &[error]);
     }
     let facts = Facts {
-        tenant: Some(tenant),
+        tenant,
         rule: rule.and_then(|r| r.rule.as_deref()),
+        offloading: offloading.map(|offloading| mutate::offloading::Facts {
+            offloading,
+            exempt_runtime_class: &settings.exempt_runtime_class,
+        }),
         host_label: &settings.host_label,
     };
     match mutate::patch(object, &facts) {

@@ -26,6 +26,7 @@ fn settings() -> Settings {
         binders: vec!["system:kube-scheduler".to_owned()],
         schedulers: vec!["default-scheduler".to_owned()],
         host_label: keys::DPU_HOST.to_owned(),
+        exempt_runtime_class: "liqo".to_owned(),
         admin: AdminNamespaces::default(),
     }
 }

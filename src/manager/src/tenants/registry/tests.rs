@@ -141,3 +141,15 @@ fn a_full_quota_is_told() {
     assert_eq!(registry.quota(quota("5")), ("n".to_owned(), true));
     assert_eq!(registry.full("n"), ["spec.limits.companions: 5 of 5"]);
 }
+
+#[test]
+fn counts_of_objects() {
+    for (quantity, number) in
+        [("0", 0), ("1500", 1500), ("10k", 10_000), ("2M", 2_000_000), ("1G", 1_000_000_000)]
+    {
+        assert_eq!(count(quantity), Some(number), "{quantity}");
+    }
+    for none in ["", "k", "1.5", "-1", "1Ki", "99999999999999999G"] {
+        assert_eq!(count(none), None, "{none}");
+    }
+}

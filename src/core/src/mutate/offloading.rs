@@ -1,0 +1,86 @@
+//! Lets a Pod onto the virtual nodes that its namespace's NamespaceOffloading selects, or keeps it there: what Liqo's
+//! webhook does to Pods.
+
+use serde_json::{Value, json};
+
+use super::{NO_NODE, Report};
+use crate::field::{self, FieldError};
+use crate::keys;
+use crate::offloading::{Offloading, Strategy};
+use crate::selector::{clash, product};
+
+/// What is known of the offloading of a Pod's namespace.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The namespace's NamespaceOffloading.
+    pub offloading: &'a Offloading,
+    /// Pods of this RuntimeClass are left alone. Empty: none are.
+    pub exempt_runtime_class: &'a str,
+}
+
+/// Most characters of each side of a contradiction in a warning, so that the whole is shown.
+const MAX_SIDE: usize = 80;
+
+/// ANDs the selected nodes into the Pod's required node affinity, and tolerates the taint of virtual nodes.
+///
+/// # Errors
+/// A [`FieldError`] where the Pod isn't of the API's shape, where the affinity would become too large, or where the
+/// NamespaceOffloading has no strategy that is known.
+pub fn apply(pod: &mut Value, facts: &super::Facts<'_>, report: &mut Report) -> Result<(), FieldError> {
+    let Some(Facts { offloading, exempt_runtime_class }) = facts.offloading else { return Ok(()) };
+    if offloading.strategy() == Ok(Strategy::Local) {
+        return Ok(());
+    }
+    // Before the strategy is looked at: who is exempt doesn't depend on it.
+    let object = field::as_object_mut(pod, "")?;
+    let spec = field::object_mut(object, "", "spec")?;
+    let class = field::text(spec, "spec", "runtimeClassName")?.unwrap_or_default();
+    if !class.is_empty() && class == exempt_runtime_class {
+        return Ok(());
+    }
+    if let Err(unknown) = offloading.strategy() {
+        return Err(FieldError::new(
+            "NamespaceOffloading offloading: spec.podOffloadingStrategy",
+            format_args!("is {unknown:?}; use Local, Remote or LocalAndRemote"),
+        ));
+    }
+    tolerate(spec)?;
+    if let Some((own, imposed)) = clash::opposition(pod, offloading.imposed()) {
+        report.warnings.push(format!(
+            "{NO_NODE}: it asks for {}, its NamespaceOffloading for {}",
+            cut(&own),
+            cut(&imposed)
+        ));
+    }
+    product::and(pod, offloading.imposed())
+}
+
+/// Adds the toleration of virtual nodes' taint, unless that very one is there.
+fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<(), FieldError> {
+    let tolerations = field::list_mut(spec, "spec", "tolerations")?;
+    let mut there = false;
+    for (i, toleration) in tolerations.iter().enumerate() {
+        let toleration = toleration.as_object().ok_or_else(|| {
+            FieldError::wrong_type(&format!("spec.tolerations[{i}]"), toleration, "an object")
+        })?;
+        let is = |key: &str, value: &str| toleration.get(key).and_then(Value::as_str) == Some(value);
+        there |= is("key", keys::NOT_ALLOWED)
+            && is("operator", "Exists")
+            && is("effect", "NoExecute")
+            && toleration.get("tolerationSeconds").is_none_or(Value::is_null);
+    }
+    if !there {
+        tolerations.push(json!({"key": keys::NOT_ALLOWED, "operator": "Exists", "effect": "NoExecute"}));
+    }
+    Ok(())
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= MAX_SIDE {
+        return text.to_owned();
+    }
+    text.chars().take(MAX_SIDE - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,254 @@
+//! What a NamespaceOffloading (`offloading.liqo.io`) asks for: on which nodes the Pods of a namespace may run.
+//!
+//! Virtual nodes stand for other clusters. The selector picks some of them, and the strategy says whether Pods run there
+//! only, there as well, or not at all.
+
+use serde_json::{Value, json};
+
+use crate::field::{self, FieldError};
+use crate::keys;
+use crate::selector::matching::Node;
+use crate::selector::product;
+
+/// Name that every NamespaceOffloading has: one for each namespace.
+pub const NAME: &str = "offloading";
+
+/// Where in a NamespaceOffloading the terms are.
+const TERMS: &str = "spec.clusterSelector.nodeSelectorTerms";
+
+/// Whether a namespace belongs to the cluster itself, whose Pods stay local whatever anybody asks for.
+pub fn is_reserved(namespace: &str) -> bool {
+    namespace.starts_with("kube-")
+}
+
+/// Where the Pods of a namespace run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// On local nodes, as if there were no others.
+    Local,
+    /// On selected virtual nodes only.
+    Remote,
+    /// On local nodes and selected virtual nodes.
+    LocalAndRemote,
+}
+
+impl Strategy {
+    /// The strategy as the API spells it. `None` for what is none.
+    pub fn of(text: &str) -> Option<Self> {
+        match text {
+            "Local" => Some(Self::Local),
+            "Remote" => Some(Self::Remote),
+            "LocalAndRemote" => Some(Self::LocalAndRemote),
+            _ => None,
+        }
+    }
+}
+
+/// A NamespaceOffloading ready to be merged into Pods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Offloading {
+    strategy: Result<Strategy, String>,
+    selector: Vec<Value>,
+    imposed: Vec<Value>,
+}
+
+impl Offloading {
+    /// From `spec.podOffloadingStrategy` and `spec.clusterSelector`. A strategy that is none is no error here: some Pods
+    /// don't depend on it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the selector, with paths that begin at the object.
+    pub fn new(strategy: &str, cluster_selector: &Value) -> Result<Self, Vec<FieldError>> {
+        let selector = read(cluster_selector).map_err(|error| vec![error])?;
+        let faults = meaningless(&selector);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let strategy = Strategy::of(strategy).ok_or_else(|| strategy.to_owned());
+        let imposed = strategy.as_ref().map(|strategy| imposed(*strategy, &selector)).unwrap_or_default();
+        Ok(Self { strategy, selector, imposed })
+    }
+
+    /// Where Pods run.
+    ///
+    /// # Errors
+    /// The text in its place that names no strategy.
+    pub fn strategy(&self) -> Result<Strategy, &str> {
+        self.strategy.as_ref().copied().map_err(String::as_str)
+    }
+
+    /// Terms of which a node has to match one. Empty: every node will do.
+    pub fn imposed(&self) -> &[Value] {
+        &self.imposed
+    }
+
+    /// Whether Pods may be on virtual nodes at all, so that admission has to look at them.
+    pub fn offloads(&self) -> bool {
+        matches!(self.strategy, Ok(Strategy::Remote | Strategy::LocalAndRemote))
+    }
+
+    /// Whether Pods may run on this virtual node.
+    pub fn selects(&self, node: &Node<'_>) -> bool {
+        let any = self.selector.is_empty() || self.selector.iter().any(product::is_empty);
+        self.offloads() && (any || self.selector.iter().any(|term| node.matches(term)))
+    }
+}
+
+/// The terms of a selector.
+fn read(cluster_selector: &Value) -> Result<Vec<Value>, FieldError> {
+    if cluster_selector.is_null() {
+        return Ok(Vec::new());
+    }
+    let selector = field::as_object(cluster_selector, "spec.clusterSelector")?;
+    let terms = field::list(selector, "spec.clusterSelector", "nodeSelectorTerms")?;
+    product::check(terms, TERMS)?;
+    Ok(terms.to_vec())
+}
+
+/// What a strategy and a selector say together. An empty term of the selector means any virtual node.
+fn imposed(strategy: Strategy, selector: &[Value]) -> Vec<Value> {
+    let virtual_node = |operator: &str| json!({"key": keys::NODE_TYPE, "operator": operator, "values": [keys::VIRTUAL_NODE]});
+    match strategy {
+        Strategy::Local => Vec::new(),
+        Strategy::Remote if selector.is_empty() => vec![json!({"matchExpressions": [virtual_node("In")]})],
+        Strategy::Remote => selector.iter().map(|term| with(term, &virtual_node("In"))).collect(),
+        // Any virtual node or any local node is any node.
+        Strategy::LocalAndRemote if selector.is_empty() || selector.iter().any(product::is_empty) => {
+            Vec::new()
+        }
+        Strategy::LocalAndRemote => {
+            let mut terms = selector.to_vec();
+            terms.push(json!({"matchExpressions": [virtual_node("NotIn")]}));
+            terms
+        }
+    }
+}
+
+/// A term with one more expression.
+fn with(term: &Value, expression: &Value) -> Value {
+    let mut term = term.as_object().cloned().unwrap_or_default();
+    let mut expressions = term.get("matchExpressions").and_then(Value::as_array).cloned().unwrap_or_default();
+    product::add(&mut expressions, std::slice::from_ref(expression));
+    term.insert("matchExpressions".to_owned(), Value::Array(expressions));
+    Value::Object(term)
+}
+
+/// Expressions that the API server would refuse in a Pod, and so each Pod of the namespace with them.
+fn meaningless(selector: &[Value]) -> Vec<FieldError> {
+    let mut faults = Vec::new();
+    for (t, term) in selector.iter().enumerate() {
+        for list in ["matchExpressions", "matchFields"] {
+            let all = term.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+            for (e, expression) in all.iter().enumerate() {
+                let path = format!("{TERMS}[{t}].{list}[{e}]");
+                faults.extend(expression_fault(expression, &path, list == "matchFields"));
+            }
+        }
+    }
+    faults
+}
+
+/// The rules of `ValidateNodeSelectorRequirement` and `ValidateNodeFieldSelectorRequirement` in Kubernetes'
+/// `pkg/apis/core/validation`.
+fn expression_fault(expression: &Value, path: &str, is_field: bool) -> Option<FieldError> {
+    let text = |key: &str| expression.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (key, operator) = (text("key"), text("operator"));
+    let values: Vec<&str> = expression
+        .get("values")
+        .and_then(Value::as_array)
+        .map(|values| values.iter().filter_map(Value::as_str).collect())
+        .unwrap_or_default();
+    let fault = |field: &str, message: String| Some(FieldError::new(format_args!("{path}.{field}"), message));
+    if is_field {
+        if key != "metadata.name" {
+            return fault("key", format!("is {key:?}; the only field is metadata.name"));
+        }
+        if !matches!(operator, "In" | "NotIn") || values.len() != 1 {
+            return fault(
+                "operator",
+                format!("is {operator:?} with {} values; use In or NotIn with one", values.len()),
+            );
+        }
+        return None;
+    }
+    if key.is_empty() {
+        return fault("key", "is missing; name a label of nodes".to_owned());
+    }
+    match operator {
+        "In" | "NotIn" if values.is_empty() => fault("values", format!("is empty; {operator} needs a value")),
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            fault("values", format!("has {}; {operator} takes none", values.len()))
+        }
+        "Gt" | "Lt" if values.len() != 1 || values.iter().any(|v| v.parse::<i64>().is_err()) => {
+            fault("values", format!("is [{}]; {operator} needs one integer", values.join(", ")))
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => None,
+        other => fault("operator", format!("is {other:?}; use In, NotIn, Exists, DoesNotExist, Gt or Lt")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn selector(terms: Value) -> Value {
+        json!({"nodeSelectorTerms": terms})
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_selector_is_told_with_its_path() {
+        let expression = |e: Value| selector(json!([{}, {"matchExpressions": [e]}]));
+        for (wrong, path) in [
+            (json!([]), "spec.clusterSelector: must be an object"),
+            (json!({"nodeSelectorTerms": {}}), "nodeSelectorTerms: must be a list"),
+            (selector(json!([{}, 1])), "nodeSelectorTerms[1]: must be an object, is a number"),
+            (
+                expression(json!({"operator": "Exists"})),
+                "nodeSelectorTerms[1].matchExpressions[0].key: is missing",
+            ),
+            (
+                expression(json!({"key": "a", "operator": "In"})),
+                "matchExpressions[0].values: is empty; In needs",
+            ),
+            (
+                expression(json!({"key": "a", "operator": "Exists", "values": ["x"]})),
+                "values: has 1; Exists takes none",
+            ),
+            (expression(json!({"key": "a", "operator": "Gt", "values": ["x"]})), "values: is [x]; Gt needs"),
+            (expression(json!({"key": "a", "operator": "Has"})), "operator: is \"Has\"; use In"),
+            (
+                selector(json!([{"matchFields": [{"key": "a", "operator": "In", "values": ["x"]}]}])),
+                "nodeSelectorTerms[0].matchFields[0].key: is \"a\"",
+            ),
+            (
+                selector(json!([{"matchFields": [{"key": "metadata.name", "operator": "Exists"}]}])),
+                "matchFields[0].operator: is \"Exists\" with 0 values",
+            ),
+        ] {
+            let errors = Offloading::new("Remote", &wrong).unwrap_err();
+            assert!(errors[0].to_string().contains(path), "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn which_virtual_nodes_are_selected() {
+        let labels = BTreeMap::from([("region".to_owned(), "us".to_owned())]);
+        let node = Node { name: "v", labels: &labels };
+        let us = json!({"matchExpressions": [{"key": "region", "operator": "In", "values": ["us"]}]});
+        let eu = json!({"matchExpressions": [{"key": "region", "operator": "In", "values": ["eu"]}]});
+        for (strategy, terms, selects) in [
+            ("Remote", json!(null), true),
+            ("Remote", json!([]), true),
+            ("Remote", json!([eu]), false),
+            ("Remote", json!([eu, us]), true),
+            ("LocalAndRemote", json!([eu, {}]), true),
+            ("Local", json!([us]), false),
+            ("Perhaps", json!([us]), false),
+        ] {
+            let offloading = Offloading::new(strategy, &selector(terms.clone())).unwrap();
+            assert_eq!(offloading.selects(&node), selects, "{strategy} {terms}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! NamespaceOffloadings that change while no manager runs.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
+use kube::api::Api;
+use outrigger_core::keys;
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::Outrigger;
+use serde_json::json;
+
+use super::ONE_AT_A_TIME;
+
+#[tokio::test]
+async fn a_label_goes_with_its_object_and_for_no_other_reason() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let infra = &o.plane.infra;
+    let namespaces: Api<Namespace> = Api::all(infra.client().await);
+    let label = async |name: &str| {
+        namespaces
+            .get(name)
+            .await
+            .map(|n| n.labels().get(keys::OFFLOADED).cloned())
+            .map_err(|e| e.to_string())
+    };
+    let labelled = |name: &'static str, wanted: Option<&'static str>| {
+        let is = &label;
+        eventually("the label is right", move || async move {
+            let is = is(name).await?;
+            if is.as_deref() == wanted { Ok(()) } else { Err(format!("{name}: {is:?}")) }
+        })
+    };
+    let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    let object = |name: &str| {
+        json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading", "namespace": name}, "spec": {"podOffloadingStrategy": "Remote"}})
+    };
+    infra
+        .apply(&[
+            namespace("stays"),
+            namespace("goes"),
+            namespace("by-hand"),
+            object("stays"),
+            object("goes"),
+        ])
+        .unwrap();
+    infra.kubectl(&["label", "namespace", "by-hand", &format!("{}=true", keys::OFFLOADED)]).unwrap();
+    labelled("stays", Some("true")).await;
+    labelled("goes", Some("true")).await;
+    o.plane.command("stop manager").unwrap();
+    infra.kubectl(&["delete", "nsoff", "offloading", "-n", "goes", "--wait=false"]).unwrap();
+    assert_eq!(label("goes").await.unwrap().as_deref(), Some("true"), "nobody is there to take it off");
+    o.plane.command("start manager").unwrap();
+    o.ready().await;
+    labelled("goes", None).await;
+    // The manager has looked at everything by now.
+    for name in ["stays", "by-hand"] {
+        assert_eq!(label(name).await.unwrap().as_deref(), Some("true"), "{name}");
+    }
+    eventually("the object is gone", || async {
+        let left = infra.kubectl(&["get", "nsoff", "-n", "goes", "-o", "name"]).map_err(|e| e.to_string())?;
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+    infra.kubectl(&["delete", "namespace", "stays", "goes", "by-hand", "--timeout=100s"]).unwrap();
+}
