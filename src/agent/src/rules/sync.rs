@@ -31,6 +31,8 @@ const MAX_ANSWER: usize = 64 << 20;
 const CLOSELY: (u32, Duration) = (8, Duration::from_millis(500));
 /// How many rounds have to fail before the link counts as down.
 const FAILURES: u32 = 3;
+/// How long the manager's list may not show what has just been written: it is made from a watch.
+const SHOWN: Duration = Duration::from_secs(3);
 /// How long a rule that was refused is left alone, unless it changes.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
@@ -64,6 +66,8 @@ struct Memory {
     reached: Option<Timestamp>,
     /// Rules that the infrastructure cluster has refused: by uid, the generation, the words, and until when.
     refused: HashMap<String, (i64, Found, Instant)>,
+    /// Rules that have been written: by uid, the generation, and until when a list may not show it yet.
+    written: HashMap<String, (i64, Instant)>,
 }
 
 impl Syncer {
@@ -126,7 +130,9 @@ impl Syncer {
         let here = self.store.all();
         let uids: HashSet<String> = here.iter().filter_map(|rule| rule.uid()).collect();
         memory.refused.retain(|uid, _| uids.contains(uid));
-        let known = &memory.refused;
+        let now = Instant::now();
+        memory.written.retain(|uid, (_, until)| uids.contains(uid) && *until > now);
+        let known = &*memory;
         let results: Vec<_> = futures::stream::iter(here.iter().cloned())
             .map(|rule| {
                 let (client, there) = (client.clone(), there.get(&rule.name_any()));
@@ -143,11 +149,20 @@ impl Syncer {
             let (found, written) = result?;
             wrote |= written;
             let uid = rule.uid().unwrap_or_default();
+            let generation = rule.metadata.generation.unwrap_or_default();
+            let known = memory.written.get(&uid).is_some_and(|(of, _)| *of == generation);
+            if written && !known {
+                memory.written.insert(uid.clone(), (generation, Instant::now() + SHOWN));
+            }
             match &found {
                 Found::Refused(..) => {
-                    let generation = rule.metadata.generation.unwrap_or_default();
-                    let until = Instant::now() + REFUSED_PAUSE;
-                    memory.refused.entry(uid).or_insert((generation, found.clone(), until));
+                    // What was only remembered isn't remembered for longer.
+                    let fresh = |(of, _, until): &(i64, Found, Instant)| *of == generation && *until > now;
+                    if !memory.refused.get(&uid).is_some_and(fresh) {
+                        memory
+                            .refused
+                            .insert(uid, (generation, found.clone(), Instant::now() + REFUSED_PAUSE));
+                    }
                 }
                 _ => {
                     memory.refused.remove(&uid);
@@ -174,7 +189,7 @@ impl Syncer {
         mut client: WorkloadRuleServiceClient<Channel>,
         rule: &WorkloadRule,
         there: Option<&v1::Rule>,
-        refused: &HashMap<String, (i64, Found, Instant)>,
+        memory: &Memory,
     ) -> Result<(Found, bool), Status> {
         let (name, uid) = (rule.name_any(), rule.uid().unwrap_or_default());
         let has_finalizer = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
@@ -204,7 +219,10 @@ impl Syncer {
             return Ok((Found::Synced(there.status.clone()), false));
         }
         let generation = rule.metadata.generation.unwrap_or_default();
-        if let Some((of, found, until)) = refused.get(&uid)
+        if memory.written.get(&uid).is_some_and(|(of, _)| *of == generation) {
+            return Ok((Found::Synced(None), true));
+        }
+        if let Some((of, found, until)) = memory.refused.get(&uid)
             && *of == generation
             && *until > Instant::now()
         {
