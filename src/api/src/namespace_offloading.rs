@@ -13,7 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use outrigger_core::field::FieldError;
 use outrigger_core::offloading::Offloading;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 // Names and selector are texts and JSON here, whatever the schema says of them: an object from before the schema must not
@@ -55,17 +55,17 @@ use serde_json::Value;
 pub struct NamespaceOffloadingSpec {
     /// How the namespace is called in the other clusters. DefaultName: by its name and this cluster's id, which is
     /// unique. EnforceSameName: as here. SelectedName: as remoteNamespaceName says. It can't be changed.
-    #[serde(default = "default_name")]
+    #[serde(default = "default_name", deserialize_with = "or_default_name")]
     #[schemars(extend("enum" = ["EnforceSameName", "DefaultName", "SelectedName"]))]
     pub namespace_mapping_strategy: String,
 
     /// Name of the namespace in the other clusters, with the mapping strategy SelectedName. It can't be changed.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "String::is_empty")]
     pub remote_namespace_name: String,
 
     /// Where Pods run. Local: on local nodes. Remote: on selected virtual nodes only. LocalAndRemote: on local nodes and
     /// selected virtual nodes. Pods that run already stay where they are.
-    #[serde(default = "local_and_remote")]
+    #[serde(default = "local_and_remote", deserialize_with = "or_local_and_remote")]
     #[schemars(extend("enum" = ["Local", "Remote", "LocalAndRemote"]))]
     pub pod_offloading_strategy: String,
 
@@ -94,7 +94,7 @@ pub struct NamespaceOffloadingStatus {
     pub offloading_phase: Option<String>,
 
     /// What is known of the selected clusters, by their ids.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub remote_namespaces_conditions: BTreeMap<String, Vec<RemoteNamespaceCondition>>,
 }
 
@@ -124,6 +124,19 @@ pub struct RemoteNamespaceCondition {
 
 fn default_name() -> String {
     "DefaultName".to_owned()
+}
+
+/// Null is as good as absent, as for every field of the API.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+fn or_default_name<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_else(default_name))
+}
+
+fn or_local_and_remote<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_else(local_and_remote))
 }
 
 fn local_and_remote() -> String {
@@ -157,6 +170,21 @@ fn node_selector(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl NamespaceOffloading {
+    /// Reads an object as somebody wrote it: without a spec all is as the defaults say.
+    ///
+    /// # Errors
+    /// When a field has another type.
+    pub fn read(object: &Value) -> Result<Self, serde_json::Error> {
+        if object.get("spec").is_some_and(|spec| !spec.is_null()) {
+            return Self::deserialize(object);
+        }
+        let mut object = object.clone();
+        if let Some(object) = object.as_object_mut() {
+            object.insert("spec".to_owned(), Value::Object(serde_json::Map::new()));
+        }
+        Self::deserialize(object)
+    }
+
     /// The object as admission needs it.
     ///
     /// # Errors
@@ -186,6 +214,20 @@ mod tests {
         assert_eq!(least.spec.namespace_mapping_strategy, "DefaultName");
         assert_eq!(least.compile().unwrap().strategy(), Ok(Strategy::LocalAndRemote));
         assert_eq!(object(json!({"podOffloadingStrategy": "x"})).compile().unwrap().strategy(), Err("x"));
+    }
+
+    #[test]
+    fn null_is_as_good_as_absent() {
+        let nulls = json!({"namespaceMappingStrategy": null, "remoteNamespaceName": null, "podOffloadingStrategy": null,
+            "clusterSelector": null});
+        assert_eq!(object(nulls).spec, object(json!({})).spec);
+        for bare in [
+            json!({"metadata": {"name": "offloading"}}),
+            json!({"metadata": {"name": "offloading"}, "spec": null}),
+        ] {
+            assert_eq!(NamespaceOffloading::read(&bare).unwrap().spec, object(json!({})).spec);
+        }
+        assert!(NamespaceOffloading::read(&json!({"metadata": {}, "spec": 7})).is_err());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The server's admission, on a state out of files.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -15,8 +16,8 @@ use crate::state::State;
 /// What every offline admission needs.
 #[derive(Debug, Args)]
 pub(crate) struct StateArgs {
-    /// File or directory with the cluster's objects: Namespaces, Tenants, WorkloadRules, Nodes, ResourceClaims,
-    /// PriorityClasses, DeviceClasses. YAML or JSON; other kinds are ignored. May be given several times; - is standard
+    /// File or directory with the cluster's objects: Namespaces, Tenants, WorkloadRules, AdminWorkloadRules,
+    /// NamespaceOffloadings, Nodes, ResourceClaims, PriorityClasses, DeviceClasses. YAML or JSON; other kinds are ignored. May be given several times; - is standard
     /// input, where that has nothing else.
     #[arg(short, long = "filename", value_name = "FILE")]
     pub(crate) filename: Vec<PathBuf>,
@@ -37,8 +38,9 @@ impl Admission {
     /// # Errors
     /// When an object of a kind that matters can't be read.
     pub(crate) fn new(state: State, args: AdmissionArgs) -> Result<Self, InputError> {
-        let caches = state.caches()?;
-        Ok(Self { state, caches, settings: args.into() })
+        let settings: Settings = args.into();
+        let caches = state.caches(&settings.admin.rules)?;
+        Ok(Self { state, caches, settings })
     }
 
     /// The state that it decides by.
@@ -54,20 +56,38 @@ impl Admission {
     /// What comes of a request, which is changed on the way. A state from files never catches up, so what the server waits
     /// for is refused, as it does after its wait.
     pub(crate) fn decide(&self, request: &mut Request) -> Decision {
-        if request.kind.kind.is_empty() {
-            match kind_of(&request.object) {
-                Some(kind) => request.kind = kind,
-                None => {
-                    let message = "request.kind: is missing, and the object doesn't tell it".to_owned();
-                    return Decision::Deny { code: 400, message, causes: Vec::new() };
-                }
-            }
+        if let Err(message) = complete(request) {
+            return Decision::Deny { code: 400, message, causes: Vec::new() };
         }
-        let labels = self.state.namespace_labels(&request.namespace);
+        let mut labels = self.state.namespace_labels(&request.namespace);
+        if labels.is_none() && *request.namespace == *self.settings.admin.resources {
+            // It is there in every cluster that has us, and no tenant's: else the state would say so.
+            labels = Some(BTreeMap::new());
+        }
         admit::decide(&self.caches, &self.settings, request, labels.as_ref()).unwrap_or_else(|behind| {
             Decision::Deny { code: 503, message: behind.to_string(), causes: Vec::new() }
         })
     }
+}
+
+/// Fills in what a request leaves to its object.
+fn complete(request: &mut Request) -> Result<(), String> {
+    if request.kind.kind.is_empty() || request.kind.version.is_empty() {
+        // A version that is missing would make it a kind that nobody asks about, and so allow it.
+        let known = kind_of(&request.object).or_else(|| kind_of(&request.old_object));
+        let known = known.or_else(|| admit::kind_named(&request.kind.kind));
+        request.kind =
+            known.ok_or("request.kind: is missing or has no version, and the object doesn't tell it")?;
+    }
+    if request.operation.is_empty() {
+        return Err("request.operation: is missing; use CREATE or UPDATE".to_owned());
+    }
+    if request.namespace.is_empty()
+        && let Some(namespace) = request.object.pointer("/metadata/namespace").and_then(Value::as_str)
+    {
+        request.namespace = namespace.to_owned();
+    }
+    Ok(())
 }
 
 /// The kind that an object says it is.

@@ -82,10 +82,13 @@ impl Object {
 
     /// The object as a type.
     pub(crate) fn read<K: DeserializeOwned>(&self) -> Result<K, InputError> {
-        serde_path_to_error::deserialize(&self.value).map_err(|error| {
-            let what = format!("{} {}", self.kind, self.name);
-            InputError::new(&self.origin, format_args!("{}: {error}", what.trim_end()))
-        })
+        serde_path_to_error::deserialize(&self.value).map_err(|error| self.wrong(error))
+    }
+
+    /// That the object is wrong.
+    pub(crate) fn wrong(&self, why: impl fmt::Display) -> InputError {
+        let what = format!("{} {}", self.kind, self.name);
+        InputError::new(&self.origin, format_args!("{}: {why}", what.trim_end()))
     }
 }
 

@@ -1,11 +1,12 @@
 //! A cluster's state out of objects: what the server has from watches.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Pod;
+use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
-use outrigger_core::offloading::NAME;
+use outrigger_core::offloading::{NAME, is_reserved};
 use outrigger_runtime::cluster::Change;
 use outrigger_webhook::caches::Caches;
 use serde::de::DeserializeOwned;
@@ -23,13 +24,8 @@ const CACHED: &[(&str, &str, Apply)] = &[
         put(caches, object, Caches::offloaded_namespace)
     }),
     (keys::OFFLOADING_GROUP, "NamespaceOffloading", |caches, object| {
-        put(caches, object, Caches::apply_offloading)?;
-        if labels_its_namespace(object) {
-            let metadata = json!({"name": object.namespace, "labels": {keys::OFFLOADED: "true"}});
-            if let Ok(namespace) = serde_json::from_value(json!({"metadata": metadata})) {
-                caches.offloaded_namespace(Change::Applied(namespace));
-            }
-        }
+        let read = NamespaceOffloading::read(&object.value).map_err(|error| object.wrong(error))?;
+        caches.apply_offloading(Change::Applied(read));
         Ok(())
     }),
     (keys::GROUP, "Tenant", |caches, object| put(caches, object, Caches::apply_tenant)),
@@ -43,12 +39,21 @@ const CACHED: &[(&str, &str, Apply)] = &[
     ("resource.k8s.io", "DeviceClass", |caches, object| put(caches, object, Caches::device_class)),
 ];
 
+/// Whether it is the NamespaceOffloading of its namespace.
+fn is_offloading(object: &Object) -> bool {
+    object.is(keys::OFFLOADING_GROUP, "NamespaceOffloading") && object.name == NAME
+}
+
+/// The namespace that a Tenant's rules and companions are in.
+fn namespace_of(tenant: &Object) -> String {
+    let named = tenant.value.pointer("/spec/namespace").and_then(Value::as_str);
+    named.map_or_else(|| format!("tenant-{}", tenant.name), str::to_owned)
+}
+
 /// Whether the controller would label the namespace of a NamespaceOffloading: in files nobody does so.
 fn labels_its_namespace(object: &Object) -> bool {
     let strategy = object.value.pointer("/spec/podOffloadingStrategy").and_then(Value::as_str);
-    object.is(keys::OFFLOADING_GROUP, "NamespaceOffloading")
-        && object.name == NAME
-        && strategy != Some("Local")
+    is_offloading(object) && strategy != Some("Local") && !is_reserved(&object.namespace)
 }
 
 fn put<K: DeserializeOwned>(
@@ -66,8 +71,17 @@ pub(crate) struct State {
     objects: Vec<Object>,
     /// Where the Namespaces are, by name: each request asks for one.
     namespaces: HashMap<String, usize>,
-    /// Names of namespaces that have a NamespaceOffloading which is not Local.
-    offloaded: HashSet<String>,
+    /// What other objects say of namespaces, by name.
+    implied: HashMap<String, Implied>,
+}
+
+/// What the controllers would make of a namespace: files may leave it out.
+#[derive(Debug, Default)]
+struct Implied {
+    /// The Tenant whose namespace it would be; only where the files have no Namespace of that name.
+    tenant: Option<String>,
+    /// It has a NamespaceOffloading that is not Local.
+    offloaded: bool,
 }
 
 impl State {
@@ -99,10 +113,18 @@ impl State {
             }
         }
         let namespaces = kept.iter().enumerate().filter(|(_, object)| object.is("", "Namespace"));
-        let namespaces = namespaces.map(|(i, object)| (object.name.clone(), i)).collect();
-        let offloaded = kept.iter().filter(|object| labels_its_namespace(object));
-        let offloaded = offloaded.map(|object| object.namespace.clone()).collect();
-        Self { objects: kept, namespaces, offloaded }
+        let namespaces: HashMap<String, usize> =
+            namespaces.map(|(i, object)| (object.name.clone(), i)).collect();
+        let mut implied: HashMap<String, Implied> = HashMap::new();
+        for object in &kept {
+            if is_offloading(object) {
+                let of = implied.entry(object.namespace.clone()).or_default();
+                of.offloaded = labels_its_namespace(object);
+            } else if object.is(keys::GROUP, "Tenant") && !namespaces.contains_key(&namespace_of(object)) {
+                implied.entry(namespace_of(object)).or_default().tenant = Some(object.name.clone());
+            }
+        }
+        Self { objects: kept, namespaces, implied }
     }
 
     /// The objects of a kind.
@@ -133,24 +155,45 @@ impl State {
         Ok(pods)
     }
 
-    /// The labels of a namespace, where the state has it.
+    /// The labels of a namespace, where the state has it, or has what makes it be there.
     pub(crate) fn namespace_labels(&self, name: &str) -> Option<BTreeMap<&str, &str>> {
-        let namespace = self.objects.get(*self.namespaces.get(name)?)?;
-        let labels = namespace.value.pointer("/metadata/labels").and_then(Value::as_object);
+        let namespace = self.namespaces.get(name).and_then(|at| self.objects.get(*at));
+        let implied = self.implied.get(name);
+        if namespace.is_none() && implied.is_none() {
+            return None;
+        }
+        let labels = namespace.and_then(|n| n.value.pointer("/metadata/labels")).and_then(Value::as_object);
         let labels = labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)));
-        let offloaded = self.offloaded.contains(name).then_some((keys::OFFLOADED, "true"));
-        Some(labels.chain(offloaded).collect())
+        let tenant = implied.and_then(|i| i.tenant.as_deref()).map(|tenant| (keys::TENANT, tenant));
+        let offloaded = implied.filter(|i| i.offloaded).map(|_| (keys::OFFLOADED, "true"));
+        Some(labels.chain(tenant).chain(offloaded).collect())
     }
 
-    /// The state as the webhook would have it.
+    /// The state as the webhook would have it. `admin_rules`: the namespace of the admin rules that are served.
     ///
     /// # Errors
     /// The first object of a kind that the webhook watches and that isn't of that kind's shape.
-    pub(crate) fn caches(&self) -> Result<Caches, InputError> {
+    pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
         let caches = Caches::default();
         for object in &self.objects {
+            if object.is(keys::WORKLOAD_GROUP, "AdminWorkloadRule") && object.namespace != admin_rules {
+                continue;
+            }
             if let Some((_, _, apply)) = CACHED.iter().find(|(group, kind, _)| object.is(group, kind)) {
                 apply(&caches, object)?;
+            }
+        }
+        // Whatever the order of the files: what the controllers would have made of namespaces comes last.
+        for (name, implied) in &self.implied {
+            let labeled = |key: &str, value: &str| {
+                let metadata = json!({"name": name, "labels": {key: value}});
+                serde_json::from_value(json!({"metadata": metadata})).map(Change::Applied)
+            };
+            if let Some(Ok(namespace)) = implied.tenant.as_ref().map(|tenant| labeled(keys::TENANT, tenant)) {
+                caches.namespace(namespace);
+            }
+            if let Some(Ok(namespace)) = implied.offloaded.then(|| labeled(keys::OFFLOADED, "true")) {
+                caches.offloaded_namespace(namespace);
             }
         }
         Ok(caches)
@@ -206,7 +249,7 @@ spec: {containers: []}
     #[test]
     fn the_caches_are_the_servers_own() {
         let blue = TenantId::new("blue").unwrap();
-        let caches = state(STATE).caches().unwrap();
+        let caches = state(STATE).caches("universe").unwrap();
         assert_eq!(caches.owner("tenant-blue"), Some(blue.clone()));
         assert!(caches.tenant(&blue).unwrap().tenant.as_ref().unwrap().hosts.contains("host-a"));
         assert_eq!((caches.dpus_of(&blue), caches.is_device_class("crypto")), (1, true));
@@ -220,7 +263,7 @@ spec: {containers: []}
             "{apiVersion: outrigger.dev/v1alpha1, kind: Tenant, metadata: {name: blue}, spec: {hosts: [host-b]}}"
         );
         let state = state(&text);
-        let caches = state.caches().unwrap();
+        let caches = state.caches("universe").unwrap();
         let tenant = caches.tenant(&TenantId::new("blue").unwrap()).unwrap();
         assert!(tenant.tenant.as_ref().unwrap().hosts.contains("host-b"));
         let pods = state.pods().unwrap();
@@ -234,7 +277,7 @@ spec: {containers: []}
         let bad = state(
             "apiVersion: outrigger.dev/v1alpha1\nkind: Tenant\nmetadata: {name: blue}\nspec: {hosts: x}",
         );
-        let error = bad.caches().unwrap_err().to_string();
+        let error = bad.caches("universe").unwrap_err().to_string();
         assert!(error.starts_with("f: document 1: Tenant blue: spec.hosts: invalid type: string"), "{error}");
     }
 }

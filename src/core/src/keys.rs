@@ -99,6 +99,9 @@ pub const OFFLOADING_FINALIZER: &str = "outrigger.dev/offloading";
 /// API group of NamespaceOffloading.
 pub const OFFLOADING_GROUP: &str = "offloading.liqo.io";
 
+/// Namespace of webhook and manager themselves.
+pub const SYSTEM_NAMESPACE: &str = "outrigger-system";
+
 /// Namespace of admin rules, and of their companions. The default of two settings.
 pub const ADMIN_NAMESPACE: &str = "universe";
 

@@ -16,9 +16,9 @@ pub const NAME: &str = "offloading";
 /// Where in a NamespaceOffloading the terms are.
 const TERMS: &str = "spec.clusterSelector.nodeSelectorTerms";
 
-/// Whether a namespace belongs to the cluster itself, whose Pods stay local whatever anybody asks for.
+/// Whether a namespace belongs to the cluster itself or to us, whose Pods stay local whatever anybody asks for.
 pub fn is_reserved(namespace: &str) -> bool {
-    namespace.starts_with("kube-")
+    namespace.starts_with("kube-") || matches!(namespace, keys::SYSTEM_NAMESPACE | keys::ADMIN_NAMESPACE)
 }
 
 /// Where the Pods of a namespace run.
@@ -50,6 +50,8 @@ pub struct Offloading {
     strategy: Result<Strategy, String>,
     selector: Vec<Value>,
     imposed: Vec<Value>,
+    /// What is wrong with the selector. Some Pods don't depend on it either.
+    faults: Vec<FieldError>,
 }
 
 impl Offloading {
@@ -59,14 +61,30 @@ impl Offloading {
     /// # Errors
     /// Everything that is wrong with the selector, with paths that begin at the object.
     pub fn new(strategy: &str, cluster_selector: &Value) -> Result<Self, Vec<FieldError>> {
-        let selector = read(cluster_selector).map_err(|error| vec![error])?;
-        let faults = meaningless(&selector);
-        if !faults.is_empty() {
-            return Err(faults);
-        }
+        let this = Self::read(strategy, cluster_selector);
+        if this.faults.is_empty() { Ok(this) } else { Err(this.faults) }
+    }
+
+    /// The same as somebody wrote it, right or wrong: [`Self::faults`] tells.
+    pub fn read(strategy: &str, cluster_selector: &Value) -> Self {
+        let (selector, faults) = match read(cluster_selector) {
+            Ok(selector) => {
+                let faults = meaningless(&selector);
+                (selector, faults)
+            }
+            Err(fault) => (Vec::new(), vec![fault]),
+        };
         let strategy = Strategy::of(strategy).ok_or_else(|| strategy.to_owned());
-        let imposed = strategy.as_ref().map(|strategy| imposed(*strategy, &selector)).unwrap_or_default();
-        Ok(Self { strategy, selector, imposed })
+        let imposed = match &strategy {
+            Ok(strategy) if faults.is_empty() => imposed(*strategy, &selector),
+            _ => Vec::new(),
+        };
+        Self { strategy, selector, imposed, faults }
+    }
+
+    /// Everything that is wrong with its selector.
+    pub fn faults(&self) -> &[FieldError] {
+        &self.faults
     }
 
     /// Where Pods run.
@@ -89,6 +107,9 @@ impl Offloading {
 
     /// Whether Pods may run on this virtual node.
     pub fn selects(&self, node: &Node<'_>) -> bool {
+        if !self.faults.is_empty() {
+            return false;
+        }
         let any = self.selector.is_empty() || self.selector.iter().any(product::is_empty);
         self.offloads() && (any || self.selector.iter().any(|term| node.matches(term)))
     }

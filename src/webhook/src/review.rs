@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::Patch;
 use outrigger_core::field::FieldError;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// Version of the reviews that are understood.
@@ -32,31 +32,31 @@ struct Incoming {
 #[serde(rename_all = "camelCase")]
 pub struct Request {
     /// Names the question; the answer carries it too.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub uid: String,
     /// Kind of the object.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub kind: Kind,
     /// `status`, `ephemeralcontainers` and so on; empty for the object itself.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub sub_resource: String,
     /// Namespace of the object.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub namespace: String,
     /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub operation: String,
     /// Who asks.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub user_info: UserInfo,
     /// The object; null on DELETE.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub object: Value,
     /// What it was before; null on CREATE.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub old_object: Value,
     /// Nothing of it will be stored.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub dry_run: Option<bool>,
 }
 
@@ -64,13 +64,13 @@ pub struct Request {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Kind {
     /// Empty for the core group.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub group: String,
     /// `v1`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub version: String,
     /// `Pod`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub kind: String,
 }
 
@@ -78,11 +78,16 @@ pub struct Kind {
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct UserInfo {
     /// The name, `system:serviceaccount:<namespace>:<name>` for a Pod.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub username: String,
     /// The groups.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub groups: Vec<String>,
+}
+
+/// Null is as good as absent: the API server's own decoder takes it so.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
 /// Why a body is no review.

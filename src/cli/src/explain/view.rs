@@ -98,7 +98,7 @@ impl View {
             companions: (infrastructure && (live || !companions.is_empty()))
                 .then(|| companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()),
             events: events(state)?,
-            default_priority_class: state.caches()?.default_priority_class(),
+            default_priority_class: state.caches(keys::ADMIN_NAMESPACE)?.default_priority_class(),
             notes,
             tenant,
         })

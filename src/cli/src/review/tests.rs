@@ -305,3 +305,40 @@ fn a_namespace_with_a_namespace_offloading_is_offloaded() {
     assert_eq!((answer("Local").get("patch"), &answer("Local")["allowed"]), (None, &json!(true)));
     assert_eq!(answer("Elsewhere")["allowed"], json!(false));
 }
+
+#[test]
+fn what_the_files_leave_out_is_as_the_controllers_would_make_it() {
+    const FAR: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: far}\n";
+    const REMOTE: &str = "apiVersion: offloading.liqo.io/v1beta1\nkind: NamespaceOffloading\n\
+        metadata: {name: offloading, namespace: far}\nspec: {podOffloadingStrategy: Remote}\n";
+    const TENANT: &str =
+        "apiVersion: outrigger.dev/v1alpha1\nkind: Tenant\nmetadata: {name: red}\nspec: {}\n";
+    let ask = |state: &[&str], request: &Value| {
+        let mut out = Vec::new();
+        super::answer(&admission_of(&state.join("---\n")), request.to_string().as_bytes(), &mut out).unwrap();
+        serde_json::from_slice::<Value>(&out).unwrap()["response"].take()
+    };
+    let far = review("1", "/Pod", "far", pod(json!({})));
+    for state in [&[FAR, REMOTE][..], &[REMOTE, FAR], &[REMOTE]] {
+        let answer = ask(state, &far);
+        assert_eq!(answer["patchType"], "JSONPatch", "{state:?}: {answer}");
+    }
+    let local = REMOTE.replace("Remote", "Local");
+    assert_eq!(ask(&[&local], &far), json!({"uid": "1", "allowed": true}));
+    let tenants = ask(&[TENANT], &review("1", "/Pod", "tenant-red", pod(json!({}))));
+    assert_eq!(tenants["patchType"], "JSONPatch", "{tenants}");
+    assert_eq!(ask(&[TENANT], &review("1", "/Pod", "other", pod(json!({}))))["status"]["code"], 503);
+    // The platform's own namespace is in every cluster.
+    assert_eq!(ask(&[TENANT], &review("1", "/Pod", "universe", pod(json!({}))))["allowed"], json!(true));
+    // A kind without version, nulls, and what only the object tells.
+    let mut bare = review("1", "/Pod", "tenant-red", pod(json!({"hostPID": true})));
+    bare["request"]["kind"] = json!({"kind": "Pod"});
+    assert_eq!(ask(&[TENANT], &bare)["status"]["code"], 403);
+    bare["request"]["subResource"] = Value::Null;
+    bare["request"]["userInfo"] = json!({"username": null, "groups": null});
+    bare["request"]["namespace"] = Value::Null;
+    bare["request"]["object"]["metadata"]["namespace"] = json!("tenant-red");
+    assert_eq!(ask(&[TENANT], &bare)["status"]["code"], 403);
+    bare["request"]["operation"] = Value::Null;
+    assert_eq!(ask(&[TENANT], &bare)["status"]["code"], 400);
+}

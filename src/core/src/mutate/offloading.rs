@@ -44,6 +44,12 @@ pub fn apply(pod: &mut Value, facts: &super::Facts<'_>, report: &mut Report) -> 
             format_args!("is {unknown:?}; use Local, Remote or LocalAndRemote"),
         ));
     }
+    if let Some(fault) = offloading.faults().first() {
+        return Err(FieldError::new(
+            format_args!("NamespaceOffloading offloading: {}", fault.path),
+            &fault.message,
+        ));
+    }
     tolerate(spec)?;
     if let Some((own, imposed)) = clash::opposition(pod, offloading.imposed()) {
         report.warnings.push(format!(

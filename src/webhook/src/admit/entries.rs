@@ -11,7 +11,7 @@ use super::{
     validate_pod, validate_rule, validate_tenant,
 };
 use crate::caches::Caches;
-use crate::review::{Decision, Request};
+use crate::review::{Decision, Kind, Request};
 
 /// One entry of `webhooks/mutating.yaml` or `webhooks/validating.yaml`.
 struct Entry {
@@ -178,6 +178,14 @@ impl Entry {
             && self.namespaces.iter().all(meets)
             && self.condition.is_none_or(|condition| condition(&request.object))
     }
+}
+
+/// The kind of this name that somebody is asked about.
+pub fn kind_named(name: &str) -> Option<Kind> {
+    let mut kinds = MUTATING.iter().chain(VALIDATING).flat_map(|entry| entry.kinds);
+    let (group, version, kind) = kinds.find(|(_, _, kind)| *kind == name)?;
+    let text = |text: &str| text.to_owned();
+    Some(Kind { group: text(group), version: text(version), kind: text(kind) })
 }
 
 /// What comes of a request when the API server has asked everybody it asks: the object is mutated, then the result is

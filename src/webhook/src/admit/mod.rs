@@ -11,7 +11,7 @@ mod pods;
 mod rules;
 mod tenants;
 
-pub use entries::decide;
+pub use entries::{decide, kind_named};
 pub use mutate::mutate_pod;
 
 use outrigger_core::admin::AdminNamespaces;

@@ -29,10 +29,7 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -
     if *request.namespace == *settings.admin.resources && tenant.is_none() {
         return admin::mutate(caches, settings, request);
     }
-    let offloading = match offloading::of(caches, &request.namespace)? {
-        Ok(offloading) => offloading,
-        Err(denied) => return Ok(denied),
-    };
+    let offloading = offloading::of(caches, &request.namespace)?;
     if tenant.is_none() && offloading.is_none() {
         // Only what is in such namespaces is sent here, so this one isn't known yet.
         return Err(Behind(format!(

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
+use outrigger_core::keys;
 use outrigger_core::offloading::{self, Offloading};
-use outrigger_core::{keys, validate};
 use outrigger_runtime::cluster::Change;
 
 use super::Caches;
@@ -17,8 +17,8 @@ use super::Caches;
 pub struct CachedOffloading {
     /// `metadata.uid` and `metadata.generation`.
     version: (String, i64),
-    /// Ready to be merged into Pods, or what is wrong with it.
-    pub offloading: Result<Arc<Offloading>, String>,
+    /// What it says, right or wrong.
+    pub offloading: Arc<Offloading>,
 }
 
 impl Caches {
@@ -70,7 +70,8 @@ impl Caches {
         if self.offloadings.read().get(&namespace).is_some_and(|known| known.version == version) {
             return;
         }
-        let offloading = object.compile().map(Arc::new).map_err(|errors| validate::message(&errors));
+        let spec = &object.spec;
+        let offloading = Arc::new(Offloading::read(&spec.pod_offloading_strategy, &spec.cluster_selector));
         self.offloadings.write().insert(namespace, CachedOffloading { version, offloading });
         self.changed();
     }

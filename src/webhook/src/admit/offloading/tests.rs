@@ -101,9 +101,14 @@ fn what_the_object_says_now_counts() {
         .apply_offloading(object(2, json!({"clusterSelector": {"nodeSelectorTerms": [{"matchFields": 1}]}})));
     let (_, message) = created(&caches, &json!({"spec": {}})).unwrap().unwrap_err();
     assert!(
-        message.contains("of namespace n: spec.clusterSelector.nodeSelectorTerms[0].matchFields"),
+        message.contains("offloading: spec.clusterSelector.nodeSelectorTerms[0].matchFields"),
         "{message}"
     );
+    // Nor does it matter to who is exempt, or where nothing is offloaded.
+    assert_eq!(created(&caches, &pod).unwrap().unwrap(), pod);
+    let wrong = json!({"clusterSelector": {"nodeSelectorTerms": [{"matchFields": 1}]}, "podOffloadingStrategy": "Local"});
+    caches.apply_offloading(object(4, wrong));
+    assert_eq!(created(&caches, &json!({"spec": {}})).unwrap().unwrap(), json!({"spec": {}}));
     caches.apply_offloading(object(3, json!({"podOffloadingStrategy": "Local"})));
     assert_eq!(created(&caches, &json!({"spec": {}})).unwrap().unwrap(), json!({"spec": {}}));
     let mut other = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
