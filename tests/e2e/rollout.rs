@@ -255,6 +255,18 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     .await;
     apply("four", &|_| {});
     are("all are new", &[("four", true); 4]).await;
+    // A second rollout begins with nothing left of the first.
+    apply("five", &|spec| spec["template"]["spec"]["nodeSelector"] = json!({"nowhere": "x"}));
+    let five = [("five", false), ("four", true), ("four", true), ("four", true)];
+    are("one is replaced again", &five).await;
+    always("no other is", Duration::from_millis(500), || async {
+        let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+        let fours = list.items.iter().filter(|pod| image(pod) == "four" && is_ready(pod)).count();
+        if fours == 3 { Ok(()) } else { Err(fours.to_string()) }
+    })
+    .await;
+    let status = rules.get("rolladmin").await.unwrap().status.unwrap_or_default();
+    assert!(status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "False"), "{status:?}");
     t.outrigger.plane.infra.kubectl(&["delete", "awr", "rolladmin", "-n", keys::ADMIN_NAMESPACE]).unwrap();
     are("all are gone", &[]).await;
 }

@@ -13,7 +13,8 @@ use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
-use outrigger_core::index::{CompanionKey, TenantIndex};
+use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
+use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::rule::Rule;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::time::Instant;
@@ -225,6 +226,8 @@ pub struct RuleEntry {
     pub errors: Vec<FieldError>,
     /// Whether the API server takes its companions.
     pub trial: Trial,
+    /// It is being deleted.
+    pub deleting: bool,
     /// Fingerprint of its spec ([`rule_wire::revision`]).
     pub revision: String,
     /// The object in the tenant's cluster that it was made from.
@@ -288,6 +291,7 @@ impl Inner {
             status: object.status.clone().unwrap_or_default(),
             errors: Vec::new(),
             trial: Trial::default(),
+            deleting: object.metadata.deletion_timestamp.is_some(),
             revision: String::new(),
             origin: rule_wire::origin(object),
         };
@@ -300,13 +304,15 @@ impl Inner {
             && known.uid == entry.uid
             && known.generation == entry.generation
         {
-            // Only its status or metadata changed.
-            if !known.trial.has_passed() && known.errors.is_empty() && entry.is_told_accepted() {
+            // Only its status or metadata changed. Another replica may have tried it out: what was held back goes on.
+            let passed = !known.trial.has_passed() && known.errors.is_empty() && entry.is_told_accepted();
+            let refused = known.trial.refusal().is_some();
+            if passed {
                 known.trial = Trial::passed();
             }
             known.status = entry.status;
             known.origin = entry.origin;
-            return Vec::new();
+            return if passed { self.released(&name, refused) } else { Vec::new() };
         }
         entry.revision = rule_wire::message(object).revision;
         let keys = match object.compile() {
@@ -366,6 +372,34 @@ impl Inner {
         }
     }
 
+    /// Companions that wait no longer, because the API server takes their template; `refused`: it didn't before, so that some
+    /// were not made.
+    pub(crate) fn released(&mut self, name: &RuleName, refused: bool) -> Vec<CompanionKey> {
+        let mut held = self.rollouts.restart(name);
+        if refused {
+            let key = |workload| CompanionKey { rule: name.clone(), workload };
+            held.extend(self.index.workloads_of(name).map(|w| key(w.id.label_value().into())));
+        }
+        held
+    }
+
+    /// Companions whose turn has come in any rollout.
+    pub fn all_turns(&mut self, registry: &Registry) -> Vec<CompanionKey> {
+        let rules = self.rollouts.waiting();
+        rules.iter().flat_map(|rule| self.turns(rule, registry)).collect()
+    }
+
+    /// The workloads are known for the first time. Companions that should be there and aren't are down, whatever took them
+    /// away: a rollout that another process began goes on from there.
+    pub fn first_sync(&mut self, keys: &[CompanionKey]) {
+        for key in keys {
+            let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
+            if wanted && self.among(&key.rule, |companions| companions.get(key).is_none()) == Some(true) {
+                self.rollouts.missing(key);
+            }
+        }
+    }
+
     /// A template that has been tried out is not tried again: neither here, nor after a restart.
     fn trial_of(&self, rule: &Rule, entry: &RuleEntry) -> Trial {
         let known = self.rules.get(rule.name()).filter(|known| known.uid == entry.uid);
@@ -399,6 +433,9 @@ impl Inner {
             return Vec::new();
         }
         let Some(strategy) = self.index.rule(rule).map(|rule| rule.update()) else { return Vec::new() };
+        if strategy == UpdateStrategy::OnDelete {
+            return Vec::new();
+        }
         let standing = self.standing(rule, registry);
         self.rollouts.next(rule, strategy, standing)
     }

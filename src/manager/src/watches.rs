@@ -125,6 +125,11 @@ impl Watches {
             let (concerned, changed) = this.registry.node(change);
             if changed {
                 this.tenants.add([Key::Node(name)]);
+                // Companions that no DPU could run don't hold a rollout up; which these are may be others now.
+                for space in concerned.iter().flat_map(|tenant| this.spaces.of(tenant)) {
+                    let turns = space.lock().all_turns(&this.registry);
+                    this.queue.add(space.ids(turns));
+                }
                 this.tenants.add(concerned.into_iter().map(Key::Tenant));
             }
         })
@@ -245,6 +250,12 @@ impl Watches {
             self.rules.add_after(self.admin.id(&key.rule), crate::rules::SETTLE);
         }
         for space in self.spaces.of(tenant) {
+            {
+                let mut inner = space.lock();
+                for key in &keys {
+                    inner.saw_companion(key);
+                }
+            }
             self.queue.add(space.ids(keys.iter().cloned()));
         }
     }

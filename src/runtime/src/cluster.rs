@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use futures::{Stream, StreamExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -180,14 +182,15 @@ async fn drive<K>(
     let mut failing = false;
     let mut absent = false;
     let stream = stream
-        .default_backoff()
+        .backoff(Lasting::default())
         // The field managers' bookkeeping is about half of an object's metadata, and nobody here reads it.
         .modify(|object| object.meta_mut().managed_fields = None);
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.next().await {
         match event {
             Ok(event) => {
-                failing = false;
+                // A list that begins has not succeeded yet.
+                failing &= matches!(event, Event::Init);
                 let listed = matches!(event, Event::InitDone);
                 sink(event);
                 absent &= !listed;
@@ -214,6 +217,23 @@ async fn drive<K>(
     }
 }
 
+/// The pauses of a watch that fails. A watch begins each try with the beginning of a list, which would count as a success and
+/// make every pause the first; so only time makes them short again.
+#[derive(Default)]
+struct Lasting(watcher::DefaultBackoff);
+
+impl Iterator for Lasting {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
+    }
+}
+
+impl Backoff for Lasting {
+    fn reset(&mut self) {}
+}
+
 /// A list of all objects of a kind is only ever not found when the API server doesn't serve the kind.
 fn is_no_such_kind(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
@@ -223,6 +243,29 @@ fn is_no_such_kind(error: &watcher::Error) -> bool {
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::Namespace;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_is_not_there_is_looked_for_less_and_less_often() {
+        let tries = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let seen = tries.clone();
+        let missing = || {
+            let status = kube::core::Status { code: 404, ..kube::core::Status::default() };
+            watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+        };
+        let stream = futures::stream::iter(0..).flat_map(move |_| {
+            seen.lock().push(tokio::time::Instant::now());
+            futures::stream::iter([Ok(Event::<Namespace>::Init), Err(missing())])
+        });
+        let readiness = crate::ready::Readiness::default();
+        let ready = readiness.wait_for("kind");
+        let driven = drive(stream, "kind", true, ready, |_| {});
+        let _ = tokio::time::timeout(Duration::from_secs(600), driven).await;
+        assert!(readiness.is_ready());
+        let tries = tries.lock();
+        let last = tries[tries.len() - 1].duration_since(tries[tries.len() - 2]);
+        assert!(last >= Duration::from_secs(15), "{last:?}");
+        assert!(tries.len() < 60, "{} tries in ten minutes", tries.len());
+    }
 
     #[test]
     fn what_a_new_list_does_not_show_is_gone() {

@@ -318,12 +318,14 @@ async fn what_a_namespaceoffloading_may_not_be_is_refused() {
     );
     let error = patch(json!({"spec": {"remoteNamespaceName": "x"}})).await.unwrap_err();
     assert!(error.contains("The RemoteNamespaceName value cannot be modified after creation"), "{error}");
-    // Unless it is asked not to look.
-    patch(
-        json!({"metadata": {"labels": {keys::WEBHOOK_SKIP: "true"}}, "spec": {"remoteNamespaceName": "x"}}),
-    )
-    .await
-    .unwrap();
+    // Unless it is asked not to look, and was before.
+    let skip = json!({"metadata": {"labels": {keys::WEBHOOK_SKIP: "true"}}});
+    let mut both = skip.clone();
+    both["spec"] = json!({"remoteNamespaceName": "x"});
+    let error = patch(both.clone()).await.unwrap_err();
+    assert!(error.contains("cannot be modified after creation"), "{error}");
+    patch(skip).await.unwrap();
+    patch(both).await.unwrap();
     patch(json!({"metadata": {"labels": null}})).await.unwrap();
     let warned = s.outrigger.plane.infra.kubectl(&[
         "patch",

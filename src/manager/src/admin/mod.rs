@@ -17,6 +17,7 @@ use outrigger_api::admin_workload_rule::TenantSelector;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use parking_lot::Mutex;
 
@@ -92,16 +93,18 @@ impl AdminRules {
     /// companions and the rules that this touches.
     pub fn refile(&self, space: &Space) -> (Vec<CompanionId>, Vec<RuleId>) {
         let rules = self.rules.lock();
-        let mut touched = self.move_in(space);
+        // All at once: companions whose rules were not filed yet would look like those of rules that are gone.
+        let mut inner = space.lock();
+        let mut touched = self.move_in(space, &mut inner);
         let mut names = Vec::new();
         for (name, entry) in rules.iter() {
-            let before = space.lock().rules.contains_key(name);
-            touched.extend(self.file(space, name, Some(entry)));
-            if before != space.lock().rules.contains_key(name) {
+            let before = inner.rules.contains_key(name);
+            touched.extend(self.file_in(&mut inner, name, Some(entry)));
+            if before != inner.rules.contains_key(name) {
                 names.push(self.id(name));
             }
         }
-        (touched, names)
+        (space.ids(touched), names)
     }
 
     /// The answer to a write of a rule's status.
@@ -119,13 +122,12 @@ impl AdminRules {
 
     /// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry
     /// the tenant's label.
-    fn move_in(&self, space: &Space) -> Vec<CompanionId> {
-        let mut inner = space.lock();
+    fn move_in(&self, space: &Space, inner: &mut Inner) -> Vec<CompanionKey> {
         let tenant = inner.tenant.clone().filter(|tenant| self.is_home(tenant, space));
         let store = tenant.map(|tenant| self.spaces.admin_store(&tenant));
         let new = store.is_some() && inner.admin_companions.is_none();
         inner.admin_companions = store;
-        if new { space.ids(inner.companion_keys()) } else { Vec::new() }
+        if new { inner.companion_keys() } else { Vec::new() }
     }
 
     fn is_home(&self, tenant: &TenantId, space: &Space) -> bool {
@@ -133,13 +135,13 @@ impl AdminRules {
     }
 
     fn file_everywhere(&self, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionId> {
-        self.spaces.all().iter().flat_map(|space| self.file(space, name, entry)).collect()
+        let file = |space: &Arc<Space>| space.ids(self.file_in(&mut space.lock(), name, entry));
+        self.spaces.all().iter().flat_map(file).collect()
     }
 
     /// Files a rule in a space, or takes it out. What is as it was touches nothing.
-    fn file(&self, space: &Space, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionId> {
-        let mut inner = space.lock();
-        let keys = match entry.filter(|entry| !entry.deleting && self.is_about(entry, &inner)) {
+    fn file_in(&self, inner: &mut Inner, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionKey> {
+        match entry.filter(|entry| !entry.deleting && self.is_about(entry, inner)) {
             Some(entry) => {
                 let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
                 inner.file_rule(name, entry.filed(), rule)
@@ -152,8 +154,7 @@ impl AdminRules {
                 keys
             }
             None => Vec::new(),
-        };
-        space.ids(keys)
+        }
     }
 
     /// Whether a rule is about the workloads of a space's tenant. One that can't be read may be about anybody: it stays, or
@@ -204,6 +205,7 @@ impl Entry {
             status: outrigger_api::WorkloadRuleStatus::default(),
             errors: self.errors().to_vec(),
             trial: Trial::default(),
+            deleting: self.deleting,
             revision: String::new(),
             origin: String::new(),
         }

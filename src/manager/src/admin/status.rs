@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use kube::api::{Api, Patch};
 use outrigger_api::admin_workload_rule::TenantMatches;
@@ -15,6 +16,7 @@ use outrigger_api::conditions::{Status, condition, merge};
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
+use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::validate;
 use serde_json::{Map, Value, json};
 use tracing::{debug, info};
@@ -24,6 +26,9 @@ use crate::companions::store::Counts;
 use crate::rules::{Controller, PACE};
 use crate::state::{RuleId, Spaces};
 use crate::writes;
+
+/// Tenants for whom a template is tried out at once.
+const TRIALS: usize = 8;
 
 /// Longest refusal that an entry has, in characters: there may be one for each tenant.
 const MAX_REFUSAL: usize = 256;
@@ -46,11 +51,13 @@ pub(crate) async fn step(controller: &Controller, id: &RuleId) {
             }
         }
     }
-    for space in spaces.all() {
-        controller.try_out(&space, id).await;
-    }
     let wanted =
         if entry.deleting { None } else { changes(spaces, &id.name, &entry, leads, Timestamp::now()) };
+    if !entry.deleting {
+        // A rule may be about very many tenants, and its status tells of a refusal with the next step.
+        let tries = futures::stream::iter(spaces.all());
+        tries.for_each_concurrent(TRIALS, |space| async move { controller.try_out(&space, id).await }).await;
+    }
     let Some(status) = wanted else { return queue.forget(id) };
     let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &id.namespace);
     let patch = json!({"metadata": {"uid": entry.uid}, "status": status});
@@ -183,7 +190,7 @@ fn summary(
     let mut updated = 0;
     for (_, store) in &stores {
         let store = store.lock();
-        let Counts { created, ready, .. } = store.counts(name);
+        let Counts { created, ready } = store.counts(name);
         counts.created += created;
         counts.ready += ready;
         updated += hash.map_or(created, |hash| store.updated(name, hash));
@@ -196,13 +203,15 @@ fn summary(
         })
     };
     let accepted = entry.errors().is_empty();
+    let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
+    let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
     let condition = |kind, (status, reason, message): Told| {
         condition(kind, status, reason, &message, entry.generation, now)
     };
     let conditions = vec![
         condition("Accepted", accepted_condition(entry)),
         condition("Matched", matched_condition(accepted, matched, tenants.len(), about)),
-        condition("Ready", ready_condition(accepted, matched, counts.ready, &tenants, waiting)),
+        condition("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
     ];
     AdminWorkloadRuleStatus {
         observed_generation: Some(entry.generation),
@@ -247,7 +256,8 @@ fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) ->
 fn ready_condition(
     accepted: bool,
     matched: i64,
-    ready: i64,
+    counts: &Counts,
+    rolling: Option<i64>,
     tenants: &BTreeMap<String, TenantMatches>,
     waiting: impl FnOnce() -> Option<String>,
 ) -> Told {
@@ -264,8 +274,13 @@ fn ready_condition(
     if matched == 0 {
         return (Status::True, "NoMatch", "no companion is wanted".to_owned());
     }
+    let Counts { created, ready } = counts;
     let message = format!("{ready} of {matched} companions are ready");
-    if ready >= matched {
+    if let Some(updated) = rolling {
+        let message = format!("{message}; {updated} of {created} have the current template");
+        return (Status::False, "RollingOut", message + &waiting().unwrap_or_default());
+    }
+    if *ready >= matched {
         return (Status::True, "AllReady", message);
     }
     (Status::False, "Pending", message + &waiting().unwrap_or_default())

@@ -88,6 +88,18 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
+    /// A companion should be there and isn't, and nobody knows since when.
+    pub fn missing(&mut self, key: &CompanionKey) {
+        let rollout = self.by_rule.entry(key.rule.clone()).or_default();
+        rollout.replaced.insert(key.workload.clone(), Stage::Gone);
+    }
+
+    /// Rules whose companions wait for their turn.
+    pub fn waiting(&self) -> Vec<RuleName> {
+        let waiting = self.by_rule.iter().filter(|(_, rollout)| !rollout.waiting.is_empty());
+        waiting.map(|(rule, _)| rule.clone()).collect()
+    }
+
     /// A companion is like this now.
     pub fn saw(&mut self, key: &CompanionKey, now: Option<&Observed>) {
         let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
@@ -301,6 +313,18 @@ mod tests {
         let rule = key(0).rule;
         assert_eq!(stage.store.standing(&rule, |_| true), Standing { exist: 5, unready: 1 });
         assert_eq!(stage.store.standing(&rule, |host| host != "nowhere"), Standing { exist: 5, unready: 0 });
+    }
+
+    #[test]
+    fn what_another_process_took_away_is_down() {
+        let mut stage = Stage::new(6);
+        for i in [6, 7] {
+            stage.rollouts.missing(&key(i));
+        }
+        assert_eq!(stage.steps().len(), 0, "two of eight are down already");
+        stage.set(&key(6), Some(pod("new", true)));
+        stage.wake();
+        assert_eq!(stage.steps().len(), 1);
     }
 
     #[test]

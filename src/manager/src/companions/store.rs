@@ -16,8 +16,6 @@ pub struct Counts {
     pub created: i64,
     /// Of these, their Ready condition is true.
     pub ready: i64,
-    /// The scheduler has found no Node for them; those that are being deleted are among them.
-    pub unplaced: i64,
 }
 
 /// Companions by key, counted by rule.
@@ -26,6 +24,8 @@ pub struct Store {
     by_key: HashMap<CompanionKey, Observed>,
     by_rule: HashMap<RuleName, BTreeSet<Arc<str>>>,
     counts: HashMap<RuleName, Counts>,
+    /// Those that the scheduler has found no Node for: few, and looked at often.
+    unplaced: HashMap<RuleName, BTreeSet<Arc<str>>>,
     /// How many that exist and are not being deleted were made from which template, by its hash.
     templates: HashMap<RuleName, HashMap<String, i64>>,
     /// Keys seen since the watch began a new list; `None` outside of a list.
@@ -114,11 +114,21 @@ impl Store {
         let exist = self.by_rule.get(rule).map_or(0, BTreeSet::len);
         let ready = usize::try_from(counts.ready).unwrap_or_default();
         let mut unready = exist.saturating_sub(ready);
-        if counts.unplaced > 0 {
-            let lost = |o: &Observed| o.unplaced && o.host.as_deref().is_some_and(|host| !has_dpu(host));
-            unready = unready.saturating_sub(self.of_rule(rule).filter(|(_, o)| lost(o)).count());
-        }
+        let lost = |o: &Observed| o.host.as_deref().is_some_and(|host| !has_dpu(host));
+        unready = unready.saturating_sub(self.unplaced(rule).filter(|(_, o)| lost(o)).count());
         Standing { exist, unready }
+    }
+
+    /// The companions of a rule that the scheduler has found no Node for.
+    pub fn unplaced<'a>(
+        &'a self,
+        rule: &'a RuleName,
+    ) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
+        self.unplaced.get(rule).into_iter().flatten().filter_map(|workload| {
+            let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
+            let observed = self.by_key.get(&key)?;
+            Some((key, observed))
+        })
     }
 
     /// The companions of a rule.
@@ -146,15 +156,14 @@ impl Store {
         let worth = |o: &Observed| Counts {
             created: i64::from(!o.terminating),
             ready: i64::from(!o.terminating && o.ready),
-            unplaced: i64::from(o.unplaced),
         };
         let gained = new.as_ref().map(worth).unwrap_or_default();
         let lost = self.by_key.get(&key).map(worth).unwrap_or_default();
         let counts = self.counts.entry(key.rule.clone()).or_default();
         counts.created += gained.created - lost.created;
         counts.ready += gained.ready - lost.ready;
-        counts.unplaced += gained.unplaced - lost.unplaced;
         self.count_templates(&key, new.as_ref());
+        self.note_unplaced(&key, new.as_ref().is_some_and(|o| o.unplaced));
         let of_rule = self.by_rule.entry(key.rule.clone()).or_default();
         match new {
             Some(new) => {
@@ -174,6 +183,17 @@ impl Store {
 }
 
 impl Store {
+    fn note_unplaced(&mut self, key: &CompanionKey, unplaced: bool) {
+        if unplaced {
+            self.unplaced.entry(key.rule.clone()).or_default().insert(key.workload.clone());
+        } else if let Some(of_rule) = self.unplaced.get_mut(&key.rule) {
+            of_rule.remove(&key.workload);
+            if of_rule.is_empty() {
+                self.unplaced.remove(&key.rule);
+            }
+        }
+    }
+
     fn count_templates(&mut self, key: &CompanionKey, new: Option<&Observed>) {
         fn template(o: Option<&Observed>) -> Option<&String> {
             o.filter(|o| !o.terminating).map(|o| &o.template_hash)
@@ -247,11 +267,11 @@ mod tests {
         let (a, b) = (key("r", "a"), key("r", "b"));
         store.applied(a.clone(), pod("1", true), None);
         store.applied(b.clone(), pod("2", false), None);
-        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1, ..Counts::default() });
+        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1 });
         assert_eq!(store.updated(&a.rule, ""), 2);
         store.applied(b.clone(), pod("2", true), None);
         store.deleting(&a, "1");
-        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1, ..Counts::default() });
+        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1 });
         assert_eq!(store.updated(&a.rule, ""), 1);
         assert_eq!(store.of_rule(&a.rule).count(), 2);
         store.deleted(&a, "1", None);

@@ -281,6 +281,7 @@ async fn sync_all(
         let first = !inner.index.synced();
         let mut keys = inner.index.sync(workloads);
         if first {
+            inner.first_sync(&keys);
             // Companions from before this process began: what the sync doesn't want goes now.
             keys.extend(inner.companion_keys());
         }

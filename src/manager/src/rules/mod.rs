@@ -130,7 +130,15 @@ impl Controller {
         let place = self.spaces.place(&CompanionId { namespace: space.namespace.clone(), key })?;
         let inner = space.lock();
         let entry = inner.rules.get(&id.name)?;
-        if !inner.acts(self.leadership.leads()) || !entry.trial.is_due(Instant::now()) {
+        if !inner.acts(self.leadership.leads()) {
+            return None;
+        }
+        let now = Instant::now();
+        if let Some(left) = entry.trial.left(now) {
+            // The queue keeps the earliest time only, and whatever brought us here has taken this one's place.
+            self.queue.add_after(id.clone(), left);
+        }
+        if !entry.trial.is_due(now) {
             return None;
         }
         // An admin rule may be about very many tenants; only where it matches does its template matter.
@@ -174,15 +182,7 @@ impl Controller {
             let refused = before.is_some();
             let again = entry.trial.record(verdict, Instant::now());
             let news = entry.trial.refusal().map(str::to_owned).filter(|now| before.as_ref() != Some(now));
-            let mut held = Vec::new();
-            if again.is_none() {
-                held = inner.rollouts.restart(&id.name);
-            }
-            if refused && again.is_none() {
-                // What could not be made may be made now.
-                let key = |workload| CompanionKey { rule: id.name.clone(), workload };
-                held.extend(inner.index.workloads_of(&id.name).map(|w| key(w.id.label_value().into())));
-            }
+            let held = if again.is_none() { inner.released(&id.name, refused) } else { Vec::new() };
             (held, again, news)
         };
         self.companions.add(space.ids(held));
@@ -198,7 +198,8 @@ impl Controller {
     fn wanted(&self, id: &RuleId) -> Option<(String, WorkloadRuleStatus, WorkloadRuleStatus)> {
         let space = self.spaces.space(&id.namespace);
         let inner = space.lock();
-        let entry = inner.rules.get(&id.name)?;
+        // Of one that is being deleted there is nothing more to tell.
+        let entry = inner.rules.get(&id.name).filter(|entry| !entry.deleting)?;
         if !inner.acts(self.leadership.leads()) {
             return None;
         }

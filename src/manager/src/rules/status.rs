@@ -175,11 +175,8 @@ impl Known<'_> {
 
     /// The hosts whose companions wait for a DPU that isn't there.
     fn without_dpu(&self) -> Option<String> {
-        if self.inner.companions.counts(self.name).unplaced == 0 {
-            return None;
-        }
         let tenant = self.inner.tenant.as_ref()?;
-        let unplaced = self.inner.companions.of_rule(self.name).filter(|(_, o)| o.unplaced && !o.terminating);
+        let unplaced = self.inner.companions.unplaced(self.name).filter(|(_, o)| !o.terminating);
         let hosts: BTreeSet<&str> = unplaced
             .filter_map(|(_, o)| o.host.as_deref())
             .filter(|host| !self.registry.has_dpu(tenant, host))

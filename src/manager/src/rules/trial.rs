@@ -38,6 +38,12 @@ impl Trial {
         !self.has_passed() && self.next.is_none_or(|(at, _)| at <= now)
     }
 
+    /// How long until it may be tried again; `None` when it has passed, or may be tried now.
+    pub fn left(&self, now: Instant) -> Option<Duration> {
+        let (at, _) = self.next.filter(|_| !self.has_passed())?;
+        at.checked_duration_since(now).filter(|left| !left.is_zero())
+    }
+
     /// What came of a trial; `None` when the API server didn't say. Returns when to try again.
     pub fn record(&mut self, verdict: Option<Result<(), String>>, now: Instant) -> Option<Duration> {
         if verdict.is_some() {
@@ -65,6 +71,7 @@ mod tests {
         for pause in [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000] {
             assert_eq!(trial.record(Some(Err("no".into())), now), Some(Duration::from_millis(pause)));
             assert!(!trial.is_due(now));
+            assert_eq!(trial.left(now), Some(Duration::from_millis(pause)));
             now += Duration::from_millis(pause);
             assert!(trial.is_due(now));
         }
@@ -72,6 +79,7 @@ mod tests {
         trial.record(None, now);
         assert_eq!(trial.refusal(), Some("no"));
         assert_eq!(trial.record(Some(Ok(())), now), None);
+        assert_eq!(trial.left(now), None);
         assert!(trial.has_passed() && !trial.is_due(now) && trial.refusal().is_none());
     }
 }
