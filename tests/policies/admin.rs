@@ -75,6 +75,23 @@ pub(crate) fn admin_companions() -> Vec<Twins> {
             Manager.delete(format!("{UNIVERSE}/platform"))
             => "one is missing on the Pod platform";
     });
+    let options = |grace: u32| json!({"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": ["All"], "gracePeriodSeconds": grace});
+    let delete = |who: Who, pod: &str, grace| who.ask("DELETE", format!("{UNIVERSE}/{pod}"), options(grace));
+    let evict = |grace| {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "running"},
+            "deleteOptions": options(grace)});
+        Operator.create(format!("{UNIVERSE}/running/eviction"), eviction)
+    };
+    all.extend(twins! {"outrigger-admin-pod-deletions";
+        "by force": delete(Operator, "running", 1), delete(Operator, "running", 0) => "gracePeriodSeconds: is 0";
+        "by a controller": delete(Collector, "running", 0), delete(Operator, "running", 0)
+            => "gracePeriodSeconds: is 0";
+        "a Pod of the platform": delete(Operator, "platform", 0), delete(Operator, "running", 0)
+            => "gracePeriodSeconds: is 0";
+        "one that never ran": delete(Operator, "companion", 0), delete(Operator, "running", 0)
+            => "gracePeriodSeconds: is 0";
+        "an eviction": evict(1), evict(0) => "gracePeriodSeconds: is 0";
+    });
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
         "spec": {"hard": {"pods": "10"}}});
     let quota = |who: Who| who.create(format!("{}/resourcequotas", at("universe")), quota.clone());

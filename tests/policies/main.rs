@@ -468,6 +468,7 @@ async fn old_pods(client: &Client) {
         (UNIVERSE, unbound),
         (UNIVERSE, hostile("platform")),
         (UNIVERSE, merged(named("companion", admin_companion()), gates(&["example.com/wait"]))),
+        (UNIVERSE, merged(named("running", admin_companion()), json!({"spec": {"nodeName": "blue-dpu"}}))),
     ] {
         let create = Admin.create(path, pod);
         eventually("the namespace takes Pods", || async { create.send(client).await }).await;
