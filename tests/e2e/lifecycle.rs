@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
@@ -239,7 +239,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     t.start("w2", "a", json!({"app": "web"})).await;
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("exceeded quota"), "{message}");
-    let note = event(&t.infra, &t.namespace, "CompanionRefused").await;
+    let note = t.event("CompanionRefused").await;
     assert!(note.contains("exceeded quota"), "{note}");
     assert_eq!(t.companions().await.unwrap().len(), 1);
     // A new generation of the rule is tried at once; the quota has grown meanwhile.
@@ -377,15 +377,4 @@ async fn a_template_keeps_fields_and_selectors_of_its_own() {
         assert_eq!(keys, [&json!("flavour"), &json!(keys::DPU_HOST), &json!(keys::NODE_TENANT)]);
     }
     assert_eq!(spec["tolerations"][0], json!({"key": "mine", "operator": "Exists"}));
-}
-
-/// Waits for an Event and returns its note.
-async fn event(client: &Client, namespace: &str, reason: &str) -> String {
-    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-    eventually("the Event is there", || async {
-        let list = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
-        let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
-        found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
-    })
-    .await
 }

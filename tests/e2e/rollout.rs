@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher;
@@ -88,16 +88,6 @@ async fn all_of(t: &Tenant, count: usize, wanted: &str) {
     .await;
 }
 
-async fn event(t: &Tenant, reason: &str) -> String {
-    let events: Api<Event> = Api::namespaced(t.infra.clone(), &t.namespace);
-    eventually(&format!("an Event {reason}"), || async {
-        let list = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
-        let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
-        found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
-    })
-    .await
-}
-
 #[tokio::test]
 async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     let t = Tenant::new(Outrigger::shared().await, "rollout", &[("a", 1)]).await;
@@ -114,7 +104,7 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     let message = t.condition("r", "Accepted", Status::False, "Refused").await;
     assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
     t.condition("r", "Ready", Status::False, "Refused").await;
-    assert!(event(&t, "TemplateRefused").await.contains("imagePullPolicy"));
+    assert!(t.event("TemplateRefused").await.contains("imagePullPolicy"));
     // What comes meanwhile waits: it could not be made.
     t.start("late", "a", json!({"app": "web"})).await;
     always("all stay as they are", Duration::from_millis(700), || async {
@@ -170,7 +160,7 @@ async fn what_no_dpu_could_run_does_not_hold_up_a_rollout() {
         message.contains(&format!("no DPU of tenant rollbare is in host {}", t.node("bare"))),
         "{message}"
     );
-    assert!(event(&t, "NoDPU").await.contains("no DPU of tenant rollbare"));
+    assert!(t.event("NoDPU").await.contains("no DPU of tenant rollbare"));
     t.rule("r", of_image("two", |r| r["updateStrategy"] = one_by_one.clone())).await;
     all_of(&t, 3, "two").await;
     eventually("all have the new template", || async {

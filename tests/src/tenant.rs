@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::conditions::Status;
@@ -211,6 +211,17 @@ impl Tenant {
     /// The one companion, ready.
     pub async fn companion(&self) -> Pod {
         self.ready(1).await.remove(0)
+    }
+
+    /// Waits for an Event with this reason in the tenant's namespace of the infrastructure cluster, and returns its message.
+    pub async fn event(&self, reason: &str) -> String {
+        let events: Api<Event> = Api::namespaced(self.infra.clone(), &self.namespace);
+        eventually(&format!("an Event {reason}"), || async {
+            let list = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+            let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
+            found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
+        })
+        .await
     }
 
     /// Waits until a condition of a rule is so, and returns its message.

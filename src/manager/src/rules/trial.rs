@@ -35,7 +35,7 @@ impl Trial {
 
     /// Whether it should be tried now.
     pub fn is_due(&self, now: Instant) -> bool {
-        !self.has_passed() && self.next.is_none_or(|(at, _)| at <= now)
+        !self.has_passed() && self.left(now).is_none()
     }
 
     /// How long until it may be tried again; `None` when it has passed, or may be tried now.
