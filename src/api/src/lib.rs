@@ -7,6 +7,7 @@
 pub mod admin_rule_wire;
 pub mod admin_workload_rule;
 pub mod conditions;
+pub mod machine;
 pub mod namespace_offloading;
 pub mod rule_wire;
 pub mod tenant;
@@ -14,6 +15,7 @@ pub mod workload_rule;
 pub mod workload_wire;
 
 pub use admin_workload_rule::{AdminWorkloadRule, AdminWorkloadRuleSpec, AdminWorkloadRuleStatus};
+pub use machine::{Machine, MachineNodePool};
 pub use namespace_offloading::{NamespaceOffloading, NamespaceOffloadingSpec, NamespaceOffloadingStatus};
 pub use tenant::{StreamStatus, Tenant, TenantSpec, TenantStatus};
 pub use workload_rule::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
@@ -23,5 +25,12 @@ use kube::CustomResourceExt;
 
 /// Every CustomResourceDefinition that Outrigger owns, in the order in which they are best applied.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![Tenant::crd(), WorkloadRule::crd(), AdminWorkloadRule::crd(), NamespaceOffloading::crd()]
+    vec![
+        Tenant::crd(),
+        WorkloadRule::crd(),
+        AdminWorkloadRule::crd(),
+        NamespaceOffloading::crd(),
+        Machine::crd(),
+        MachineNodePool::crd(),
+    ]
 }

@@ -99,6 +99,51 @@ pub const OFFLOADING_FINALIZER: &str = "outrigger.dev/offloading";
 /// API group of NamespaceOffloading.
 pub const OFFLOADING_GROUP: &str = "offloading.liqo.io";
 
+/// Domain of the labels, annotations and taints of Machines. Imperator's.
+pub const MACHINE_GROUP_DOMAIN: &str = "imperator.tenzen-y.io";
+
+/// Label on Machines, MachineNodePools, guests and reservations, annotation on Nodes: the machine group. Imperator's key.
+pub const MACHINE_GROUP: &str = "imperator.tenzen-y.io/machine-group";
+
+/// Label on guests and reservations: the machine type. Imperator's key.
+pub const MACHINE_TYPE: &str = "imperator.tenzen-y.io/machine-type";
+
+/// Label on Pods: [`GUEST`] or [`RESERVATION`]. Imperator's key.
+pub const POD_ROLE: &str = "imperator.tenzen-y.io/pod-role";
+
+/// Value of [`POD_ROLE`] on Pods that take a slot.
+pub const GUEST: &str = "guest";
+
+/// Value of [`POD_ROLE`] on Pods that hold a slot open.
+pub const RESERVATION: &str = "reservation";
+
+/// Label on guests: the container that gets the slot's resources. Without it the first does. Imperator's key.
+pub const INJECTING_CONTAINER: &str = "imperator.tenzen-y.io/injecting-container";
+
+/// Label and taint on the Nodes of a pool: `ready`, `not-ready` or `maintenance`. Imperator's key.
+pub const NODE_POOL: &str = "imperator.tenzen-y.io/node-pool";
+
+/// Label on Namespaces whose guests are injected when it is `enabled`. Imperator's key: the domain really has no "-y".
+pub const INJECT_RESOURCE: &str = "imperator.tenzen.io/inject-resource";
+
+/// Finalizer on MachineNodePools: their Nodes lose what they got for it first. Imperator's.
+pub const POOL_FINALIZER: &str = "imperator-machinenodepool-finalizer";
+
+/// Namespace of reservations. The default of a setting, and Imperator's.
+pub const CORE_NAMESPACE: &str = "imperator-system";
+
+/// Node label that GPU feature discovery sets: the family of its GPUs.
+pub const GPU_FAMILY: &str = "nvidia.com/gpu.family";
+
+/// Node label that GPU feature discovery sets: the product name of its GPUs.
+pub const GPU_PRODUCT: &str = "nvidia.com/gpu.product";
+
+/// Node label that GPU feature discovery sets: the model of the machine.
+pub const GPU_MACHINE: &str = "nvidia.com/gpu.machine";
+
+/// What the extended resource of a DeviceClass begins with; the class's name follows (KEP-5004).
+pub const DEVICE_CLASS_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
+
 /// Namespace of webhook and manager themselves.
 pub const SYSTEM_NAMESPACE: &str = "outrigger-system";
 

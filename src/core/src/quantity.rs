@@ -1,0 +1,263 @@
+//! Kubernetes quantities (`k8s.io/apimachinery/pkg/api/resource`): exact numbers with a suffix, such as `1500m` or `48Gi`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest text that is read. The API has no limit; a number of more digits than this means nothing on a machine.
+const MAX_LEN: usize = 64;
+
+/// How many of the smallest unit, the nano, make one.
+const NANOS: i128 = 1_000_000_000;
+
+/// Decimal suffixes with their powers of ten.
+const DECIMAL: [(&str, i32); 10] =
+    [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
+
+/// Binary suffixes with their powers of two.
+const BINARY: [(&str, u32); 6] = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50), ("Ei", 60)];
+
+/// In which way a quantity is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Decimal,
+    Exponent,
+    Binary,
+}
+
+/// A quantity. Two of them are equal when they are as much, however they are written.
+#[derive(Debug, Clone, Copy)]
+pub struct Quantity {
+    nanos: i128,
+    format: Format,
+}
+
+impl Quantity {
+    /// A whole number.
+    pub fn whole(count: u64) -> Self {
+        Self { nanos: i128::from(count) * NANOS, format: Format::Decimal }
+    }
+
+    /// Whether it is less than nothing.
+    pub fn is_negative(&self) -> bool {
+        self.nanos < 0
+    }
+
+    /// Whether it is nothing.
+    pub fn is_zero(&self) -> bool {
+        self.nanos == 0
+    }
+
+    /// How often `size` goes into this, at most; `None` where `size` is nothing or less.
+    pub fn holds(&self, size: &Self) -> Option<u64> {
+        (size.nanos > 0).then(|| u64::try_from((self.nanos / size.nanos).max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}
+
+/// A text that is no quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no quantity; write a number with a suffix such as m, k, M, G, Ki, Mi or Gi, or none")]
+pub struct NoQuantity(String);
+
+impl FromStr for Quantity {
+    type Err = NoQuantity;
+
+    fn from_str(text: &str) -> Result<Self, NoQuantity> {
+        parse(text).ok_or_else(|| NoQuantity(text.chars().take(MAX_LEN).collect()))
+    }
+}
+
+fn parse(text: &str) -> Option<Quantity> {
+    if text.len() > MAX_LEN {
+        return None;
+    }
+    let (negative, rest) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let (number, suffix) = rest.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let scale = i32::try_from(fraction.len()).ok()?;
+    let (nanos, format) = match BINARY.iter().find(|(name, _)| *name == suffix) {
+        Some((_, power)) => {
+            (scaled(digits.checked_shl(*power).filter(|n| n >> power == digits)?, 9 - scale)?, Format::Binary)
+        }
+        None => {
+            let (power, format) = decimal(suffix)?;
+            (scaled(digits, power.checked_add(9 - scale)?)?, format)
+        }
+    };
+    Some(Quantity { nanos: if negative { -nanos } else { nanos }, format })
+}
+
+/// The power of ten that a suffix stands for.
+fn decimal(suffix: &str) -> Option<(i32, Format)> {
+    if let Some((_, power)) = DECIMAL.iter().find(|(name, _)| *name == suffix) {
+        return Some((*power, Format::Decimal));
+    }
+    let exponent = suffix.strip_prefix(['e', 'E'])?;
+    let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let power: i32 = exponent.parse().ok()?;
+    Some((power, Format::Exponent))
+}
+
+/// `digits` times a power of ten, rounded up where it has a rest, as the API does.
+fn scaled(digits: i128, power: i32) -> Option<i128> {
+    if digits == 0 {
+        return Some(0);
+    }
+    let factor = 10_i128.checked_pow(power.unsigned_abs());
+    if power >= 0 {
+        return digits.checked_mul(factor?);
+    }
+    // Less than any nano there is counts as one.
+    let Some(factor) = factor else { return Some(1) };
+    Some(digits / factor + i128::from(digits % factor != 0))
+}
+
+/// In the shortest form without a fraction, as the API server stores it.
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kilo = 1024 * NANOS;
+        let format = match self.format {
+            Format::Binary if self.nanos.abs() < kilo => Format::Decimal,
+            other => other,
+        };
+        if self.nanos == 0 {
+            return f.write_str("0");
+        }
+        if format == Format::Binary {
+            let whole = self.nanos / NANOS + i128::from(self.nanos % NANOS > 0);
+            let unit = BINARY.iter().rev().find(|(_, power)| whole % (1 << power) == 0);
+            return match unit {
+                Some((name, power)) => write!(f, "{}{name}", whole >> power),
+                None => write!(f, "{whole}"),
+            };
+        }
+        // The first always divides: what is counted are nanos.
+        let fits = |power: i32| 10_i128.checked_pow(u32::try_from(power + 9).unwrap_or_default());
+        let unit = DECIMAL.iter().rev().find_map(|(name, power)| {
+            fits(*power).filter(|unit| self.nanos % unit == 0).map(|unit| (name, power, self.nanos / unit))
+        });
+        match unit {
+            Some((_, power, count)) if format == Format::Exponent && *power != 0 => {
+                write!(f, "{count}e{power}")
+            }
+            Some((name, _, count)) => write!(f, "{count}{name}"),
+            None => write!(f, "{}n", self.nanos),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Quantity {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_same_amount_is_the_same_however_it_is_written() {
+        for (a, b) in [
+            ("2000m", "2"),
+            ("1Gi", "1024Mi"),
+            ("1k", "1000"),
+            ("1e3", "1000"),
+            ("0.5", "500m"),
+            (".5", "0.5"),
+            ("5.", "5"),
+            ("+1", "1"),
+            ("1E", "1e18"),
+            ("0.1n", "1n"),
+            ("1e-30", "1n"),
+        ] {
+            assert_eq!(of(a), of(b), "{a} {b}");
+        }
+        assert!(of("-1").is_negative() && of("-1") < of("0") && of("0m").is_zero());
+    }
+
+    #[test]
+    fn it_is_written_as_the_api_server_stores_it() {
+        for (text, canonical) in [
+            ("2000m", "2"),
+            ("4", "4"),
+            ("24Gi", "24Gi"),
+            ("1024Mi", "1Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("512Ki", "512Ki"),
+            ("0.5Ki", "512"),
+            ("0.5", "500m"),
+            ("1000", "1k"),
+            ("1500", "1500"),
+            ("1e3", "1e3"),
+            ("-0.1", "-100m"),
+            ("0", "0"),
+            ("1E", "1E"),
+        ] {
+            assert_eq!(of(text).to_string(), canonical, "{text}");
+            assert_eq!(of(&of(text).to_string()).to_string(), canonical);
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused() {
+        for text in [
+            "",
+            "x",
+            "1x",
+            "1 ",
+            " 1",
+            "1.2.3",
+            ".",
+            "-",
+            "1e",
+            "1e+",
+            "1ki",
+            "1KI",
+            "--1",
+            "1e9999999999",
+            "9e99",
+        ] {
+            assert!(text.parse::<Quantity>().is_err(), "{text}");
+        }
+        assert!("1".repeat(65).parse::<Quantity>().is_err());
+    }
+
+    #[test]
+    fn how_often_one_goes_into_another() {
+        assert_eq!(of("10").holds(&of("3")), Some(3));
+        assert_eq!(of("64Gi").holds(&of("24Gi")), Some(2));
+        assert_eq!(of("1").holds(&of("2")), Some(0));
+        assert_eq!(of("1").holds(&of("0")), None);
+        assert_eq!(of("-1").holds(&of("1")), Some(0));
+    }
+}
