@@ -72,6 +72,15 @@ pub const TENANT_FINALIZER: &str = "outrigger.dev/release";
 /// Label on Namespaces: the Pod Security Standards level that the API server's own plugin enforces (KEP-2579).
 pub const POD_SECURITY_ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
+/// Label on Namespaces whose ResourceClaims may ask for devices that others have; value: `true` (KEP-5018).
+pub const ADMIN_ACCESS: &str = "resource.kubernetes.io/admin-access";
+
+/// Annotation on ResourceClaims that Kubernetes makes from a Pod's template: name of the Pod's entry for it (KEP-3063).
+pub const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
+
+/// Prefix of the extended resources by which containers ask for a device of a DeviceClass, whose name follows (KEP-5004).
+pub const DEVICE_CLASS_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
+
 /// Annotation that makes a Pod the mirror of a kubelet's static Pod, which no scheduler and no admission placed.
 pub const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 

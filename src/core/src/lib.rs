@@ -10,6 +10,7 @@
 
 pub mod admin;
 pub mod companion;
+pub mod device;
 pub mod explain;
 pub mod field;
 pub mod ids;

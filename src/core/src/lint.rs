@@ -35,7 +35,8 @@ pub fn rule(rule: &Rule, around: &Around<'_>) -> Vec<String> {
     warnings.into_iter().map(cut).collect()
 }
 
-fn cut(warning: String) -> String {
+/// A warning as long as an API server shows it.
+pub(crate) fn cut(warning: String) -> String {
     if warning.chars().count() <= MAX_WARNING {
         return warning;
     }

@@ -1,0 +1,92 @@
+//! How a Pod names its claims, and its containers what of them they use.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use super::read::Reader;
+use super::{is_name, shown};
+use crate::field::FieldError;
+use crate::ids::is_dns_subdomain;
+
+/// Everything that the API server would refuse about claims in a Pod's spec, with its field paths; `path` is where the
+/// spec stands. What of other objects it takes (that a claim is there, say) isn't looked at.
+pub fn pod_faults(spec: &Value, path: &str) -> Vec<FieldError> {
+    let mut reader = Reader::default();
+    let Some(spec) = spec.as_object() else { return Vec::new() };
+    let mut names = HashSet::new();
+    for (path, claim) in reader.objects(spec, path, "resourceClaims", usize::MAX) {
+        let name = reader.text(claim, &path, "name");
+        if !is_name(name) {
+            let is = if name.is_empty() { "is missing".to_owned() } else { format!("is {:?}", shown(name)) };
+            reader.fault(format_args!("{path}.name"), format_args!("{is}; use a DNS label of at most 63 bytes"));
+        } else if !names.insert(name) {
+            let message = format_args!("is {:?} for the second time; use another name", shown(name));
+            reader.fault(format_args!("{path}.name"), message);
+        }
+        if !name.is_empty() {
+            names.insert(name);
+        }
+        source(&mut reader, claim, &path);
+    }
+    for key in ["initContainers", "containers"] {
+        for (path, container) in reader.objects(spec, path, key, usize::MAX) {
+            let Some(resources) = reader.object(container, &path, "resources") else { continue };
+            container_claims(&mut reader, resources, &format!("{path}.resources"), &names);
+        }
+    }
+    reader.faults
+}
+
+/// Where a claim comes from: it is one that is there, or is made from a template.
+fn source(reader: &mut Reader, claim: &Map<String, Value>, path: &str) {
+    const KEYS: [&str; 2] = ["resourceClaimName", "resourceClaimTemplateName"];
+    let given = KEYS.map(|key| reader.optional_text(claim, path, key));
+    match given {
+        [Some(_), Some(_)] => {
+            reader.fault(path, "has resourceClaimName and resourceClaimTemplateName; use one of them");
+        }
+        [None, None] => {
+            // One of a wrong type has been told.
+            if KEYS.iter().all(|key| claim.get(*key).is_none_or(Value::is_null)) {
+                let message = "has neither resourceClaimName nor resourceClaimTemplateName; use one of them";
+                reader.fault(path, message);
+            }
+        }
+        _ => {}
+    }
+    for (key, name) in KEYS.iter().zip(given) {
+        if let Some(name) = name.filter(|name| !is_dns_subdomain(name)) {
+            let message = format_args!("is {:?}; use the name of an object in the Pod's namespace", shown(name));
+            reader.fault(format_args!("{path}.{key}"), message);
+        }
+    }
+}
+
+/// The claims of one container. One may be used as a whole, or by single requests, not both.
+fn container_claims(reader: &mut Reader, resources: &Map<String, Value>, path: &str, names: &HashSet<&str>) {
+    let mut used: HashMap<&str, HashSet<&str>> = HashMap::new();
+    for (path, claim) in reader.objects(resources, path, "claims", usize::MAX) {
+        let name = reader.text(claim, &path, "name");
+        let request = reader.text(claim, &path, "request");
+        if name.is_empty() {
+            reader.fault(&path, "has no name; use one of spec.resourceClaims");
+            continue;
+        }
+        if !names.contains(name) {
+            reader.fault(&path, format_args!("is {:?}; use the name of one of spec.resourceClaims", shown(name)));
+        }
+        let before = used.entry(name).or_default();
+        let whole = before.contains("");
+        if !whole && !request.is_empty() && !is_name(request) {
+            reader.fault(
+                format_args!("{path}.request"),
+                format_args!("is {:?}; use the name of one of the claim's requests", shown(request)),
+            );
+        }
+        if whole || before.contains(request) || (request.is_empty() && !before.is_empty()) {
+            reader.fault(&path, format_args!("uses {:?} for the second time; remove it", shown(name)));
+        }
+        before.insert(request);
+    }
+}

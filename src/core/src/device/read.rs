@@ -1,0 +1,132 @@
+//! Fields of a claim, read as the API server's decoder reads them: null is absent, and a wrong type is a fault.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::field::{FieldError, join};
+
+/// What an absent object is read as.
+static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+
+/// Reads fields, and collects what is wrong.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// What was wrong so far, in the order of the fields.
+    pub(super) faults: Vec<FieldError>,
+}
+
+impl Reader {
+    /// Adds a fault.
+    pub(super) fn fault(&mut self, path: impl fmt::Display, message: impl fmt::Display) {
+        self.faults.push(FieldError::new(path, message));
+    }
+
+    /// An object, `None` where it is absent.
+    pub(super) fn object<'a>(
+        &mut self,
+        parent: &'a Map<String, Value>,
+        path: &str,
+        key: &str,
+    ) -> Option<&'a Map<String, Value>> {
+        self.typed(parent, path, key, "an object", Value::as_object)
+    }
+
+    /// A text, empty where it is absent.
+    pub(super) fn text<'a>(&mut self, parent: &'a Map<String, Value>, path: &str, key: &str) -> &'a str {
+        self.optional_text(parent, path, key).unwrap_or_default()
+    }
+
+    /// A text, `None` where it is absent.
+    pub(super) fn optional_text<'a>(
+        &mut self,
+        parent: &'a Map<String, Value>,
+        path: &str,
+        key: &str,
+    ) -> Option<&'a str> {
+        self.typed(parent, path, key, "a string", Value::as_str)
+    }
+
+    /// An integer of 64 bits, 0 where it is absent.
+    pub(super) fn integer(&mut self, parent: &Map<String, Value>, path: &str, key: &str) -> i64 {
+        self.typed(parent, path, key, "an integer of 64 bits", Value::as_i64).unwrap_or_default()
+    }
+
+    /// A boolean, false where it is absent.
+    pub(super) fn boolean(&mut self, parent: &Map<String, Value>, path: &str, key: &str) -> bool {
+        self.typed(parent, path, key, "a boolean", Value::as_bool).unwrap_or_default()
+    }
+
+    /// The objects of a list, with their paths; none of them where there are more than `max`, which is a fault by itself.
+    pub(super) fn objects<'a>(
+        &mut self,
+        parent: &'a Map<String, Value>,
+        path: &str,
+        key: &str,
+        max: usize,
+    ) -> Vec<(String, &'a Map<String, Value>)> {
+        let list = self.list(parent, path, key, max);
+        let mut objects = Vec::with_capacity(list.len());
+        for (path, value) in list {
+            match value {
+                Value::Object(object) => objects.push((path, object)),
+                Value::Null => objects.push((path, &*EMPTY)),
+                other => self.faults.push(FieldError::wrong_type(&path, other, "an object")),
+            }
+        }
+        objects
+    }
+
+    /// The texts of a list, with their paths; none of them where there are more than `max`.
+    pub(super) fn texts<'a>(
+        &mut self,
+        parent: &'a Map<String, Value>,
+        path: &str,
+        key: &str,
+        max: usize,
+    ) -> Vec<(String, &'a str)> {
+        let list = self.list(parent, path, key, max);
+        let mut texts = Vec::with_capacity(list.len());
+        for (path, value) in list {
+            match value {
+                Value::String(text) => texts.push((path, text.as_str())),
+                Value::Null => texts.push((path, "")),
+                other => self.faults.push(FieldError::wrong_type(&path, other, "a string")),
+            }
+        }
+        texts
+    }
+
+    fn list<'a>(
+        &mut self,
+        parent: &'a Map<String, Value>,
+        path: &str,
+        key: &str,
+        max: usize,
+    ) -> Vec<(String, &'a Value)> {
+        let list = self.typed(parent, path, key, "a list", Value::as_array).map_or(&[][..], Vec::as_slice);
+        let path = join(path, key);
+        if list.len() > max {
+            // Saying more of a list that is too long could fill memory.
+            self.fault(path, format_args!("has {} entries, at most {max} are allowed", list.len()));
+            return Vec::new();
+        }
+        list.iter().enumerate().map(|(i, value)| (format!("{path}[{i}]"), value)).collect()
+    }
+
+    fn typed<'a, T>(
+        &mut self,
+        parent: &'a Map<String, Value>,
+        path: &str,
+        key: &str,
+        wanted: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Option<T> {
+        let value = parent.get(key).filter(|value| !value.is_null())?;
+        let found = read(value);
+        if found.is_none() {
+            self.faults.push(FieldError::wrong_type(&join(path, key), value, wanted));
+        }
+        found
+    }
+}

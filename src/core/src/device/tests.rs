@@ -1,0 +1,238 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn paths(spec: &Value) -> Vec<String> {
+    faults(spec, "spec").into_iter().map(|fault| fault.path).collect()
+}
+
+/// A claim with one request, changed by a merge patch.
+fn with(change: &Value) -> Value {
+    let mut request = json!({"name": "a", "exactly": {"deviceClassName": "crypto.example.com"}});
+    json_patch::merge(&mut request, change);
+    json!({"devices": {"requests": [request]}})
+}
+
+fn exactly(change: Value) -> Value {
+    with(&json!({"exactly": change}))
+}
+
+#[test]
+fn what_the_api_server_takes() {
+    for good in [
+        json!(null),
+        json!({}),
+        json!({"devices": null}),
+        json!({"devices": {"requests": []}}),
+        exactly(json!({"allocationMode": "All", "count": 0})),
+        exactly(json!({"count": 1_000_000, "adminAccess": true})),
+        exactly(json!({"selectors": [{"cel": {"expression": "true"}}]})),
+        exactly(json!({"tolerations": vec![json!({"operator": "Exists"}); 40]})),
+        exactly(json!({"tolerations": [{"key": "a/b", "value": "", "effect": "NoExecute", "tolerationSeconds": -1}]})),
+        exactly(json!({"capacity": {"requests": {"?": "1Gi", "b": 2}}})),
+        with(&json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a"},
+            {"name": "y", "deviceClassName": "a", "count": 3}]})),
+        json!({"devices": {"constraints": [{"matchAttribute": "Example.com/x", "distinctAttribute": ""},
+            {"distinctAttribute": "a/b/c"}]}}),
+        json!({"devices": {"config": [{"opaque": {"driver": "D.example", "parameters": {}}}]}}),
+    ] {
+        assert_eq!(paths(&good), Vec::<String>::new(), "{good}");
+    }
+}
+
+#[test]
+fn what_the_api_server_refuses_with_its_paths() {
+    let long = "x".repeat(MAX_EXPRESSION + 1);
+    for (bad, wanted) in [
+        (json!([]), "spec"),
+        (json!({"devices": []}), "spec.devices"),
+        (json!({"devices": {"requests": {}}}), "spec.devices.requests"),
+        (json!({"devices": {"requests": vec![json!({}); 33]}}), "spec.devices.requests"),
+        (with(&json!({"name": "A"})), "spec.devices.requests[0].name"),
+        (with(&json!({"name": "a".repeat(64)})), "spec.devices.requests[0].name"),
+        (with(&json!({"exactly": null})), "spec.devices.requests[0]"),
+        (with(&json!({"firstAvailable": [{}]})), "spec.devices.requests[0]"),
+        (with(&json!({"exactly": 1})), "spec.devices.requests[0].exactly"),
+        (exactly(json!({"deviceClassName": null})), "spec.devices.requests[0].exactly.deviceClassName"),
+        (exactly(json!({"deviceClassName": "A"})), "spec.devices.requests[0].exactly.deviceClassName"),
+        (exactly(json!({"count": -1})), "spec.devices.requests[0].exactly.count"),
+        (exactly(json!({"count": 1.5})), "spec.devices.requests[0].exactly.count"),
+        (exactly(json!({"allocationMode": "All", "count": 1})), "spec.devices.requests[0].exactly.count"),
+        (exactly(json!({"allocationMode": "Some"})), "spec.devices.requests[0].exactly.allocationMode"),
+        (exactly(json!({"adminAccess": "yes"})), "spec.devices.requests[0].exactly.adminAccess"),
+        (exactly(json!({"selectors": [{}]})), "spec.devices.requests[0].exactly.selectors[0].cel"),
+        (exactly(json!({"selectors": [{"cel": {}}]})), "spec.devices.requests[0].exactly.selectors[0].cel.expression"),
+        (
+            exactly(json!({"selectors": [{"cel": {"expression": long}}]})),
+            "spec.devices.requests[0].exactly.selectors[0].cel.expression",
+        ),
+        (exactly(json!({"selectors": vec![json!({}); 33]})), "spec.devices.requests[0].exactly.selectors"),
+        (
+            exactly(json!({"tolerations": [{"operator": "Exists", "value": "x"}]})),
+            "spec.devices.requests[0].exactly.tolerations[0].value",
+        ),
+        (exactly(json!({"tolerations": [{"key": "/"}]})), "spec.devices.requests[0].exactly.tolerations[0].key"),
+        (exactly(json!({"tolerations": [{"operator": "In"}]})), "spec.devices.requests[0].exactly.tolerations[0].operator"),
+        (exactly(json!({"tolerations": [{"effect": "No"}]})), "spec.devices.requests[0].exactly.tolerations[0].effect"),
+        (
+            exactly(json!({"capacity": {"requests": {"a": "1x"}}})),
+            "spec.devices.requests[0].exactly.capacity.requests[a]",
+        ),
+        (
+            with(&json!({"exactly": null, "firstAvailable": vec![json!({"name": "x"}); 9]})),
+            "spec.devices.requests[0].firstAvailable",
+        ),
+        (
+            with(&json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a"},
+                {"name": "x", "deviceClassName": "a"}]})),
+            "spec.devices.requests[0].firstAvailable[1]",
+        ),
+        (json!({"devices": {"constraints": [{}]}}), "spec.devices.constraints[0]"),
+        (json!({"devices": {"constraints": [{"matchAttribute": "x"}]}}), "spec.devices.constraints[0].matchAttribute"),
+        (
+            json!({"devices": {"constraints": [{"distinctAttribute": "a/1"}]}}),
+            "spec.devices.constraints[0].distinctAttribute",
+        ),
+        (
+            json!({"devices": {"constraints": [{"requests": ["a"], "matchAttribute": "a/b"}]}}),
+            "spec.devices.constraints[0].requests[0]",
+        ),
+        (json!({"devices": {"config": [{}]}}), "spec.devices.config[0].opaque"),
+        (
+            json!({"devices": {"config": [{"opaque": {"driver": "d"}}]}}),
+            "spec.devices.config[0].opaque.parameters",
+        ),
+        (
+            json!({"devices": {"config": [{"opaque": {"driver": "d", "parameters": [1]}}]}}),
+            "spec.devices.config[0].opaque.parameters",
+        ),
+        (
+            json!({"devices": {"config": [{"opaque": {"driver": "d", "parameters": {"a": long}}}]}}),
+            "spec.devices.config[0].opaque.parameters",
+        ),
+        (
+            json!({"devices": {"config": [{"opaque": {"driver": "d.", "parameters": {}}}]}}),
+            "spec.devices.config[0].opaque.driver",
+        ),
+    ] {
+        assert_eq!(paths(&bad), [wanted], "{bad}");
+    }
+}
+
+#[test]
+fn references_name_requests_and_their_alternatives() {
+    let of = |names: Value| {
+        json!({"devices": {
+            "requests": [{"name": "a", "exactly": {"deviceClassName": "c"}},
+                {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}],
+            "constraints": [{"requests": names, "matchAttribute": "d/e"}]}})
+    };
+    assert_eq!(paths(&of(json!(["a", "b", "b/x"]))), Vec::<String>::new());
+    for bad in ["a/x", "b/y", "c", "", "b/x/y", "/x"] {
+        assert_eq!(paths(&of(json!([bad]))), ["spec.devices.constraints[0].requests[0]"], "{bad}");
+    }
+    assert_eq!(paths(&of(json!(["a", "a"]))), ["spec.devices.constraints[0].requests[1]"]);
+    let twice = json!({"devices": {"requests": vec![json!({"name": "a", "exactly": {"deviceClassName": "c"}}); 2]}});
+    assert_eq!(paths(&twice), ["spec.devices.requests[1]"]);
+}
+
+#[test]
+fn admin_access_is_told_by_itself() {
+    let told: Vec<String> =
+        admin_access(&exactly(json!({"adminAccess": true})), "spec").into_iter().map(|f| f.path).collect();
+    assert_eq!(told, ["spec.devices.requests[0].exactly.adminAccess"]);
+    assert_eq!(admin_access(&exactly(json!({"adminAccess": false})), "spec"), []);
+}
+
+#[test]
+fn what_can_never_be_allocated_is_a_warning() {
+    let said = |spec: &Value| {
+        assert_eq!(faults(spec, "spec"), [], "{spec}");
+        warnings(spec)
+    };
+    assert_eq!(said(&exactly(json!({"count": 32}))), Vec::<String>::new());
+    for (spec, word) in [
+        (json!({}), "is empty"),
+        (exactly(json!({"count": 33})), "ask for 33 devices, a claim gets 32 at most: never allocated"),
+        (
+            json!({"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "c", "count": 32}},
+                {"name": "b", "exactly": {"deviceClassName": "c", "allocationMode": "All"}}]}}),
+            "at least 33",
+        ),
+        (
+            with(&json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a", "count": 33},
+                {"name": "y", "deviceClassName": "a"}]})),
+            "firstAvailable[0]: never chosen",
+        ),
+        (exactly(json!({"tolerations": vec![json!({"operator": "Exists"}); 17]})), "are 17"),
+        (exactly(json!({"tolerations": [{}]})), "use operator Exists"),
+        (exactly(json!({"capacity": {"requests": {"a b": 1}}})), "no device has a capacity \"a b\""),
+        (
+            json!({"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "c"}}],
+                "constraints": [{"matchAttribute": "a/b", "distinctAttribute": "a/b"}]}}),
+            "only the former counts",
+        ),
+        (
+            json!({"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "c"}}],
+                "constraints": [{"matchAttribute": "a/b/c"}]}}),
+            "several slashes",
+        ),
+    ] {
+        let said = said(&spec);
+        assert!(said.len() == 1 && said[0].contains(word), "{spec}: {said:?}");
+    }
+    assert_eq!(warnings(&json!({"devices": {"requests": "x"}})).len(), 1, "nothing panics on what is refused");
+}
+
+#[test]
+fn fields_that_older_api_servers_drop() {
+    let spec = json!({"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [{}], "capacity": {}}},
+            {"name": "b", "firstAvailable": [{"tolerations": []}, {"tolerations": [{}]}]}],
+        "constraints": [{"distinctAttribute": "a/b"}]}});
+    let told: Vec<(String, &str)> = gated(&spec).into_iter().map(|g| (g.path, g.gate)).collect();
+    let wanted = [
+        ("devices.requests[0].exactly.tolerations", "DRADeviceTaints"),
+        ("devices.requests[0].exactly.capacity", "DRAConsumableCapacity"),
+        ("devices.requests[1].firstAvailable[1].tolerations", "DRADeviceTaints"),
+        ("devices.constraints[0].distinctAttribute", "DRAConsumableCapacity"),
+    ];
+    assert_eq!(told, wanted.map(|(path, gate)| (path.to_owned(), gate)));
+}
+
+#[test]
+fn a_pods_claims() {
+    let paths = |spec: Value| -> Vec<String> {
+        pod_faults(&spec, "spec").into_iter().map(|fault| fault.path).collect()
+    };
+    let used = |claims: Value| {
+        json!({"resourceClaims": [{"name": "d", "resourceClaimName": "x"}, {"name": "e", "resourceClaimTemplateName": "t"}],
+            "containers": [{"name": "c", "resources": {"claims": claims}}]})
+    };
+    for good in [
+        json!({}),
+        used(json!([{"name": "d"}, {"name": "e", "request": "r"}, {"name": "e", "request": "s"}])),
+    ] {
+        assert_eq!(paths(good.clone()), Vec::<String>::new(), "{good}");
+    }
+    for (bad, wanted) in [
+        (json!({"resourceClaims": [{"name": "d"}]}), "spec.resourceClaims[0]"),
+        (
+            json!({"resourceClaims": [{"name": "d", "resourceClaimName": "x", "resourceClaimTemplateName": "t"}]}),
+            "spec.resourceClaims[0]",
+        ),
+        (json!({"resourceClaims": [{"name": "D", "resourceClaimName": "x"}]}), "spec.resourceClaims[0].name"),
+        (json!({"resourceClaims": [{"name": "d", "resourceClaimName": ""}]}), "spec.resourceClaims[0].resourceClaimName"),
+        (json!({"resourceClaims": [{"name": "d", "resourceClaimName": 1}]}), "spec.resourceClaims[0].resourceClaimName"),
+        (
+            json!({"resourceClaims": [{"name": "d", "resourceClaimName": "x"}, {"name": "d", "resourceClaimName": "y"}]}),
+            "spec.resourceClaims[1].name",
+        ),
+        (used(json!([{"name": "f"}])), "spec.containers[0].resources.claims[0]"),
+        (used(json!([{}])), "spec.containers[0].resources.claims[0]"),
+        (used(json!([{"name": "d"}, {"name": "d", "request": "r"}])), "spec.containers[0].resources.claims[1]"),
+        (used(json!([{"name": "d", "request": "r"}, {"name": "d"}])), "spec.containers[0].resources.claims[1]"),
+        (used(json!([{"name": "d", "request": "R"}])), "spec.containers[0].resources.claims[0].request"),
+    ] {
+        assert_eq!(paths(bad.clone()), [wanted], "{bad}");
+    }
+}
