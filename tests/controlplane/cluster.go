@@ -98,6 +98,8 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 			"--service-cluster-ip-range=10.96.0.0/16",
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--allow-privileged=true", "--profiling=false",
+			// What comes by an older version of the API is held to the same.
+			"--runtime-config=resource.k8s.io/v1beta2=true",
 			// The first seconds of a test shouldn't go into waiting for a webhook's connection to be given up.
 			"--shutdown-delay-duration=0s",
 		),

@@ -24,6 +24,7 @@ use tokio::sync::OnceCell;
 
 use Who::{Admin, Collector, Kubelet, Manager, NewKubelet, Operator, Scheduler, User};
 use admin::admin_companions;
+use devices::devices;
 use tables::*;
 
 /// Pods of the tenant blue.
@@ -188,6 +189,7 @@ macro_rules! pods {
 }
 
 mod admin;
+mod devices;
 mod tables;
 
 /// A Pod that keeps all rules, with a change.
@@ -357,7 +359,8 @@ fn role_binding(name: &str, role: &str) -> Value {
 fn roles() -> Vec<Value> {
     let manager = json!({"kind": "ServiceAccount", "name": "outrigger-manager", "namespace": SYSTEM});
     let user = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name});
-    let groups = json!(["", "apps", "batch", "rbac.authorization.k8s.io", keys::OFFLOADING_GROUP]);
+    let groups =
+        json!(["", "apps", "batch", "rbac.authorization.k8s.io", "resource.k8s.io", keys::OFFLOADING_GROUP]);
     let everything = json!({"apiGroups": groups, "resources": ["*"], "verbs": ["*"]});
     let assign = json!({"apiGroups": ["outrigger.dev"], "resources": ["tenants"], "verbs": ["assign"]});
     let mut all = vec![merged(
@@ -434,6 +437,8 @@ impl Setup {
         infra.apply_file("deploy/rbac/manager.yaml").unwrap();
         infra.apply(&roles()).unwrap();
         old_pods(client).await;
+        Admin.patch(at("tenant-blue"), devices::prepared()).send(client).await.unwrap();
+        devices::taken().send(client).await.unwrap();
         infra.apply_file("webhooks/policies.yaml").unwrap();
         infra.apply(&[dead_webhook()]).unwrap();
         active(client).await;
@@ -513,6 +518,7 @@ async fn table(client: &Client) -> Vec<Twins> {
     all.extend(namespaces(&live["tenant-blue"]));
     all.extend(manager(&live));
     all.extend(admin_companions());
+    all.extend(devices());
     all
 }
 

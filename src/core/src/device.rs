@@ -98,11 +98,7 @@ impl<'a> Names<'a> {
         let list = |value: Option<&'a Value>| value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let name = |value: &'a Value| value.get("name").and_then(Value::as_str).unwrap_or_default();
         let requests = list(devices.get("requests")).iter();
-        Self(
-            requests
-                .map(|r| (name(r), list(r.get("firstAvailable")).iter().map(name).collect()))
-                .collect(),
-        )
+        Self(requests.map(|r| (name(r), list(r.get("firstAvailable")).iter().map(name).collect())).collect())
     }
 
     fn has(&self, reference: &str) -> bool {
@@ -169,7 +165,10 @@ fn one_request(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
                 Some(value) => value.as_array().is_some_and(Vec::is_empty),
             };
             if absent("exactly") && absent("firstAvailable") {
-                reader.fault(path, "has neither exactly nor firstAvailable; say by one of them what is asked for");
+                reader.fault(
+                    path,
+                    "has neither exactly nor firstAvailable; say by one of them what is asked for",
+                );
             } else {
                 reader.objects(request, path, "firstAvailable", MAX_ALTERNATIVES);
             }
@@ -182,7 +181,10 @@ fn devices_of(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
     let class = reader.text(request, path, "deviceClassName");
     if !is_dns_subdomain(class) {
         let is = if class.is_empty() { "is missing".to_owned() } else { format!("is {:?}", shown(class)) };
-        reader.fault(format_args!("{path}.deviceClassName"), format_args!("{is}; use the name of a DeviceClass"));
+        reader.fault(
+            format_args!("{path}.deviceClassName"),
+            format_args!("{is}; use the name of a DeviceClass"),
+        );
     }
     for (path, selector) in reader.objects(request, path, "selectors", MAX_SELECTORS) {
         let Some(cel) = reader.object(selector, &path, "cel") else {
@@ -338,7 +340,8 @@ fn is_identifier(id: &str) -> bool {
 fn configuration(reader: &mut Reader, config: &Map<String, Value>, path: &str) {
     let Some(opaque) = reader.object(config, path, "opaque") else {
         if config.get("opaque").is_none_or(Value::is_null) {
-            reader.fault(format_args!("{path}.opaque"), "is missing; say which driver's parameters these are");
+            reader
+                .fault(format_args!("{path}.opaque"), "is missing; say which driver's parameters these are");
         }
         return;
     };
@@ -356,7 +359,10 @@ fn configuration(reader: &mut Reader, config: &Map<String, Value>, path: &str) {
         Some(parameters) => {
             let size = parameters.to_string().len();
             if size > MAX_PARAMETERS {
-                reader.fault(at, format_args!("has {size} bytes of JSON, at most {MAX_PARAMETERS} are allowed"));
+                reader.fault(
+                    at,
+                    format_args!("has {size} bytes of JSON, at most {MAX_PARAMETERS} are allowed"),
+                );
             } else if !parameters.is_object() {
                 reader.faults.push(FieldError::wrong_type(&at, parameters, "an object"));
             }

@@ -1,13 +1,13 @@
 //! What admission knows of the cluster, from watches. No request ever waits for the API server.
 
+mod devices;
 mod offloading;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node};
-use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
@@ -31,9 +31,9 @@ pub struct Caches {
     /// By name: all of them are in one namespace.
     admin_rules: RwLock<HashMap<String, CachedRule>>,
     nodes: RwLock<HashMap<String, Option<String>>>,
-    claims: RwLock<HashMap<String, Arc<BTreeMap<String, String>>>>,
+    claims: RwLock<HashMap<String, devices::Claims>>,
     priority_classes: RwLock<BTreeMap<String, bool>>,
-    device_classes: RwLock<BTreeSet<String>>,
+    device_classes: RwLock<devices::Classes>,
     /// Namespaces whose Pods may be offloaded.
     offloaded: RwLock<HashSet<String>>,
     offloadings: RwLock<HashMap<String, CachedOffloading>>,
@@ -120,20 +120,10 @@ impl Caches {
         self.nodes.read().values().filter(|owner| owner.as_deref() == Some(id.as_str())).count()
     }
 
-    /// The ResourceClaims of a namespace that were made for one workload: name to the workload's label value.
-    pub fn claims(&self, namespace: &str) -> Arc<BTreeMap<String, String>> {
-        self.claims.read().get(namespace).cloned().unwrap_or_default()
-    }
-
     /// The PriorityClass that the API server gives to Pods without one.
     pub fn default_priority_class(&self) -> Option<String> {
         let classes = self.priority_classes.read();
         classes.iter().find(|(_, default)| **default).map(|(name, _)| name.clone())
-    }
-
-    /// Whether there is such a DeviceClass.
-    pub fn is_device_class(&self, name: &str) -> bool {
-        self.device_classes.read().contains(name)
     }
 
     /// Changes from now on.
@@ -235,24 +225,6 @@ impl Caches {
         self.changed();
     }
 
-    /// A ResourceClaim that was made for a workload, or was.
-    pub fn claim(&self, change: Change<PartialObjectMeta<ResourceClaim>>) {
-        let (namespace, name, workload) = match change {
-            Change::Applied(claim) => (
-                claim.namespace().unwrap_or_default(),
-                claim.name_any(),
-                claim.labels().get(keys::WORKLOAD).cloned(),
-            ),
-            Change::Gone { namespace, name } => (namespace, name, None),
-        };
-        let mut claims = self.claims.write();
-        let own = Arc::make_mut(claims.entry(namespace).or_default());
-        match workload {
-            Some(workload) => own.insert(name, workload),
-            None => own.remove(&name),
-        };
-    }
-
     /// A PriorityClass.
     pub fn priority_class(&self, change: Change<PriorityClass>) {
         let (name, default) = match change {
@@ -260,15 +232,6 @@ impl Caches {
             Change::Gone { name, .. } => (name, None),
         };
         self.priority_classes.write().insert(name, default.unwrap_or_default());
-        self.changed();
-    }
-
-    /// A DeviceClass.
-    pub fn device_class(&self, change: Change<PartialObjectMeta<DeviceClass>>) {
-        match change {
-            Change::Applied(class) => self.device_classes.write().insert(class.name_any()),
-            Change::Gone { name, .. } => self.device_classes.write().remove(&name),
-        };
         self.changed();
     }
 }

@@ -126,7 +126,7 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
     optional(process, client, caches, "workload rules", Caches::apply_rule);
     optional(process, client, caches, "namespace offloadings", Caches::apply_offloading);
     one(process, client, caches, "nodes", watch_config(), Caches::node);
-    one(process, client, caches, "resource claims", watch_config().labels(keys::WORKLOAD), Caches::claim);
+    one(process, client, caches, "resource claims", watch_config(), Caches::claim);
     one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);
     one(process, client, caches, "device classes", watch_config(), Caches::device_class);
     let offloaded = watch_config().labels(&format!("{}=true", keys::OFFLOADED));

@@ -402,11 +402,21 @@ async fn devices_of_others_are_out_of_reach() {
         s.mallory.post(&s.pods(), &merged(&good(name), &uses)).await.unwrap();
     }
     // A class that a Pod asks for by the name of a resource is asked for by a claim too, which the scheduler makes.
-    for class in ["escape-other", "escape-allowed"] {
+    let asks = |class: &str| {
         let resource = json!({format!("deviceclass.resource.kubernetes.io/{class}"): "1"});
-        let pod = json!({"container": {"resources": {"requests": resource, "limits": resource}}});
-        s.mallory.post(&s.pods(), &changed(&good(class), &pod)).await.unwrap();
-    }
+        changed(
+            &good(class),
+            &json!({"container": {"resources": {"requests": resource, "limits": resource}}}),
+        )
+    };
+    s.mallory.post(&s.pods(), &asks("escape-allowed")).await.unwrap();
+    // That a class stands behind a resource may be decided later than a Pod asks for it.
+    let resource = json!({"escape.example.com/late": "1"});
+    let late = json!({"container": {"resources": {"requests": resource, "limits": resource}}});
+    s.mallory.post(&s.pods(), &changed(&good("late"), &late)).await.unwrap();
+    let class = json!({"metadata": {"name": "escape-late"}, "spec": {"extendedResourceName": "escape.example.com/late",
+        "selectors": [{"cel": {"expression": "device.driver == 'escape.example.com'"}}]}});
+    s.admin.post("/apis/resource.k8s.io/v1/deviceclasses", &class).await.unwrap();
     // A Pod's status says which claim was made for it, and whoever may write it may name another's.
     let forged = json!({"spec": {"schedulingGates": [{"name": "example.com/wait"}],
         "resourceClaims": [{"name": "d", "resourceClaimTemplateName": "plain"}]}});
@@ -423,14 +433,25 @@ async fn devices_of_others_are_out_of_reach() {
 
     assert_eq!(s.placed("plain").await, s.own);
     assert_eq!(s.placed("escape-allowed").await, s.own);
-    s.event("marked", "metadata.labels[outrigger.dev/workload]: is added as").await;
-    s.event("escape-other", "requests[0].exactly.deviceClassName: is \\\"escape-other\\\"").await;
-    for pod in ["marked", "escape-other", "forged"] {
+    s.event("marked", "metadata.labels[outrigger.dev/workload]: changes from (absent)").await;
+    s.event("late", "requests[0].exactly.deviceClassName: is \\\"escape-late\\\"").await;
+    for pod in ["marked", "late", "forged"] {
         let pod = s.admin.get(&s.pod(pod)).await.unwrap();
         assert_eq!(pod["spec"]["nodeName"], Value::Null, "{pod}");
     }
     let taken = s.admin.get(&format!("{claims}/taken")).await.unwrap();
     assert_eq!(taken["status"]["reservedFor"], Value::Null, "{taken}");
+
+    // A claim that was made for one Pod is no other's.
+    let pod = s.admin.get(&s.pod("plain")).await.unwrap();
+    let made = &pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"];
+    let thief = json!({"spec": {"resourceClaims": [{"name": "d", "resourceClaimName": made}]}});
+    let answer = eventually("the webhook knows the claim", || async {
+        let answer = s.mallory.post(&dry(&s.pods()), &merged(&good("thief"), &thief)).await;
+        answer.err().ok_or_else(|| "it doesn't".to_owned())
+    })
+    .await;
+    assert!(answer.contains("which was made for Pod \"plain\" alone"), "{answer}");
 }
 
 #[tokio::test]

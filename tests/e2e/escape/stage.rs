@@ -299,14 +299,17 @@ impl Stage {
     pub(super) async fn prepare(&self) {
         let named = |name: &str, more: Value| merged(&json!({"metadata": {"name": name}}), &more);
         let driver = json!({"cel": {"expression": "device.driver == 'escape.example.com'"}});
-        let (runtime, device) = (json!({"handler": "h"}), json!({"spec": {"selectors": [driver]}}));
+        let runtime = json!({"handler": "h"});
+        let device =
+            |resource: &str| json!({"spec": {"selectors": [driver], "extendedResourceName": resource}});
+        let (other, allowed) = (device("escape.example.com/other"), device("escape.example.com/allowed"));
         for (path, name, class) in [
             ("/apis/scheduling.k8s.io/v1/priorityclasses", "escape-high", &json!({"value": 1000})),
             ("/apis/scheduling.k8s.io/v1/priorityclasses", "escape-allowed", &json!({"value": 10})),
             ("/apis/node.k8s.io/v1/runtimeclasses", "escape-bare", &runtime),
             ("/apis/node.k8s.io/v1/runtimeclasses", "escape-allowed", &runtime),
-            ("/apis/resource.k8s.io/v1/deviceclasses", "escape-other", &device),
-            ("/apis/resource.k8s.io/v1/deviceclasses", "escape-allowed", &device),
+            ("/apis/resource.k8s.io/v1/deviceclasses", "escape-other", &other),
+            ("/apis/resource.k8s.io/v1/deviceclasses", "escape-allowed", &allowed),
         ] {
             // Another test may have made it.
             let answer = self.admin.post(path, &named(name, class.clone())).await;

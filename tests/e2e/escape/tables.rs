@@ -257,6 +257,19 @@ pub(super) const REFERENCES: &str = r#"
   bad: {spec: {resourceClaims: [{name: c, resourceClaimName: free}, {name: d, resourceClaimName: taken}]}}
   twin: {spec: {resourceClaims: [{name: c, resourceClaimName: free}]}}
   webhook: 'spec.resourceClaims[1].resourceClaimName: is "taken", which was made for workload "somebody" alone'
+- name: another workload's devices before they are asked for
+  bad: {spec: {resourceClaims: [{name: d, resourceClaimName: firewall-573e560607f4a185}]}}
+  twin: {spec: {resourceClaims: [{name: d, resourceClaimName: firewall-573e560607f4a18}]}}
+  answer: 'spec.resourceClaims[0].resourceClaimName: is firewall-573e560607f4a185, a name as only claims for one workload'
+  webhook: 'spec.resourceClaims[0].resourceClaimName: is "firewall-573e560607f4a185", a name as only claims for one workload'
+- name: a device by the name of its class
+  bad: {container: {resources: {limits: {deviceclass.resource.kubernetes.io/escape-other: 1}}}}
+  twin: {container: {resources: {limits: {deviceclass.resource.kubernetes.io/escape-allowed: 1}}}}
+  webhook: 'resources.limits[deviceclass.resource.kubernetes.io/escape-other]: asks for a device of class "escape-other"'
+- name: a device by another name of its class
+  bad: {container: {resources: {limits: {escape.example.com/other: 1}}}}
+  twin: {container: {resources: {limits: {escape.example.com/allowed: 1}}}}
+  webhook: 'resources.limits[escape.example.com/other]: asks for a device of class "escape-other"'
 "#;
 
 /// To pass for what it isn't.
@@ -828,7 +841,7 @@ pub(super) const REGISTRATION: &str = r#"
 pub(super) const CLAIMS: &str = r#"
 - what: adminAccess
   body: {spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed, adminAccess: true}}]}}}
-  words: ['403', 'spec.devices.requests[0].exactly.adminAccess: is true and reaches devices that others have']
+  words: ['spec.devices.requests[0].exactly.adminAccess: is true and reaches devices that others have']
 - what: no adminAccess
   body: {spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed, adminAccess: false}}]}}}
 - what: another class
@@ -847,7 +860,15 @@ pub(super) const CLAIMS: &str = r#"
 - what: a workload's label
   body: {metadata: {labels: {outrigger.dev/workload: w}},
     spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed}}]}}}
-  words: ['403', 'metadata.labels[outrigger.dev/workload]: is added as "w"']
+  words: ['metadata.labels[outrigger.dev/workload]: changes from (absent) to w']
+- what: a Pod's
+  body: {metadata: {ownerReferences: [{apiVersion: v1, kind: Pod, name: p, uid: u}]},
+    spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed}}]}}}
+  words: ['metadata.ownerReferences[0]: is Pod p']
+- what: for a Pod's entry
+  body: {metadata: {annotations: {resource.kubernetes.io/pod-claim-name: d}},
+    spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed}}]}}}
+  words: ['metadata.annotations[resource.kubernetes.io/pod-claim-name]: is for claims that Kubernetes makes']
 - what: a label
   body: {metadata: {labels: {workload: w}},
     spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed}}]}}}
@@ -858,11 +879,11 @@ pub(super) const TAKEN: &str = r#"
 - what: for nobody
   ask: PATCH $CLAIMS/taken
   body: {metadata: {labels: {outrigger.dev/workload: null}}}
-  words: ['403', 'metadata.labels[outrigger.dev/workload]: is removed, was "somebody"']
+  words: ['metadata.labels[outrigger.dev/workload]: changes from somebody to (absent)']
 - what: for another
   ask: PATCH $CLAIMS/taken
   body: {metadata: {labels: {outrigger.dev/workload: w}}}
-  words: ['403', 'metadata.labels[outrigger.dev/workload]: changes from "somebody" to "w"']
+  words: ['metadata.labels[outrigger.dev/workload]: changes from somebody to w']
 - what: a label
   ask: PATCH $CLAIMS/taken
   body: {metadata: {labels: {a: b}}}

@@ -1,6 +1,7 @@
 //! The same objects out of clusters.
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use k8s_openapi::api::resource::v1::DeviceClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, Resource};
@@ -41,7 +42,7 @@ const PAGE: u32 = 500;
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
 pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> {
     let client = client(&args.cluster, "--kubeconfig").await?;
-    let mut reader = Reader { client, objects: Vec::new(), notes: Vec::new() };
+    let mut reader = Reader::new(client);
     let infrastructure = reader.is_infrastructure().await?;
     let named = args.tenant_kubeconfig.is_some() || args.tenant_context.is_some();
     if infrastructure {
@@ -75,17 +76,34 @@ pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> 
     Ok((State::new(reader.objects), source))
 }
 
-async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, InputError> {
+/// A client, or why there is none; `flag` is to blame.
+pub(crate) async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, InputError> {
     cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
 }
 
-struct Reader {
+/// Collects objects of a cluster.
+pub(crate) struct Reader {
     client: Client,
     objects: Vec<Object>,
     notes: Vec<String>,
 }
 
 impl Reader {
+    /// Nothing yet.
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, objects: Vec::new(), notes: Vec::new() }
+    }
+
+    /// The objects so far, and what couldn't be read.
+    pub(crate) fn take(&mut self) -> (Vec<Object>, Vec<String>) {
+        (std::mem::take(&mut self.objects), std::mem::take(&mut self.notes))
+    }
+
+    /// Puts objects back.
+    pub(crate) fn keep(&mut self, objects: Vec<Object>) {
+        self.objects.extend(objects);
+    }
+
     /// Whether the cluster knows Tenants. Anybody may ask that, unlike for the Tenants themselves.
     async fn is_infrastructure(&self) -> Result<bool, InputError> {
         match self.client.list_api_group_resources(&Tenant::api_version(&())).await {
@@ -105,7 +123,8 @@ impl Reader {
         let refused = "involvedObject.kind=WorkloadRule,reason=CompanionRefused";
         self.may::<Event>(namespace, ListParams::default().fields(refused)).await?;
         self.may::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
-        self.may::<PriorityClass>(None, ListParams::default()).await
+        self.may::<PriorityClass>(None, ListParams::default()).await?;
+        self.may::<DeviceClass>(None, ListParams::default()).await
     }
 
     /// The namespace of the tenant that is meant; `None` where there are several.
@@ -125,7 +144,7 @@ impl Reader {
     }
 
     /// Reads all objects of a kind.
-    async fn must<K: Resource<DynamicType = ()>>(
+    pub(crate) async fn must<K: Resource<DynamicType = ()>>(
         &mut self,
         namespace: Option<&str>,
         params: ListParams,
@@ -134,19 +153,30 @@ impl Reader {
         self.list::<K>(namespace, params).await.map_err(|error| InputError::new(what, error))?
     }
 
-    /// Reads all objects of a kind, and goes without where they may not be read.
-    async fn may<K: Resource<DynamicType = ()>>(
+    /// Reads all objects of a kind, and goes without where they may not be read, or the cluster has no such kind.
+    pub(crate) async fn may<K: Resource<DynamicType = ()>>(
         &mut self,
         namespace: Option<&str>,
         params: ListParams,
     ) -> Result<(), InputError> {
-        match self.list::<K>(namespace, params).await {
+        self.may_raw(&ApiResource::erase::<K>(&()), namespace, params).await
+    }
+
+    /// The same of a kind without type.
+    pub(crate) async fn may_raw(
+        &mut self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        params: ListParams,
+    ) -> Result<(), InputError> {
+        match self.list_raw(resource, namespace, params).await {
             Ok(read) => read,
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 self.notes.push(format!("may not be read, so what they say is missing: {}", status.message));
                 Ok(())
             }
-            Err(error) => Err(InputError::new(format_args!("the cluster's {}", K::plural(&())), error)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(InputError::new(format_args!("the cluster's {}", resource.plural), error)),
         }
     }
 
@@ -155,10 +185,18 @@ impl Reader {
         namespace: Option<&str>,
         params: ListParams,
     ) -> Result<Result<(), InputError>, kube::Error> {
-        let resource = ApiResource::erase::<K>(&());
+        self.list_raw(&ApiResource::erase::<K>(&()), namespace, params).await
+    }
+
+    async fn list_raw(
+        &mut self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        params: ListParams,
+    ) -> Result<Result<(), InputError>, kube::Error> {
         let api: Api<DynamicObject> = match namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
+            None => Api::all_with(self.client.clone(), resource),
         };
         let origin = Origin::new(format_args!("the cluster's {}", resource.plural));
         let mut params = params.limit(PAGE);

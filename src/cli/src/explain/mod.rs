@@ -1,9 +1,9 @@
 //! `outrigger explain`
 
-mod live;
+pub(crate) mod live;
 mod print;
 mod report;
-mod view;
+pub(crate) mod view;
 
 use std::io::Write;
 use std::path::PathBuf;

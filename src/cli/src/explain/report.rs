@@ -261,6 +261,8 @@ fn forbidden(object: &WorkloadRule, view: &View, args: &ExplainArgs) -> Vec<Fiel
         schedulers: &args.scheduler_name,
         default_priority_class: view.default_priority_class.as_deref(),
         claims: &BTreeMap::new(),
+        pod_claims: &BTreeMap::new(),
+        device_resources: &view.device_resources,
     };
     validate::template(&object.spec.template, "spec.template", &facts)
 }

@@ -45,6 +45,8 @@ pub(super) struct View {
     pub(super) events: Vec<(String, String, String)>,
     /// The PriorityClass that Pods without one get.
     pub(super) default_priority_class: Option<String>,
+    /// The extended resources that DeviceClasses stand behind, with the names of the classes.
+    pub(super) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
     /// What can't be known, and what isn't right with the input.
     pub(super) notes: Vec<String>,
 }
@@ -79,6 +81,7 @@ impl View {
                 told.into_iter().map(|w| (w.id.as_str().to_owned(), Arc::new(w))).collect();
             known.into_values().collect()
         };
+        let caches = state.caches(keys::ADMIN_NAMESPACE)?;
         let sees_nodes = infrastructure && (live || !nodes.is_empty());
         if !live && !sees_nodes {
             notes.push("no Nodes were given: where companions would run isn't known".to_owned());
@@ -98,7 +101,8 @@ impl View {
             companions: (infrastructure && (live || !companions.is_empty()))
                 .then(|| companions.into_iter().map(|(key, (observed, _))| (key, observed)).collect()),
             events: events(state)?,
-            default_priority_class: state.caches(keys::ADMIN_NAMESPACE)?.default_priority_class(),
+            default_priority_class: caches.default_priority_class(),
+            device_resources: caches.device_resources(),
             notes,
             tenant,
         })
@@ -222,22 +226,23 @@ fn sort_pods(
 }
 
 fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
-    let nodes: Vec<KubeNode> = state.all("", "Node")?;
-    let convert = |node: KubeNode| {
-        let spec = node.spec.unwrap_or_default();
-        let taint = |taint: k8s_openapi::api::core::v1::Taint| Taint {
-            key: taint.key,
-            value: taint.value.unwrap_or_default(),
-            effect: taint.effect,
-        };
-        Node {
-            name: node.metadata.name.unwrap_or_default(),
-            labels: node.metadata.labels.unwrap_or_default(),
-            taints: spec.taints.into_iter().flatten().map(taint).collect(),
-            unschedulable: spec.unschedulable == Some(true),
-        }
+    Ok(state.all::<KubeNode>("", "Node")?.into_iter().map(domain_node).collect())
+}
+
+/// What of a Node matters.
+pub(crate) fn domain_node(node: KubeNode) -> Node {
+    let spec = node.spec.unwrap_or_default();
+    let taint = |taint: k8s_openapi::api::core::v1::Taint| Taint {
+        key: taint.key,
+        value: taint.value.unwrap_or_default(),
+        effect: taint.effect,
     };
-    Ok(nodes.into_iter().map(convert).collect())
+    Node {
+        name: node.metadata.name.unwrap_or_default(),
+        labels: node.metadata.labels.unwrap_or_default(),
+        taints: spec.taints.into_iter().flatten().map(taint).collect(),
+        unschedulable: spec.unschedulable == Some(true),
+    }
 }
 
 /// The words of Events about rules whose companions were refused.

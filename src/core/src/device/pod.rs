@@ -19,7 +19,10 @@ pub fn pod_faults(spec: &Value, path: &str) -> Vec<FieldError> {
         let name = reader.text(claim, &path, "name");
         if !is_name(name) {
             let is = if name.is_empty() { "is missing".to_owned() } else { format!("is {:?}", shown(name)) };
-            reader.fault(format_args!("{path}.name"), format_args!("{is}; use a DNS label of at most 63 bytes"));
+            reader.fault(
+                format_args!("{path}.name"),
+                format_args!("{is}; use a DNS label of at most 63 bytes"),
+            );
         } else if !names.insert(name) {
             let message = format_args!("is {:?} for the second time; use another name", shown(name));
             reader.fault(format_args!("{path}.name"), message);
@@ -46,18 +49,17 @@ fn source(reader: &mut Reader, claim: &Map<String, Value>, path: &str) {
         [Some(_), Some(_)] => {
             reader.fault(path, "has resourceClaimName and resourceClaimTemplateName; use one of them");
         }
-        [None, None] => {
-            // One of a wrong type has been told.
-            if KEYS.iter().all(|key| claim.get(*key).is_none_or(Value::is_null)) {
-                let message = "has neither resourceClaimName nor resourceClaimTemplateName; use one of them";
-                reader.fault(path, message);
-            }
+        // One of a wrong type has been told.
+        [None, None] if KEYS.iter().all(|key| claim.get(*key).is_none_or(Value::is_null)) => {
+            reader
+                .fault(path, "has neither resourceClaimName nor resourceClaimTemplateName; use one of them");
         }
         _ => {}
     }
     for (key, name) in KEYS.iter().zip(given) {
         if let Some(name) = name.filter(|name| !is_dns_subdomain(name)) {
-            let message = format_args!("is {:?}; use the name of an object in the Pod's namespace", shown(name));
+            let message =
+                format_args!("is {:?}; use the name of an object in the Pod's namespace", shown(name));
             reader.fault(format_args!("{path}.{key}"), message);
         }
     }
@@ -74,7 +76,10 @@ fn container_claims(reader: &mut Reader, resources: &Map<String, Value>, path: &
             continue;
         }
         if !names.contains(name) {
-            reader.fault(&path, format_args!("is {:?}; use the name of one of spec.resourceClaims", shown(name)));
+            reader.fault(
+                &path,
+                format_args!("is {:?}; use the name of one of spec.resourceClaims", shown(name)),
+            );
         }
         let before = used.entry(name).or_default();
         let whole = before.contains("");

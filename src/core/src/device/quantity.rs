@@ -105,7 +105,9 @@ mod tests {
         ] {
             assert_eq!(nanos(&value), Some(wanted), "{value}");
         }
-        for value in [json!(""), json!("x"), json!("1Kb"), json!("1e"), json!("1e+"), json!("1 k"), json!(true)] {
+        for value in
+            [json!(""), json!("x"), json!("1Kb"), json!("1e"), json!("1e+"), json!("1 k"), json!(true)]
+        {
             assert_eq!(nanos(&value), None, "{value}");
         }
         assert_eq!(nanos(&json!("9".repeat(60))), Some(i128::MAX));

@@ -28,7 +28,9 @@ fn what_the_api_server_takes() {
         exactly(json!({"count": 1_000_000, "adminAccess": true})),
         exactly(json!({"selectors": [{"cel": {"expression": "true"}}]})),
         exactly(json!({"tolerations": vec![json!({"operator": "Exists"}); 40]})),
-        exactly(json!({"tolerations": [{"key": "a/b", "value": "", "effect": "NoExecute", "tolerationSeconds": -1}]})),
+        exactly(
+            json!({"tolerations": [{"key": "a/b", "value": "", "effect": "NoExecute", "tolerationSeconds": -1}]}),
+        ),
         exactly(json!({"capacity": {"requests": {"?": "1Gi", "b": 2}}})),
         with(&json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a"},
             {"name": "y", "deviceClassName": "a", "count": 3}]})),
@@ -61,7 +63,10 @@ fn what_the_api_server_refuses_with_its_paths() {
         (exactly(json!({"allocationMode": "Some"})), "spec.devices.requests[0].exactly.allocationMode"),
         (exactly(json!({"adminAccess": "yes"})), "spec.devices.requests[0].exactly.adminAccess"),
         (exactly(json!({"selectors": [{}]})), "spec.devices.requests[0].exactly.selectors[0].cel"),
-        (exactly(json!({"selectors": [{"cel": {}}]})), "spec.devices.requests[0].exactly.selectors[0].cel.expression"),
+        (
+            exactly(json!({"selectors": [{"cel": {}}]})),
+            "spec.devices.requests[0].exactly.selectors[0].cel.expression",
+        ),
         (
             exactly(json!({"selectors": [{"cel": {"expression": long}}]})),
             "spec.devices.requests[0].exactly.selectors[0].cel.expression",
@@ -71,9 +76,18 @@ fn what_the_api_server_refuses_with_its_paths() {
             exactly(json!({"tolerations": [{"operator": "Exists", "value": "x"}]})),
             "spec.devices.requests[0].exactly.tolerations[0].value",
         ),
-        (exactly(json!({"tolerations": [{"key": "/"}]})), "spec.devices.requests[0].exactly.tolerations[0].key"),
-        (exactly(json!({"tolerations": [{"operator": "In"}]})), "spec.devices.requests[0].exactly.tolerations[0].operator"),
-        (exactly(json!({"tolerations": [{"effect": "No"}]})), "spec.devices.requests[0].exactly.tolerations[0].effect"),
+        (
+            exactly(json!({"tolerations": [{"key": "/"}]})),
+            "spec.devices.requests[0].exactly.tolerations[0].key",
+        ),
+        (
+            exactly(json!({"tolerations": [{"operator": "In"}]})),
+            "spec.devices.requests[0].exactly.tolerations[0].operator",
+        ),
+        (
+            exactly(json!({"tolerations": [{"effect": "No"}]})),
+            "spec.devices.requests[0].exactly.tolerations[0].effect",
+        ),
         (
             exactly(json!({"capacity": {"requests": {"a": "1x"}}})),
             "spec.devices.requests[0].exactly.capacity.requests[a]",
@@ -88,7 +102,10 @@ fn what_the_api_server_refuses_with_its_paths() {
             "spec.devices.requests[0].firstAvailable[1]",
         ),
         (json!({"devices": {"constraints": [{}]}}), "spec.devices.constraints[0]"),
-        (json!({"devices": {"constraints": [{"matchAttribute": "x"}]}}), "spec.devices.constraints[0].matchAttribute"),
+        (
+            json!({"devices": {"constraints": [{"matchAttribute": "x"}]}}),
+            "spec.devices.constraints[0].matchAttribute",
+        ),
         (
             json!({"devices": {"constraints": [{"distinctAttribute": "a/1"}]}}),
             "spec.devices.constraints[0].distinctAttribute",
@@ -132,7 +149,8 @@ fn references_name_requests_and_their_alternatives() {
         assert_eq!(paths(&of(json!([bad]))), ["spec.devices.constraints[0].requests[0]"], "{bad}");
     }
     assert_eq!(paths(&of(json!(["a", "a"]))), ["spec.devices.constraints[0].requests[1]"]);
-    let twice = json!({"devices": {"requests": vec![json!({"name": "a", "exactly": {"deviceClassName": "c"}}); 2]}});
+    let twice =
+        json!({"devices": {"requests": vec![json!({"name": "a", "exactly": {"deviceClassName": "c"}}); 2]}});
     assert_eq!(paths(&twice), ["spec.devices.requests[1]"]);
 }
 
@@ -160,8 +178,10 @@ fn what_can_never_be_allocated_is_a_warning() {
             "at least 33",
         ),
         (
-            with(&json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a", "count": 33},
-                {"name": "y", "deviceClassName": "a"}]})),
+            with(
+                &json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a", "count": 33},
+                {"name": "y", "deviceClassName": "a"}]}),
+            ),
             "firstAvailable[0]: never chosen",
         ),
         (exactly(json!({"tolerations": vec![json!({"operator": "Exists"}); 17]})), "are 17"),
@@ -181,7 +201,11 @@ fn what_can_never_be_allocated_is_a_warning() {
         let said = said(&spec);
         assert!(said.len() == 1 && said[0].contains(word), "{spec}: {said:?}");
     }
-    assert_eq!(warnings(&json!({"devices": {"requests": "x"}})).len(), 1, "nothing panics on what is refused");
+    assert_eq!(
+        warnings(&json!({"devices": {"requests": "x"}})).len(),
+        1,
+        "nothing panics on what is refused"
+    );
 }
 
 #[test]
@@ -221,16 +245,28 @@ fn a_pods_claims() {
             "spec.resourceClaims[0]",
         ),
         (json!({"resourceClaims": [{"name": "D", "resourceClaimName": "x"}]}), "spec.resourceClaims[0].name"),
-        (json!({"resourceClaims": [{"name": "d", "resourceClaimName": ""}]}), "spec.resourceClaims[0].resourceClaimName"),
-        (json!({"resourceClaims": [{"name": "d", "resourceClaimName": 1}]}), "spec.resourceClaims[0].resourceClaimName"),
+        (
+            json!({"resourceClaims": [{"name": "d", "resourceClaimName": ""}]}),
+            "spec.resourceClaims[0].resourceClaimName",
+        ),
+        (
+            json!({"resourceClaims": [{"name": "d", "resourceClaimName": 1}]}),
+            "spec.resourceClaims[0].resourceClaimName",
+        ),
         (
             json!({"resourceClaims": [{"name": "d", "resourceClaimName": "x"}, {"name": "d", "resourceClaimName": "y"}]}),
             "spec.resourceClaims[1].name",
         ),
         (used(json!([{"name": "f"}])), "spec.containers[0].resources.claims[0]"),
         (used(json!([{}])), "spec.containers[0].resources.claims[0]"),
-        (used(json!([{"name": "d"}, {"name": "d", "request": "r"}])), "spec.containers[0].resources.claims[1]"),
-        (used(json!([{"name": "d", "request": "r"}, {"name": "d"}])), "spec.containers[0].resources.claims[1]"),
+        (
+            used(json!([{"name": "d"}, {"name": "d", "request": "r"}])),
+            "spec.containers[0].resources.claims[1]",
+        ),
+        (
+            used(json!([{"name": "d", "request": "r"}, {"name": "d"}])),
+            "spec.containers[0].resources.claims[1]",
+        ),
         (used(json!([{"name": "d", "request": "R"}])), "spec.containers[0].resources.claims[0].request"),
     ] {
         assert_eq!(paths(bad.clone()), [wanted], "{bad}");

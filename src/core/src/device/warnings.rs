@@ -35,7 +35,9 @@ pub fn warnings(spec: &Value) -> Vec<String> {
             mode_all |= is_all(alternative);
             let count = devices(alternative);
             if count > MAX_DEVICES && alternatives.len() > 1 {
-                warnings.push(format!("{path}: never chosen: {count} devices, a claim gets {MAX_DEVICES} at most"));
+                warnings.push(format!(
+                    "{path}: never chosen: {count} devices, a claim gets {MAX_DEVICES} at most"
+                ));
             }
             one(alternative, &path, &mut warnings);
         }
@@ -50,7 +52,8 @@ pub fn warnings(spec: &Value) -> Vec<String> {
         let path = format!("devices.constraints[{i}]");
         let has = |key: &str| constraint.get(key).and_then(Value::as_str);
         if has("matchAttribute").is_some() && has("distinctAttribute").is_some() {
-            warnings.push(format!("{path}: has matchAttribute and distinctAttribute; only the former counts"));
+            warnings
+                .push(format!("{path}: has matchAttribute and distinctAttribute; only the former counts"));
         }
         for key in ["matchAttribute", "distinctAttribute"] {
             if has(key).is_some_and(|name| name.split('/').count() > 2) {

@@ -2,25 +2,49 @@
 
 use serde_json::Value;
 
-use super::{cut, entries, keys, text};
-use crate::field::FieldError;
+use super::{cut, entries, keys, reserved, text};
+use crate::device;
+use crate::field::{FieldError, join};
+use crate::keys::POD_CLAIM_NAME;
 use crate::tenant::Policy;
+
+/// Who writes a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writer {
+    /// Outrigger's manager.
+    Manager,
+    /// A controller of the cluster itself, or its scheduler: they make claims for single Pods.
+    Cluster,
+    /// Somebody else.
+    User,
+}
 
 /// Everything that forbids a ResourceClaim or a ResourceClaimTemplate in a tenant's namespace. `old` is null at creation;
 /// what hasn't changed since is not judged again.
-pub fn claim(object: &Value, old: &Value, policy: &Policy, manager: bool) -> Vec<FieldError> {
+pub fn claim(object: &Value, old: &Value, policy: &Policy, writer: Writer) -> Vec<FieldError> {
     let mut faults = Vec::new();
-    keys::unchanged(object, old, manager, &mut faults);
-    let (spec, path) = match object.get("spec").and_then(|spec| spec.get("spec")) {
-        Some(inner) => (inner, "spec.spec.devices"),
-        None => (object.get("spec").unwrap_or(&Value::Null), "spec.devices"),
-    };
-    if object.get("spec") == old.get("spec") {
-        return faults;
+    keys::unchanged(object, old, writer == Writer::Manager, &mut faults);
+    if writer == Writer::User {
+        of_pods(object, old, &mut faults);
     }
+    let (spec, path) = spec_of(object);
+    let is_template = path == "spec.spec";
+    if old.is_null() && writer == Writer::User && !is_template {
+        foretold(object, &mut faults);
+    }
+    if object.get("spec") != old.get("spec") {
+        faults.extend(device_requests(spec, path, policy));
+    }
+    faults
+}
+
+/// What of a claim's spec a tenant may not ask for; `path` is where the spec stands. This is for claims in whatever object:
+/// the API server's own rules are [`device::faults`].
+pub fn device_requests(spec: &Value, path: &str, policy: &Policy) -> Vec<FieldError> {
+    let mut faults = Vec::new();
     let Some(devices) = spec.get("devices") else { return faults };
-    for (path, request) in entries(devices, path, "requests") {
-        if let Some(exactly) = request.get("exactly") {
+    for (path, request) in entries(devices, &join(path, "devices"), "requests") {
+        if let Some(exactly) = request.get("exactly").filter(|exactly| !exactly.is_null()) {
             device_request(&format!("{path}.exactly"), exactly, policy, &mut faults);
         }
         for (path, alternative) in entries(request, &path, "firstAvailable") {
@@ -28,6 +52,35 @@ pub fn claim(object: &Value, old: &Value, policy: &Policy, manager: bool) -> Vec
         }
     }
     faults
+}
+
+/// What of the claims of a WorkloadRule its tenant may not ask for: those that it makes itself, and those of its companions.
+/// `spec` is the rule's, as it stands in the API.
+pub fn rule_devices(spec: &Value, policy: &Policy) -> Vec<FieldError> {
+    let mut faults = Vec::new();
+    if let Some(template) = spec.get("template").filter(|t| text(t, "kind") == Some("ResourceClaim")) {
+        let claim = template.get("spec").unwrap_or(&Value::Null);
+        faults.extend(device_requests(claim, "spec.template.spec", policy));
+    }
+    for (path, claim) in entries(spec, "spec", "deviceClaims") {
+        let claim = claim.get("spec").unwrap_or(&Value::Null);
+        faults.extend(device_requests(claim, &format!("{path}.spec"), policy));
+    }
+    faults
+}
+
+/// What is admitted and nobody will be happy with, of a ResourceClaim or a ResourceClaimTemplate.
+pub fn claim_warnings(object: &Value) -> Vec<String> {
+    device::warnings(spec_of(object).0)
+}
+
+/// The claim's spec in a ResourceClaim or in a ResourceClaimTemplate, and its path.
+fn spec_of(object: &Value) -> (&Value, &'static str) {
+    let spec = object.get("spec").unwrap_or(&Value::Null);
+    match spec.get("spec") {
+        Some(inner) => (inner, "spec.spec"),
+        None => (spec, "spec"),
+    }
 }
 
 fn device_request(path: &str, request: &Value, policy: &Policy, faults: &mut Vec<FieldError>) {
@@ -46,38 +99,130 @@ fn device_request(path: &str, request: &Value, policy: &Policy, faults: &mut Vec
     }
 }
 
+/// A claim that says it was made for a Pod is given to that Pod, which may be another workload's companion.
+fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
+    let (now, before) = (object.get("metadata"), old.get("metadata"));
+    let pod_claim = |metadata: Option<&Value>| {
+        metadata.and_then(|m| m.get("annotations")).and_then(|a| a.get(POD_CLAIM_NAME)).cloned()
+    };
+    if pod_claim(now) != pod_claim(before) {
+        faults.push(FieldError::new(
+            format_args!("metadata.annotations[{POD_CLAIM_NAME}]"),
+            "is for claims that Kubernetes makes for a Pod; leave it as it was",
+        ));
+    }
+    let owners = |metadata: Option<&Value>| -> Vec<Value> {
+        let all = metadata.map(|metadata| entries(metadata, "metadata", "ownerReferences"));
+        all.into_iter().flatten().map(|(_, owner)| owner.clone()).collect()
+    };
+    let before = owners(before);
+    for (i, owner) in owners(now).iter().enumerate() {
+        if text(owner, "kind") == Some("Pod") && !before.contains(owner) {
+            faults.push(FieldError::new(
+                format_args!("metadata.ownerReferences[{i}]"),
+                format_args!(
+                    "is Pod {:?}: only Kubernetes makes claims of Pods; use a ResourceClaimTemplate",
+                    cut(text(owner, "name").unwrap_or_default())
+                ),
+            ));
+        }
+    }
+}
+
+/// A claim under a name that Outrigger will need would keep a workload from its device, or be taken for it.
+fn foretold(object: &Value, faults: &mut Vec<FieldError>) {
+    let name = object.get("metadata").and_then(|metadata| text(metadata, "name")).unwrap_or_default();
+    if reserved::is_companion(name) {
+        faults.push(FieldError::new(
+            "metadata.name",
+            format_args!("is {:?}, a name as only companions have it; choose another", cut(name)),
+        ));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ids::TenantId;
     use serde_json::json;
 
-    #[test]
-    fn what_a_claim_may_not_ask_for() {
+    fn policy() -> Policy {
         let mut policy = Policy::new(TenantId::new("blue").unwrap());
         policy.device_classes.insert("crypto".into());
-        let paths = |spec: &Value, old: &Value| -> Vec<String> {
-            claim(&json!({"spec": spec}), old, &policy, false).into_iter().map(|f| f.path).collect()
-        };
-        let good =
-            json!({"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "crypto"}}]}});
-        assert_eq!(paths(&good, &Value::Null), Vec::<String>::new());
-        let bad = json!({"devices": {"requests": [
+        policy
+    }
+
+    fn good() -> Value {
+        json!({"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "crypto"}}]}})
+    }
+
+    fn bad() -> Value {
+        json!({"devices": {"requests": [
             {"name": "a", "exactly": {"deviceClassName": "crypto", "adminAccess": true}},
-            {"name": "b", "firstAvailable": [{"deviceClassName": "crypto"}, {"deviceClassName": "gpu"}]}]}});
-        let expected = [
-            "devices.requests[0].exactly.adminAccess",
-            "devices.requests[1].firstAvailable[1].deviceClassName",
-        ];
-        assert_eq!(paths(&bad, &Value::Null), expected.map(|p| format!("spec.{p}")));
+            {"name": "b", "firstAvailable": [{"deviceClassName": "crypto"}, {"deviceClassName": "gpu"}]}]}})
+    }
+
+    const BAD: [&str; 2] =
+        ["devices.requests[0].exactly.adminAccess", "devices.requests[1].firstAvailable[1].deviceClassName"];
+
+    fn paths(faults: Vec<FieldError>) -> Vec<String> {
+        faults.into_iter().map(|fault| fault.path).collect()
+    }
+
+    #[test]
+    fn what_a_claim_may_not_ask_for() {
+        let judged =
+            |spec: &Value, old: &Value| paths(claim(&json!({"spec": spec}), old, &policy(), Writer::User));
+        assert_eq!(judged(&good(), &Value::Null), Vec::<String>::new());
+        assert_eq!(judged(&bad(), &Value::Null), BAD.map(|p| format!("spec.{p}")));
+        let template = json!({"spec": bad()});
+        assert_eq!(judged(&template, &Value::Null), BAD.map(|p| format!("spec.spec.{p}")), "a template");
+        assert_eq!(judged(&bad(), &json!({"spec": bad()})), Vec::<String>::new(), "it was so before");
+        let marked = json!({"metadata": {"labels": {"outrigger.dev/workload": "w"}}, "spec": good()});
+        assert_eq!(claim(&marked, &Value::Null, &policy(), Writer::User).len(), 1);
+        assert_eq!(claim(&marked, &Value::Null, &policy(), Writer::Cluster).len(), 1);
+        assert_eq!(claim(&marked, &Value::Null, &policy(), Writer::Manager), []);
+    }
+
+    #[test]
+    fn the_same_of_a_rules_claims() {
+        let rule = json!({"template": {"kind": "ResourceClaim", "spec": bad()}, "deviceClaims": [
+            {"name": "x", "spec": good()}, {"name": "y", "spec": bad()}]});
+        let wanted = BAD.map(|p| format!("spec.template.spec.{p}")).into_iter();
+        let wanted: Vec<String> =
+            wanted.chain(BAD.map(|p| format!("spec.deviceClaims[1].spec.{p}"))).collect();
+        assert_eq!(paths(rule_devices(&rule, &policy())), wanted);
+        let pod = json!({"template": {"kind": "Pod", "spec": bad()}});
+        assert_eq!(rule_devices(&pod, &policy()), []);
+    }
+
+    #[test]
+    fn a_claim_of_a_pod_is_made_by_kubernetes() {
+        let of_pod = json!({"metadata": {"annotations": {POD_CLAIM_NAME: "d"}, "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+            {"apiVersion": "v1", "kind": "Pod", "name": "p", "controller": true}]}, "spec": good()});
+        let told =
+            ["metadata.annotations[resource.kubernetes.io/pod-claim-name]", "metadata.ownerReferences[1]"];
+        let plain = json!({"spec": good()});
+        for old in [&Value::Null, &plain] {
+            assert_eq!(paths(claim(&of_pod, old, &policy(), Writer::User)), told);
+            assert_eq!(claim(&of_pod, old, &policy(), Writer::Cluster), []);
+        }
+        assert_eq!(claim(&of_pod, &of_pod, &policy(), Writer::User), []);
+        assert_eq!(paths(claim(&plain, &of_pod, &policy(), Writer::User)), told[..1]);
+    }
+
+    #[test]
+    fn names_of_companions_are_outriggers() {
+        let named = |name: &str| json!({"metadata": {"name": name}, "spec": good()});
+        let foretold = named("firewall-573e560607f4a185");
+        assert_eq!(paths(claim(&foretold, &Value::Null, &policy(), Writer::User)), ["metadata.name"]);
+        assert_eq!(claim(&foretold, &Value::Null, &policy(), Writer::Manager), []);
         assert_eq!(
-            paths(&json!({"spec": bad}), &Value::Null),
-            expected.map(|p| format!("spec.spec.{p}")),
-            "a template"
+            claim(&foretold, &foretold, &policy(), Writer::User),
+            [],
+            "an update of one that is there"
         );
-        assert_eq!(paths(&bad, &json!({"spec": bad})), Vec::<String>::new(), "it was so before");
-        let marked = json!({"metadata": {"labels": {"outrigger.dev/workload": "w"}}, "spec": good});
-        assert_eq!(claim(&marked, &Value::Null, &policy, false).len(), 1);
-        assert_eq!(claim(&marked, &Value::Null, &policy, true), []);
+        assert_eq!(claim(&named("firewall"), &Value::Null, &policy(), Writer::User), []);
     }
 }

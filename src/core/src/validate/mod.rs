@@ -13,13 +13,14 @@ mod containers;
 mod isolation;
 mod keys;
 mod references;
+mod reserved;
 
 pub mod pod_security;
 
 pub use admin::template as admin_template;
-pub use claims::claim;
+pub use claims::{Writer, claim, claim_warnings, device_requests, rule_devices};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -42,6 +43,10 @@ pub struct Facts<'a> {
     pub default_priority_class: Option<&'a str>,
     /// ResourceClaims that were made for one workload: name of the claim to label value of the workload.
     pub claims: &'a BTreeMap<String, String>,
+    /// ResourceClaims that Kubernetes made for one Pod: name of the claim to name of the Pod.
+    pub pod_claims: &'a BTreeMap<String, String>,
+    /// Extended resources that DeviceClasses stand behind: name of the resource to names of the classes.
+    pub device_resources: &'a BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Most faults that one answer tells.
@@ -61,6 +66,7 @@ const CHECKS: &[Check] = &[
     references::accounts,
     references::classes,
     references::claims,
+    references::device_classes,
     references::owners,
     keys::finalizers,
 ];

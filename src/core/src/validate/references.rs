@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Facts, cut, entries, text};
+use super::{Facts, cut, entries, reserved, text};
 use crate::field::FieldError;
 use crate::keys;
 
@@ -72,18 +72,55 @@ pub(super) fn classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErro
     }
 }
 
-/// A claim that was made for one workload is no other's.
+/// A claim that was made for one workload is no other's, also when it is named before it is there: the names of companions
+/// and of their claims can be foretold.
 pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
     let own = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
+    let own = own.and_then(Value::as_str);
     for (path, claim) in entries(&pod["spec"], "spec", "resourceClaims") {
         let Some(name) = text(claim, "resourceClaimName") else { continue };
-        if let Some(workload) = facts.claims.get(name)
-            && own.and_then(Value::as_str) != Some(workload)
-        {
-            faults.push(FieldError::new(
-                format_args!("{path}.resourceClaimName"),
-                format_args!("is {:?}, which was made for workload {workload:?} alone", cut(name)),
-            ));
+        let whose = if let Some(workload) = facts.claims.get(name) {
+            if own == Some(workload) {
+                continue;
+            }
+            format!("which was made for workload {workload:?} alone")
+        } else if let Some(pod) = facts.pod_claims.get(name) {
+            format!("which was made for Pod {pod:?} alone")
+        } else if reserved::is_of_companion(name) && !own.is_some_and(|own| reserved::is_for(name, own)) {
+            "a name as only claims for one workload have it; use a claim with another name".to_owned()
+        } else {
+            continue;
+        };
+        faults.push(FieldError::new(
+            format_args!("{path}.resourceClaimName"),
+            format_args!("is {:?}, {whose}", cut(name)),
+        ));
+    }
+}
+
+/// Devices that a container asks for by the name of a resource (KEP-5004): the scheduler makes a claim of it. Where several
+/// classes stand behind one resource, the scheduler chooses.
+pub(super) fn device_classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+    let allowed = |class: &str| facts.policy.device_classes.contains(class);
+    for list in ["initContainers", "containers"] {
+        for (path, container) in entries(&pod["spec"], "spec", list) {
+            let Some(resources) = container.get("resources") else { continue };
+            for of in ["limits", "requests"] {
+                for name in resources.get(of).and_then(Value::as_object).into_iter().flat_map(|r| r.keys()) {
+                    let implied = name.strip_prefix(keys::DEVICE_CLASS_RESOURCE);
+                    let behind = facts.device_resources.get(name).into_iter().flatten().map(String::as_str);
+                    let Some(class) = implied.into_iter().chain(behind).find(|class| !allowed(class)) else {
+                        continue;
+                    };
+                    faults.push(FieldError::new(
+                        format_args!("{path}.resources.{of}[{}]", cut(name)),
+                        format_args!(
+                            "asks for a device of class {:?}; have it allowed by the Tenant's spec.deviceClasses",
+                            cut(class)
+                        ),
+                    ));
+                }
+            }
         }
     }
 }

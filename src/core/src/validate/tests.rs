@@ -1,3 +1,5 @@
+mod devices;
+
 use serde_json::json;
 
 use super::*;
@@ -11,12 +13,20 @@ fn policy() -> Policy {
     policy.service_accounts.insert("telemetry".into());
     policy.priority_classes.insert("companion".into());
     policy.runtime_classes.insert("gvisor".into());
+    policy.device_classes.insert("regex".into());
     policy
 }
 
 fn check(policy: &Policy, manager: bool, pod: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let claims =
         BTreeMap::from([("theirs".to_owned(), "w2".to_owned()), ("ours".to_owned(), "w1".to_owned())]);
+    let pod_claims = BTreeMap::from([("made".to_owned(), "web".to_owned())]);
+    let classes = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let device_resources = BTreeMap::from([
+        ("example.com/gpu".to_owned(), classes(&["gpu"])),
+        ("example.com/regex".to_owned(), classes(&["regex"])),
+        ("example.com/either".to_owned(), classes(&["gpu", "regex"])),
+    ]);
     let facts = Facts {
         policy,
         namespace: "tenant-blue",
@@ -24,6 +34,8 @@ fn check(policy: &Policy, manager: bool, pod: &Value, old: Option<&Value>) -> Ve
         schedulers: &["default-scheduler".to_owned()],
         default_priority_class: Some("usual"),
         claims: &claims,
+        pod_claims: &pod_claims,
+        device_resources: &device_resources,
     };
     match old {
         None => create(pod, &facts),
@@ -414,6 +426,8 @@ fn a_template_is_judged_as_the_pod_that_comes_of_it() {
         schedulers: &["default-scheduler".to_owned()],
         default_priority_class: None,
         claims: &claims,
+        pod_claims: &claims,
+        device_resources: &BTreeMap::new(),
     };
     let plain = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
     assert_eq!(template(&plain, "spec.template", &facts), []);

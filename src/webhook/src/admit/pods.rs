@@ -38,6 +38,8 @@ pub(super) fn with_facts<T>(
     let tenant = cached.tenant.as_ref().ok_or_else(not_known)?;
     let default_priority_class = caches.default_priority_class();
     let claims = caches.claims(&request.namespace);
+    let pod_claims = caches.pod_claims(&request.namespace);
+    let device_resources = caches.device_resources();
     Ok(judge(&Facts {
         policy: &tenant.policy,
         namespace: &request.namespace,
@@ -45,5 +47,7 @@ pub(super) fn with_facts<T>(
         schedulers: &settings.schedulers,
         default_priority_class: default_priority_class.as_deref(),
         claims: &claims,
+        pod_claims: &pod_claims,
+        device_resources: &device_resources,
     }))
 }
