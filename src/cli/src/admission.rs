@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
+use outrigger_core::ids::TenantId;
 use outrigger_webhook::admit::{self, Settings};
 use outrigger_webhook::caches::Caches;
 use outrigger_webhook::review::{Decision, Kind, Request};
@@ -46,6 +47,11 @@ impl Admission {
     /// The state that it decides by.
     pub(crate) fn state(&self) -> &State {
         &self.state
+    }
+
+    /// Whose namespace it is.
+    pub(crate) fn owner(&self, namespace: &str) -> Option<TenantId> {
+        self.caches.owner(namespace)
     }
 
     /// Who is believed about workloads.

@@ -9,6 +9,8 @@ use outrigger_manager::ManagerArgs;
 use outrigger_webhook::WebhookArgs;
 
 use crate::cases::TestArgs;
+use crate::check::CheckArgs;
+use crate::claims::ClaimsArgs;
 use crate::crd::CrdArgs;
 use crate::explain::ExplainArgs;
 use crate::files::InputError;
@@ -81,6 +83,20 @@ enum Command {
     /// comes of them, 2 an input could not be read.
     Explain(ExplainArgs),
 
+    /// Look for what is wrong, in files or in a cluster.
+    ///
+    /// Judges Tenants, rules, NamespaceOffloadings and claims as admission does, and looks for what no single object
+    /// tells: rules that can never match, selectors that exclude each other, annotations that nothing writes, DPUs without
+    /// owner, hosts without DPU, DeviceClasses that aren't there, Machines that promise more than their nodes have. Exit
+    /// codes: 0 no errors, 1 errors, 2 an input could not be read.
+    Check(CheckArgs),
+
+    /// List a tenant's device claims, with their devices and who uses them.
+    ///
+    /// Reads ResourceClaims, Pods and Tenants from files (--filename) or from the infrastructure cluster. Exit codes: 0
+    /// listed, 2 an input could not be read.
+    Claims(ClaimsArgs),
+
     /// Print the CustomResourceDefinitions as YAML.
     Crd(CrdArgs),
 }
@@ -98,6 +114,8 @@ impl Cli {
             Command::Review(args) => args.run(),
             Command::Test(args) => args.run(),
             Command::Explain(args) => args.run(),
+            Command::Check(args) => args.run(),
+            Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
         };
         result.unwrap_or_else(|error| {

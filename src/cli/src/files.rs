@@ -24,6 +24,12 @@ impl InputError {
     }
 }
 
+/// Between the name of a file and the number of a document in it.
+const DOCUMENT: &str = ": document ";
+
+/// What stands for the name of a file.
+const STANDARD_INPUT: &str = "standard input";
+
 /// Where an object comes from, for messages.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin(Arc<str>);
@@ -32,6 +38,11 @@ impl Origin {
     /// Somewhere.
     pub(crate) fn new(place: impl fmt::Display) -> Self {
         Self(place.to_string().into())
+    }
+
+    /// The file, where it is one.
+    pub(crate) fn file(&self) -> Option<&str> {
+        self.0.split_once(DOCUMENT).map(|(file, _)| file).filter(|file| *file != STANDARD_INPUT)
     }
 }
 
@@ -102,8 +113,8 @@ pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Object>, InputError> {
         if path.as_os_str() == "-" {
             let mut text = String::new();
             let read = std::io::stdin().read_to_string(&mut text);
-            read.map_err(|error| InputError::new("standard input", error))?;
-            parse("standard input", &text, &mut objects)?;
+            read.map_err(|error| InputError::new(STANDARD_INPUT, error))?;
+            parse(STANDARD_INPUT, &text, &mut objects)?;
             continue;
         }
         for file in files(path)? {
@@ -141,7 +152,7 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, InputError> {
 pub(crate) fn parse(name: &str, text: &str, objects: &mut Vec<Object>) -> Result<(), InputError> {
     for (number, document) in documents(name, text)?.into_iter().enumerate() {
         if !document.is_null() {
-            take(&Origin::new(format_args!("{name}: document {}", number + 1)), document, objects)?;
+            take(&Origin::new(format_args!("{name}{DOCUMENT}{}", number + 1)), document, objects)?;
         }
     }
     Ok(())

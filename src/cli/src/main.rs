@@ -2,6 +2,8 @@
 
 mod admission;
 mod cases;
+mod check;
+mod claims;
 mod command;
 mod companion;
 mod crd;

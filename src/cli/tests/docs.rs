@@ -47,6 +47,16 @@ fn explain() {
 }
 
 #[test]
+fn check() {
+    is_true("check.md");
+}
+
+#[test]
+fn claims() {
+    is_true("claims.md");
+}
+
+#[test]
 fn offline() {
     is_true("offline.md");
 }
@@ -67,6 +77,12 @@ fn an_input_that_cannot_be_read_is_exit_code_2() {
         (&["render"], "outrigger: --filename: has no Pod to render"),
         (&["test", "/nowhere"], "outrigger: /nowhere: No such file"),
         (&["explain", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
+        (&["check", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
+        (&["claims", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
+        (
+            &["claims", "-f", "../../docs/examples/claims", "--tenant", "red"],
+            "outrigger: --tenant: there is no tenant red; there are blue",
+        ),
         (
             &["explain", "--kubeconfig", "/nowhere"],
             "outrigger: --kubeconfig: --kubeconfig /nowhere can't be read",

@@ -9,6 +9,7 @@
 //! function is synchronous and deterministic.
 
 pub mod admin;
+pub mod check;
 pub mod companion;
 pub mod device;
 pub mod explain;

@@ -24,15 +24,43 @@ pub struct Around<'a> {
     pub dpus: Option<usize>,
 }
 
+/// What a doubt about a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// A container reads what nothing writes.
+    Reference,
+    /// Where companions may run is narrower than the rule looks, or there is no place yet.
+    Placement,
+    /// No node can ever take a companion.
+    NoNode,
+    /// No workload can ever match.
+    NoWorkload,
+}
+
 /// Everything that is probably not meant.
 pub fn rule(rule: &Rule, around: &Around<'_>) -> Vec<String> {
-    let mut warnings = Vec::new();
-    downward_api(rule, &mut warnings);
-    placement(rule, around, &mut warnings);
-    if let Some(both) = matches_nothing(rule) {
-        warnings.push(format!("spec.workloadTerms: no workload can match: {both}"));
+    doubts(rule, around).into_iter().map(|(_, warning)| warning).collect()
+}
+
+/// The same, and what each is about.
+pub fn doubts(rule: &Rule, around: &Around<'_>) -> Vec<(Doubt, String)> {
+    type Look = fn(&Rule, &Around<'_>, &mut Vec<String>);
+    let looks: [(Doubt, Look); 4] = [
+        (Doubt::Reference, |rule, _, warnings| downward_api(rule, warnings)),
+        (Doubt::Placement, placement),
+        (Doubt::NoNode, contradictions),
+        (Doubt::NoWorkload, |rule, _, warnings| {
+            let both = matches_nothing(rule);
+            warnings.extend(both.map(|both| format!("spec.workloadTerms: no workload can match: {both}")));
+        }),
+    ];
+    let mut doubts = Vec::new();
+    for (doubt, look) in looks {
+        let mut warnings = Vec::new();
+        look(rule, around, &mut warnings);
+        doubts.extend(warnings.into_iter().map(|warning| (doubt, cut(warning))));
     }
-    warnings.into_iter().map(cut).collect()
+    doubts
 }
 
 /// A warning as long as an API server shows it.
@@ -96,6 +124,10 @@ fn placement(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
     if around.dpus == Some(0) {
         warnings.push("the tenant has no DPU: companions will wait for one".to_owned());
     }
+}
+
+/// Selectors that exclude each other, or every DPU of the tenant.
+fn contradictions(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
     if let Some(both) = selector::contradiction(rule.template()) {
         warnings.push(format!("template: no node can match: {both}"));
     } else if around.tenant.is_some_and(|tenant| excludes_own(rule.template(), tenant)) {

@@ -1,0 +1,31 @@
+//! The objects of a cluster.
+
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{ApiResource, GroupVersionKind, ListParams};
+use outrigger_api::{AdminWorkloadRule, NamespaceOffloading, Tenant, WorkloadRule};
+use outrigger_runtime::cluster::ClusterArgs;
+
+use crate::explain::live::{Reader, client};
+use crate::files::InputError;
+use crate::state::State;
+
+/// Reads what is looked at, and says what couldn't be. A cluster need not have all of it.
+pub(super) async fn read(cluster: &ClusterArgs) -> Result<(State, Vec<String>), InputError> {
+    let mut reader = Reader::new(client(cluster, "--kubeconfig").await?);
+    reader.must::<Namespace>(None, ListParams::default()).await?;
+    reader.may::<Tenant>(None, ListParams::default()).await?;
+    reader.may::<WorkloadRule>(None, ListParams::default()).await?;
+    reader.may::<AdminWorkloadRule>(None, ListParams::default()).await?;
+    reader.may::<NamespaceOffloading>(None, ListParams::default()).await?;
+    reader.may::<Node>(None, ListParams::default()).await?;
+    reader.may::<PriorityClass>(None, ListParams::default()).await?;
+    reader.may::<DeviceClass>(None, ListParams::default()).await?;
+    reader.may::<ResourceClaim>(None, ListParams::default()).await?;
+    reader.may::<ResourceClaimTemplate>(None, ListParams::default()).await?;
+    let machines = GroupVersionKind::gvk("imperator.tenzen-y.io", "v1alpha1", "Machine");
+    reader.may_raw(&ApiResource::from_gvk(&machines), None, ListParams::default()).await?;
+    let (objects, notes) = reader.take();
+    Ok((State::new(objects), notes))
+}

@@ -1,0 +1,258 @@
+//! What is looked at: every object of a kind that Outrigger judges, and what stands between several.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Node as KubeNode;
+use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
+use outrigger_core::check::{
+    self, DOUBTFUL, Finding, NO_CLASS, REFUSED, Subject, devices, machines, nodes, rules,
+};
+use outrigger_core::ids::TenantId;
+use outrigger_core::lint::Around;
+use outrigger_core::node::Node;
+use outrigger_core::tenant::Tenant as Domain;
+use outrigger_core::{keys, validate};
+use outrigger_webhook::review::Decision;
+use serde_json::Value;
+
+use super::Report;
+use crate::admission::Admission;
+use crate::companion::creation;
+use crate::explain::view::domain_node;
+use crate::files::{InputError, Object};
+
+/// The user that objects are created as, to see whether admission takes them: anybody.
+const ANYBODY: &str = "outrigger:check";
+
+/// The kinds of our own that admission judges as they are.
+const OWN: [(&str, &str); 4] = [
+    (keys::GROUP, "Tenant"),
+    (keys::WORKLOAD_GROUP, "WorkloadRule"),
+    (keys::WORKLOAD_GROUP, "AdminWorkloadRule"),
+    (keys::OFFLOADING_GROUP, "NamespaceOffloading"),
+];
+
+/// What admission says of a class that it doesn't know.
+const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
+
+const DEVICES: &str = "resource.k8s.io";
+const MACHINES: &str = "imperator.tenzen-y.io";
+
+/// Looks at everything.
+///
+/// # Errors
+/// When an object isn't of its kind's shape.
+pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, InputError> {
+    let state = admission.state();
+    let mut look =
+        Look { admission, host_label, findings: Vec::new(), notes: Vec::new(), files: BTreeMap::new() };
+    let mut tenants = BTreeMap::new();
+    for object in state.of(keys::GROUP, "Tenant") {
+        if let Ok(tenant) = object.read::<Tenant>()?.compile() {
+            tenants.insert(tenant.policy.tenant.clone(), tenant);
+        }
+    }
+    let kube_nodes: Vec<KubeNode> = state.all("", "Node")?;
+    let all: Vec<Node> = kube_nodes.into_iter().map(domain_node).collect();
+    let classes: BTreeSet<&str> = state.of(DEVICES, "DeviceClass").map(|class| class.name.as_str()).collect();
+    let around = Known { tenants: &tenants, nodes: &all, classes: &classes };
+    for (group, kind) in OWN {
+        for object in state.of(group, kind) {
+            look.own(object, &around)?;
+        }
+    }
+    for kind in ["ResourceClaim", "ResourceClaimTemplate"] {
+        for object in state.of(DEVICES, kind) {
+            look.claim(object, &around);
+        }
+    }
+    if all.is_empty() {
+        look.notes
+            .push("there are no Nodes: DPUs, hosts and what Machines promise weren't looked at".to_owned());
+    } else {
+        look.findings.extend(nodes::dpus(&all, &tenants, host_label));
+        look.machines();
+    }
+    if classes.is_empty() {
+        look.notes.push(
+            "there are no DeviceClasses: whether those that are named exist wasn't looked at".to_owned(),
+        );
+    }
+    for (group, kind) in [("", "Node"), (MACHINES, "Machine")] {
+        for object in state.of(group, kind) {
+            look.subject(object);
+        }
+    }
+    Ok(Report { findings: look.findings, notes: look.notes, files: look.files })
+}
+
+/// What of the state several objects are held against.
+struct Known<'a> {
+    tenants: &'a BTreeMap<TenantId, Domain>,
+    nodes: &'a [Node],
+    classes: &'a BTreeSet<&'a str>,
+}
+
+struct Look<'a> {
+    admission: &'a Admission,
+    host_label: &'a str,
+    findings: Vec<Finding>,
+    notes: Vec<String>,
+    files: BTreeMap<Subject, String>,
+}
+
+impl Look<'_> {
+    /// What an object is called; keeps where it stands.
+    fn subject(&mut self, object: &Object) -> Subject {
+        let namespace =
+            if OWN[1..].iter().any(|(_, kind)| *kind == object.kind) && object.namespace.is_empty() {
+                "default".to_owned()
+            } else {
+                object.namespace.clone()
+            };
+        let subject = Subject { kind: object.kind.clone(), namespace, name: object.name.clone() };
+        if let Some(file) = object.origin.file() {
+            self.files.insert(subject.clone(), file.to_owned());
+        }
+        subject
+    }
+
+    /// An object of a kind of ours: admission's word, and what is doubtful.
+    fn own(&mut self, object: &Object, around: &Known<'_>) -> Result<(), InputError> {
+        let subject = self.subject(object);
+        let mut request = creation(ANYBODY, &subject.namespace, &object.value)?;
+        match self.admission.decide(&mut request) {
+            Decision::Deny { message, causes, .. } if causes.is_empty() => {
+                self.findings.push(Finding::new(&REFUSED, &subject, "", message));
+            }
+            Decision::Deny { causes, .. } => {
+                self.findings.extend(Finding::of_faults(&REFUSED, &subject, causes));
+            }
+            Decision::Allow { warnings, .. } => match object.kind.as_str() {
+                "WorkloadRule" | "AdminWorkloadRule" => self.rule(object, &subject, &warnings, around)?,
+                _ => self.doubtful(&subject, warnings.iter()),
+            },
+        }
+        if object.kind == "Tenant" {
+            self.allowed_classes(object, &subject, around);
+        }
+        Ok(())
+    }
+
+    fn doubtful<'w>(&mut self, subject: &Subject, warnings: impl Iterator<Item = &'w String>) {
+        self.findings.extend(warnings.map(|warning| Finding::new(&DOUBTFUL, subject, "", warning)));
+    }
+
+    fn rule(
+        &mut self,
+        object: &Object,
+        subject: &Subject,
+        warnings: &[String],
+        around: &Known<'_>,
+    ) -> Result<(), InputError> {
+        let spec = object.value.get("spec").unwrap_or(&Value::Null);
+        self.findings.extend(rules::claims(subject, spec));
+        let tenant = self.admission.owner(&subject.namespace);
+        let rule = if object.kind == "WorkloadRule" {
+            object.read::<WorkloadRule>()?.compile().ok()
+        } else {
+            object.read::<AdminWorkloadRule>()?.compile().ok().map(|admin| admin.rule)
+        };
+        let Some(rule) = rule else { return Ok(()) };
+        let dpus = tenant.as_ref().filter(|_| !around.nodes.is_empty()).map(|id| self.dpus_of(id, around));
+        let lint =
+            Around { host_label: self.host_label, tenant: tenant.as_ref().map(TenantId::as_str), dpus };
+        self.findings.extend(rules::doubts(subject, &rule, &lint));
+        // Admission counts only DPUs that the manager has marked; what it warns of besides is told as it is.
+        let known = outrigger_core::lint::rule(&rule, &Around { dpus: Some(0), ..lint });
+        self.doubtful(subject, warnings.iter().filter(|warning| !known.contains(warning)));
+        for (path, spec) in claims_of(spec) {
+            self.class(subject, spec, &path, around);
+        }
+        Ok(())
+    }
+
+    /// How many DPUs a tenant has, or will have when the manager has seen them.
+    fn dpus_of(&self, id: &TenantId, around: &Known<'_>) -> usize {
+        let hosts = around.tenants.get(id).map(|tenant| &tenant.hosts);
+        let is_own = |node: &&Node| match node.labels.get(keys::NODE_TENANT) {
+            Some(owner) => owner == id.as_str(),
+            None => node
+                .labels
+                .get(self.host_label)
+                .is_some_and(|host| hosts.is_some_and(|all| all.contains(host))),
+        };
+        around.nodes.iter().filter(is_own).count()
+    }
+
+    /// A claim that somebody wrote, or a template of claims.
+    fn claim(&mut self, object: &Object, around: &Known<'_>) {
+        let subject = self.subject(object);
+        let pointer = if object.kind == "ResourceClaim" { "/spec" } else { "/spec/spec" };
+        let path = pointer.trim_start_matches('/').replace('/', ".");
+        let spec = object.value.pointer(pointer).unwrap_or(&Value::Null);
+        self.findings.extend(devices::spec(&subject, spec, &path));
+        if let Some(tenant) = self.admission.owner(&subject.namespace).and_then(|id| around.tenants.get(&id))
+        {
+            let faults = validate::device_requests(spec, &path, &tenant.policy);
+            self.findings.extend(Finding::of_faults(&REFUSED, &subject, faults));
+        }
+        self.class(&subject, spec, &path, around);
+    }
+
+    fn class(&mut self, subject: &Subject, spec: &Value, path: &str, around: &Known<'_>) {
+        if !around.classes.is_empty() {
+            self.findings.extend(devices::classes(subject, spec, path, around.classes));
+        }
+    }
+
+    /// Classes that a Tenant is allowed and that aren't there: admission says so where it is made, not later.
+    fn allowed_classes(&mut self, object: &Object, subject: &Subject, around: &Known<'_>) {
+        let list = object.value.pointer("/spec/deviceClasses").and_then(Value::as_array);
+        for (i, class) in list.into_iter().flatten().filter_map(Value::as_str).enumerate() {
+            let path = format!("spec.deviceClasses[{i}]");
+            // Without any DeviceClass it isn't known which there are, and admission would refuse all.
+            let told = |f: &Finding| {
+                f.check == &REFUSED
+                    && f.subject == *subject
+                    && f.path == path
+                    && f.message.contains(NO_SUCH_CLASS)
+            };
+            self.findings.retain(|finding| !told(finding));
+            if !around.classes.is_empty() && !around.classes.contains(class) {
+                let message = format!("is {class:?}, and {NO_SUCH_CLASS}; create it first");
+                self.findings.push(Finding::new(&NO_CLASS, subject, path, message));
+            }
+        }
+    }
+
+    fn machines(&mut self) {
+        let state = self.admission.state();
+        let mut around = machines::Around::default();
+        for node in state.of("", "Node") {
+            around.nodes.insert(&node.name, &node.value);
+        }
+        for class in state.of(DEVICES, "DeviceClass") {
+            let resource = class.value.pointer("/spec/extendedResourceName").and_then(Value::as_str);
+            around.classes.insert(&class.name, resource);
+        }
+        for machine in state.of(MACHINES, "Machine") {
+            self.findings.extend(check::machines::machine(&machine.value, &around));
+        }
+    }
+}
+
+/// The claims of a rule's spec, with their paths.
+fn claims_of(spec: &Value) -> Vec<(String, &Value)> {
+    let mut claims = Vec::new();
+    if spec.pointer("/template/kind").and_then(Value::as_str) == Some("ResourceClaim")
+        && let Some(claim) = spec.pointer("/template/spec")
+    {
+        claims.push(("spec.template.spec".to_owned(), claim));
+    }
+    let added = spec.get("deviceClaims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (i, claim) in added.iter().enumerate() {
+        claims.extend(claim.get("spec").map(|claim| (format!("spec.deviceClaims[{i}].spec"), claim)));
+    }
+    claims
+}

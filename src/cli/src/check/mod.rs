@@ -1,0 +1,170 @@
+//! `outrigger check`
+
+mod live;
+mod look;
+mod sarif;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use clap::{Args, ValueEnum};
+use outrigger_core::check::{Finding, Severity, Subject};
+use outrigger_runtime::cluster::ClusterArgs;
+use outrigger_webhook::settings::AdmissionArgs;
+use serde::Serialize;
+
+use crate::admission::Admission;
+use crate::state::State;
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// File or directory with objects: Tenants, Namespaces, Nodes, rules, NamespaceOffloadings, ResourceClaims, DeviceClasses,
+    /// Machines. May be given several times; - is standard input. Without it: a cluster is asked.
+    #[arg(short, long = "filename", value_name = "FILE")]
+    filename: Vec<PathBuf>,
+
+    /// How to print it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+
+    #[command(flatten)]
+    admission: AdmissionArgs,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people, in colour on a terminal.
+    Text,
+    /// The structure that docs/check.md tells.
+    Json,
+    /// SARIF 2.1.0, for code scanners.
+    Sarif,
+}
+
+/// Everything that was found, and what wasn't looked at.
+#[derive(Debug)]
+struct Report {
+    findings: Vec<Finding>,
+    notes: Vec<String>,
+    /// The file that an object stands in.
+    files: BTreeMap<Subject, String>,
+}
+
+impl CheckArgs {
+    /// Exit code 1: an error was found.
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        let (state, notes) = if self.filename.is_empty() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(live::read(&self.cluster))?
+        } else {
+            (State::read(&self.filename)?, Vec::new())
+        };
+        let host_label = self.admission.host_label.clone();
+        let mut report = look::report(&Admission::new(state, self.admission)?, &host_label)?;
+        report.notes.splice(..0, notes);
+        report.findings.sort_by(|a, b| {
+            let key = |f: &Finding| (f.check.severity, f.subject.clone(), f.path.clone(), f.check.id);
+            key(a).cmp(&key(b))
+        });
+        report.findings.dedup();
+        match self.output {
+            Output::Text => report.text(&mut anstream::stdout().lock())?,
+            Output::Json => json(&report.json())?,
+            Output::Sarif => json(&sarif::log(&report))?,
+        }
+        let failed = report.findings.iter().any(|finding| finding.check.severity == Severity::Error);
+        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
+
+fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The report as JSON; the structure is stable.
+#[derive(Debug, Serialize)]
+struct JsonReport<'a> {
+    notes: &'a [String],
+    findings: Vec<JsonFinding<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonFinding<'a> {
+    check: &'a str,
+    severity: Severity,
+    object: &'a Subject,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    path: &'a str,
+    message: &'a str,
+    help: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+}
+
+impl Report {
+    fn json(&self) -> JsonReport<'_> {
+        let finding = |finding| JsonFinding::new(finding, &self.files);
+        JsonReport { notes: &self.notes, findings: self.findings.iter().map(finding).collect() }
+    }
+
+    fn text(&self, out: &mut impl Write) -> std::io::Result<()> {
+        const BOLD: Style = Style::new().bold();
+        const BAD: Style = AnsiColor::Red.on_default();
+        const ODD: Style = AnsiColor::Yellow.on_default();
+        const DIM: Style = Style::new().dimmed();
+        for note in &self.notes {
+            writeln!(out, "{ODD}note:{ODD:#} {note}")?;
+        }
+        let mut last = None;
+        for Finding { check, subject, path, message } in &self.findings {
+            if last != Some(subject) {
+                let file = self.files.get(subject).map(|file| format!(" ({file})")).unwrap_or_default();
+                writeln!(out, "{BOLD}{subject}{BOLD:#}{file}")?;
+                last = Some(subject);
+            }
+            let style = match check.severity {
+                Severity::Error => BAD,
+                Severity::Warning => ODD,
+                Severity::Note => DIM,
+            };
+            let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
+            writeln!(out, "  {style}{}:{style:#} {path}{message} [{}]", check.severity.as_str(), check.id)?;
+            // Where the message says it, once is enough.
+            if !check.help.contains("the message") {
+                writeln!(out, "    {DIM}{}{DIM:#}", check.help)?;
+            }
+        }
+        let count = |severity| self.findings.iter().filter(|f| f.check.severity == severity).count();
+        let of = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let counts = [Severity::Error, Severity::Warning, Severity::Note].map(|s| of(count(s), s.as_str()));
+        writeln!(out, "{}", counts.join(", "))
+    }
+}
+
+impl<'a> JsonFinding<'a> {
+    fn new(finding: &'a Finding, files: &'a BTreeMap<Subject, String>) -> Self {
+        let Finding { check, subject, path, message } = finding;
+        let file = files.get(subject).map(String::as_str);
+        Self {
+            check: check.id,
+            severity: check.severity,
+            object: subject,
+            path,
+            message,
+            help: check.help,
+            file,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

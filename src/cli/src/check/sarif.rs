@@ -1,0 +1,57 @@
+//! SARIF 2.1.0 (OASIS), as much of it as code scanners read.
+
+use outrigger_core::check::{CHECKS, Check, Finding};
+use serde_json::{Value, json};
+
+use super::Report;
+
+/// The schema that the log is of.
+const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json";
+
+/// One log with one run.
+pub(super) fn log(report: &Report) -> Value {
+    let rule = |check: &&Check| {
+        json!({"id": check.id, "shortDescription": {"text": check.summary}, "help": {"text": check.help},
+            "defaultConfiguration": {"level": check.severity.as_str()}})
+    };
+    let notes: Vec<Value> =
+        report.notes.iter().map(|note| json!({"level": "note", "message": {"text": note}})).collect();
+    let driver = json!({"name": "outrigger", "semanticVersion": env!("CARGO_PKG_VERSION"),
+        "rules": CHECKS.iter().map(rule).collect::<Vec<_>>()});
+    json!({"$schema": SCHEMA, "version": "2.1.0", "runs": [{
+        "tool": {"driver": driver},
+        // Not all could be looked at, and all that could was.
+        "invocations": [{"executionSuccessful": true, "toolExecutionNotifications": notes}],
+        "results": report.findings.iter().map(|finding| result(finding, report)).collect::<Vec<_>>()}]})
+}
+
+fn result(finding: &Finding, report: &Report) -> Value {
+    let Finding { check, subject, path, message } = finding;
+    let name = if path.is_empty() { subject.to_string() } else { format!("{subject} {path}") };
+    let mut location = json!({"logicalLocations": [{"fullyQualifiedName": name, "kind": "object"}]});
+    if let Some(file) = report.files.get(subject) {
+        location["physicalLocation"] = json!({"artifactLocation": {"uri": uri(file)}});
+    }
+    let text = if path.is_empty() {
+        format!("{subject}: {message}")
+    } else {
+        format!("{subject}: {path}: {message}")
+    };
+    json!({"ruleId": check.id, "ruleIndex": CHECKS.iter().position(|known| known.id == check.id),
+        "level": check.severity.as_str(), "message": {"text": text}, "locations": [location]})
+}
+
+/// A path as a relative or absolute URI reference (RFC 3986).
+fn uri(file: &str) -> String {
+    let file = file.strip_prefix("./").unwrap_or(file);
+    let mut uri = if file.starts_with('/') { "file://".to_owned() } else { String::new() };
+    for byte in file.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => {
+                uri.push(char::from(byte));
+            }
+            other => uri.push_str(&format!("%{other:02X}")),
+        }
+    }
+    uri
+}

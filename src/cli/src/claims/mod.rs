@@ -1,0 +1,97 @@
+//! `outrigger claims`
+
+mod print;
+mod report;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
+use kube::api::ListParams;
+use outrigger_api::Tenant;
+use outrigger_core::keys;
+use outrigger_runtime::cluster::ClusterArgs;
+
+use crate::explain::live::{Reader, client};
+use crate::files::InputError;
+use crate::state::State;
+use report::Report;
+
+#[derive(Debug, Args)]
+pub(crate) struct ClaimsArgs {
+    /// File or directory with objects: Tenants, Namespaces, ResourceClaims, Pods, DeviceClasses. May be given several times;
+    /// - is standard input. Without it: the infrastructure cluster is asked.
+    #[arg(short, long = "filename", value_name = "FILE")]
+    filename: Vec<PathBuf>,
+
+    /// Only this tenant's claims.
+    #[arg(long, value_name = "ID")]
+    tenant: Option<String>,
+
+    /// Only claims of this namespace.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+
+    /// How to print it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: Output,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people, in colour on a terminal.
+    Table,
+    /// The structure that docs/claims.md tells.
+    Json,
+}
+
+impl ClaimsArgs {
+    /// Lists them.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        let (state, notes) = if self.filename.is_empty() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(self.live())?
+        } else {
+            (State::read(&self.filename)?, Vec::new())
+        };
+        let report = Report::new(&state, self.tenant.as_deref(), self.namespace.as_deref(), notes)?;
+        match self.output {
+            Output::Json => {
+                let mut out = std::io::stdout().lock();
+                serde_json::to_writer_pretty(&mut out, &report)?;
+                writeln!(out)?;
+            }
+            Output::Table => print::report(&report, &mut anstream::stdout().lock())?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn live(&self) -> Result<(State, Vec<String>), InputError> {
+        let mut reader = Reader::new(client(&self.cluster, "--kubeconfig").await?);
+        // Whose namespace it is, is told by the label alone: who may not read Tenants goes without.
+        reader.may::<Tenant>(None, ListParams::default()).await?;
+        reader.must::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
+        let (objects, mut notes) = reader.take();
+        let state = State::new(objects.clone());
+        let meant = report::namespaces(&state, self.tenant.as_deref(), self.namespace.as_deref())?;
+        reader.keep(objects);
+        for namespace in meant.keys() {
+            reader.must::<ResourceClaim>(Some(namespace), ListParams::default()).await?;
+            reader.may::<Pod>(Some(namespace), ListParams::default()).await?;
+        }
+        reader.may::<DeviceClass>(None, ListParams::default()).await?;
+        let (objects, more) = reader.take();
+        notes.extend(more);
+        notes.dedup();
+        Ok((State::new(objects), notes))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! The list for people.
+
+use std::io::{Result, Write};
+
+use anstyle::{AnsiColor, Style};
+
+use super::report::{Claim, Phase, Report};
+
+const HEADS: [&str; 7] = ["CLAIM", "STATE", "NODE", "DEVICES", "PODS", "RULE", "WORKLOAD"];
+
+/// A table for each namespace of a tenant.
+pub(super) fn report(report: &Report, out: &mut impl Write) -> Result<()> {
+    const BOLD: Style = Style::new().bold();
+    const ODD: Style = AnsiColor::Yellow.on_default();
+    for note in &report.notes {
+        writeln!(out, "{ODD}note:{ODD:#} {note}")?;
+    }
+    if report.claims.is_empty() {
+        writeln!(out, "no claims")?;
+    }
+    let place = |claim: &Claim| (claim.tenant.clone(), claim.namespace.clone());
+    for (i, of_tenant) in report.claims.chunk_by(|a, b| place(a) == place(b)).enumerate() {
+        if i > 0 {
+            writeln!(out)?;
+        }
+        if let Some(first) = of_tenant.first() {
+            writeln!(out, "{BOLD}tenant {}{BOLD:#} (namespace {})", first.tenant, first.namespace)?;
+        }
+        table(of_tenant, out)?;
+    }
+    Ok(())
+}
+
+fn table(claims: &[Claim], out: &mut impl Write) -> Result<()> {
+    let rows: Vec<[String; 7]> = claims.iter().map(cells).collect();
+    let width = |i: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count());
+        cells.chain(HEADS.get(i).map(|head| head.len())).max().unwrap_or_default()
+    };
+    let line = |row: &[&str]| {
+        let cells = row.iter().enumerate().map(|(i, cell)| format!("{cell:width$}", width = width(i)));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    writeln!(out, "{}", line(&HEADS))?;
+    for (row, claim) in rows.iter().zip(claims) {
+        let style = match claim.state {
+            Phase::Pending => AnsiColor::Yellow.on_default(),
+            _ => Style::new(),
+        };
+        let row: Vec<&str> = row.iter().map(String::as_str).collect();
+        writeln!(out, "{style}{}{style:#}", line(&row))?;
+        if let Some(reason) = &claim.reason {
+            writeln!(out, "    {reason}")?;
+        }
+    }
+    Ok(())
+}
+
+fn cells(claim: &Claim) -> [String; 7] {
+    let or_none = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    let devices: Vec<String> =
+        claim.devices.iter().map(|d| format!("{}/{}/{}", d.driver, d.pool, d.device)).collect();
+    [
+        claim.name.clone(),
+        claim.state.as_str().to_owned(),
+        or_none(claim.node.clone().unwrap_or_default()),
+        or_none(devices.join(",")),
+        or_none(claim.pods.join(",")),
+        or_none(claim.rule.clone().unwrap_or_default()),
+        or_none(claim.workload.clone().unwrap_or_default()),
+    ]
+}

@@ -1,0 +1,152 @@
+use serde_json::{Value, json};
+
+use super::print;
+use super::report::{Phase, Report};
+use crate::files::{Origin, take};
+use crate::state::State;
+
+fn state(objects: &[Value]) -> State {
+    let mut all = Vec::new();
+    for object in objects {
+        take(&Origin::new("f"), object.clone(), &mut all).unwrap();
+    }
+    State::new(all)
+}
+
+fn tenant(id: &str) -> Value {
+    json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": id}, "spec": {}})
+}
+
+fn object(kind: &str, name: &str, more: Value) -> Value {
+    let version = if kind == "Pod" { "v1" } else { "resource.k8s.io/v1" };
+    let namespaced = kind != "DeviceClass";
+    let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}});
+    if namespaced {
+        object["metadata"]["namespace"] = json!("tenant-blue");
+    }
+    json_patch::merge(&mut object, &more);
+    object
+}
+
+fn claim(name: &str, more: Value) -> Value {
+    let request = json!({"name": "d", "exactly": {"deviceClassName": "crypto"}});
+    let mut claim = object("ResourceClaim", name, json!({"spec": {"devices": {"requests": [request]}}}));
+    json_patch::merge(&mut claim, &more);
+    claim
+}
+
+fn allocation() -> Value {
+    json!({"devices": {"results": [{"request": "d", "driver": "crypto.example.com", "pool": "dpu", "device": "c1"}]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": ["dpu"]}]}]}})
+}
+
+fn reserved(pod: &str) -> Value {
+    json!({"status": {"allocation": allocation(), "reservedFor": [{"resource": "pods", "name": pod, "uid": "u"}]}})
+}
+
+fn one(objects: &[Value]) -> super::report::Claim {
+    let mut all = vec![tenant("blue")];
+    all.extend_from_slice(objects);
+    let mut report = Report::new(&state(&all), None, None, Vec::new()).unwrap();
+    assert_eq!(report.claims.len(), 1);
+    report.claims.remove(0)
+}
+
+#[test]
+fn how_a_claim_is() {
+    let pod = |phase: &str| object("Pod", "p", json!({"status": {"phase": phase}}));
+    for (objects, state) in [
+        (vec![claim("c", json!({}))], Phase::Pending),
+        (vec![claim("c", json!({"status": {"allocation": allocation()}}))], Phase::Allocated),
+        (vec![claim("c", reserved("p"))], Phase::Reserved),
+        (vec![claim("c", reserved("p")), pod("Pending")], Phase::Reserved),
+        (vec![claim("c", reserved("p")), pod("Running")], Phase::InUse),
+        (
+            vec![claim("c", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}))],
+            Phase::Deleting,
+        ),
+    ] {
+        let claim = one(&objects);
+        assert_eq!(claim.state, state, "{objects:?}");
+        assert_eq!(claim.reason.is_some(), state == Phase::Pending, "{objects:?}");
+    }
+    let claim = one(&[claim("c", reserved("p"))]);
+    assert_eq!((claim.node.as_deref(), claim.pods.as_slice()), (Some("dpu"), &["p".to_owned()][..]));
+    assert_eq!(claim.devices[0].device, "c1");
+}
+
+#[test]
+fn a_claim_made_for_a_companion_has_its_rule_and_workload() {
+    let owner = json!({"metadata": {"ownerReferences": [
+        {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true}]}});
+    let labels = json!({"metadata": {"labels": {"outrigger.dev/rule": "r", "outrigger.dev/workload": "w"}}});
+    let made = one(&[claim("p-d-x7k2m", owner), object("Pod", "p", labels.clone())]);
+    assert_eq!((made.rule.as_deref(), made.workload.as_deref()), (Some("r"), Some("w")));
+    let own = one(&[claim("c", labels)]);
+    assert_eq!((own.rule.as_deref(), own.workload.as_deref()), (Some("r"), Some("w")));
+    assert!(own.pods.is_empty());
+}
+
+#[test]
+fn why_a_claim_is_pending() {
+    let uses = |more: Value| {
+        let mut pod = object(
+            "Pod",
+            "p",
+            json!({"spec": {"resourceClaims": [{"name": "d", "resourceClaimName": "c"}]}}),
+        );
+        json_patch::merge(&mut pod, &more);
+        pod
+    };
+    let plain = claim("c", json!({}));
+    let unscheduled = json!({"status": {"conditions": [
+        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: cannot allocate all claims"}]}});
+    let many = json!({"spec": {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "crypto", "count": 40}}]}}});
+    for (objects, words) in [
+        (vec![plain.clone()], "no Pod uses it"),
+        (vec![plain.clone(), uses(json!({}))], "Pod p isn't scheduled yet"),
+        (
+            vec![plain.clone(), uses(unscheduled)],
+            "Pod p isn't scheduled: 0/3 nodes: cannot allocate all claims",
+        ),
+        (vec![plain.clone(), uses(json!({"spec": {"nodeName": "n"}}))], "bound without the scheduler"),
+        (
+            vec![plain.clone(), uses(json!({"spec": {"schedulingGates": [{"name": "g"}]}}))],
+            "waits for its scheduling gates: g",
+        ),
+        (vec![claim("c", many)], "a claim gets 32 at most"),
+        (
+            vec![plain, object("DeviceClass", "other", json!({}))],
+            "spec.devices.requests[0].exactly.deviceClassName: is \"crypto\", which doesn't exist",
+        ),
+    ] {
+        let reason = one(&objects).reason.unwrap();
+        assert!(reason.contains(words), "{words}: {reason}");
+    }
+}
+
+#[test]
+fn only_the_claims_that_are_meant() {
+    let green = claim("g", json!({"metadata": {"namespace": "tenant-green"}}));
+    let elsewhere = claim("e", json!({"metadata": {"namespace": "default"}}));
+    let state = state(&[tenant("blue"), tenant("green"), claim("b", json!({})), green, elsewhere]);
+    let names = |tenant: Option<&str>, namespace: Option<&str>| -> Result<Vec<String>, String> {
+        let report = Report::new(&state, tenant, namespace, Vec::new()).map_err(|error| error.to_string())?;
+        Ok(report.claims.into_iter().map(|claim| claim.name).collect())
+    };
+    assert_eq!(names(None, None).unwrap(), ["b", "g"]);
+    assert_eq!(names(Some("green"), None).unwrap(), ["g"]);
+    assert_eq!(names(None, Some("tenant-blue")).unwrap(), ["b"]);
+    assert_eq!(
+        names(Some("red"), None).unwrap_err(),
+        "--tenant: there is no tenant red; there are blue, green"
+    );
+    assert_eq!(
+        names(None, Some("default")).unwrap_err(),
+        "--namespace: default is no tenant's namespace; there are tenant-blue, tenant-green"
+    );
+    let mut text = Vec::new();
+    print::report(&Report { notes: vec!["a note".into()], claims: Vec::new() }, &mut text).unwrap();
+    assert!(String::from_utf8(text).unwrap().ends_with("no claims\n"));
+}

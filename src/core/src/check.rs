@@ -1,0 +1,181 @@
+//! What is wrong with a set of objects, whoever looks: findings from their raw state, for `outrigger check`.
+//!
+//! Every finding is of one [`Check`], whose id is stable: scripts and code scanners know it.
+
+pub mod devices;
+pub mod machines;
+pub mod nodes;
+pub mod rules;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::field::FieldError;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// It will not do what it says.
+    Error,
+    /// It will probably not do what its author wants, or not yet.
+    Warning,
+    /// Something to know.
+    Note,
+}
+
+impl Severity {
+    /// The severity as a word, which is also SARIF's level.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// Something that is looked for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Its name, which never changes.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found, in general.
+    pub summary: &'static str,
+    /// What to do about it.
+    pub help: &'static str,
+}
+
+macro_rules! checks {
+    ($($(#[$doc:meta])* $name:ident = $id:literal, $severity:ident, $summary:literal, $help:literal;)*) => {
+        $($(#[$doc])* pub static $name: Check =
+            Check { id: $id, severity: Severity::$severity, summary: $summary, help: $help };)*
+
+        /// All checks, in the order of the documentation.
+        pub static CHECKS: &[&Check] = &[$(&$name),*];
+    };
+}
+
+checks! {
+    /// Outrigger's admission refuses an object.
+    REFUSED = "refused", Error, "Outrigger's admission refuses it",
+        "Change the field as the message says.";
+    /// The API server refuses an object, or what is made of it.
+    API_REFUSES = "api-server-refuses", Error, "The API server refuses it, or what is made of it",
+        "Change the field as the message says.";
+    /// No workload can match.
+    NEVER_MATCHES = "never-matches", Error, "No workload can ever match the rule",
+        "Take one of the two expressions out, or put them into terms of their own.";
+    /// No node can match.
+    NO_NODE = "no-node-can-match", Error, "No node can ever take the rule's companions",
+        "Take one of the selectors out of the template; Outrigger places companions by itself.";
+    /// A reference to what nothing writes.
+    DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",
+        "Inject it by workloadInfoInject, or write its name as it is injected.";
+    /// A rule's companions run in fewer places than it looks, or in none yet.
+    PLACEMENT = "doubtful-placement", Warning, "Companions run in fewer places than it looks, or wait for one",
+        "Take the selector out of the template, or add DPUs.";
+    /// What admission warns of.
+    DOUBTFUL = "doubtful", Warning, "It is admitted, and probably not what is meant",
+        "See the message.";
+    /// A claim that is admitted and not allocated.
+    NEVER_ALLOCATED = "never-allocated", Warning, "The claim is admitted, and something of it can't be had",
+        "Ask for less, or for something else, as the message says.";
+    /// Fields that some versions of Kubernetes drop.
+    DROPPED_FIELD = "dropped-field", Note, "API servers without a feature gate drop the field without a word",
+        "Do without it where older clusters are meant, or turn the gate on there.";
+    /// A DeviceClass that isn't there.
+    NO_CLASS = "no-device-class", Error, "There is no such DeviceClass",
+        "Create it, or name one that is there.";
+    /// A DPU of nobody.
+    DPU_UNOWNED = "dpu-without-owner", Warning, "A DPU belongs to no tenant, so nothing runs there",
+        "Add its host to a Tenant's spec.hosts.";
+    /// A DPU of several.
+    DPU_DISPUTED = "dpu-of-several", Error, "Several tenants claim one host, so none gets its DPUs",
+        "Leave the host to one of the Tenants.";
+    /// A host of a tenant without DPU.
+    HOST_WITHOUT_DPU = "host-without-dpu", Warning, "A tenant's host has no DPU",
+        "Label the DPU's Node with its host, or correct the name.";
+    /// A Machine's node isn't there.
+    MACHINE_NODE = "machine-node-missing", Error, "A Machine's node doesn't exist",
+        "Correct the name, or take it out of spec.nodePool.";
+    /// A Machine's node doesn't say which GPU it has.
+    MACHINE_GPU_LABEL = "machine-gpu-label", Error, "A Machine's node doesn't say that it has the promised GPU",
+        "Label the node (NVIDIA's GPU feature discovery does), or correct the type's gpu.";
+    /// A Machine promises more than its nodes have.
+    MACHINE_CAPACITY = "machine-capacity", Error, "A Machine promises more than its nodes can hold",
+        "Lower available, make the type smaller, or add nodes.";
+    /// A GPU that neither nodes nor DeviceClasses have.
+    MACHINE_GPU = "machine-gpu-missing", Error, "Neither a node nor a DeviceClass has the promised GPU",
+        "Install the device plugin, or create a DeviceClass with that extendedResourceName.";
+    /// A Machine that can't be read.
+    MACHINE_INVALID = "machine-invalid", Error, "A Machine can't be reckoned with",
+        "Change the field as the message says.";
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Subject {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace, or empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Subject {
+    /// An object without namespace.
+    pub fn cluster(kind: &str, name: &str) -> Self {
+        Self { kind: kind.to_owned(), namespace: String::new(), name: name.to_owned() }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, namespace, name } = self;
+        if namespace.is_empty() { write!(f, "{kind} {name}") } else { write!(f, "{kind} {namespace}/{name}") }
+    }
+}
+
+/// Something that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// What was looked for.
+    pub check: &'static Check,
+    /// What it is about.
+    pub subject: Subject,
+    /// Path of the field, or empty where no single field is to blame.
+    pub path: String,
+    /// What is there, and what to do.
+    pub message: String,
+}
+
+impl Finding {
+    /// Something about a field.
+    pub fn new(
+        check: &'static Check,
+        subject: &Subject,
+        path: impl fmt::Display,
+        message: impl fmt::Display,
+    ) -> Self {
+        Self { check, subject: subject.clone(), path: path.to_string(), message: message.to_string() }
+    }
+
+    /// What is wrong with fields.
+    pub fn of_faults<'a>(
+        check: &'static Check,
+        subject: &'a Subject,
+        faults: Vec<FieldError>,
+    ) -> impl Iterator<Item = Self> + use<'a> {
+        faults.into_iter().map(move |fault| Self::new(check, subject, fault.path, fault.message))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! Claims, wherever they stand.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{API_REFUSES, DROPPED_FIELD, Finding, NEVER_ALLOCATED, NO_CLASS, Subject};
+use crate::device;
+
+/// What the API server and the scheduler will say of a claim's spec, which stands at `path`.
+pub fn spec(subject: &Subject, spec: &Value, path: &str) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        Finding::of_faults(&API_REFUSES, subject, device::faults(spec, path)).collect();
+    if !findings.is_empty() {
+        return findings;
+    }
+    for warning in device::warnings(spec) {
+        // They begin with the path below the spec.
+        let (below, words) = warning.split_once(": ").unwrap_or(("devices", &warning));
+        findings.push(Finding::new(&NEVER_ALLOCATED, subject, format_args!("{path}.{below}"), words));
+    }
+    for field in device::gated(spec) {
+        let message =
+            format!("is dropped where {} is off: by default before Kubernetes 1.{}", field.gate, field.since);
+        findings.push(Finding::new(&DROPPED_FIELD, subject, format_args!("{path}.{}", field.path), message));
+    }
+    findings
+}
+
+/// Requests for classes that aren't there. `classes`: the names of those that are.
+pub fn classes(subject: &Subject, spec: &Value, path: &str, classes: &BTreeSet<&str>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+    for (i, request) in list(spec.pointer("/devices/requests")).iter().enumerate() {
+        let path = format!("{path}.devices.requests[{i}]");
+        let alternatives = list(request.get("firstAvailable"));
+        let alternatives = alternatives.iter().enumerate();
+        let alternatives = alternatives.map(|(j, one)| (format!("{path}.firstAvailable[{j}]"), one));
+        let exactly = request.get("exactly").map(|exactly| (format!("{path}.exactly"), exactly));
+        for (path, one) in exactly.into_iter().chain(alternatives) {
+            let class = one.get("deviceClassName").and_then(Value::as_str).unwrap_or_default();
+            if !class.is_empty() && !classes.contains(class) {
+                let path = format!("{path}.deviceClassName");
+                findings.push(Finding::new(
+                    &NO_CLASS,
+                    subject,
+                    path,
+                    format_args!("is {class:?}, which doesn't exist"),
+                ));
+            }
+        }
+    }
+    findings
+}

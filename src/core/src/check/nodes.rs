@@ -1,0 +1,44 @@
+//! DPUs and whose they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_WITHOUT_DPU, Subject};
+use crate::ids::TenantId;
+use crate::node::Node;
+use crate::tenant::Tenant;
+
+/// DPUs that nobody has or several want, and hosts without one. `host_label` names the label that makes a Node a DPU.
+pub fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_label: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut hosts: BTreeSet<&str> = BTreeSet::new();
+    for node in nodes {
+        let Some(host) = node.labels.get(host_label) else { continue };
+        hosts.insert(host);
+        let subject = Subject::cluster("Node", &node.name);
+        let path = format!("metadata.labels[{host_label}]");
+        let owners: Vec<&str> = tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.hosts.contains(host))
+            .map(|(id, _)| id.as_str())
+            .collect();
+        match owners.as_slice() {
+            [] => {
+                let message = format!("is {host:?}, which no Tenant has in spec.hosts");
+                findings.push(Finding::new(&DPU_UNOWNED, &subject, path, message));
+            }
+            [_] => {}
+            several => {
+                let message = format!("is {host:?}, which Tenants {} have in spec.hosts", several.join(", "));
+                findings.push(Finding::new(&DPU_DISPUTED, &subject, path, message));
+            }
+        }
+    }
+    for (id, tenant) in tenants {
+        let subject = Subject::cluster("Tenant", id.as_str());
+        for host in tenant.hosts.iter().filter(|host| !hosts.contains(host.as_str())) {
+            let message = format!("has {host:?}, and no Node has the label {host_label}={host}");
+            findings.push(Finding::new(&HOST_WITHOUT_DPU, &subject, "spec.hosts", message));
+        }
+    }
+    findings
+}

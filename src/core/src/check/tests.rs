@@ -1,0 +1,168 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ids::TenantId;
+use crate::node::Node;
+use crate::tenant::{Limits, Policy, Tenant};
+
+/// Id, path and message of findings.
+fn told(findings: Vec<Finding>) -> Vec<(&'static str, String, String)> {
+    findings.into_iter().map(|f| (f.check.id, f.path, f.message)).collect()
+}
+
+fn ids(findings: Vec<Finding>) -> Vec<(&'static str, String)> {
+    findings.into_iter().map(|f| (f.check.id, f.path)).collect()
+}
+
+#[test]
+fn ids_are_one_of_a_kind() {
+    let ids: BTreeSet<&str> = CHECKS.iter().map(|check| check.id).collect();
+    assert_eq!(ids.len(), CHECKS.len());
+}
+
+#[test]
+fn dpus_and_hosts() {
+    let node = |name: &str, host: Option<&str>| Node {
+        name: name.to_owned(),
+        labels: host.map(|host| ("host".to_owned(), host.to_owned())).into_iter().collect(),
+        ..Node::default()
+    };
+    let tenant = |id: &str, hosts: &[&str]| {
+        let id = TenantId::new(id).unwrap();
+        let tenant = Tenant {
+            namespace: format!("tenant-{id}"),
+            identities: Vec::new(),
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+            limits: Limits::default(),
+            policy: Policy::new(id.clone()),
+        };
+        (id, tenant)
+    };
+    let tenants = BTreeMap::from([tenant("blue", &["a", "b", "c"]), tenant("green", &["b"])]);
+    let nodes =
+        [node("a-dpu", Some("a")), node("b-dpu", Some("b")), node("d-dpu", Some("d")), node("plain", None)];
+    let found = nodes::dpus(&nodes, &tenants, "host");
+    let said: Vec<String> =
+        found.iter().map(|f| format!("{} {} {}", f.check.id, f.subject, f.message)).collect();
+    assert_eq!(
+        said,
+        [
+            "dpu-of-several Node b-dpu is \"b\", which Tenants blue, green have in spec.hosts",
+            "dpu-without-owner Node d-dpu is \"d\", which no Tenant has in spec.hosts",
+            "host-without-dpu Tenant blue has \"c\", and no Node has the label host=c",
+        ]
+    );
+}
+
+#[test]
+fn claims_in_rules() {
+    let subject = Subject::cluster("WorkloadRule", "r");
+    let request = |more: Value| {
+        let mut exactly = json!({"deviceClassName": "crypto"});
+        json_patch::merge(&mut exactly, &more);
+        json!({"devices": {"requests": [{"name": "a", "exactly": exactly}]}})
+    };
+    let rule = json!({"template": {"kind": "ResourceClaim", "spec": request(json!({"count": -1}))},
+        "deviceClaims": [{"name": "x", "spec": request(json!({"count": 33, "capacity": {"requests": {"a": 1}}}))},
+            {"name": "y", "fromRule": "other"}]});
+    assert_eq!(
+        ids(rules::claims(&subject, &rule)),
+        [
+            ("api-server-refuses", "spec.template.spec.devices.requests[0].exactly.count".to_owned()),
+            ("never-allocated", "spec.deviceClaims[0].spec.devices.requests".to_owned()),
+            ("dropped-field", "spec.deviceClaims[0].spec.devices.requests[0].exactly.capacity".to_owned()),
+        ]
+    );
+    let pod = json!({"template": {"kind": "Pod", "spec": {"resourceClaims": [{"name": "d"}]}}});
+    let told = ids(rules::claims(&subject, &pod));
+    assert_eq!(told, [("api-server-refuses", "spec.template.spec.resourceClaims[0]".to_owned())]);
+    let classes = devices::classes(&subject, &request(json!({})), "spec", &BTreeSet::from(["other"]));
+    assert_eq!(
+        ids(classes),
+        [("no-device-class", "spec.devices.requests[0].exactly.deviceClassName".to_owned())]
+    );
+    assert_eq!(devices::classes(&subject, &request(json!({})), "spec", &BTreeSet::from(["crypto"])), []);
+}
+
+fn machine(available: i64, gpu: Value) -> Value {
+    json!({"metadata": {"name": "general"}, "spec": {
+        "nodePool": [{"name": "n1", "mode": "ready", "machineType": [{"name": "big"}, {"name": "small"}]},
+            {"name": "n2", "mode": "ready", "machineType": [{"name": "big"}, {"name": "small"}]}],
+        "machineTypes": [{"name": "big", "spec": {"cpu": "6", "memory": "8Gi", "gpu": gpu}, "available": available},
+            {"name": "small", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 1}]}})
+}
+
+fn node(cpu: &str, labels: Value, gpus: i64) -> Value {
+    json!({"metadata": {"name": "n", "labels": labels},
+        "status": {"allocatable": {"cpu": cpu, "memory": "64Gi", "nvidia.com/gpu": gpus}}})
+}
+
+#[test]
+fn machines_against_their_nodes() {
+    let (wide, narrow) = (node("16", json!({}), 0), node("11500m", json!({}), 0));
+    let around =
+        machines::Around { nodes: BTreeMap::from([("n1", &wide), ("n2", &narrow)]), ..Default::default() };
+    // Two guests of 6 on 16, one on 11.5: whole ones only.
+    assert_eq!(machines::machine(&machine(2, Value::Null), &around), []);
+    assert_eq!(
+        told(machines::machine(&machine(4, Value::Null), &around)),
+        [(
+            "machine-capacity",
+            "spec.machineTypes[0].available".to_owned(),
+            "is 4; the 2 Nodes of its group that \"big\" may use hold 3".to_owned()
+        )]
+    );
+    let both = told(machines::machine(&machine(3, Value::Null), &around));
+    assert_eq!(
+        both,
+        [(
+            "machine-capacity",
+            "spec.machineTypes".to_owned(),
+            "types big, small each fit the 2 Nodes that they share, and together they need 103 % of them"
+                .to_owned()
+        )]
+    );
+    let around = machines::Around { nodes: BTreeMap::from([("n1", &wide)]), ..Default::default() };
+    let missing = told(machines::machine(&machine(1, Value::Null), &around));
+    assert_eq!(missing[0].0, "machine-node-missing");
+    assert_eq!((missing[0].1.as_str(), missing.len()), ("spec.nodePool[1].name", 1));
+    let mut odd = machine(1, Value::Null);
+    odd["spec"]["machineTypes"][0]["spec"]["cpu"] = json!("many");
+    assert!(
+        told(machines::machine(&odd, &around))
+            .iter()
+            .any(|(id, path, _)| { *id == "machine-invalid" && path == "spec.machineTypes[0].spec.cpu" })
+    );
+    assert_eq!(machines::machine(&json!({"spec": {"nodePool": 1, "machineTypes": [1]}}), &around), []);
+}
+
+#[test]
+fn gpus_of_machines() {
+    let gpu = |kind: &str| json!({"type": kind, "num": 1, "family": "ampere"});
+    let labels = json!({"nvidia.com/gpu.family": "ampere"});
+    let (good, other) = (node("32", labels, 4), node("32", json!({"nvidia.com/gpu.family": "turing"}), 4));
+    let mut around =
+        machines::Around { nodes: BTreeMap::from([("n1", &good), ("n2", &other)]), ..Default::default() };
+    assert_eq!(
+        told(machines::machine(&machine(2, gpu("nvidia.com/gpu")), &around)),
+        [(
+            "machine-gpu-label",
+            "spec.nodePool[1]".to_owned(),
+            "Node n has \"turing\" in nvidia.com/gpu.family, type \"big\" promises \"ampere\"".to_owned()
+        )]
+    );
+    let other = |around: &machines::Around<'_>, kind: &str| {
+        let mut machine = machine(2, gpu(kind));
+        machine["spec"]["machineTypes"][0]["spec"]["gpu"]["family"] = Value::Null;
+        ids(machines::machine(&machine, around))
+    };
+    let at = "spec.machineTypes[0].spec.gpu.type".to_owned();
+    assert_eq!(other(&around, "example.com/gpu")[0], ("machine-gpu-missing", at.clone()));
+    assert_eq!(other(&around, "deviceclass.resource.kubernetes.io/gpu"), [("no-device-class", at)]);
+    around.classes = BTreeMap::from([("gpu", None), ("own", Some("example.com/gpu"))]);
+    for kind in ["example.com/gpu", "deviceclass.resource.kubernetes.io/gpu"] {
+        assert_eq!(other(&around, kind), [], "{kind}");
+    }
+}
