@@ -5,6 +5,7 @@
 
 mod admin_rules;
 mod admission;
+mod claims;
 mod control_plane;
 mod escape;
 mod grpc;
