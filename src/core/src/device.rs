@@ -8,8 +8,6 @@ mod pod;
 mod read;
 mod warnings;
 
-pub(crate) mod quantity;
-
 pub use pod::pod_faults;
 pub use warnings::{Gated, gated, warnings};
 
@@ -19,6 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::field::{FieldError, join};
 use crate::ids::{is_dns_label, is_dns_subdomain, is_label_key, is_label_name};
+use crate::quantity::Quantity;
 use read::Reader;
 
 /// Most requests of a claim, and most requests that a constraint or a configuration names (`DeviceRequestsMaxSize`).
@@ -268,7 +267,7 @@ fn capacity(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
     let path = format!("{path}.capacity");
     let Some(requests) = reader.object(capacity, &path, "requests") else { return };
     for (name, value) in requests {
-        if quantity::nanos(value).is_none() {
+        if Quantity::of(value).is_none() {
             reader.fault(
                 format_args!("{path}.requests[{}]", shown(name)),
                 format_args!("is {}; use a quantity such as 2 or 10Gi", shown(&value.to_string())),

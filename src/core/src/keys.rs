@@ -150,9 +150,6 @@ pub const GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Node label that GPU feature discovery sets: the model of the machine.
 pub const GPU_MACHINE: &str = "nvidia.com/gpu.machine";
 
-/// What the extended resource of a DeviceClass begins with; the class's name follows (KEP-5004).
-pub const DEVICE_CLASS_RESOURCE: &str = "deviceclass.resource.kubernetes.io/";
-
 /// Namespace of webhook and manager themselves.
 pub const SYSTEM_NAMESPACE: &str = "outrigger-system";
 

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest text that is read. The API has no limit; a number of more digits than this means nothing on a machine.
-const MAX_LEN: usize = 64;
+use serde_json::Value;
+
+/// Most characters of what is no quantity that are told.
+const MAX_SHOWN: usize = 64;
 
 /// How many of the smallest unit, the nano, make one.
 const NANOS: i128 = 1_000_000_000;
@@ -32,6 +34,22 @@ pub struct Quantity {
 }
 
 impl Quantity {
+    /// What a field holds, text or number, rounded up to billionths and cut to the range, as the API server does. Null is as
+    /// good as nothing. `None` where it is no quantity.
+    pub fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(text) => parse(text),
+            Value::Number(number) => parse(&number.to_string()),
+            Value::Null => Some(Self::whole(0)),
+            _ => None,
+        }
+    }
+
+    /// It in billionths.
+    pub fn nanos(&self) -> i128 {
+        self.nanos
+    }
+
     /// A whole number.
     pub fn whole(count: u64) -> Self {
         Self { nanos: i128::from(count) * NANOS, format: Format::Decimal }
@@ -82,37 +100,49 @@ impl FromStr for Quantity {
     type Err = NoQuantity;
 
     fn from_str(text: &str) -> Result<Self, NoQuantity> {
-        parse(text).ok_or_else(|| NoQuantity(text.chars().take(MAX_LEN).collect()))
+        parse(text).ok_or_else(|| NoQuantity(text.chars().take(MAX_SHOWN).collect()))
     }
 }
 
 fn parse(text: &str) -> Option<Quantity> {
-    if text.len() > MAX_LEN {
-        return None;
-    }
-    let (negative, rest) = match text.as_bytes().first()? {
-        b'-' => (true, &text[1..]),
-        b'+' => (false, &text[1..]),
-        _ => (false, text),
+    let text = text.trim();
+    let (negative, rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-    let (number, suffix) = rest.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let (whole, rest) = rest.split_at(digits(rest));
+    let (part, suffix) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(digits(rest)),
+        None => ("", rest),
+    };
+    if whole.is_empty() && part.is_empty() && suffix.is_empty() {
         return None;
     }
-    let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
-    let scale = i32::try_from(fraction.len()).ok()?;
+    // Beyond 18 digits nothing is exact any more, nor needs to be.
+    let mut value: i128 = 0;
+    for digit in whole.bytes().chain(part.bytes().take(18)) {
+        value = value.saturating_mul(10).saturating_add(i128::from(digit - b'0'));
+    }
+    let shift = i32::try_from(part.len().min(18)).ok()?;
     let (nanos, format) = match BINARY.iter().find(|(name, _)| *name == suffix) {
         Some((_, power)) => {
-            (scaled(digits.checked_shl(*power).filter(|n| n >> power == digits)?, 9 - scale)?, Format::Binary)
+            let up = value.saturating_mul(1_i128 << power).saturating_mul(NANOS);
+            (divide_up(up, 10_i128.saturating_pow(shift.unsigned_abs())), Format::Binary)
         }
         None => {
-            let (power, format) = decimal(suffix)?;
-            (scaled(digits, power.checked_add(9 - scale)?)?, format)
+            let (exponent, format) = decimal(suffix)?;
+            let exponent = exponent.saturating_add(9).saturating_sub(shift);
+            let power = 10_i128.saturating_pow(exponent.unsigned_abs());
+            let nanos = if exponent >= 0 { value.saturating_mul(power) } else { divide_up(value, power) };
+            (nanos, format)
         }
     };
     Some(Quantity { nanos: if negative { -nanos } else { nanos }, format })
+}
+
+fn divide_up(value: i128, by: i128) -> i128 {
+    value / by + i128::from(value % by > 0)
 }
 
 /// The power of ten that a suffix stands for.
@@ -125,22 +155,7 @@ fn decimal(suffix: &str) -> Option<(i32, Format)> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    let power: i32 = exponent.parse().ok()?;
-    Some((power, Format::Exponent))
-}
-
-/// `digits` times a power of ten, rounded up where it has a rest, as the API does.
-fn scaled(digits: i128, power: i32) -> Option<i128> {
-    if digits == 0 {
-        return Some(0);
-    }
-    let factor = 10_i128.checked_pow(power.unsigned_abs());
-    if power >= 0 {
-        return digits.checked_mul(factor?);
-    }
-    // Less than any nano there is counts as one.
-    let Some(factor) = factor else { return Some(1) };
-    Some(digits / factor + i128::from(digits % factor != 0))
+    Some((exponent.parse().ok()?, Format::Exponent))
 }
 
 /// In the shortest form without a fraction, as the API server stores it.
@@ -180,6 +195,7 @@ impl fmt::Display for Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn of(text: &str) -> Quantity {
         text.parse().unwrap()
@@ -230,26 +246,22 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_is_refused() {
-        for text in [
-            "",
-            "x",
-            "1x",
-            "1 ",
-            " 1",
-            "1.2.3",
-            ".",
-            "-",
-            "1e",
-            "1e+",
-            "1ki",
-            "1KI",
-            "--1",
-            "1e9999999999",
-            "9e99",
-        ] {
+        for text in
+            ["", "x", "1x", "1 k", "1.2.3", "-", "1e", "1e+", "1ki", "1KI", "1Kb", "--1", "1e9999999999"]
+        {
             assert!(text.parse::<Quantity>().is_err(), "{text}");
         }
-        assert!("1".repeat(65).parse::<Quantity>().is_err());
+        assert_eq!(Quantity::of(&json!(true)), None);
+    }
+
+    #[test]
+    fn numbers_and_what_is_beyond_the_range_are_read_as_the_api_server_does() {
+        assert_eq!(Quantity::of(&json!(1.5)), Some(of("1500m")));
+        assert_eq!(Quantity::of(&json!(null)), Some(of("0")));
+        assert_eq!(of(" 1 "), of("1"));
+        assert_eq!(of(&"9".repeat(60)).nanos(), i128::MAX);
+        assert_eq!(of("1e999999999").nanos(), i128::MAX);
+        assert_eq!(of("1e-999999999").nanos(), 1);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::{
     Finding, MACHINE_CAPACITY, MACHINE_GPU, MACHINE_GPU_LABEL, MACHINE_INVALID, MACHINE_NODE, NO_CLASS,
     Subject,
 };
-use crate::device::quantity;
 use crate::keys;
+use crate::quantity::Quantity;
 
 /// Keys of a type's `gpu` that name a label of nodes: `family` is the label `TYPE.family`.
 const GPU_LABELS: [&str; 3] = ["family", "product", "machine"];
@@ -100,7 +100,7 @@ fn amount<'a>(
     takes: &mut BTreeMap<&'a str, i128>,
     findings: &mut Vec<Finding>,
 ) {
-    match quantity::nanos(value).filter(|amount| *amount >= 0) {
+    match Quantity::of(value).map(|quantity| quantity.nanos()).filter(|amount| *amount >= 0) {
         Some(amount) => {
             takes.insert(resource, amount);
         }
@@ -223,7 +223,7 @@ fn guests(kind: &Type<'_>, node: &Value, supplied: &BTreeSet<&str>) -> i128 {
 /// What of a resource a node has for Pods, in billionths.
 fn allocatable(node: &Value, resource: &str) -> i128 {
     let all = node.pointer("/status/allocatable").or_else(|| node.pointer("/status/capacity"));
-    all.and_then(|all| all.get(resource)).and_then(quantity::nanos).unwrap_or_default().max(0)
+    all.and_then(|all| all.get(resource)).and_then(Quantity::of).map_or(0, |quantity| quantity.nanos()).max(0)
 }
 
 fn list(value: Option<&Value>) -> &[Value] {
