@@ -3,6 +3,8 @@
 //! A Machine names a group, the nodes in its pool, and its machine types, each with a size and a number of slots. Free slots
 //! are held by reservation Pods; a guest Pod takes the place of one.
 
+pub mod usage;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
