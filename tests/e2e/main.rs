@@ -11,6 +11,7 @@ mod escape;
 mod grpc;
 mod identity;
 mod lifecycle;
+mod machines;
 mod offline;
 mod offloading;
 mod rollout;

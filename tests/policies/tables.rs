@@ -417,6 +417,9 @@ pub(crate) fn nodes() -> Vec<Twins> {
         "a new DPU in a host": new(NewKubelet, label("example.com/host", "b")),
             new(NewKubelet, label(keys::DPU_HOST, "b"))
             => "metadata.labels[provisioning.dpu.nvidia.com/host]: changes from (absent) to b";
+        "a new DPU in a machine group": new(NewKubelet, label("example.com/node-pool", "ready")),
+            new(NewKubelet, label(keys::NODE_POOL, "ready"))
+            => "metadata.labels[imperator.tenzen-y.io/node-pool]: a kubelet may not say in which machine group";
         "a new DPU in a host by somebody else": new(Operator, label(keys::DPU_HOST, "b")),
             new(NewKubelet, label(keys::DPU_HOST, "b"))
             => "metadata.labels[provisioning.dpu.nvidia.com/host]";
@@ -438,6 +441,8 @@ pub(crate) fn nodes() -> Vec<Twins> {
                 => "metadata.labels[x.outrigger.dev/y]: changes from (absent) to x";
             "the host": node(Kubelet, "example.com/host", "host-b"), node(Kubelet, keys::DPU_HOST, "host-b")
                 => "metadata.labels[provisioning.dpu.nvidia.com/host]: changes from host-a to host-b";
+            "a machine group": node(Operator, "imperator.tenzen-y.io/t", "g"), node(Kubelet, "imperator.tenzen-y.io/t", "g")
+                => "metadata.labels[imperator.tenzen-y.io/t]: a kubelet may not say in which machine group its node is";
             "the host taken away": node(Operator, keys::DPU_HOST, ""), node(Kubelet, keys::DPU_HOST, "")
                 => "metadata.labels[provisioning.dpu.nvidia.com/host]: changes from host-a to (absent)";
         });
@@ -570,6 +575,7 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
     let metadata = json!({"metadata": {"labels": {keys::NODE_TENANT: "green"}, "annotations": {"a": "b"}}});
     let both = || json!({"metadata": {"annotations": {"a": "b"}}, "spec": {"unschedulable": true}});
     let drain = json!({"key": "example.com/drain", "effect": "NoExecute"});
+    let group_taint = json!({"key": keys::NODE_POOL, "value": "ready", "effect": "NoSchedule"});
     let full = || json!({"status": {"capacity": {"example.com/a": "1"}}});
     all.extend(twins! {"outrigger-nodes";
         "changes a Node": node(Manager, "blue-dpu", merged(metadata, taints(json!([])))),
@@ -580,10 +586,16 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
             => "spec.unschedulable: the manager may";
         "changes a Node in many ways": node(Operator, "blue-dpu", both()), node(Manager, "blue-dpu", both())
             => "spec.unschedulable: the manager may";
+        "the taint of a machine group": node(Manager, "green-dpu", taints(json!([group_taint]))),
+            node(Manager, "green-dpu", taints(json!([drain])))
+            => "metadata.labels, spec.taints: the manager may change those under";
+        "the label of a machine group": node(Manager, "blue-dpu", self::label(keys::NODE_POOL, "ready")),
+            node(Manager, "blue-dpu", self::label("imperator.tenzen-y.io.example.com/a", "b"))
+            => "metadata.labels, spec.taints: the manager may change those under";
         "another's taint": node(Manager, "blue-dpu", taints(json!([]))), node(Manager, "blue-dpu", taints(json!([drain])))
-            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev only";
+            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev and imperator.tenzen-y.io only";
         "another's label": node(Operator, "blue-dpu", self::label("a", "b")), node(Manager, "blue-dpu", self::label("a", "b"))
-            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev only";
+            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev and imperator.tenzen-y.io only";
         "changes a Node's status": node(Operator, "blue-dpu/status", full()), node(Manager, "blue-dpu/status", full())
             => "status: the manager may change metadata and spec.taints only";
     });

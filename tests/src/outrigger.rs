@@ -99,6 +99,7 @@ impl Outrigger {
         self.plane.infra.apply_file("deploy/rbac/manager.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/webhook.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/admin.yaml")?;
+        self.plane.infra.apply_file("deploy/rbac/machines.yaml")?;
         self.plane.tenant.apply_file("deploy/crds/workloadrules.workload.universe.nvidia.com.yaml")?;
         self.plane.tenant.apply_file("deploy/rbac/agent.yaml")?;
         for cluster in [&self.plane.infra, &self.plane.tenant] {

@@ -141,6 +141,17 @@ pub const POOL_FINALIZER: &str = "imperator-machinenodepool-finalizer";
 /// Namespace of reservations. The default of a setting, and Imperator's.
 pub const CORE_NAMESPACE: &str = "imperator-system";
 
+/// PriorityClass of reservations: below every other, so that guests take their places. Shipped in `deploy/rbac/machines.yaml`.
+pub const RESERVATION_PRIORITY: &str = "outrigger-reservation";
+
+/// Taints that Kubernetes puts on Nodes which take no Pods. Any of them makes a node of a pool not ready.
+pub const NOT_READY: [&str; 4] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/network-unavailable",
+    "node.kubernetes.io/unreachable",
+];
+
 /// Node label that GPU feature discovery sets: the family of its GPUs.
 pub const GPU_FAMILY: &str = "nvidia.com/gpu.family";
 

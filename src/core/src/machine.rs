@@ -108,6 +108,26 @@ pub fn reservation_name(group: &str, type_: &str) -> String {
     format!("{group}-{type_}")
 }
 
+/// Longest name of a StatefulSet: the API puts it into a label of its Pods, followed by a hash of up to eleven characters.
+const MAX_RESERVATION_NAME: usize = 52;
+
+/// What is wrong with group and type as parts of [`reservation_name`], in words; `None` when nothing is. A Service's name has
+/// to begin with a letter.
+pub fn name_fault(group: &str, type_: &str) -> Option<String> {
+    let name = reservation_name(group, type_);
+    let letters = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    let fits = name.bytes().all(letters)
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && !name.ends_with('-')
+        && name.len() <= MAX_RESERVATION_NAME;
+    (!fits).then(|| {
+        format!(
+            "machine type {type_:?} of group {group:?}: its StatefulSet and Service would be named {name:?}; use lower-case \
+             letters, digits and dashes, a letter first, and at most {MAX_RESERVATION_NAME} characters in all"
+        )
+    })
+}
+
 /// Name of the MachineNodePool of a group.
 pub fn pool_name(group: &str) -> String {
     format!("{group}-node-pool")
@@ -230,6 +250,23 @@ mod tests {
         );
         assert_eq!(large.tolerations("g")[0]["value"], "g");
         assert_eq!(of_device_class("gpu.example.com"), "deviceclass.resource.kubernetes.io/gpu.example.com");
+    }
+
+    #[test]
+    fn which_names_objects_can_have() {
+        let long = "x".repeat(51);
+        for (group, type_, good) in [
+            ("g", "t", true),
+            ("general-machine", "compute-xlarge", true),
+            ("G", "t", false),
+            ("g.h", "t", false),
+            ("7", "t", false),
+            ("g", "t-", false),
+            ("g", long.as_str(), false),
+            ("g", &long[1..], true),
+        ] {
+            assert_eq!(name_fault(group, type_).is_none(), good, "{group} {type_}");
+        }
     }
 
     #[test]

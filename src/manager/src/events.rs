@@ -1,4 +1,4 @@
-//! Events on rules and tenants.
+//! Events on rules, tenants and Machines.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
@@ -33,6 +33,11 @@ impl Events {
     /// A tenant's Ready condition has another reason than before.
     pub async fn tenant(&self, tenant: &Tenant, good: bool, reason: &str, message: &str) {
         self.events.publish(!good, reason, "ReconcileTenant", message, &tenant.object_ref(&())).await;
+    }
+
+    /// Something about a Machine or its pool that somebody has to do something about.
+    pub async fn machine(&self, about: &ObjectReference, reason: &str, message: &str) {
+        self.events.publish(true, reason, "ReconcileMachine", message, about).await;
     }
 }
 

@@ -1,8 +1,9 @@
 //! The manager.
 //!
 //! **In**: workload streams of the tenants' agents (gRPC); tenants, rules, namespaces, DPUs and companions of the
-//! infrastructure cluster (watches), and NamespaceOffloadings where it has them. **Out**: companion Pods; tenants'
-//! namespaces, and whose a DPU is; which namespaces are offloaded; the status of rules, tenants and NamespaceOffloadings. **Callers**: `outrigger manager`, and the tests.
+//! infrastructure cluster (watches), and NamespaceOffloadings and Machines where it has them. **Out**: companion Pods; tenants'
+//! namespaces, and whose a DPU is; which namespaces are offloaded; reservations, and the marks on Machines' nodes; the status
+//! of rules, tenants, NamespaceOffloadings and Machines. **Callers**: `outrigger manager`, and the tests.
 //!
 //! Everything that comes in changes the synchronous [`state`] and queues the keys that it may concern; [`companions`]
 //! takes a key, plans one step with the domain's pure function, and makes it. Nothing is written to the API server for
@@ -12,6 +13,7 @@ pub mod admin;
 pub mod companions;
 pub mod events;
 pub mod grpc;
+pub mod machines;
 pub mod metrics;
 pub mod namespaces;
 pub mod queue;
@@ -21,6 +23,7 @@ pub mod stream;
 pub mod tenants;
 pub mod usage;
 pub mod watches;
+mod worker;
 mod writes;
 
 use std::fmt::Debug;
@@ -108,6 +111,30 @@ pub struct ManagerArgs {
     )]
     pub manage_offloading: bool,
 
+    /// Serve Machines where the cluster has them: mark their nodes, hold slots by reservations, and write their status. To be
+    /// turned off where Imperator's own controllers do so.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MANAGE_MACHINES",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_name = "true|false"
+    )]
+    pub manage_machines: bool,
+
+    /// Namespace of the reservations of Machines. It has to be there, with the roles in it.
+    #[arg(long, env = "OUTRIGGER_CORE_NAMESPACE", default_value = keys::CORE_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub core_namespace: String,
+
+    /// Image of reservations: anything that waits, and ends when it is told to. It runs as user 65535 without any rights.
+    #[arg(
+        long,
+        env = "OUTRIGGER_RESERVATION_IMAGE",
+        default_value = "registry.k8s.io/pause:3.10",
+        value_name = "IMAGE"
+    )]
+    pub reservation_image: String,
+
     /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
     #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_rules_namespace: String,
@@ -194,6 +221,13 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     parts.control(&process, &args);
     if args.manage_offloading {
         namespaces::start(&process, &parts.client, &parts.leadership);
+    }
+    if args.manage_machines {
+        let settings = machines::Settings {
+            core_namespace: args.core_namespace.clone(),
+            image: args.reservation_image.clone(),
+        };
+        machines::start(&process, &parts.client, &parts.leadership, &parts.events, settings);
     }
 
     let access = Arc::new(Access {

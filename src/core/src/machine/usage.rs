@@ -136,6 +136,8 @@ pub struct Plan {
     pub replicas: u32,
     /// How many more there would be if they found a place.
     pub short: u32,
+    /// Whether some were left out just now because they found none.
+    pub left_out: bool,
     /// After which time to look again, also if nothing changes.
     pub again: Option<Duration>,
 }
@@ -168,7 +170,8 @@ impl Ledger {
         let states: BTreeMap<u32, &SeenReservation> =
             seen.reservations.iter().map(|reservation| (reservation.ordinal, reservation)).collect();
         self.look(&states, wanted, now);
-        if self.leave_out(&states, now) {
+        let left_out = self.leave_out(&states, now);
+        if left_out {
             wanted = self.wanted(seen);
             self.unplaced.split_off(&wanted);
         }
@@ -192,6 +195,7 @@ impl Ledger {
             },
             replicas: wanted,
             short: self.short,
+            left_out,
             again: self.again(now),
         }
     }

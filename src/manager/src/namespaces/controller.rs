@@ -17,13 +17,12 @@ use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, Strategy, is_reserved};
 use outrigger_runtime::lease::Leadership;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use super::status;
 use super::store::Store;
 use crate::queue::Queue;
-use crate::writes;
+use crate::{worker, writes};
 
 /// Namespaces that are worked on at once.
 const AT_ONCE: usize = 8;
@@ -56,27 +55,12 @@ pub struct Controller {
 impl Controller {
     /// Works on the queue for ever, while this replica leads.
     pub async fn run(self) {
-        let slots = Arc::new(Semaphore::new(AT_ONCE));
-        loop {
-            self.leadership.gained().await;
-            // What the former leader knew is not known here.
-            self.queue.add(self.store.namespaces().into_iter().map(Key));
-            while self.leadership.leads() {
-                let Ok(slot) = slots.clone().acquire_owned().await else { return };
-                let key = self.queue.next().await;
-                if !self.leadership.leads() {
-                    self.queue.add([key.clone()]);
-                    self.queue.done(&key);
-                    break;
-                }
-                let this = self.clone();
-                tokio::spawn(async move {
-                    this.step(&key).await;
-                    this.queue.done(&key);
-                    drop(slot);
-                });
-            }
-        }
+        let gained = || self.queue.add(self.store.namespaces().into_iter().map(Key));
+        let step = |key| {
+            let this = self.clone();
+            async move { this.step(&key).await }
+        };
+        worker::led(self.queue.clone(), AT_ONCE, self.leadership.clone(), gained, step).await;
     }
 
     async fn step(&self, key: &Key) {

@@ -11,7 +11,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_runtime::lease::Leadership;
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use tracing::{info, warn};
 
 use super::namespace;
@@ -22,7 +22,7 @@ use crate::admin::{self, AdminRules};
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::state::{RuleId, Spaces};
-use crate::writes;
+use crate::{worker, writes};
 
 /// Keys that are worked on at once.
 const AT_ONCE: usize = 16;
@@ -78,10 +78,7 @@ impl crate::queue::Key for Key {
 impl Controller {
     /// Works on the queue for ever, while this replica leads.
     pub async fn run(self) {
-        let slots = Arc::new(Semaphore::new(AT_ONCE));
-        loop {
-            self.leadership.gained().await;
-            // What the former leader knew is not known here.
+        let gained = || {
             self.queue.add(self.registry.ids().into_iter().map(Key::Tenant));
             self.queue.add(self.registry.dpus().into_iter().map(|(name, _)| Key::Node(name)));
             for space in self.spaces.all() {
@@ -90,22 +87,12 @@ impl Controller {
             self.rules.add(self.admin.ids());
             // Also those that are gone, and have left companions of admin rules.
             self.queue.add(self.spaces.admin_stores().into_iter().map(|(id, _)| Key::Tenant(id)));
-            while self.leadership.leads() {
-                let Ok(slot) = slots.clone().acquire_owned().await else { return };
-                let key = self.queue.next().await;
-                if !self.leadership.leads() {
-                    self.queue.add([key.clone()]);
-                    self.queue.done(&key);
-                    break;
-                }
-                let this = self.clone();
-                tokio::spawn(async move {
-                    this.step(&key).await;
-                    this.queue.done(&key);
-                    drop(slot);
-                });
-            }
-        }
+        };
+        let step = |key| {
+            let this = self.clone();
+            async move { this.step(&key).await }
+        };
+        worker::led(self.queue.clone(), AT_ONCE, self.leadership.clone(), gained, step).await;
     }
 
     async fn step(&self, key: &Key) {

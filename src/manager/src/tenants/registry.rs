@@ -10,6 +10,7 @@ use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
+use outrigger_core::quantity::Quantity;
 use outrigger_core::tenant::nodes::{Claims, Marks, Verdict};
 use outrigger_core::tenant::{self, Identity};
 use outrigger_runtime::cluster::Change;
@@ -393,15 +394,10 @@ fn full(quota: &ResourceQuota) -> Quota {
     Quota { full }
 }
 
-/// A number of objects as a Quantity, which the API server writes with a suffix where it has only zeros (`10k`).
+/// A number of objects, which the API server writes with a suffix where it has only zeros (`10k`).
 fn count(quantity: &str) -> Option<u64> {
-    let (digits, unit) = match quantity.char_indices().next_back()? {
-        (at, 'k') => (&quantity[..at], 1_000),
-        (at, 'M') => (&quantity[..at], 1_000_000),
-        (at, 'G') => (&quantity[..at], 1_000_000_000),
-        _ => (quantity, 1),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
+    let quantity: Quantity = quantity.parse().ok()?;
+    quantity.holds(&Quantity::whole(1)).filter(|count| Quantity::whole(*count) == quantity)
 }
 
 #[cfg(test)]

@@ -1,0 +1,343 @@
+//! One look at a Machine: its pool, its reservations, its status.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::api::{Api, Patch, PatchParams};
+use kube::{Resource, ResourceExt};
+use outrigger_api::conditions;
+use outrigger_api::machine::{AvailableMachine, MachineStatus};
+use outrigger_api::{Machine, MachineNodePool};
+use outrigger_core::keys;
+use outrigger_core::machine::usage::{Ledger, Plan};
+use outrigger_core::machine::{self as domain, MachineType, name_fault, pool_name, reservation_name};
+use outrigger_runtime::cluster::Change;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::info;
+
+use super::controller::{Controller, Stepped, is_refusal, ready};
+use super::objects::{self, is_in_the_way, says};
+use super::store::{group, is_owned_by};
+use crate::writes::{self, gone, only};
+
+/// What a look has found out.
+#[derive(Default)]
+struct Findings {
+    /// What somebody has to do something about.
+    faults: Vec<String>,
+    /// What is not told, and has to be tried again.
+    retry: Option<kube::Error>,
+}
+
+impl Findings {
+    /// Takes note of how a write ended. What the API server refuses is somebody's to put right.
+    fn note<T>(&mut self, what: &str, result: Result<T, kube::Error>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(error) => {
+                if is_refusal(&error) {
+                    self.faults.push(format!("{what}: {error}"));
+                }
+                self.retry = Some(error);
+            }
+        }
+        None
+    }
+}
+
+impl Controller {
+    pub(super) async fn machine(&self, name: &str) -> Stepped {
+        let Some(object) = self.store.get_machine(name) else { return Ok(None) };
+        let uid = object.uid().unwrap_or_default();
+        if object.metadata.deletion_timestamp.is_some() {
+            // The garbage collector does the rest, by the owner references.
+            self.ledgers.lock().remove(&uid);
+            return Ok(None);
+        }
+        let mut found = Findings::default();
+        let mut available = object.status.clone().unwrap_or_default().available_machines;
+        let mut again = None;
+        match self.judge(&object) {
+            Err(fault) => found.faults.push(fault),
+            Ok((machine, group)) => {
+                self.keep_pool(&object, group, &mut found).await;
+                let plans = self.plans(&object, &machine, group);
+                for (type_, plan) in machine.types.iter().zip(&plans) {
+                    self.keep_type(&object, &machine, group, type_, plan, &mut found).await;
+                }
+                self.tidy(&uid, group, &machine, &mut found).await;
+                again = plans.iter().filter_map(|plan| plan.again).min();
+                available = machine
+                    .types
+                    .iter()
+                    .zip(&plans)
+                    .map(|(type_, plan)| AvailableMachine {
+                        name: type_.name.clone(),
+                        usage: plan.usage.into(),
+                    })
+                    .collect();
+            }
+        }
+        self.write_machine(&object, available, &found.faults).await?;
+        match found.retry {
+            Some(error) => Err(error),
+            None => Ok(again),
+        }
+    }
+
+    /// The Machine as the domain has it, and its group; else what is wrong with it.
+    fn judge<'a>(&self, object: &'a Machine) -> Result<(domain::Machine, &'a str), String> {
+        let machine = object
+            .compile()
+            .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+        let Some(group) = group(object) else {
+            return Err(format!(
+                "metadata.labels[{}]: is missing; name the group there",
+                keys::MACHINE_GROUP
+            ));
+        };
+        if let Some(first) = self.store.first_of(group)
+            && first != machine.name
+        {
+            return Err(format!(
+                "metadata.labels[{}]: is {group}, which Machine {first} has already; choose another group",
+                keys::MACHINE_GROUP
+            ));
+        }
+        let mut names = HashSet::new();
+        for type_ in &machine.types {
+            if let Some(fault) = name_fault(group, &type_.name) {
+                return Err(fault);
+            }
+            if !names.insert(&type_.name) {
+                return Err(format!("spec.machineTypes: {} is there twice; take one away", type_.name));
+            }
+        }
+        Ok((machine, group))
+    }
+
+    /// How the slots of each type are used, and what follows.
+    fn plans(&self, object: &Machine, machine: &domain::Machine, group: &str) -> Vec<Plan> {
+        let now = Instant::now().duration_since(self.began);
+        let mut all = self.ledgers.lock();
+        let ledgers = all.entry(object.uid().unwrap_or_default()).or_default();
+        ledgers.retain(|name, _| machine.type_named(name).is_some());
+        let step = |type_: &MachineType| {
+            let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {
+                Ledger::new(object.usage(&type_.name).and_then(|usage| usage.slots).unwrap_or_default())
+            });
+            ledger.step(&self.store.seen(machine, group, type_), now)
+        };
+        machine.types.iter().map(step).collect()
+    }
+
+    async fn keep_pool(&self, object: &Machine, group: &str, found: &mut Findings) {
+        let name = pool_name(group);
+        let wanted = objects::pool(object, group);
+        let live = self.store.get_pool(&name);
+        let what = format!("MachineNodePool {name}");
+        if let Some(live) = &live {
+            if let Some(fault) = foreign(&**live, &what, object) {
+                found.faults.push(fault);
+                return;
+            }
+            if live.metadata.deletion_timestamp.is_some() {
+                // Its nodes are being cleaned; it is made anew then.
+                return;
+            }
+            let status = live.status.as_ref();
+            let ready = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == "Ready"));
+            if let Some(ready) = ready.filter(|ready| ready.status == "False") {
+                found.faults.push(ready.message.clone());
+            }
+            if live.spec == objects::pool_spec(object, group) && says(&**live, &labels_only(&wanted)) {
+                return;
+            }
+        }
+        let pools: Api<MachineNodePool> = Api::all(self.client.clone());
+        if let Some(pool) = found.note(&what, apply(&pools, &name, &wanted).await) {
+            self.queue.add(self.store.pool(Change::Applied(pool)));
+        }
+    }
+
+    async fn keep_type(
+        &self,
+        object: &Machine,
+        machine: &domain::Machine,
+        group: &str,
+        type_: &MachineType,
+        plan: &Plan,
+        found: &mut Findings,
+    ) {
+        let name = reservation_name(group, &type_.name);
+        let namespace = &self.settings.core_namespace;
+        let what = format!("Service {namespace}/{name}");
+        let wanted = objects::service(object, group, &type_.name, &self.settings);
+        let live = self.store.get_service(&name);
+        if let Some(fault) = live.as_deref().and_then(|live| foreign(live, &what, object)) {
+            found.faults.push(fault);
+        } else if live.is_none_or(|live| live.metadata.deletion_timestamp.is_none() && !says(&*live, &wanted))
+        {
+            let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+            if let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
+                self.store.service(Change::Applied(service));
+            }
+        }
+        if plan.left_out {
+            let message = format!(
+                "{} of {} slots of machine type {} find no place on the nodes of group {group}; lower available, or add nodes",
+                plan.short, type_.available, type_.name
+            );
+            self.events.machine(&object.object_ref(&()), "NoRoom", &message).await;
+        }
+        if !serves(machine, &type_.name) {
+            return;
+        }
+        let what = format!("StatefulSet {namespace}/{name}");
+        let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+        let wanted = objects::stateful_set(object, group, type_, plan.replicas, &self.settings);
+        match self.store.get_set(&name) {
+            Some(live) if foreign(&*live, &what, object).is_some() => {
+                found.faults.extend(foreign(&*live, &what, object));
+                return;
+            }
+            // It is made anew when it is gone.
+            Some(live) if live.metadata.deletion_timestamp.is_some() => return,
+            Some(live) if is_in_the_way(&live, &wanted) => {
+                let deleted = gone(sets.delete(&name, &only(&live.uid().unwrap_or_default())).await);
+                if found.note(&what, deleted).is_some() {
+                    info!(statefulset = name, "deleted: it can't become what it should be, and is made anew");
+                }
+                return;
+            }
+            Some(live) if says(&*live, &wanted) => return,
+            Some(_) => {}
+            None => {
+                if let Some(fault) = self.no_priority(found).await {
+                    found.faults.push(fault);
+                    return;
+                }
+            }
+        }
+        if let Some(set) = found.note(&what, apply(&sets, &name, &wanted).await) {
+            info!(statefulset = name, replicas = plan.replicas, "written");
+            self.store.set(Change::Applied(set));
+        }
+    }
+
+    /// Without their PriorityClass no reservation could be made, and none would say why.
+    async fn no_priority(&self, found: &mut Findings) -> Option<String> {
+        let classes: Api<PriorityClass> = Api::all(self.client.clone());
+        let class = classes.get_opt(keys::RESERVATION_PRIORITY).await;
+        let missing = found.note("PriorityClass", class)?.is_none();
+        missing.then(|| {
+            found.retry.get_or_insert_with(|| {
+                kube::Error::Api(Box::new(kube::core::Status::failure("", "NotFound").with_code(404)))
+            });
+            format!(
+                "PriorityClass {}: is missing; apply deploy/rbac/machines.yaml",
+                keys::RESERVATION_PRIORITY
+            )
+        })
+    }
+
+    /// Deletes what belongs to the Machine and should not be there any more.
+    async fn tidy(&self, uid: &str, group: &str, machine: &domain::Machine, found: &mut Findings) {
+        let (pools, sets, services) = self.store.belongings(uid);
+        let pool = pool_name(group);
+        let names = |used: bool| -> BTreeSet<String> {
+            let types = machine.types.iter().filter(|t| !used || serves(machine, &t.name));
+            types.map(|t| reservation_name(group, &t.name)).collect()
+        };
+        let (all, used) = (names(false), names(true));
+        let namespace = &self.settings.core_namespace;
+        for object in pools.iter().filter(|object| object.name_any() != pool) {
+            self.delete(&Api::<MachineNodePool>::all(self.client.clone()), &**object, found).await;
+        }
+        for object in sets.iter().filter(|object| !used.contains(&object.name_any())) {
+            self.delete(&Api::<StatefulSet>::namespaced(self.client.clone(), namespace), &**object, found)
+                .await;
+        }
+        for object in services.iter().filter(|object| !all.contains(&object.name_any())) {
+            self.delete(&Api::<Service>::namespaced(self.client.clone(), namespace), &**object, found).await;
+        }
+    }
+
+    async fn delete<K>(&self, api: &Api<K>, object: &K, found: &mut Findings)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        if object.meta().deletion_timestamp.is_some() {
+            return;
+        }
+        let (kind, name) = (K::kind(&()), object.name_any());
+        let deleted = gone(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
+        if found.note(&format!("{kind} {name}"), deleted).is_some() {
+            info!(%kind, name, "deleted: its Machine has no use for it any more");
+        }
+    }
+
+    async fn write_machine(
+        &self,
+        object: &Machine,
+        available_machines: Vec<AvailableMachine>,
+        faults: &[String],
+    ) -> Result<(), kube::Error> {
+        let before = object.status.clone().unwrap_or_default();
+        let now = ready(faults, object.metadata.generation);
+        let others = before.conditions.iter().filter(|c| c.type_ != now.type_).cloned();
+        let all = others.chain([now.clone()]).collect();
+        let wanted =
+            MachineStatus { conditions: conditions::merge(&before.conditions, all), available_machines };
+        if object.status.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        let machines: Api<Machine> = Api::all(self.client.clone());
+        // Lists are replaced as a whole; one that is empty has to be said.
+        let status = json!({"conditions": wanted.conditions, "availableMachines": wanted.available_machines});
+        let patch = json!({"metadata": {"uid": object.uid()}, "status": status});
+        let written =
+            machines.patch_status(&object.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
+        self.store.machine(Change::Applied(written));
+        self.tell(&object.object_ref(&()), &before.conditions, &now).await;
+        Ok(())
+    }
+}
+
+/// Whether some node of the pool serves a type.
+fn serves(machine: &domain::Machine, type_: &str) -> bool {
+    machine.pool.iter().any(|node| node.types.iter().any(|name| name == type_))
+}
+
+/// That an object of this name belongs to somebody else, in words.
+fn foreign<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<String> {
+    let mut others = live.owner_references().iter().filter(|owner| owner.controller == Some(true));
+    let owner = others.next()?;
+    if is_owned_by(live, &machine.uid().unwrap_or_default()) {
+        return None;
+    }
+    // One of an earlier life goes by itself.
+    Some(format!("{what}: belongs to {} {}; delete it, or wait until it is gone", owner.kind, owner.name))
+}
+
+/// What of the pool is compared apart from its spec, which is compared as a whole.
+fn labels_only(wanted: &Value) -> Value {
+    json!({"metadata": wanted["metadata"], "spec": {}})
+}
+
+async fn apply<K>(api: &Api<K>, name: &str, wanted: &Value) -> Result<K, kube::Error>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug,
+{
+    api.patch(name, &PatchParams::apply(keys::MANAGER).force(), &Patch::Apply(wanted)).await
+}
+
+/// How long a Pod's changes are gathered before a Machine is looked at: they come in crowds.
+pub(super) const SETTLE: Duration = Duration::from_millis(100);

@@ -1,0 +1,229 @@
+//! The objects of a Machine as they should be, and whether those that are there are so.
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::{Resource, ResourceExt};
+use outrigger_api::Machine;
+use outrigger_api::machine::{MachineNodePoolSpec, TypeName};
+use outrigger_core::keys;
+use outrigger_core::machine::{MachineType, pool_name, reservation_labels, reservation_name};
+use outrigger_core::quantity::Quantity;
+use serde_json::{Value, json};
+
+/// What does not come from the Machine.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Namespace of reservations.
+    pub core_namespace: String,
+    /// Image of reservations.
+    pub image: String,
+}
+
+/// What the pool of a Machine says.
+pub(super) fn pool_spec(machine: &Machine, group: &str) -> MachineNodePoolSpec {
+    let names = machine.spec.machine_types.iter().map(|t| TypeName { name: t.name.clone() });
+    MachineNodePoolSpec {
+        machine_group_name: group.to_owned(),
+        node_pool: machine.spec.node_pool.clone(),
+        machine_type_stock: names.collect(),
+    }
+}
+
+/// The MachineNodePool.
+pub(super) fn pool(machine: &Machine, group: &str) -> Value {
+    json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool",
+        "metadata": {"name": pool_name(group), "labels": {keys::MACHINE_GROUP: group},
+            "ownerReferences": [machine.controller_owner_ref(&())]},
+        "spec": pool_spec(machine, group)})
+}
+
+/// The Service of a type. Nothing answers there; it is the StatefulSet's, and Imperator's users know its name.
+pub(super) fn service(machine: &Machine, group: &str, type_: &str, settings: &Settings) -> Value {
+    let labels = reservation_labels(group, type_);
+    json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": reservation_name(group, type_), "namespace": settings.core_namespace, "labels": labels,
+            "ownerReferences": [machine.controller_owner_ref(&())]},
+        "spec": {"type": "ClusterIP", "selector": labels, "ports": [{"port": 80, "protocol": "TCP"}]}})
+}
+
+/// The StatefulSet of a type's reservations.
+///
+/// Its Pods come and go in parallel: guests take the places of any of them, and where one finds no place the others must
+/// not wait for it. They do nothing, so they may do nothing, and go within a second.
+pub(super) fn stateful_set(
+    machine: &Machine,
+    group: &str,
+    type_: &MachineType,
+    replicas: u32,
+    settings: &Settings,
+) -> Value {
+    let name = reservation_name(group, &type_.name);
+    let labels = reservation_labels(group, &type_.name);
+    let resources = type_.resources();
+    json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
+    "metadata": {"name": name, "namespace": settings.core_namespace, "labels": labels,
+        "ownerReferences": [machine.controller_owner_ref(&())]},
+    "spec": {"replicas": replicas, "podManagementPolicy": "Parallel", "serviceName": name,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {
+            "priorityClassName": keys::RESERVATION_PRIORITY,
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65535, "runAsGroup": 65535,
+                "seccompProfile": {"type": "RuntimeDefault"}},
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": type_.expressions(group)}]}}},
+            "tolerations": type_.tolerations(group),
+            "containers": [{"name": "sleeper", "image": settings.image,
+                "resources": {"requests": resources, "limits": resources},
+                "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+                    "capabilities": {"drop": ["ALL"]}}}],
+        }}}})
+}
+
+/// Whether a StatefulSet can't become what it should be: these fields never change. Imperator's own is such a one.
+pub(super) fn is_in_the_way(live: &StatefulSet, wanted: &Value) -> bool {
+    let live = serde_json::to_value(live).unwrap_or_default();
+    ["/spec/podManagementPolicy", "/spec/serviceName", "/spec/selector/matchLabels"]
+        .iter()
+        .any(|path| live.pointer(path) != wanted.pointer(path))
+}
+
+/// Whether an object says all that is wanted of it. What the API server fills in is no difference, nor what others add,
+/// but for where an addition changes what we mean.
+pub(super) fn says<K: Resource + serde::Serialize>(live: &K, wanted: &Value) -> bool {
+    let owned = |live: &K| {
+        let uid = wanted.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
+        live.owner_references()
+            .iter()
+            .any(|owner| Some(owner.uid.as_str()) == uid && owner.controller == Some(true))
+    };
+    let json = serde_json::to_value(live).unwrap_or_default();
+    let labels = |of: &Value| of.pointer("/metadata/labels").cloned().unwrap_or_default();
+    owned(live)
+        && within(&labels(wanted), &labels(&json), false)
+        && within(&wanted["spec"], &json["spec"], false)
+}
+
+/// Objects in which nobody else may add anything.
+const WHOLE: [&str; 5] = ["requests", "limits", "matchLabels", "selector", "affinity"];
+
+fn within(wanted: &Value, live: &Value, whole: bool) -> bool {
+    match (wanted, live) {
+        (Value::Object(wanted), Value::Object(live)) => {
+            (!whole || wanted.len() == live.len())
+                && wanted.iter().all(|(key, wanted)| {
+                    let whole = whole || WHOLE.contains(&key.as_str());
+                    live.get(key).is_some_and(|live| match (key.as_str(), wanted, live) {
+                        ("requests" | "limits", Value::Object(wanted), Value::Object(live)) => {
+                            wanted.len() == live.len()
+                                && wanted.iter().all(|(k, v)| live.get(k).is_some_and(|l| as_much(v, l)))
+                        }
+                        _ => within(wanted, live, whole),
+                    })
+                })
+        }
+        (Value::Array(wanted), Value::Array(live)) => {
+            wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| within(w, l, whole))
+        }
+        _ => wanted == live,
+    }
+}
+
+/// Whether two quantities are the same, however they are written.
+fn as_much(a: &Value, b: &Value) -> bool {
+    let parse = |value: &Value| value.as_str().and_then(|text| text.parse::<Quantity>().ok());
+    a == b || parse(a).is_some_and(|a| Some(a) == parse(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::Service;
+
+    fn machine() -> Machine {
+        serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": "m", "uid": "u", "labels": {keys::MACHINE_GROUP: "g"}},
+            "spec": {"nodePool": [{"name": "n", "mode": "ready", "machineType": [{"name": "t"}]}],
+                "machineTypes": [{"name": "t", "available": 2, "spec": {"cpu": "4000m", "memory": "8Gi",
+                    "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "turing"}}}]}}))
+        .unwrap()
+    }
+
+    fn settings() -> Settings {
+        Settings { core_namespace: "core".to_owned(), image: "pause".to_owned() }
+    }
+
+    fn set(replicas: u32) -> Value {
+        let machine = machine();
+        stateful_set(&machine, "g", &machine.compile().unwrap().types[0], replicas, &settings())
+    }
+
+    fn live(change: impl FnOnce(&mut Value)) -> StatefulSet {
+        let mut live = set(2);
+        change(&mut live);
+        serde_json::from_value(live).unwrap()
+    }
+
+    #[test]
+    fn a_reservation_is_as_large_as_a_guest_and_harmless() {
+        let set = set(2);
+        assert_eq!(set["metadata"]["name"], "g-t");
+        let spec = &set["spec"]["template"]["spec"];
+        let size = json!({"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1"});
+        assert_eq!(spec["containers"][0]["resources"], json!({"requests": size, "limits": size}));
+        let terms = spec.pointer(
+            "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchExpressions",
+        );
+        assert_eq!(
+            terms.unwrap()[2],
+            json!({"key": keys::GPU_FAMILY, "operator": "In", "values": ["turing"]})
+        );
+        assert_eq!(spec["tolerations"].as_array().unwrap().len(), 2);
+        assert_eq!(set["spec"]["selector"]["matchLabels"], json!(reservation_labels("g", "t")));
+    }
+
+    #[test]
+    fn what_the_api_server_fills_in_is_no_difference_and_what_others_change_is() {
+        let wanted = set(2);
+        let spec = "/spec/template/spec";
+        let at = |live: &mut Value, path: &str, value: Value| {
+            let (parent, key) = path.rsplit_once('/').unwrap();
+            live.pointer_mut(parent).unwrap().as_object_mut().unwrap().insert(key.to_owned(), value);
+        };
+        for (path, value) in [
+            ("/spec/revisionHistoryLimit".to_owned(), json!(10)),
+            (format!("{spec}/dnsPolicy"), json!("ClusterFirst")),
+            (format!("{spec}/containers/0/imagePullPolicy"), json!("IfNotPresent")),
+            (format!("{spec}/containers/0/resources/requests/cpu"), json!("4000m")),
+            ("/metadata/labels/more".to_owned(), json!("x")),
+        ] {
+            assert!(says(&live(|l| at(l, &path, value)), &wanted), "{path}");
+        }
+        for (path, value) in [
+            ("/spec/replicas".to_owned(), json!(9)),
+            (format!("{spec}/containers/0/image"), json!("other")),
+            (format!("{spec}/containers/0/resources/limits/example.com~1x"), json!("1")),
+            (format!("{spec}/containers/0/resources/requests/cpu"), json!("5")),
+            (format!("{spec}/affinity/podAffinity"), json!({})),
+            (format!("{spec}/tolerations"), json!([])),
+            ("/metadata/ownerReferences".to_owned(), json!([])),
+            ("/metadata/labels".to_owned(), json!({})),
+        ] {
+            assert!(!says(&live(|l| at(l, &path, value)), &wanted), "{path}");
+        }
+        let service = service(&machine(), "g", "t", &settings());
+        let mut other = service.clone();
+        other["spec"]["clusterIP"] = json!("10.0.0.1");
+        other["spec"]["ports"][0]["targetPort"] = json!(80);
+        assert!(says(&serde_json::from_value::<Service>(other.clone()).unwrap(), &service));
+        other["spec"]["selector"]["x"] = json!("y");
+        assert!(!says(&serde_json::from_value::<Service>(other).unwrap(), &service));
+    }
+
+    #[test]
+    fn imperators_own_statefulset_has_to_go_first() {
+        assert!(!is_in_the_way(&live(|l| l["spec"]["replicas"] = json!(9)), &set(2)));
+        assert!(is_in_the_way(&live(|l| l["spec"]["podManagementPolicy"] = json!("OrderedReady")), &set(2)));
+    }
+}

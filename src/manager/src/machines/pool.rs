@@ -1,0 +1,211 @@
+//! One look at a MachineNodePool: what is written on its nodes, and its status.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams, Patch};
+use kube::{Resource, ResourceExt};
+use outrigger_api::MachineNodePool;
+use outrigger_api::conditions;
+use outrigger_api::machine::{MachineNodePoolStatus, NodeCondition};
+use outrigger_core::keys;
+use outrigger_core::machine::PoolNode;
+use outrigger_runtime::cluster::Change;
+use serde_json::{Value, json};
+use tracing::info;
+
+use super::controller::{Controller, Stepped, is_refusal, ready};
+use super::nodes::{Marks, NodeSeen, condition};
+use crate::writes;
+
+/// Nodes that are written at once.
+const AT_ONCE: usize = 8;
+
+/// Nodes that are asked for at once when a pool goes.
+const PAGE: u32 = 500;
+
+/// What is to be done with the nodes of a pool.
+#[derive(Default)]
+struct Work {
+    /// Patches by nodes.
+    patches: BTreeMap<String, Value>,
+    /// What somebody has to do something about.
+    faults: Vec<String>,
+    /// The nodes as the status has them.
+    conditions: Vec<NodeCondition>,
+}
+
+impl Controller {
+    pub(super) async fn pool(&self, name: &str) -> Stepped {
+        let Some(pool) = self.store.get_pool(name) else { return Ok(None) };
+        let held = pool.finalizers().iter().any(|finalizer| finalizer == keys::POOL_FINALIZER);
+        if pool.metadata.deletion_timestamp.is_some() {
+            return if held { self.release(name, &pool).await } else { Ok(None) };
+        }
+        if !held {
+            // Before any node: what is written there is taken off again for certain.
+            let mut all = pool.finalizers().to_vec();
+            all.push(keys::POOL_FINALIZER.to_owned());
+            self.finalizers(&pool, &all).await?;
+        }
+        let mut work = self.work(name, &pool);
+        let failed = self.write_nodes(std::mem::take(&mut work.patches), &mut work.faults).await;
+        self.write_pool(&pool, work).await?;
+        failed.map_or(Ok(None), Err)
+    }
+
+    fn work(&self, name: &str, pool: &MachineNodePool) -> Work {
+        let group = &pool.spec.machine_group_name;
+        let mut work = Work::default();
+        let mut own: BTreeSet<&str> = BTreeSet::new();
+        for (i, entry) in pool.spec.node_pool.iter().enumerate() {
+            let mut faults = Vec::new();
+            let Some(entry) = entry.compile(&format!("spec.nodePool[{i}]"), &mut faults) else {
+                work.faults.extend(faults.iter().map(ToString::to_string));
+                continue;
+            };
+            let node = self.store.get_node(&entry.name);
+            let owner = self.store.owner_of(&entry.name);
+            if owner.as_deref().is_some_and(|owner| owner != name) {
+                let owner = owner.unwrap_or_default();
+                work.faults.push(format!(
+                    "Node {:?} is in MachineNodePool {owner} already; take it out of one of them",
+                    entry.name
+                ));
+                work.say(&entry, "Unhealthy");
+                continue;
+            }
+            if !own.insert(&pool.spec.node_pool[i].name) {
+                work.faults.push(format!("Node {:?} is in the pool twice; take it out once", entry.name));
+                continue;
+            }
+            let Some(node) = node else {
+                work.faults.push(format!("Node {:?} not found", entry.name));
+                work.say(&entry, "Unhealthy");
+                continue;
+            };
+            work.say(&entry, condition(entry.mode, node.ready));
+            if let Some(patch) = node.patch(group, &Marks::of(group, &entry, node.ready), false) {
+                work.patches.insert(entry.name.clone(), patch);
+            }
+        }
+        for (node, seen) in self.store.marked(group) {
+            if own.contains(node.as_str()) {
+                continue;
+            }
+            let shared = self.store.owner_of(&node).is_some();
+            if let Some(patch) = seen.patch(group, &Marks::none(), shared) {
+                work.patches.insert(node, patch);
+            }
+        }
+        work
+    }
+
+    /// Writes all of them, whatever becomes of each. Returns what has to be tried again.
+    async fn write_nodes(
+        &self,
+        patches: BTreeMap<String, Value>,
+        faults: &mut Vec<String>,
+    ) -> Option<kube::Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let writes = stream::iter(patches).map(|(name, patch)| {
+            let api = api.clone();
+            async move {
+                let result = api.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await;
+                (name, result)
+            }
+        });
+        let mut writes = writes.buffer_unordered(AT_ONCE);
+        let mut failed = None;
+        while let Some((name, result)) = writes.next().await {
+            match result {
+                Ok(node) => {
+                    info!(node = name, "marked");
+                    // The watch will show nothing new then, so who is concerned is told now.
+                    self.queue.add(self.store.node(Change::Applied(node)));
+                }
+                // The watch tells of it.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => {
+                    if is_refusal(&error) {
+                        faults.push(format!("Node {name:?}: {error}"));
+                    }
+                    failed = Some(error);
+                }
+            }
+        }
+        failed
+    }
+
+    /// Cleans the nodes of a pool that is being deleted, and lets it go when none is left to clean. Which these are is asked
+    /// of the API server, past all caches: nobody looks for them afterwards.
+    async fn release(&self, name: &str, pool: &MachineNodePool) -> Stepped {
+        let group = &pool.spec.machine_group_name;
+        let api: Api<Node> = Api::all(self.client.clone());
+        let mut patches = BTreeMap::new();
+        let mut page = ListParams::default().limit(PAGE);
+        loop {
+            let list = api.list(&page).await?;
+            for node in &list.items {
+                let owner = self.store.owner_of(&node.name_any());
+                let shared = owner.is_some_and(|owner| owner != name);
+                if let Some(patch) = NodeSeen::of(node).patch(group, &Marks::none(), shared) {
+                    patches.insert(node.name_any(), patch);
+                }
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+        if !patches.is_empty() {
+            let mut faults = Vec::new();
+            if let Some(error) = self.write_nodes(patches, &mut faults).await {
+                return Err(error);
+            }
+            // And looks once more.
+            return Ok(Some(Duration::ZERO));
+        }
+        let others: Vec<String> =
+            pool.finalizers().iter().filter(|f| *f != keys::POOL_FINALIZER).cloned().collect();
+        self.finalizers(pool, &others).await?;
+        info!(pool = name, "its nodes are clean");
+        Ok(None)
+    }
+
+    async fn finalizers(&self, pool: &MachineNodePool, all: &[String]) -> Result<(), kube::Error> {
+        let api: Api<MachineNodePool> = Api::all(self.client.clone());
+        // The list is replaced as a whole: only if nobody has changed it meanwhile.
+        let patch = json!({"metadata": {"uid": pool.uid(), "resourceVersion": pool.resource_version(), "finalizers": all}});
+        api.patch(&pool.name_any(), &writes::patch(), &Patch::Merge(&patch)).await.map(drop)
+    }
+
+    async fn write_pool(&self, pool: &MachineNodePool, work: Work) -> Result<(), kube::Error> {
+        let before = pool.status.clone().unwrap_or_default();
+        let now = ready(&work.faults, pool.metadata.generation);
+        let others = before.conditions.iter().filter(|c| c.type_ != now.type_).cloned();
+        let all = others.chain([now.clone()]).collect();
+        let wanted = MachineNodePoolStatus {
+            conditions: conditions::merge(&before.conditions, all),
+            node_pool: work.conditions,
+        };
+        if pool.status.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        let api: Api<MachineNodePool> = Api::all(self.client.clone());
+        let status = json!({"conditions": wanted.conditions, "nodePool": wanted.node_pool});
+        let patch = json!({"metadata": {"uid": pool.uid()}, "status": status});
+        let written = api.patch_status(&pool.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
+        self.queue.add(self.store.pool(Change::Applied(written)));
+        self.tell(&pool.object_ref(&()), &before.conditions, &now).await;
+        Ok(())
+    }
+}
+
+impl Work {
+    fn say(&mut self, entry: &PoolNode, condition: &str) {
+        self.conditions.push(NodeCondition { name: entry.name.clone(), condition: condition.to_owned() });
+    }
+}

@@ -1,0 +1,374 @@
+//! Machines and what belongs to them as the API has it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use kube::core::PartialObjectMeta;
+use kube::{Resource, ResourceExt};
+use outrigger_api::{Machine, MachineNodePool};
+use outrigger_core::machine::usage::{PodState, Seen, SeenReservation};
+use outrigger_core::machine::{self as domain, Mode, pool_name, usage};
+use outrigger_core::{keys, machine};
+use outrigger_runtime::cluster::Change;
+use parking_lot::RwLock;
+
+use super::controller::Key;
+use super::nodes::NodeSeen;
+use super::pods::{PodSeen, Role, Slot};
+
+/// Age and name of a pool: who was first keeps a node.
+type Claim = (Timestamp, String);
+
+/// What is known.
+#[derive(Debug)]
+pub(super) struct Store {
+    /// Namespace of reservations.
+    core_namespace: String,
+    inner: RwLock<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    machines: Kept<Machine>,
+    pools: Kept<MachineNodePool>,
+    sets: Kept<StatefulSet>,
+    services: Kept<Service>,
+    nodes: HashMap<String, Arc<NodeSeen>>,
+    /// Namespaces whose guests count.
+    labelled: HashSet<String>,
+    /// By namespace and name.
+    pods: HashMap<(String, String), PodSeen>,
+    by_slot: HashMap<Slot, HashSet<(String, String)>>,
+    /// Pools that have a node, by the node.
+    claims: HashMap<String, BTreeSet<Claim>>,
+}
+
+/// Objects by their names; of each the newest that was seen.
+#[derive(Debug)]
+struct Kept<K>(HashMap<String, Arc<K>>);
+
+impl<K> Default for Kept<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Resource> Kept<K> {
+    /// What there was before, and what there is now.
+    fn change(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
+        match change {
+            Change::Applied(mut object) => {
+                object.meta_mut().managed_fields = None;
+                let name = object.name_any();
+                let before = self.0.get(&name).cloned();
+                let meta = |object: &K| (object.uid(), version(object.meta().resource_version.as_deref()));
+                // The answer to a write of ours may have come before the watch tells of something older.
+                if let Some(before) = &before
+                    && meta(before).0 == meta(&object).0
+                    && meta(before).1 > meta(&object).1
+                {
+                    return (Some(before.clone()), Some(before.clone()));
+                }
+                let object = Arc::new(object);
+                self.0.insert(name, object.clone());
+                (before, Some(object))
+            }
+            Change::Gone { name, .. } => (self.0.remove(&name), None),
+        }
+    }
+}
+
+/// A resourceVersion as a number. One that is none counts as the oldest.
+fn version(text: Option<&str>) -> u64 {
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Whether an object belongs to the controller with this uid.
+pub(super) fn is_owned_by<K: Resource>(object: &K, uid: &str) -> bool {
+    object.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid)
+}
+
+fn created<K: Resource>(object: &K) -> Timestamp {
+    object.meta().creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
+}
+
+/// The group of a Machine, by its label.
+pub(super) fn group(machine: &Machine) -> Option<&str> {
+    machine.labels().get(keys::MACHINE_GROUP).map(String::as_str).filter(|group| !group.is_empty())
+}
+
+impl Store {
+    /// Nothing is known yet.
+    pub(super) fn new(core_namespace: &str) -> Self {
+        Self { core_namespace: core_namespace.to_owned(), inner: RwLock::default() }
+    }
+
+    /// A Machine. Returns what to look at; so do the others.
+    pub(super) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
+        let mut inner = self.inner.write();
+        let (before, now) = inner.machines.change(change);
+        let mut names: BTreeSet<String> = BTreeSet::new();
+        for object in before.iter().chain(&now) {
+            names.insert(object.name_any());
+            // Another one may have waited for its group.
+            names.extend(group(object).into_iter().flat_map(|group| inner.of_group(group)));
+        }
+        names.into_iter().map(|name| Key::Machine(name.into())).collect()
+    }
+
+    /// A MachineNodePool.
+    pub(super) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
+        let mut inner = self.inner.write();
+        let (before, now) = inner.pools.change(change);
+        let mut touched = BTreeSet::new();
+        for (object, is) in [(&before, false), (&now, true)] {
+            let Some(object) = object else { continue };
+            let claim = (created(&**object), object.name_any());
+            touched.insert(Key::Pool(claim.1.as_str().into()));
+            touched.extend(object.owner_references().iter().map(|o| Key::Machine(o.name.as_str().into())));
+            for node in &object.spec.node_pool {
+                let claims = inner.claims.entry(node.name.clone()).or_default();
+                if is {
+                    claims.insert(claim.clone());
+                } else {
+                    claims.remove(&claim);
+                }
+                touched.extend(claims.iter().map(|(_, name)| Key::Pool(name.as_str().into())));
+                if claims.is_empty() {
+                    inner.claims.remove(&node.name);
+                }
+            }
+        }
+        touched.into_iter().collect()
+    }
+
+    /// A Node.
+    pub(super) fn node(&self, change: Change<Node>) -> Vec<Key> {
+        let (name, new) = match change {
+            Change::Applied(node) => (node.name_any(), Some(Arc::new(NodeSeen::of(&node)))),
+            Change::Gone { name, .. } => (name, None),
+        };
+        let mut inner = self.inner.write();
+        let old = inner.nodes.get(&name).cloned();
+        if let (Some(old), Some(new)) = (&old, &new)
+            && old.uid == new.uid
+            && version(Some(&old.resource_version)) > version(Some(&new.resource_version))
+        {
+            return Vec::new();
+        }
+        match &new {
+            Some(new) => inner.nodes.insert(name.clone(), new.clone()),
+            None => inner.nodes.remove(&name),
+        };
+        let same = match (&old, &new) {
+            (Some(old), Some(new)) => old.is_as(new),
+            (None, None) => true,
+            _ => false,
+        };
+        if same {
+            return Vec::new();
+        }
+        let mut touched: BTreeSet<Key> = BTreeSet::new();
+        let pools = inner.claims.get(&name).into_iter().flatten().map(|(_, pool)| pool.clone());
+        let marked = old
+            .iter()
+            .chain(&new)
+            .flat_map(|node| node.groups())
+            .map(|group| pool_name(&group))
+            .collect::<Vec<_>>();
+        for pool in pools.chain(marked) {
+            if let Some(object) = inner.pools.0.get(&pool) {
+                touched
+                    .extend(object.owner_references().iter().map(|o| Key::Machine(o.name.as_str().into())));
+                touched.insert(Key::Pool(pool.into()));
+            }
+        }
+        touched.into_iter().collect()
+    }
+
+    /// A Pod with the label of a role.
+    pub(super) fn pod(&self, change: Change<Pod>) -> Vec<Key> {
+        let (id, new) = match change {
+            Change::Applied(pod) => {
+                let id = (pod.namespace().unwrap_or_default(), pod.name_any());
+                let seen = PodSeen::of(&pod, &self.core_namespace);
+                (id, seen)
+            }
+            Change::Gone { namespace, name } => ((namespace, name), None),
+        };
+        let mut inner = self.inner.write();
+        let old = inner.pods.remove(&id);
+        let mut slots = BTreeSet::new();
+        if old != new {
+            slots.extend(old.iter().chain(&new).map(|pod| pod.slot.clone()));
+        }
+        if let Some(old) = &old
+            && let Some(ids) = inner.by_slot.get_mut(&old.slot)
+        {
+            ids.remove(&id);
+            if ids.is_empty() {
+                inner.by_slot.remove(&old.slot);
+            }
+        }
+        if let Some(new) = new {
+            inner.by_slot.entry(new.slot.clone()).or_default().insert(id.clone());
+            inner.pods.insert(id, new);
+        }
+        let groups = slots.iter().flat_map(|(group, _)| inner.of_group(group));
+        groups.map(|name| Key::Machine(name.into())).collect()
+    }
+
+    /// A Namespace whose guests count, as long as it is there.
+    pub(super) fn namespace(&self, change: Change<PartialObjectMeta<Namespace>>) -> Vec<Key> {
+        let mut inner = self.inner.write();
+        let changed = match change {
+            Change::Applied(namespace) => inner.labelled.insert(namespace.name_any()),
+            Change::Gone { name, .. } => inner.labelled.remove(&name),
+        };
+        if changed { inner.all_machines() } else { Vec::new() }
+    }
+
+    /// A StatefulSet of reservations.
+    pub(super) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
+        let (before, now) = self.inner.write().sets.change(change);
+        owners(before.as_deref(), now.as_deref())
+    }
+
+    /// A Service of reservations.
+    pub(super) fn service(&self, change: Change<Service>) -> Vec<Key> {
+        let (before, now) = self.inner.write().services.change(change);
+        owners(before.as_deref(), now.as_deref())
+    }
+
+    /// Everything there is to look at.
+    pub(super) fn all(&self) -> Vec<Key> {
+        let inner = self.inner.read();
+        let pools = inner.pools.0.keys().map(|name| Key::Pool(name.as_str().into()));
+        inner.all_machines().into_iter().chain(pools).collect()
+    }
+
+    /// A Machine by its name.
+    pub(super) fn get_machine(&self, name: &str) -> Option<Arc<Machine>> {
+        self.inner.read().machines.0.get(name).cloned()
+    }
+
+    /// A MachineNodePool by its name.
+    pub(super) fn get_pool(&self, name: &str) -> Option<Arc<MachineNodePool>> {
+        self.inner.read().pools.0.get(name).cloned()
+    }
+
+    /// A StatefulSet of reservations by its name.
+    pub(super) fn get_set(&self, name: &str) -> Option<Arc<StatefulSet>> {
+        self.inner.read().sets.0.get(name).cloned()
+    }
+
+    /// A Service of reservations by its name.
+    pub(super) fn get_service(&self, name: &str) -> Option<Arc<Service>> {
+        self.inner.read().services.0.get(name).cloned()
+    }
+
+    /// A Node by its name.
+    pub(super) fn get_node(&self, name: &str) -> Option<Arc<NodeSeen>> {
+        self.inner.read().nodes.get(name).cloned()
+    }
+
+    /// What belongs to a Machine, by its uid: pools, StatefulSets and Services.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn belongings(
+        &self,
+        uid: &str,
+    ) -> (Vec<Arc<MachineNodePool>>, Vec<Arc<StatefulSet>>, Vec<Arc<Service>>) {
+        let inner = self.inner.read();
+        (
+            inner.pools.0.values().filter(|o| is_owned_by(&***o, uid)).cloned().collect(),
+            inner.sets.0.values().filter(|o| is_owned_by(&***o, uid)).cloned().collect(),
+            inner.services.0.values().filter(|o| is_owned_by(&***o, uid)).cloned().collect(),
+        )
+    }
+
+    /// The Machine that a group belongs to: the oldest that names it, where somebody let in more than one.
+    pub(super) fn first_of(&self, group: &str) -> Option<String> {
+        let inner = self.inner.read();
+        let age = |name: &String| inner.machines.0.get(name).map(|machine| created(&**machine));
+        inner.of_group(group).into_iter().min_by_key(|name| (age(name), name.clone()))
+    }
+
+    /// The pool that a node belongs to: the oldest that has it.
+    pub(super) fn owner_of(&self, node: &str) -> Option<String> {
+        self.inner.read().owner_of(node).cloned()
+    }
+
+    /// Nodes that are marked for a group.
+    pub(super) fn marked(&self, group: &str) -> Vec<(String, Arc<NodeSeen>)> {
+        let inner = self.inner.read();
+        let marked = inner.nodes.iter().filter(|(_, node)| node.groups().contains(group));
+        marked.map(|(name, node)| (name.clone(), node.clone())).collect()
+    }
+
+    /// What is seen of a type of a Machine.
+    pub(super) fn seen(&self, machine: &domain::Machine, group: &str, type_: &machine::MachineType) -> Seen {
+        let inner = self.inner.read();
+        let pool = pool_name(group);
+        let mut room = DefaultHasher::new();
+        (type_.available, type_.resources()).hash(&mut room);
+        let mut ready: HashSet<&str> = HashSet::new();
+        let mut in_pool = false;
+        for entry in machine.pool.iter().filter(|entry| entry.types.contains(&type_.name)) {
+            in_pool = true;
+            let node = inner.nodes.get(&entry.name);
+            let takes = entry.mode == Mode::Ready
+                && node.is_some_and(|node| node.ready)
+                && inner.owner_of(&entry.name) == Some(&pool);
+            (&entry.name, takes, node.map(|node| node.size)).hash(&mut room);
+            if takes {
+                ready.insert(&entry.name);
+            }
+        }
+        let is_ready = |pod: &PodState| pod.node.as_deref().is_some_and(|node| ready.contains(node));
+        let mut seen = Seen { maximum: type_.available, in_pool, room: room.finish(), ..Seen::default() };
+        let slot = (group.to_owned(), type_.name.clone());
+        for id in inner.by_slot.get(&slot).into_iter().flatten() {
+            let Some(pod) = inner.pods.get(id) else { continue };
+            match &pod.role {
+                Role::Guest if !inner.labelled.contains(&id.0) => {}
+                Role::Guest => match pod.state.as_guest() {
+                    usage::Guest::Used => seen.used += 1,
+                    usage::Guest::Waiting => seen.waiting += 1,
+                    usage::Guest::Leaving if is_ready(&pod.state) => seen.leaving += 1,
+                    usage::Guest::Leaving | usage::Guest::Nothing => {}
+                },
+                Role::Reservation(ordinal) => seen.reservations.push(SeenReservation {
+                    ordinal: *ordinal,
+                    state: pod.state.as_reservation(),
+                    on_ready_node: is_ready(&pod.state),
+                }),
+            }
+        }
+        seen
+    }
+}
+
+impl Inner {
+    fn of_group<'a>(&'a self, name: &'a str) -> Vec<String> {
+        let of = self.machines.0.values().filter(|machine| group(machine) == Some(name));
+        of.map(|machine| machine.name_any()).collect()
+    }
+
+    fn all_machines(&self) -> Vec<Key> {
+        self.machines.0.keys().map(|name| Key::Machine(name.as_str().into())).collect()
+    }
+
+    fn owner_of(&self, node: &str) -> Option<&String> {
+        self.claims.get(node)?.first().map(|(_, pool)| pool)
+    }
+}
+
+fn owners<K: Resource>(before: Option<&K>, now: Option<&K>) -> Vec<Key> {
+    let all = before.into_iter().chain(now).flat_map(ResourceExt::owner_references);
+    let names: BTreeMap<&str, ()> = all.map(|owner| (owner.name.as_str(), ())).collect();
+    names.into_keys().map(|name| Key::Machine(name.into())).collect()
+}
