@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
+use kube::ResourceExt;
 use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event, watcher};
-use kube::{Client, ResourceExt};
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadSync, WorkloadUpdate};
@@ -17,6 +17,7 @@ use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{stream, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::writes::{since, writes};
 use serde_json::{Value, json};
 
 /// Rules of the cold agent.
@@ -35,40 +36,6 @@ async fn main() {
     let o = Outrigger::shared().await;
     cold_agent(o).await;
     crowd(o).await;
-}
-
-/// Writes that an API server has taken, by resource and verb.
-async fn writes(client: &Client, resource: &str) -> BTreeMap<String, u64> {
-    let text = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
-    let mut counts = BTreeMap::new();
-    for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
-        let label = |name: &str| {
-            let (_, rest) = line.split_once(&format!("{name}=\""))?;
-            rest.split('"').next().map(str::to_owned)
-        };
-        let is_write =
-            label("verb").is_some_and(|v| ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&&*v));
-        if !is_write
-            || label("resource").as_deref() != Some(resource)
-            || label("dry_run").is_some_and(|d| !d.is_empty())
-        {
-            continue;
-        }
-        let sub = label("subresource")
-            .filter(|sub| !sub.is_empty())
-            .map(|sub| format!("/{sub}"))
-            .unwrap_or_default();
-        let count: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
-        *counts.entry(format!("{resource}{sub}")).or_default() += count as u64;
-    }
-    counts
-}
-
-fn since(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    now.iter()
-        .map(|(key, count)| (key.clone(), count - before.get(key).copied().unwrap_or_default()))
-        .filter(|(_, count)| *count > 0)
-        .collect()
 }
 
 async fn cold_agent(o: &'static Outrigger) {

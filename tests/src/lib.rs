@@ -10,6 +10,7 @@ pub mod outrigger;
 pub mod pki;
 pub mod stream;
 pub mod tenant;
+pub mod writes;
 
 use std::future::Future;
 use std::path::PathBuf;

@@ -40,6 +40,15 @@ impl crate::queue::Key for Key {
     }
 }
 
+/// What is remembered of a Machine.
+#[derive(Debug, Default)]
+pub(super) struct Ledgers {
+    /// Of which one of that name.
+    pub(super) uid: String,
+    /// By the type's name.
+    pub(super) types: HashMap<String, Ledger>,
+}
+
 /// Makes Machines and MachineNodePools what they should be.
 #[derive(Clone)]
 pub(super) struct Controller {
@@ -55,8 +64,8 @@ pub(super) struct Controller {
     pub(super) events: Arc<Events>,
     /// What does not come from Machines.
     pub(super) settings: Arc<Settings>,
-    /// What is remembered of each type, by the Machine's uid and the type's name.
-    pub(super) ledgers: Arc<Mutex<HashMap<String, HashMap<String, Ledger>>>>,
+    /// What is remembered of each Machine, by its name.
+    pub(super) ledgers: Arc<Mutex<HashMap<String, Ledgers>>>,
     /// The moment that ledgers count from.
     pub(super) began: Instant,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::controller::{Controller, Stepped, is_refusal, ready};
+use super::controller::{Controller, Ledgers, Stepped, is_refusal, ready};
 use super::objects::{self, is_in_the_way, says};
 use super::store::{group, is_owned_by};
 use crate::writes::{self, gone, only};
@@ -54,13 +55,13 @@ impl Findings {
 
 impl Controller {
     pub(super) async fn machine(&self, name: &str) -> Stepped {
-        let Some(object) = self.store.get_machine(name) else { return Ok(None) };
-        let uid = object.uid().unwrap_or_default();
-        if object.metadata.deletion_timestamp.is_some() {
+        let there = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
+        let Some(object) = self.store.get_machine(name).filter(there) else {
             // The garbage collector does the rest, by the owner references.
-            self.ledgers.lock().remove(&uid);
+            self.ledgers.lock().remove(name);
             return Ok(None);
-        }
+        };
+        let uid = object.uid().unwrap_or_default();
         let mut found = Findings::default();
         let mut available = object.status.clone().unwrap_or_default().available_machines;
         let mut again = None;
@@ -127,7 +128,12 @@ impl Controller {
     fn plans(&self, object: &Machine, machine: &domain::Machine, group: &str) -> Vec<Plan> {
         let now = Instant::now().duration_since(self.began);
         let mut all = self.ledgers.lock();
-        let ledgers = all.entry(object.uid().unwrap_or_default()).or_default();
+        let ledgers = all.entry(machine.name.clone()).or_default();
+        let uid = object.uid().unwrap_or_default();
+        if ledgers.uid != uid {
+            *ledgers = Ledgers { uid, ..Ledgers::default() };
+        }
+        let ledgers = &mut ledgers.types;
         ledgers.retain(|name, _| machine.type_named(name).is_some());
         let step = |type_: &MachineType| {
             let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {

@@ -179,7 +179,12 @@ impl Controller {
         let api: Api<MachineNodePool> = Api::all(self.client.clone());
         // The list is replaced as a whole: only if nobody has changed it meanwhile.
         let patch = json!({"metadata": {"uid": pool.uid(), "resourceVersion": pool.resource_version(), "finalizers": all}});
-        api.patch(&pool.name_any(), &writes::patch(), &Patch::Merge(&patch)).await.map(drop)
+        let written = api.patch(&pool.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
+        // One that has gone with its last finalizer is answered too, and isn't there any more.
+        if !all.is_empty() || pool.metadata.deletion_timestamp.is_none() {
+            self.store.pool(Change::Applied(written));
+        }
+        Ok(())
     }
 
     async fn write_pool(&self, pool: &MachineNodePool, work: Work) -> Result<(), kube::Error> {

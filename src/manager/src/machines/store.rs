@@ -1,6 +1,6 @@
 //! Machines and what belongs to them as the API has it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ struct Inner {
     sets: Kept<StatefulSet>,
     services: Kept<Service>,
     nodes: HashMap<String, Arc<NodeSeen>>,
+    gone_nodes: Gone,
     /// Namespaces whose guests count.
     labelled: HashSet<String>,
     /// By namespace and name.
@@ -47,13 +48,34 @@ struct Inner {
     claims: HashMap<String, BTreeSet<Claim>>,
 }
 
+/// Uids of objects that are remembered after they have gone.
+const MAX_GONE: usize = 1024;
+
+/// Uids of objects that have gone lately. The answer to a write may come after the watch has told that its object is gone; one
+/// that came back by that would stay for ever.
+#[derive(Debug, Default)]
+struct Gone(VecDeque<String>);
+
+impl Gone {
+    fn add(&mut self, uid: Option<String>) {
+        if self.0.len() >= MAX_GONE {
+            self.0.pop_front();
+        }
+        self.0.extend(uid);
+    }
+
+    fn has(&self, uid: &str) -> bool {
+        self.0.iter().any(|gone| gone == uid)
+    }
+}
+
 /// Objects by their names; of each the newest that was seen.
 #[derive(Debug)]
-struct Kept<K>(HashMap<String, Arc<K>>);
+struct Kept<K>(HashMap<String, Arc<K>>, Gone);
 
 impl<K> Default for Kept<K> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self(HashMap::new(), Gone::default())
     }
 }
 
@@ -65,6 +87,9 @@ impl<K: Resource> Kept<K> {
                 object.meta_mut().managed_fields = None;
                 let name = object.name_any();
                 let before = self.0.get(&name).cloned();
+                if self.1.has(&object.uid().unwrap_or_default()) {
+                    return (before.clone(), before);
+                }
                 let meta = |object: &K| (object.uid(), version(object.meta().resource_version.as_deref()));
                 // The answer to a write of ours may have come before the watch tells of something older.
                 if let Some(before) = &before
@@ -77,7 +102,11 @@ impl<K: Resource> Kept<K> {
                 self.0.insert(name, object.clone());
                 (before, Some(object))
             }
-            Change::Gone { name, .. } => (self.0.remove(&name), None),
+            Change::Gone { name, .. } => {
+                let before = self.0.remove(&name);
+                self.1.add(before.as_ref().and_then(|object| object.uid()));
+                (before, None)
+            }
         }
     }
 }
@@ -161,8 +190,12 @@ impl Store {
             return Vec::new();
         }
         match &new {
+            Some(new) if inner.gone_nodes.has(&new.uid) => return Vec::new(),
             Some(new) => inner.nodes.insert(name.clone(), new.clone()),
-            None => inner.nodes.remove(&name),
+            None => {
+                inner.gone_nodes.add(old.as_ref().map(|node| node.uid.clone()));
+                inner.nodes.remove(&name)
+            }
         };
         let same = match (&old, &new) {
             (Some(old), Some(new)) => old.is_as(new),
@@ -234,14 +267,16 @@ impl Store {
 
     /// A StatefulSet of reservations.
     pub(super) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
-        let (before, now) = self.inner.write().sets.change(change);
-        owners(before.as_deref(), now.as_deref())
+        let mut inner = self.inner.write();
+        let both = inner.sets.change(change);
+        inner.concerned(both)
     }
 
     /// A Service of reservations.
     pub(super) fn service(&self, change: Change<Service>) -> Vec<Key> {
-        let (before, now) = self.inner.write().services.change(change);
-        owners(before.as_deref(), now.as_deref())
+        let mut inner = self.inner.write();
+        let both = inner.services.change(change);
+        inner.concerned(both)
     }
 
     /// Everything there is to look at.
@@ -358,6 +393,14 @@ impl Inner {
         of.map(|machine| machine.name_any()).collect()
     }
 
+    /// The Machines of the group that an object is of: also when it belongs to somebody else, and is in their way.
+    fn concerned<K: Resource>(&self, (before, now): (Option<Arc<K>>, Option<Arc<K>>)) -> Vec<Key> {
+        let label = |object: &Arc<K>| object.labels().get(keys::MACHINE_GROUP).cloned();
+        let groups: BTreeSet<String> = before.iter().chain(&now).filter_map(label).collect();
+        let names = groups.iter().flat_map(|group| self.of_group(group));
+        names.map(|name| Key::Machine(name.into())).collect()
+    }
+
     fn all_machines(&self) -> Vec<Key> {
         self.machines.0.keys().map(|name| Key::Machine(name.as_str().into())).collect()
     }
@@ -367,8 +410,5 @@ impl Inner {
     }
 }
 
-fn owners<K: Resource>(before: Option<&K>, now: Option<&K>) -> Vec<Key> {
-    let all = before.into_iter().chain(now).flat_map(ResourceExt::owner_references);
-    let names: BTreeMap<&str, ()> = all.map(|owner| (owner.name.as_str(), ())).collect();
-    names.into_keys().map(|name| Key::Machine(name.into())).collect()
-}
+#[cfg(test)]
+mod tests;

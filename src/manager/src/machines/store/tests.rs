@@ -1,0 +1,147 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn machine(name: &str, group: &str, created: &str) -> Machine {
+    serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": name, "uid": name, "creationTimestamp": created, "labels": {keys::MACHINE_GROUP: group}},
+        "spec": {"nodePool": [{"name": "n", "mode": "ready", "machineType": [{"name": "t"}]},
+                {"name": "m", "mode": "maintenance", "machineType": [{"name": "t"}]}],
+            "machineTypes": [{"name": "t", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 4}]}}))
+    .unwrap()
+}
+
+fn pool(group: &str, created: &str, nodes: &[&str]) -> MachineNodePool {
+    let nodes: Vec<Value> = nodes
+        .iter()
+        .map(|name| json!({"name": name, "mode": "ready", "machineType": [{"name": "t"}]}))
+        .collect();
+    serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool",
+        "metadata": {"name": pool_name(group), "creationTimestamp": created,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Machine", "name": group, "uid": group, "controller": true}]},
+        "spec": {"machineGroupName": group, "nodePool": nodes, "machineTypeStock": []}}))
+    .unwrap()
+}
+
+fn node(name: &str, version: u32, taints: Value) -> Node {
+    serde_json::from_value(
+        json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()},
+        "spec": {"taints": taints}}),
+    )
+    .unwrap()
+}
+
+fn pod(namespace: &str, name: &str, role: &str, node: Option<&str>) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": namespace,
+            "labels": {keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "g-t", "uid": "s", "controller": true}]},
+        "spec": {"nodeName": node, "containers": []}, "status": {"phase": "Pending"}}))
+    .unwrap()
+}
+
+fn namespace(name: &str) -> PartialObjectMeta<Namespace> {
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+        .unwrap()
+}
+
+const EARLY: &str = "2026-01-01T00:00:00Z";
+const LATE: &str = "2026-01-02T00:00:00Z";
+
+fn gone<K>(namespace: &str, name: &str) -> Change<K> {
+    Change::Gone { namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+fn m(name: &str) -> Key {
+    Key::Machine(name.into())
+}
+
+fn p(group: &str) -> Key {
+    Key::Pool(pool_name(group).into())
+}
+
+#[test]
+fn who_was_first_has_the_group_and_the_node_and_the_next_is_told_when_it_goes() {
+    let store = Store::new("core");
+    store.machine(Change::Applied(machine("b", "g", LATE)));
+    assert_eq!(store.machine(Change::Applied(machine("a", "g", LATE))), [m("a"), m("b")]);
+    assert_eq!(store.first_of("g").as_deref(), Some("a"), "of the same age: by name");
+    store.machine(Change::Applied(machine("c", "g", EARLY)));
+    assert_eq!(store.first_of("g").as_deref(), Some("c"));
+    assert_eq!(store.machine(gone("", "c")), [m("a"), m("b"), m("c")]);
+    assert_eq!(store.first_of("other"), None);
+    store.machine(Change::Applied(machine("c", "g", EARLY)));
+    assert!(store.get_machine("c").is_none(), "an answer from before it went");
+
+    store.pool(Change::Applied(pool("young", LATE, &["n", "o"])));
+    assert_eq!(store.owner_of("n").as_deref(), Some("young-node-pool"));
+    let touched = store.pool(Change::Applied(pool("old", EARLY, &["n"])));
+    assert_eq!(touched, [m("old"), p("old"), p("young")]);
+    assert_eq!(store.owner_of("n").as_deref(), Some("old-node-pool"));
+    assert_eq!(store.pool(Change::Applied(pool("old", EARLY, &[]))), [m("old"), p("old"), p("young")]);
+    assert_eq!(store.owner_of("n").as_deref(), Some("young-node-pool"));
+    store.pool(gone("", "young-node-pool"));
+    assert_eq!((store.owner_of("n"), store.owner_of("o")), (None, None));
+}
+
+#[test]
+fn a_node_concerns_its_pool_when_something_of_it_matters() {
+    let store = Store::new("core");
+    store.pool(Change::Applied(pool("g", EARLY, &["n"])));
+    assert_eq!(store.node(Change::Applied(node("other", 1, json!([])))), []);
+    assert_eq!(store.node(Change::Applied(node("n", 1, json!([])))), [m("g"), p("g")]);
+    assert_eq!(store.node(Change::Applied(node("n", 3, json!([])))), [], "a heartbeat");
+    let taint = json!([{"key": keys::NOT_READY[0], "effect": "NoSchedule"}]);
+    assert_eq!(store.node(Change::Applied(node("n", 2, taint.clone()))), [], "older than what is known");
+    assert_eq!(store.node(Change::Applied(node("n", 4, taint))), [m("g"), p("g")]);
+    assert!(!store.get_node("n").unwrap().ready);
+    assert_eq!(store.node(gone("", "n")), [m("g"), p("g")]);
+    assert_eq!(store.node(Change::Applied(node("n", 9, json!([])))), [], "an answer from before it went");
+    assert!(store.get_node("n").is_none());
+    // One that no pool has any more, and that still bears a pool's marks.
+    let mut left = node("left", 5, json!([]));
+    left.metadata.labels = Some([("imperator.tenzen-y.io/t".to_owned(), "g".to_owned())].into());
+    assert_eq!(store.node(Change::Applied(left)), [m("g"), p("g")]);
+    assert_eq!(store.marked("g").len(), 1);
+    assert_eq!(store.marked("other").len(), 0);
+}
+
+#[test]
+fn what_is_seen_of_a_type() {
+    let store = Store::new("core");
+    let object = machine("a", "g", EARLY);
+    let machine = object.compile().unwrap();
+    let seen = || store.seen(&machine, "g", &machine.types[0]);
+    store.machine(Change::Applied(object));
+    let empty = seen();
+    assert_eq!((empty.maximum, empty.in_pool), (4, true));
+    for (namespace, name, role, node) in [
+        ("home", "used", "guest", Some("n")),
+        ("plain", "used", "guest", Some("n")),
+        ("core", "g-t-0", "reservation", Some("n")),
+        ("core", "g-t-1", "reservation", Some("m")),
+        ("core", "g-t-2", "reservation", None),
+        ("plain", "g-t-3", "reservation", Some("n")),
+    ] {
+        store.pod(Change::Applied(pod(namespace, name, role, node)));
+    }
+    assert_eq!(seen().used, 0, "no namespace counts yet");
+    assert_eq!(store.namespace(Change::Applied(namespace("home"))), [m("a")]);
+    assert_eq!(store.namespace(Change::Applied(namespace("home"))), []);
+    assert_eq!((seen().used, seen().reservations.len(), seen().room), (1, 3, empty.room));
+    let ready = |seen: Seen| {
+        let mut all: Vec<_> = seen.reservations.iter().map(|r| (r.ordinal, r.on_ready_node)).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(ready(seen()), [(0, false), (1, false), (2, false)], "nobody has seen the node");
+    store.node(Change::Applied(node("n", 1, json!([]))));
+    store.node(Change::Applied(node("m", 1, json!([]))));
+    store.pool(Change::Applied(pool("g", LATE, &["n", "m"])));
+    assert_eq!(ready(seen()), [(0, true), (1, false), (2, false)], "m is in maintenance");
+    assert_ne!(seen().room, empty.room);
+    store.pool(Change::Applied(pool("first", EARLY, &["n"])));
+    assert_eq!(ready(seen()), [(0, false), (1, false), (2, false)], "another pool has n");
+    assert_eq!(store.pod(gone("home", "used")), [m("a")]);
+    assert_eq!(store.pod(gone("home", "used")), []);
+    assert_eq!(seen().used, 0);
+}

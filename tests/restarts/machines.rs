@@ -1,0 +1,163 @@
+//! Machines: how many writes an event takes, and what happens to them while no manager runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, PostParams};
+use outrigger_api::machine::Usage;
+use outrigger_api::{Machine, MachineNodePool};
+use outrigger_core::keys;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::writes::{since, writes};
+use outrigger_tests::{always, eventually};
+use serde_json::{Value, json};
+
+use super::ONE_AT_A_TIME;
+
+/// Everything that the controllers of Machines write. Nobody else does while nothing happens.
+async fn counted(client: &kube::Client) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for resource in ["machines", "machinenodepools", "statefulsets", "services", "nodes"] {
+        all.extend(writes(client, resource).await);
+    }
+    // Kubelets and StatefulSets tell of themselves.
+    all.remove("nodes/status");
+    all.remove("statefulsets/status");
+    all
+}
+
+/// Waits until nothing has been written for a while, and returns the count.
+async fn quiet(client: &kube::Client) -> BTreeMap<String, u64> {
+    eventually("nothing is written any more", || async {
+        let first = counted(client).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let second = counted(client).await;
+        if first == second { Ok(second) } else { Err(format!("{:?}", since(&second, &first))) }
+    })
+    .await
+}
+
+async fn usage(machines: &Api<Machine>, name: &str, type_: &str, wanted: [u32; 5]) {
+    let [maximum, reserved, used, waiting, slots] = wanted;
+    let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
+    eventually(&format!("the usage of {name} is {wanted:?}"), || async {
+        let machine = machines.get(name).await.map_err(|e| e.to_string())?;
+        let all = machine.status.unwrap_or_default().available_machines;
+        match all.iter().find(|m| m.name == type_) {
+            Some(found) if found.usage == wanted => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+fn machine(group: &str) -> [Value; 4] {
+    let entry = |name: &str, type_: &str| json!({"name": format!("{group}-{name}"), "mode": "ready", "taint": true, "machineType": [{"name": type_}]});
+    let type_ = |name: &str| json!({"name": name, "available": 2, "spec": {"cpu": "1", "memory": "1Gi"}});
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("{group}-{name}")}});
+    [
+        json!({"apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": group, "labels": {keys::INJECT_RESOURCE: "enabled"}}}),
+        node("n1"),
+        node("n2"),
+        json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": group, "labels": {keys::MACHINE_GROUP: group}},
+            "spec": {"nodePool": [entry("n1", "t1"), entry("n2", "t2")], "machineTypes": [type_("t1"), type_("t2")]}}),
+    ]
+}
+
+#[tokio::test]
+async fn an_event_is_worth_three_writes_and_no_event_none() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let infra = &o.plane.infra;
+    let client = infra.client().await;
+    let machines: Api<Machine> = Api::all(client.clone());
+    infra.apply(&machine("writes")).unwrap();
+    usage(&machines, "writes", "t1", [2, 2, 0, 0, 2]).await;
+    usage(&machines, "writes", "t2", [2, 2, 0, 0, 2]).await;
+    // A manager that starts and finds everything as it should be changes nothing.
+    let idle = quiet(&client).await;
+    o.plane.command("restart manager").unwrap();
+    o.ready().await;
+    always("nothing is written", Duration::from_secs(5), || async {
+        let written = since(&counted(&client).await, &idle);
+        if written.is_empty() { Ok(()) } else { Err(format!("{written:?}")) }
+    })
+    .await;
+    // Imperator answers this with some thirty writes.
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "writes");
+    let guest = json!({"metadata": {"name": "g", "labels": {keys::MACHINE_GROUP: "writes",
+            keys::MACHINE_TYPE: "t1", keys::POD_ROLE: keys::GUEST}},
+        "spec": {"nodeSelector": {"nowhere": "x"}, "containers": [{"name": "c", "image": "i"}]}});
+    let guest = serde_json::from_value(guest).unwrap();
+    eventually("the guest is taken", || async {
+        pods.create(&PostParams::default(), &guest).await.map(drop).map_err(|e| e.to_string())
+    })
+    .await;
+    usage(&machines, "writes", "t1", [2, 1, 0, 1, 2]).await;
+    let waiting = quiet(&client).await;
+    let written = since(&waiting, &idle);
+    println!("a guest waits: {written:?}");
+    assert_eq!(written.get("statefulsets"), Some(&1));
+    assert!(written.values().sum::<u64>() <= 3, "{written:?}");
+    // What doesn't matter is not answered at all.
+    infra.kubectl(&["label", "pod", "g", "-n", "writes", "a=b"]).unwrap();
+    infra.kubectl(&["annotate", "machine", "writes", "a=b"]).unwrap();
+    let mut written = since(&quiet(&client).await, &waiting);
+    assert_eq!(written.remove("machines"), Some(1), "kubectl's own");
+    assert_eq!(written, BTreeMap::new());
+    infra.kubectl(&["delete", "machine", "writes"]).unwrap();
+    infra.kubectl(&["delete", "namespace", "writes", "--wait=false"]).unwrap();
+}
+
+#[tokio::test]
+async fn a_machine_that_goes_while_no_manager_runs_is_cleaned_up_later() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    let infra = &o.plane.infra;
+    let client = infra.client().await;
+    let machines: Api<Machine> = Api::all(client.clone());
+    let nodes: Api<Node> = Api::all(client.clone());
+    for group in ["stays", "leaves"] {
+        infra.apply(&machine(group)).unwrap();
+        usage(&machines, group, "t1", [2, 2, 0, 0, 2]).await;
+    }
+    let marked = async |name: &str| {
+        let node = nodes.get(name).await.map_err(|e| e.to_string())?;
+        let domain = |key: &str| key.starts_with("imperator.tenzen-y.io/");
+        let taints = node.spec.clone().and_then(|spec| spec.taints).unwrap_or_default();
+        Ok::<_, String>(
+            node.labels().keys().chain(node.annotations().keys()).any(|key| domain(key))
+                || taints.iter().any(|taint| domain(&taint.key)),
+        )
+    };
+    assert!(marked("leaves-n1").await.unwrap());
+    o.plane.command("stop manager").unwrap();
+    machines.delete("leaves", &DeleteParams::default()).await.unwrap();
+    // And another one loses a node.
+    let patch = json!([{"op": "remove", "path": "/spec/nodePool/1"}]);
+    infra.kubectl(&["patch", "machine", "stays", "--type=json", "-p", &patch.to_string()]).unwrap();
+    o.plane.command("start manager").unwrap();
+    o.ready().await;
+    for name in ["leaves-n1", "leaves-n2", "stays-n2"] {
+        let marked = &marked;
+        eventually(&format!("{name} is clean"), || async move {
+            if marked(name).await? { Err("it is marked".to_owned()) } else { Ok(()) }
+        })
+        .await;
+    }
+    let pools: Api<MachineNodePool> = Api::all(client.clone());
+    eventually("the pool is gone", || async {
+        let left = pools.get_opt("leaves-node-pool").await.map_err(|e| e.to_string())?;
+        left.map_or(Ok(()), |pool| Err(format!("{:?}", pool.metadata)))
+    })
+    .await;
+    assert!(marked("stays-n1").await.unwrap());
+    // The slots are what they were, and those of the type without a node go.
+    usage(&machines, "stays", "t1", [2, 2, 0, 0, 2]).await;
+    usage(&machines, "stays", "t2", [2, 0, 0, 0, 0]).await;
+    infra.kubectl(&["delete", "machine", "stays"]).unwrap();
+}
