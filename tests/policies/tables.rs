@@ -586,8 +586,8 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
             => "spec.unschedulable: the manager may";
         "changes a Node in many ways": node(Operator, "blue-dpu", both()), node(Manager, "blue-dpu", both())
             => "spec.unschedulable: the manager may";
-        "the taint of a machine group": node(Manager, "green-dpu", taints(json!([group_taint]))),
-            node(Manager, "green-dpu", taints(json!([drain])))
+        "the taint of a machine group": node(Manager, "blue-dpu", taints(json!([group_taint]))),
+            node(Manager, "blue-dpu", taints(json!([drain])))
             => "metadata.labels, spec.taints: the manager may change those under";
         "the label of a machine group": node(Manager, "blue-dpu", self::label(keys::NODE_POOL, "ready")),
             node(Manager, "blue-dpu", self::label("imperator.tenzen-y.io.example.com/a", "b"))

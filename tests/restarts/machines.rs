@@ -68,6 +68,14 @@ fn machine(group: &str) -> [Value; 4] {
     ]
 }
 
+/// Admission may not have seen the nodes yet.
+async fn make(o: &Outrigger, group: &str) {
+    eventually("the Machine is taken", || async {
+        o.plane.infra.apply(&machine(group)).map_err(|e| e.to_string())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_event_is_worth_three_writes_and_no_event_none() {
     let _one = ONE_AT_A_TIME.lock().await;
@@ -75,7 +83,7 @@ async fn an_event_is_worth_three_writes_and_no_event_none() {
     let infra = &o.plane.infra;
     let client = infra.client().await;
     let machines: Api<Machine> = Api::all(client.clone());
-    infra.apply(&machine("writes")).unwrap();
+    make(o, "writes").await;
     usage(&machines, "writes", "t1", [2, 2, 0, 0, 2]).await;
     usage(&machines, "writes", "t2", [2, 2, 0, 0, 2]).await;
     // A manager that starts and finds everything as it should be changes nothing.
@@ -122,7 +130,7 @@ async fn a_machine_that_goes_while_no_manager_runs_is_cleaned_up_later() {
     let machines: Api<Machine> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
     for group in ["stays", "leaves"] {
-        infra.apply(&machine(group)).unwrap();
+        make(o, group).await;
         usage(&machines, group, "t1", [2, 2, 0, 0, 2]).await;
     }
     let marked = async |name: &str| {

@@ -142,7 +142,7 @@ async fn a_guest_holds_its_slot_whatever_becomes_of_its_containers() {
     // One that no node fits: it waits.
     let mut lost = guest("mg-states", "lost", "t");
     lost["spec"]["nodeSelector"] = json!({"nowhere": "x"});
-    s.guests().create(&PostParams::default(), &serde_json::from_value(lost).unwrap()).await.unwrap();
+    s.admit(lost).await;
     s.usage("t", [2, 1, 0, 1, 2]).await;
     s.replicas("t", 1).await;
     s.end("lost").await;

@@ -112,21 +112,24 @@ async fn nothing_stays_when_the_machine_goes() {
 #[tokio::test]
 async fn a_missing_node_is_told_and_holds_up_no_other() {
     let s = Stage::new("mg-missing").await;
+    s.node("a", 2).await;
     s.node("b", 2).await;
-    s.machine(&[("a", "ready", true, "t"), ("b", "ready", true, "t")], &[("t", 0)]);
-    s.marked("b", "ready", true, "t").await;
+    s.machine(&[("a", "ready", false, "t"), ("b", "ready", false, "t")], &[("t", 0)]);
+    s.marked("a", "ready", false, "t").await;
+    // Deleted, which Imperator doesn't notice, and made again.
+    s.nodes().delete(&s.name("a"), &DeleteParams::default()).await.unwrap();
     s.condition("a", "Unhealthy").await;
     s.ready("False", "Node \"mg-missing-a\" not found").await;
     s.event("Failure", "Node \"mg-missing-a\" not found").await;
-    s.node("a", 2).await;
-    s.marked("a", "ready", true, "t").await;
-    s.ready("True", "update status conditions").await;
-    // Deleted, which Imperator doesn't notice, and made again.
-    s.nodes().delete(&s.name("b"), &DeleteParams::default()).await.unwrap();
-    s.ready("False", "Node \"mg-missing-b\" not found").await;
+    // The other one is served as ever.
+    s.kubectl(&["cordon", &s.name("b")]);
+    s.marked("b", "not-ready", false, "t").await;
     s.condition("b", "Unhealthy").await;
-    s.node("b", 2).await;
-    s.marked("b", "ready", true, "t").await;
+    s.kubectl(&["uncordon", &s.name("b")]);
+    s.marked("b", "ready", false, "t").await;
+    s.node("a", 2).await;
+    s.marked("a", "ready", false, "t").await;
+    s.condition("a", "Healthy").await;
     s.ready("True", "update status conditions").await;
 }
 

@@ -1,5 +1,7 @@
 //! A machine group with nodes, and guests for it. Names of Nodes begin with the group's.
 
+use std::time::{Duration, Instant};
+
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, Pod, Service, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -7,8 +9,8 @@ use kube::{Client, ResourceExt};
 use outrigger_api::machine::Usage;
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::{PATIENCE, eventually};
 use serde_json::{Value, json};
 
 /// A group, and a namespace of the same name whose guests count.
@@ -96,13 +98,26 @@ impl Stage {
         let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
             "metadata": {"name": self.group, "labels": {keys::MACHINE_GROUP: self.group}},
             "spec": {"nodePool": pool, "machineTypes": types}});
-        self.outrigger.plane.infra.apply(&[machine]).unwrap();
+        // Admission may not have seen a new node yet.
+        let began = Instant::now();
+        while let Err(error) = self.outrigger.plane.infra.apply(std::slice::from_ref(&machine)) {
+            assert!(began.elapsed() < PATIENCE, "{error:#}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Makes a guest as it is admitted.
     pub(super) async fn guest(&self, name: &str, type_: &str) -> Pod {
-        let guest = guest(self.group, name, type_);
-        self.guests().create(&PostParams::default(), &serde_json::from_value(guest).unwrap()).await.unwrap()
+        self.admit(guest(self.group, name, type_)).await
+    }
+
+    /// Makes a guest. Admission may not have seen the last status yet.
+    pub(super) async fn admit(&self, guest: Value) -> Pod {
+        let guest = serde_json::from_value(guest).unwrap();
+        eventually("the guest is admitted", || async {
+            self.guests().create(&PostParams::default(), &guest).await.map_err(|e| e.to_string())
+        })
+        .await
     }
 
     pub(super) async fn end(&self, name: &str) {

@@ -39,6 +39,25 @@ fn how_a_guest_counts() {
         (gone(pod("Succeeded", true, false, false)), Guest::Nothing),
     ] {
         assert_eq!(state.as_guest(), counts, "{state:?}");
+        let is = |what| u32::from(counts == what);
+        let seen = Seen {
+            used: is(Guest::Used),
+            waiting: is(Guest::Waiting),
+            leaving: is(Guest::Leaving),
+            ..seen(2, &[])
+        };
+        let replicas = Ledger::default().step(&seen, at(0)).replicas;
+        assert_eq!(replicas, 2 - u32::from(counts != Guest::Nothing), "{state:?}");
+    }
+}
+
+#[test]
+fn how_many_reservations_there_are() {
+    for (maximum, used, waiting, unscheduled, wanted) in
+        [(2, 0, 0, 0, 2), (2, 0, 1, 0, 1), (2, 0, 0, 1, 1), (0, 0, 0, 0, 0), (2, 2, 2, 2, 0)]
+    {
+        let usage = Usage { maximum, used, waiting, ..Usage::default() };
+        assert_eq!(replicas(&usage, unscheduled), wanted);
     }
 }
 
