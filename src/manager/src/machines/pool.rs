@@ -163,6 +163,9 @@ impl Controller {
         if !patches.is_empty() {
             let mut faults = Vec::new();
             if let Some(error) = self.write_nodes(patches, &mut faults).await {
+                if !faults.is_empty() {
+                    self.events.machine(&pool.object_ref(&()), "Failure", &faults.join("; ")).await;
+                }
                 return Err(error);
             }
             // And looks once more.
