@@ -7,6 +7,7 @@ mod admin_rules;
 mod admission;
 mod claims;
 mod control_plane;
+mod devices;
 mod escape;
 mod grpc;
 mod identity;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::admission::{post, review};
 
-fn explain(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
+pub(crate) fn explain(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
     let infra = format!("--kubeconfig={}", t.outrigger.plane.infra.kubeconfig.display());
     explain_with(t, &[&[infra.as_str(), "--tenant", &t.id], args].concat())
 }

@@ -62,7 +62,8 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
     eventually("the quota has its limits", || async {
         let quota = quotas.get("outrigger").await.map_err(|e| e.to_string())?;
         let hard = serde_json::to_value(quota.spec.unwrap().hard).unwrap();
-        let wanted = json!({"pods": "7", "count/workloadrules.workload.universe.nvidia.com": "3"});
+        let wanted = json!({"pods": "7", "count/workloadrules.workload.universe.nvidia.com": "3",
+            "count/resourceclaims.resource.k8s.io": "119"});
         if hard == wanted { Ok(()) } else { Err(hard.to_string()) }
     })
     .await;

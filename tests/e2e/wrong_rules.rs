@@ -241,6 +241,43 @@ fn table() -> Vec<Wrong> {
         wrong("/spec/template/apiVersion", json!("v2"), "spec.template.apiVersion", "use \"v1\""),
         wrong("/spec/template/kind", json!("Deployment"), "spec.template.kind", "use \"Pod\""),
         wrong("/spec/template/spec", json!([]), "spec.template.spec", "must be an object"),
+        // Devices.
+        wrong(
+            "/spec/template/kind",
+            json!("ResourceClaim"),
+            "spec.template.apiVersion",
+            "\"resource.k8s.io/v1\"",
+        ),
+        wrong(
+            "/spec/deviceClaims",
+            json!([{"name": "d"}]),
+            "spec.deviceClaims[0]",
+            "exactly one of spec and fromRule",
+        ),
+        wrong(
+            "/spec/deviceClaims",
+            json!([{"name": "d", "fromRule": "o", "spec": {}}]),
+            "spec.deviceClaims[0]",
+            "exactly one of spec and fromRule",
+        ),
+        wrong(
+            "/spec/deviceClaims",
+            json!([{"name": "d", "fromRule": "o", "containers": ["none"]}]),
+            "spec.deviceClaims[0].containers[0]",
+            "is no container of the template",
+        ),
+        wrong(
+            "/spec/deviceClaims",
+            json!([{"name": "D", "fromRule": "o"}]),
+            "spec.deviceClaims[0].name",
+            "lower-case letters",
+        ),
+        wrong(
+            "/spec/deviceHostAttribute",
+            json!("dpu.example.com/host"),
+            "spec.deviceHostAttribute",
+            "is for templates that are ResourceClaims",
+        ),
         wrong("/spec/template/spec/containers", json!([]), "spec.template.spec.containers", "is empty"),
         wrong("/spec/template/spec/containers", json!({}), "spec.template.spec.containers", "must be a list"),
         wrong(

@@ -1,105 +1,87 @@
-//! Claims.
+//! The twins for claims of devices, and what they are made from.
 
 use super::*;
 
-/// Claims of the tenant blue.
-const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/tenant-blue/resourceclaims";
-/// The same of an older version.
-const OLDER: &str = "/apis/resource.k8s.io/v1beta2/namespaces/tenant-blue/resourceclaims";
-const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/tenant-blue/resourceclaimtemplates";
-/// A name as companions have it.
-const FORETOLD: &str = "firewall-573e560607f4a185";
-
-fn spec(admin: bool) -> Value {
-    let request = json!({"deviceClassName": "c", "adminAccess": admin});
-    json!({"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "c"}}, {"name": "b", "exactly": request}]}})
+fn path(namespace: &str, plural: &str) -> String {
+    format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/{plural}")
 }
 
-fn claim(name: &str, change: Value) -> Value {
-    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name},
-        "spec": spec(false)});
+fn request() -> Value {
+    json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "crypto"}}]}})
+}
+
+/// A claim of nobody, with a change.
+pub(crate) fn claim(change: Value) -> Value {
+    let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"generateName": "c-"}, "spec": request()});
     merged(claim, change)
 }
 
-fn template(admin: bool) -> Value {
-    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t"},
-        "spec": {"spec": spec(admin)}})
-}
-
-/// The claim in the older version.
-fn older(admin: bool) -> Value {
-    claim("old", json!({"apiVersion": "resource.k8s.io/v1beta2", "spec": spec(admin)}))
-}
-
-fn of_pod(kind: &str) -> Value {
-    json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": "p", "uid": "1"}]}})
-}
-
-fn uses(name: &str) -> Value {
-    pod(
-        "blue",
-        json!({"spec": {"resourceClaims": [{"name": "a", "resourceClaimName": "shared"},
-        {"name": "b", "resourceClaimName": name}]}}),
+fn template(change: Value) -> Value {
+    merged(
+        claim(json!({"kind": "ResourceClaimTemplate", "spec": {"devices": null, "spec": request()}})),
+        change,
     )
 }
 
-/// The namespace's label that lets a claim reach other claims' devices, which its tenant may not do all the same.
-pub(crate) fn prepared() -> Value {
-    json!({"metadata": {"labels": {keys::ADMIN_ACCESS: "true"}}})
+/// What the manager puts on all that it makes.
+pub(crate) fn of_rule() -> Value {
+    merged(label(keys::RULE, "r"), annotation(keys::RULE_UID, "u"))
 }
 
-/// A claim that is there, and is for one workload.
-pub(crate) fn taken() -> Ask {
-    Admin.create(CLAIMS, claim("taken", label(keys::WORKLOAD, "w")))
-}
-
+/// Claims and templates, in tenants' namespaces and elsewhere.
 pub(crate) fn devices() -> Vec<Twins> {
-    let make = |who: Who, change| who.create(CLAIMS, claim("c", change));
-    let change = |change| Operator.patch(format!("{CLAIMS}/taken"), change);
+    let claims = |namespace: &str| path(namespace, "resourceclaims");
+    let templates = |namespace: &str| path(namespace, "resourceclaimtemplates");
+    let by = |who: Who, change| who.create(claims("tenant-blue"), claim(change));
+    let named = |who: Who, name: &str, change| who.patch(format!("{}/{name}", claims("tenant-blue")), change);
     let mut all = twins! {"outrigger-claims";
-        "adminAccess": make(Operator, json!({})), make(Operator, json!({"spec": spec(true)}))
-            => "spec.devices.requests[1].exactly.adminAccess: is true and reaches devices that others have";
-        "adminAccess, by whoever": make(Admin, json!({})), make(Admin, json!({"spec": spec(true)}))
-            => "spec.devices.requests[1].exactly.adminAccess: is true";
-        "adminAccess in a template": Operator.create(TEMPLATES, template(false)), Operator.create(TEMPLATES, template(true))
-            => "spec.spec.devices.requests[1].exactly.adminAccess: is true";
-        "adminAccess in another version": Operator.create(OLDER, older(false)), Operator.create(OLDER, older(true))
-            => "spec.devices.requests[1].exactly.adminAccess: is true";
-        "a workload's label": make(Operator, label("workload", "w")), make(Operator, label(keys::WORKLOAD, "w"))
-            => "metadata.labels[outrigger.dev/workload]: changes from (absent) to w";
-        "a workload's label, by whom it concerns": make(Manager, label(keys::WORKLOAD, "w")),
-            make(Operator, label(keys::WORKLOAD, "w"))
-            => "metadata.labels[outrigger.dev/workload]: changes";
-        "a label less": change(label("a", "b")), change(json!({"metadata": {"labels": null}}))
-            => "metadata.labels[outrigger.dev/workload]: changes from w to (absent)";
-        "an annotation": make(Operator, annotation("a", "b")), make(Operator, annotation(SUBDOMAIN, "b"))
-            => "metadata.annotations[x.outrigger.dev/y]: only Outrigger itself";
-        "a companion's name": Operator.create(CLAIMS, claim("firewall-573e560607f4a18", json!({}))),
-            Operator.create(CLAIMS, claim(FORETOLD, json!({})))
-            => "metadata.name: is firewall-573e560607f4a185, a name as only companions have it";
-        "a companion's name, by whom it concerns": Manager.create(CLAIMS, claim(FORETOLD, json!({}))),
-            Operator.create(CLAIMS, claim(FORETOLD, json!({})))
-            => "metadata.name: is firewall-573e560607f4a185";
-        "a Pod's": make(Operator, of_pod("ConfigMap")), make(Operator, of_pod("Pod"))
-            => "metadata.ownerReferences[0]: is Pod p";
-        "a Pod's, by whom it concerns": make(Scheduler, of_pod("Pod")), make(Operator, of_pod("Pod"))
-            => "metadata.ownerReferences[0]: is Pod p";
-        "a Pod's, later": change(of_pod("ConfigMap")), change(of_pod("Pod"))
-            => "metadata.ownerReferences[0]: is Pod p";
-        "a rule's": make(Operator, of_pod("WorkloadRule")), make(Operator, owner(RULES, "r"))
-            => "metadata.ownerReferences[0]: is WorkloadRule r";
-        "for a Pod": make(Scheduler, annotation(keys::POD_CLAIM_NAME, "d")),
-            make(Operator, annotation(keys::POD_CLAIM_NAME, "d"))
-            => "metadata.annotations[resource.kubernetes.io/pod-claim-name]: is for claims that Kubernetes makes";
+        "a label": by(Manager, of_rule()), by(Operator, label(keys::WORKLOAD, "w"))
+            => "metadata.labels[outrigger.dev/workload]: is added as \"w\"; only Outrigger itself";
+        "an annotation": by(Operator, annotation("a", "b")), by(Operator, annotation(keys::HOST, "a"))
+            => "metadata.annotations[outrigger.dev/host]: only Outrigger itself";
+        "an owner": by(Manager, merged(of_rule(), owner(RULES, "r"))), by(Operator, owner(RULES, "r"))
+            => "metadata.ownerReferences: has WorkloadRule r; only Outrigger itself";
+        "another owner": by(Operator, owner("apps/v1", "r")), by(Operator, owner(RULES, "r"))
+            => "metadata.ownerReferences: has WorkloadRule r";
+        "a label of a template": Operator.create(templates("tenant-blue"), template(label("a", "b"))),
+            Operator.create(templates("tenant-blue"), template(label(keys::RULE, "r")))
+            => "metadata.labels[outrigger.dev/rule]: is added as \"r\"";
+        "for an admin rule": Operator.create(claims("universe"), claim(label("a", "b"))),
+            Operator.create(claims("universe"), claim(label(keys::TENANT, "blue")))
+            => "metadata.labels[outrigger.dev/tenant]: is added as \"blue\"";
+        "another rule's": named(Operator, "of-rule", label("a", "b")), named(Operator, "of-rule", label(keys::RULE, "s"))
+            => "metadata.labels[outrigger.dev/rule]: changes from \"r\" to \"s\"";
+        "nobody's any more": named(Operator, "of-rule", label("a", "b")),
+            named(Operator, "of-rule", label(keys::RULE, Value::Null))
+            => "metadata.labels[outrigger.dev/rule]: is removed, was \"r\"";
     };
-    all.extend(twins! {"outrigger-pod-claims";
-        "a foretold claim": User.create(BLUE, uses("own")), User.create(BLUE, uses(FORETOLD))
-            => "spec.resourceClaims[1].resourceClaimName: is firewall-573e560607f4a185, a name as only claims";
-        "a claim made for a companion": User.create(BLUE, uses("firewall-573e560607f4a18-d-x7k2m")),
-            User.create(BLUE, uses("firewall-573e560607f4a185-d-x7k2m"))
-            => "spec.resourceClaims[1].resourceClaimName: is firewall-573e560607f4a185-d-x7k2m";
-        "a foretold claim, by whom it concerns": Manager.create(BLUE, uses(FORETOLD)), User.create(BLUE, uses(FORETOLD))
-            => "spec.resourceClaims[1].resourceClaimName";
+    let delete = |who: Who, name: &str| who.delete(format!("{}/{name}", claims("tenant-blue")));
+    all.extend(twins! {"outrigger-manager-claims";
+        "makes one of no rule": by(Manager, of_rule()), by(Manager, label(keys::RULE, "r"))
+            => "one is missing on", "the manager may write claims of rules only";
+        "makes a template of no rule": Manager.create(templates("tenant-blue"), template(of_rule())),
+            Manager.create(templates("tenant-blue"), template(json!({})))
+            => "one is missing on";
+        "makes one for itself": Manager.create(claims("universe"), claim(of_rule())),
+            Manager.create(claims("universe"), claim(json!({})))
+            => "one is missing on";
+        "changes somebody's": named(Manager, "of-rule", annotation("a", "b")),
+            named(Manager, "somebodys", annotation("a", "b"))
+            => "one is missing on somebodys";
+        "takes one over": named(Manager, "of-rule", annotation("a", "b")), named(Manager, "somebodys", of_rule())
+            => "one is missing on somebodys";
+        "deletes somebody's": delete(Manager, "of-rule"), delete(Manager, "somebodys")
+            => "one is missing on somebodys";
+        "deletes it, as somebody else may": delete(Operator, "somebodys"), delete(Manager, "somebodys")
+            => "one is missing on somebodys";
+    });
+    all.extend(twins! {"outrigger-manager";
+        "makes a claim": by(Manager, of_rule()), Manager.create(claims("plain"), claim(of_rule()))
+            => "metadata.namespace: is plain, which belongs to no tenant";
+        "makes a template": Manager.create(templates("universe"), template(of_rule())),
+            Manager.create(templates("plain"), template(of_rule()))
+            => "metadata.namespace: is plain";
     });
     all
 }

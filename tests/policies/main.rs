@@ -26,6 +26,7 @@ use Who::{Admin, Collector, Kubelet, Manager, NewKubelet, Operator, Scheduler, U
 use admin::admin_companions;
 use devices::devices;
 use tables::*;
+use tenant_claims::tenant_claims;
 
 /// Pods of the tenant blue.
 const BLUE: &str = "/api/v1/namespaces/tenant-blue/pods";
@@ -191,6 +192,7 @@ macro_rules! pods {
 mod admin;
 mod devices;
 mod tables;
+mod tenant_claims;
 
 /// A Pod that keeps all rules, with a change.
 fn pod(tenant: &str, change: Value) -> Value {
@@ -437,8 +439,13 @@ impl Setup {
         infra.apply_file("deploy/rbac/manager.yaml").unwrap();
         infra.apply(&roles()).unwrap();
         old_pods(client).await;
-        Admin.patch(at("tenant-blue"), devices::prepared()).send(client).await.unwrap();
-        devices::taken().send(client).await.unwrap();
+        Admin.patch(at("tenant-blue"), tenant_claims::prepared()).send(client).await.unwrap();
+        tenant_claims::taken().send(client).await.unwrap();
+        for (name, of) in [("of-rule", devices::of_rule()), ("somebodys", json!({}))] {
+            let metadata =
+                json!({"metadata": {"name": name, "namespace": "tenant-blue", "generateName": null}});
+            infra.apply(&[devices::claim(merged(of, metadata))]).unwrap();
+        }
         infra.apply_file("webhooks/policies.yaml").unwrap();
         infra.apply(&[dead_webhook()]).unwrap();
         active(client).await;
@@ -519,6 +526,7 @@ async fn table(client: &Client) -> Vec<Twins> {
     all.extend(manager(&live));
     all.extend(admin_companions());
     all.extend(devices());
+    all.extend(tenant_claims());
     all
 }
 

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod control_plane;
+pub mod devices;
 pub mod outrigger;
 pub mod pki;
 pub mod stream;

@@ -7,6 +7,7 @@
 pub mod admin_rule_wire;
 pub mod admin_workload_rule;
 pub mod conditions;
+pub mod device_claim;
 pub mod machine;
 pub mod namespace_offloading;
 pub mod rule_wire;

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::workload_rule::{
     AsAnnotation, MatchExpression, RollingUpdate, UpdateStrategy, WorkloadInfoInject, WorkloadTerm,
 };
-use crate::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
+use crate::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus, device_claim};
 
 /// The custom resource that a message asks for, without namespace.
 ///
@@ -86,6 +86,8 @@ pub fn object(rule: &v1::Rule) -> Result<WorkloadRule, Vec<FieldError>> {
         workload_info_inject,
         dpu_selection_policy: or(&data.dpu_selection_policy, "SameNode"),
         template,
+        device_claims: device_claim::from_wire(&data.device_claims, &mut errors),
+        device_host_attribute: data.device_host_attribute.clone(),
         update_strategy: data.update_strategy.as_ref().map(update_strategy),
     };
     if errors.is_empty() {
@@ -126,6 +128,8 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
         workload_info_inject: spec.workload_info_inject.iter().map(inject).collect(),
         rule_template: spec.template.to_string().into_bytes().into(),
         update_strategy: spec.update_strategy.as_ref().map(update_strategy_message),
+        device_claims: device_claim::to_wire(&spec.device_claims),
+        device_host_attribute: spec.device_host_attribute.clone(),
     };
     let generation = rule.metadata.generation.unwrap_or_default();
     v1::Rule {
@@ -274,6 +278,21 @@ mod tests {
                     r#type: "RollingUpdate".into(),
                     max_unavailable: "10%".into(),
                 }),
+                device_claims: vec![
+                    v1::RuleDeviceClaim {
+                        name: "own".into(),
+                        spec: br#"{"devices":{"requests":[{"name":"r","unknown":1}]}}"#[..].into(),
+                        containers: vec!["c".into()],
+                        request: "r".into(),
+                        ..v1::RuleDeviceClaim::default()
+                    },
+                    v1::RuleDeviceClaim {
+                        name: "shared".into(),
+                        from_rule: "other".into(),
+                        ..v1::RuleDeviceClaim::default()
+                    },
+                ],
+                device_host_attribute: "dpu.example.com/host".into(),
             }),
             origin: "uid".into(),
             ..v1::Rule::default()

@@ -19,6 +19,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::device_claim::{self, DeviceClaim};
+
 // Fields that the schema requires have a default here all the same (`serde(default)` with `schemars(!default)`): one
 // object from before the schema must not keep all others from being read. What it lacks is told in its conditions.
 //
@@ -59,6 +61,8 @@ use serde_json::Value;
     printcolumn(json_path = ".metadata.creationTimestamp", name = "Age", type_ = "date")
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.deviceClaims) || size(self.deviceClaims) == 0 || has(self.template.kind) && self.template.kind == 'Pod'")
+    .message("is for Pods; the template is a ResourceClaim, which asks for devices itself: remove it").field_path(".deviceClaims"))]
 pub struct WorkloadRuleSpec {
     /// Kind of the workloads that the rule is about. Only `v1/Pod` is supported.
     #[serde(default = "pod")]
@@ -81,11 +85,25 @@ pub struct WorkloadRuleSpec {
     #[schemars(extend("enum" = ["SameNode", "Any"]))]
     pub dpu_selection_policy: String,
 
-    /// The companion: a `v1/Pod` with `metadata.labels`, `metadata.annotations` and `spec`. Its name and namespace are
-    /// chosen by Outrigger.
+    /// The companion: a `v1/Pod` or a `resource.k8s.io/v1` ResourceClaim, with `metadata.labels`, `metadata.annotations` and
+    /// `spec`. Its name and namespace are chosen by Outrigger.
     #[schemars(!default, schema_with = "template_schema")]
     #[serde(default)]
     pub template: Value,
+
+    /// Devices for the companion, where that is a Pod: claims that it is given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub device_claims: Vec<DeviceClaim>,
+
+    /// Where the companion is a ResourceClaim with `SameNode`: full name of the attribute by which devices tell their host,
+    /// `<domain>/<identifier>`. Each request of the claim then asks for devices whose attribute is the workload's node.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 96))]
+    pub device_host_attribute: String,
 
     /// How companions are brought to a new template. Absent: RollingUpdate, a quarter of them at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,19 +290,19 @@ fn max_unavailable_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema
 fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
-        "description": "The companion: a v1/Pod with metadata.labels, metadata.annotations and spec. Its name and namespace are chosen by Outrigger.",
+        "description": "The companion: a v1/Pod or a resource.k8s.io/v1 ResourceClaim, with metadata.labels, metadata.annotations and spec. Its name and namespace are chosen by Outrigger.",
         "x-kubernetes-preserve-unknown-fields": true,
         "properties": {
-            "apiVersion": {"type": "string", "description": "v1", "maxLength": 253},
-            "kind": {"type": "string", "description": "Pod", "maxLength": 63}
+            "apiVersion": {"type": "string", "description": "v1, or resource.k8s.io/v1", "maxLength": 253},
+            "kind": {"type": "string", "description": "Pod, or ResourceClaim", "maxLength": 63}
         },
         "x-kubernetes-validations": [{
-            "rule": "has(self.apiVersion) && self.apiVersion == 'v1'",
-            "message": "use \"v1\"",
+            "rule": "has(self.apiVersion) && self.apiVersion == (has(self.kind) && self.kind == 'ResourceClaim' ? 'resource.k8s.io/v1' : 'v1')",
+            "message": "use \"v1\" for a Pod, \"resource.k8s.io/v1\" for a ResourceClaim",
             "fieldPath": ".apiVersion"
         }, {
-            "rule": "has(self.kind) && self.kind == 'Pod'",
-            "message": "use \"Pod\"",
+            "rule": "has(self.kind) && self.kind in ['Pod', 'ResourceClaim']",
+            "message": "use \"Pod\" or \"ResourceClaim\"",
             "fieldPath": ".kind"
         }]
     })
@@ -385,6 +403,7 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 injections,
                 policy,
                 template: spec.template.clone(),
+                devices: device_claim::devices(spec),
                 update,
             }),
             _ => Err(errors),

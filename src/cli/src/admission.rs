@@ -40,7 +40,7 @@ impl Admission {
     /// When an object of a kind that matters can't be read.
     pub(crate) fn new(state: State, args: AdmissionArgs) -> Result<Self, InputError> {
         let settings: Settings = args.into();
-        let caches = state.caches(&settings.admin.rules)?;
+        let caches = state.caches_for(&settings.admin.rules, &settings.host_label)?;
         Ok(Self { state, caches, settings })
     }
 

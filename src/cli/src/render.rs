@@ -123,14 +123,15 @@ fn complain(what: &str, color: AnsiColor, message: &str) -> std::io::Result<()> 
     writeln!(anstream::stderr(), "{style}{what}{style:#} {message}")
 }
 
-/// What a Pod is called.
+/// What a Pod is called, or a claim.
 fn name(pod: &Value) -> String {
     let text = |key: &str| {
         pod.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str).filter(|text| !text.is_empty())
     };
     let name =
         text("name").map(str::to_owned).or_else(|| text("generateName").map(|name| format!("{name}…")));
-    format!("Pod {}/{}", text("namespace").unwrap_or_default(), name.unwrap_or_default())
+    let kind = pod.get("kind").and_then(Value::as_str).unwrap_or("Pod");
+    format!("{kind} {}/{}", text("namespace").unwrap_or_default(), name.unwrap_or_default())
 }
 
 fn print(output: Output, pods: &[Admitted], out: &mut impl Write) -> anyhow::Result<()> {

@@ -169,12 +169,21 @@ impl State {
         Some(labels.chain(tenant).chain(offloaded).collect())
     }
 
-    /// The state as the webhook would have it. `admin_rules`: the namespace of the admin rules that are served.
+    /// [`Self::caches_for`] where the label that names the host of a DPU doesn't matter.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
+        self.caches_for(admin_rules, keys::DPU_HOST)
+    }
+
+    /// The state as the webhook would have it. `admin_rules`: the namespace of the admin rules that are served; `host_label`:
+    /// the Node label that names the host of a DPU.
     ///
     /// # Errors
     /// The first object of a kind that the webhook watches and that isn't of that kind's shape.
-    pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
-        let caches = Caches::default();
+    pub(crate) fn caches_for(&self, admin_rules: &str, host_label: &str) -> Result<Caches, InputError> {
+        let caches = Caches::new(host_label);
         for object in &self.objects {
             if object.is(keys::WORKLOAD_GROUP, "AdminWorkloadRule") && object.namespace != admin_rules {
                 continue;

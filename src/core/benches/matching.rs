@@ -61,6 +61,7 @@ fn compiled(i: usize, term: Vec<ExpressionSpec>) -> Arc<Rule> {
         injections: vec![InjectionSpec { workload_key: status, annotation: "networks".into() }],
         policy: DpuSelectionPolicy::SameNode,
         template: serde_json::json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}),
+        devices: Default::default(),
         update: outrigger_core::rollout::UpdateStrategy::default(),
     };
     Arc::new(Rule::compile(spec).unwrap())

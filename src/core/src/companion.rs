@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::claim::{self, Devices};
 use crate::ids::{RuleName, Scope, TenantId, WorkloadId, hex};
 use crate::index::{CompanionKey, Desired};
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Rule};
-use crate::template;
+use crate::template::{self, Kind};
 use crate::workload::{Orchestrator, Workload};
 
 /// Most bytes that keys and values of all annotations of an object may have together
@@ -34,7 +35,6 @@ pub fn own_name(key: &CompanionKey) -> String {
 }
 
 fn hashed(key: &CompanionKey, tenant: Option<&TenantId>) -> String {
-    const READABLE: usize = 46;
     let mut hash = Sha256::new();
     hash.update(key.rule.as_str());
     hash.update([0]);
@@ -43,19 +43,40 @@ fn hashed(key: &CompanionKey, tenant: Option<&TenantId>) -> String {
         hash.update([0]);
         hash.update(tenant.as_str());
     }
+    readable(&key.rule, hash)
+}
+
+/// The beginning of a rule's name, and 16 hex digits.
+fn readable(rule: &RuleName, hash: Sha256) -> String {
+    const READABLE: usize = 46;
     let readable: String =
-        key.rule.as_str().chars().take(READABLE).map(|c| if c == '.' { '-' } else { c }).collect();
+        rule.as_str().chars().take(READABLE).map(|c| if c == '.' { '-' } else { c }).collect();
     format!("{}-{}", readable.trim_end_matches('-'), hex(&hash.finalize(), 16))
 }
 
-/// Hash of what of a rule decides the Pod itself; when it changes the companions are replaced. 16 hex digits.
+/// Name of the ResourceClaimTemplate for one device claim of a rule.
+pub(crate) fn device_template_name(rule: &RuleName, uid: &str, claim: &str, spec: &Value) -> String {
+    let mut hash = Sha256::new();
+    for part in [rule.as_str(), uid, claim] {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hash_canonical(spec, &mut hash);
+    readable(rule, hash)
+}
+
+/// Hash of what of a rule decides the companion itself; when it changes the companions are replaced. 16 hex digits.
 ///
 /// Injections aren't in it: they are annotations, which change in place.
-pub fn template_hash(policy: DpuSelectionPolicy, template: &Value) -> String {
+pub fn template_hash(policy: DpuSelectionPolicy, template: &Value, devices: &Devices) -> String {
     let mut hash = Sha256::new();
     hash.update(policy.as_str());
     hash.update([0]);
     hash_canonical(template, &mut hash);
+    if let Some(devices) = devices.fingerprint() {
+        hash.update([0]);
+        hash_canonical(&devices, &mut hash);
+    }
     hex(&hash.finalize(), 16)
 }
 
@@ -89,6 +110,8 @@ fn hash_canonical(value: &Value, hash: &mut Sha256) {
 /// What the manager knows of a companion that exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
+    /// What it is.
+    pub kind: Kind,
     /// `metadata.uid`.
     pub uid: String,
     /// uid of the rule that owns it.
@@ -109,9 +132,9 @@ pub struct Observed {
     pub terminating: bool,
     /// `status.phase` is Failed.
     pub failed: bool,
-    /// Its Ready condition is true.
+    /// A Pod: its Ready condition is true. A claim: devices are allocated to it.
     pub ready: bool,
-    /// The scheduler has found no Node for it.
+    /// A Pod: the scheduler has found no Node for it.
     pub unplaced: bool,
     /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
@@ -134,6 +157,8 @@ pub enum DeleteReason {
     Failed,
     /// The admission webhook never saw it, so it is neither placed nor isolated.
     NotAdmitted,
+    /// There is another one for the workload, of the kind that the rule asks for.
+    Superseded,
 }
 
 impl DeleteReason {
@@ -147,6 +172,7 @@ impl DeleteReason {
             Self::Moved => "WorkloadMoved",
             Self::Failed => "CompanionFailed",
             Self::NotAdmitted => "NotAdmitted",
+            Self::Superseded => "Superseded",
         }
     }
 }
@@ -156,13 +182,13 @@ impl DeleteReason {
 pub enum Action {
     /// Everything is as it should be, or it can't be told yet whether it is.
     Nothing,
-    /// The Pod is on its way out: the event of its end brings the next step.
+    /// It is on its way out: the event of its end brings the next step.
     Wait,
-    /// Create this Pod.
+    /// Create this Pod, or this ResourceClaim.
     Create(Value),
     /// Change annotations in place, by this JSON merge patch, which carries the uid as precondition.
     Annotate(Value),
-    /// Delete the Pod with this uid.
+    /// Delete what has this uid.
     Delete {
         /// The uid that it must have.
         uid: String,
@@ -272,7 +298,7 @@ pub fn annotations_size(annotations: &BTreeMap<String, String>) -> usize {
     annotations.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-/// The Pod by which a rule's template is tried out: the companion of a workload that doesn't exist, never to be stored. It
+/// The object by which a rule's template is tried out: the companion of a workload that doesn't exist, never to be stored. It
 /// carries no facts: what a made-up one would be refused for says nothing about the template.
 ///
 /// # Errors
@@ -294,12 +320,13 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
         extra: BTreeMap::new(),
     };
     match create(&key, rule, &workload, home) {
-        Action::Create(mut pod) => {
-            if let Some(annotations) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+        Action::Create(mut object) => {
+            if let Some(annotations) =
+                object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
             {
                 annotations.remove(keys::WORKLOAD);
             }
-            Ok(pod)
+            Ok(object)
         }
         Action::Refuse(message) => Err(message),
         other => Err(format!("{other:?}")),
@@ -344,35 +371,52 @@ fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>)
     if size > MAX_ANNOTATIONS {
         return Action::Refuse(too_large(size, workload));
     }
-    annotations.insert(keys::WORKLOAD.into(), workload.to_json().to_string());
-
-    let mut spec = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
-    match spec.entry("schedulingGates").or_insert(Value::Null) {
-        Value::Array(gates) => gates.push(json!({"name": keys::ADMISSION_GATE})),
-        other => *other = json!([{"name": keys::ADMISSION_GATE}]),
-    }
+    let kind = rule.kind();
+    let spec = match kind {
+        Kind::Pod => {
+            annotations.insert(keys::WORKLOAD.into(), workload.to_json().to_string());
+            gated(template)
+        }
+        // Nothing has to be kept from being used until admission has seen it: a Pod that uses it is placed itself. So its
+        // facts need not travel either.
+        Kind::Claim => {
+            annotations = after;
+            claim::spec(template, rule.devices().host_attribute(), host(rule, workload))
+        }
+    };
     Action::Create(json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
+        "apiVersion": kind.api_version(),
+        "kind": kind.as_str(),
         "metadata": {
             "name": name(key, home.tenant),
             "namespace": home.namespace,
             "labels": labels,
             "annotations": annotations,
-            "ownerReferences": owners(key, rule, home),
+            "ownerReferences": owners(rule, home.owned),
         },
         "spec": spec,
     }))
 }
 
-fn owners(key: &CompanionKey, rule: &Rule, home: &Home<'_>) -> Value {
-    if !home.owned {
+/// A Pod template's spec with the gate that the webhook takes off.
+fn gated(template: &Value) -> Value {
+    let mut spec = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    match spec.entry("schedulingGates").or_insert(Value::Null) {
+        Value::Array(gates) => gates.push(json!({"name": keys::ADMISSION_GATE})),
+        other => *other = json!([{"name": keys::ADMISSION_GATE}]),
+    }
+    Value::Object(spec)
+}
+
+/// The owner references of what is made for a rule; none where the rule lives elsewhere.
+pub(crate) fn owners(rule: &Rule, owned: bool) -> Value {
+    if !owned {
         return json!([]);
     }
     json!([{
         "apiVersion": format!("{}/v1alpha1", keys::WORKLOAD_GROUP),
-        "kind": kind(key.rule.scope()),
-        "name": key.rule.as_str(),
+        "kind": kind(rule.name().scope()),
+        "name": rule.name().as_str(),
         "uid": rule.uid(),
         "controller": true,
         // The rule may go first; the garbage collector follows.

@@ -3,6 +3,8 @@
 //!
 //! The types serialise to the documented output of `outrigger explain -o json`.
 
+pub mod devices;
+
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -17,6 +19,7 @@ use crate::mutate::{self, Facts};
 use crate::node::{Node, obstacles};
 use crate::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
 use crate::selector;
+use crate::template::Kind;
 use crate::workload::Workload;
 
 /// What is known besides the rule and the workload.
@@ -140,7 +143,9 @@ pub fn explain(rule: &Arc<Rule>, workload: &Arc<Workload>, around: &Around<'_>) 
     match admitted(&key, &desired, rule, workload, around) {
         Ok(pod) => {
             explanation.outcome = Outcome::Companion;
-            explanation.placement = around.nodes.map(|nodes| place(&pod, rule, workload, nodes, around));
+            // A claim has no place of its own: the Pods that use it have.
+            let nodes = around.nodes.filter(|_| rule.kind() == Kind::Pod);
+            explanation.placement = nodes.map(|nodes| place(&pod, rule, workload, nodes, around));
         }
         Err(message) => {
             explanation.outcome = Outcome::Refused;
@@ -158,6 +163,15 @@ fn admitted(
     workload: &Workload,
     around: &Around<'_>,
 ) -> Result<Value, String> {
+    if rule.kind() == Kind::Claim {
+        // No webhook changes it.
+        let Some(tenant) = around.tenant else { return Ok(Value::Null) };
+        let home = Home { tenant, namespace: around.namespace, owned: true };
+        return match companion::plan(key, desired, None, &home) {
+            Action::Refuse(message) => Err(message),
+            _ => Ok(Value::Null),
+        };
+    }
     let home = |tenant| Home { tenant, namespace: around.namespace, owned: true };
     let mut pod = match around.tenant.map(|tenant| companion::plan(key, desired, None, &home(tenant))) {
         Some(Action::Create(pod)) => pod,

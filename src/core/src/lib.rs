@@ -10,6 +10,7 @@
 
 pub mod admin;
 pub mod check;
+pub mod claim;
 pub mod companion;
 pub mod device;
 pub mod explain;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
 use crate::selector::{self, Requirement};
-use crate::template;
+use crate::template::{self, Kind};
 
 /// Longest warning, in characters.
 pub const MAX_WARNING: usize = 120;
@@ -31,6 +31,8 @@ pub enum Doubt {
     Reference,
     /// Where companions may run is narrower than the rule looks, or there is no place yet.
     Placement,
+    /// A claim may get devices of another host.
+    AnyHost,
     /// No node can ever take a companion.
     NoNode,
     /// No workload can ever match.
@@ -45,9 +47,10 @@ pub fn rule(rule: &Rule, around: &Around<'_>) -> Vec<String> {
 /// The same, and what each is about.
 pub fn doubts(rule: &Rule, around: &Around<'_>) -> Vec<(Doubt, String)> {
     type Look = fn(&Rule, &Around<'_>, &mut Vec<String>);
-    let looks: [(Doubt, Look); 4] = [
+    let looks: [(Doubt, Look); 5] = [
         (Doubt::Reference, |rule, _, warnings| downward_api(rule, warnings)),
         (Doubt::Placement, placement),
+        (Doubt::AnyHost, |rule, _, warnings| hostless(rule, warnings)),
         (Doubt::NoNode, contradictions),
         (Doubt::NoWorkload, |rule, _, warnings| {
             let both = matches_nothing(rule);
@@ -61,6 +64,17 @@ pub fn doubts(rule: &Rule, around: &Around<'_>) -> Vec<(Doubt, String)> {
         doubts.extend(warnings.into_iter().map(|warning| (doubt, cut(warning))));
     }
     doubts
+}
+
+/// A claim isn't bound to a node until a Pod that uses it is.
+fn hostless(rule: &Rule, warnings: &mut Vec<String>) {
+    let same_node = rule.policy() == DpuSelectionPolicy::SameNode;
+    if rule.kind() == Kind::Claim && same_node && rule.devices().host_attribute().is_none() {
+        warnings.push(
+            "without deviceHostAttribute the claim fits devices of any host; the first Pod that uses it decides"
+                .to_owned(),
+        );
+    }
 }
 
 /// A warning as long as an API server shows it.
@@ -213,6 +227,7 @@ mod tests {
             }],
             policy,
             template,
+            devices: Default::default(),
             update: crate::rollout::UpdateStrategy::default(),
         };
         rule(

@@ -10,9 +10,11 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
+use crate::claim::Devices;
 use crate::ids::RuleName;
 use crate::path::{Path, Scalar};
 use crate::rollout::UpdateStrategy;
+use crate::template;
 use crate::workload::Workload;
 
 mod compile;
@@ -168,6 +170,7 @@ pub struct Rule {
     policy: DpuSelectionPolicy,
     template: Value,
     template_hash: String,
+    devices: Devices,
     update: UpdateStrategy,
 }
 
@@ -206,6 +209,16 @@ impl Rule {
     /// [`crate::companion::template_hash`] of it.
     pub fn template_hash(&self) -> &str {
         &self.template_hash
+    }
+
+    /// What its companions are.
+    pub fn kind(&self) -> template::Kind {
+        template::kind(&self.template)
+    }
+
+    /// What it says of devices.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
     }
 
     /// How its companions are brought to a new template.

@@ -2,11 +2,50 @@
 
 use serde_json::{Map, Value};
 
+use crate::claim;
+use crate::device;
 use crate::field::{self, FieldError};
 use crate::keys;
 
 /// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
 pub const MAX_BYTES: usize = 512 * 1024;
+
+/// What a companion is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Kind {
+    /// A Pod on a DPU.
+    #[default]
+    Pod,
+    /// A ResourceClaim: a device that Pods share.
+    Claim,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Pod, Self::Claim];
+
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::Claim => "ResourceClaim",
+        }
+    }
+
+    /// The `apiVersion` that belongs to it.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::Pod => "v1",
+            Self::Claim => claim::API_VERSION,
+        }
+    }
+}
+
+/// What a template is of: a Pod, unless it says that it is a ResourceClaim.
+pub fn kind(template: &Value) -> Kind {
+    let is_claim = template.get("kind").and_then(Value::as_str) == Some(Kind::Claim.as_str());
+    if is_claim { Kind::Claim } else { Kind::Pod }
+}
 
 /// Everything that is wrong with a template, with paths that begin at `template`.
 ///
@@ -15,7 +54,10 @@ pub fn check(template: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let root = "template";
     let Some(object) = template.as_object() else {
-        return vec![FieldError::new(root, "must be an object: a v1/Pod with metadata and spec")];
+        return vec![FieldError::new(
+            root,
+            "must be an object: a v1/Pod, or a resource.k8s.io/v1 ResourceClaim, with metadata and spec",
+        )];
     };
     let size = template.to_string().len();
     if size > MAX_BYTES {
@@ -24,8 +66,9 @@ pub fn check(template: &Value) -> Vec<FieldError> {
             format_args!("has {size} bytes of JSON, at most {MAX_BYTES} are allowed"),
         ));
     }
-    expect_text(object, "apiVersion", "v1", &mut errors);
-    expect_text(object, "kind", "Pod", &mut errors);
+    let kind = kind(template);
+    expect_text(object, "apiVersion", kind.api_version(), &mut errors);
+    expect_text(object, "kind", kind.as_str(), &mut errors);
     match field::object(object, root, "metadata") {
         Err(e) => errors.push(e),
         Ok(None) => {}
@@ -34,9 +77,18 @@ pub fn check(template: &Value) -> Vec<FieldError> {
     match field::object(object, root, "spec") {
         Err(e) => errors.push(e),
         Ok(None) => {
-            errors.push(FieldError::new("template.spec", "is missing: the companion needs containers"));
+            let needs = if kind == Kind::Pod { "containers" } else { "devices.requests" };
+            errors.push(FieldError::new(
+                "template.spec",
+                format_args!("is missing: the companion needs {needs}"),
+            ));
         }
-        Ok(Some(spec)) => check_spec(spec, &mut errors),
+        Ok(Some(spec)) if kind == Kind::Pod => check_spec(spec, &mut errors),
+        Ok(Some(_)) => {
+            errors.extend(
+                template.get("spec").into_iter().flat_map(|spec| device::faults(spec, "template.spec")),
+            );
+        }
     }
     errors
 }
@@ -132,6 +184,25 @@ mod tests {
             "metadata": {"name": "x", "namespace": "y", "labels": {"a": "b"}, "annotations": null},
             "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": ""}});
         assert_eq!(paths(&pod), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_claim_is_accepted_and_held_to_what_claims_are() {
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}});
+        assert_eq!((paths(&claim), kind(&claim)), (Vec::new(), Kind::Claim));
+        for (change, path) in [
+            (json!({"apiVersion": "v1"}), "template.apiVersion"),
+            (json!({"apiVersion": "resource.k8s.io/v1beta1"}), "template.apiVersion"),
+            (json!({"spec": null}), "template.spec"),
+            (json!({"spec": {"devices": null}}), "template.spec.devices.requests"),
+            (json!({"metadata": {"finalizers": ["x"]}}), "template.metadata.finalizers"),
+        ] {
+            let mut wrong = claim.clone();
+            json_patch::merge(&mut wrong, &change);
+            assert_eq!(paths(&wrong), [path], "{change}");
+        }
+        assert_eq!(kind(&json!({"kind": "Deployment"})), Kind::Pod, "which it is told to be");
     }
 
     #[test]

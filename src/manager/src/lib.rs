@@ -1,9 +1,10 @@
 //! The manager.
 //!
 //! **In**: workload streams of the tenants' agents (gRPC); tenants, rules, namespaces, DPUs and companions of the
-//! infrastructure cluster (watches), and NamespaceOffloadings and Machines where it has them. **Out**: companion Pods; tenants'
-//! namespaces, and whose a DPU is; which namespaces are offloaded; reservations, and the marks on Machines' nodes; the status
-//! of rules, tenants, NamespaceOffloadings and Machines. **Callers**: `outrigger manager`, and the tests.
+//! infrastructure cluster (watches), and NamespaceOffloadings and Machines where it has them. **Out**: companions, and what
+//! their devices are claimed by; tenants' namespaces, and whose a DPU is; which namespaces are offloaded; reservations, and the
+//! marks on Machines' nodes; the status of rules, tenants, NamespaceOffloadings and Machines. **Callers**: `outrigger
+//! manager`, and the tests.
 //!
 //! Everything that comes in changes the synchronous [`state`] and queues the keys that it may concern; [`companions`]
 //! takes a key, plans one step with the domain's pure function, and makes it. Nothing is written to the API server for
@@ -41,7 +42,7 @@ use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRul
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleServiceServer;
 use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::{ClusterArgs, follow, watch, watch_config};
+use outrigger_runtime::cluster::{ClusterArgs, follow, watch, watch_config, watch_optional};
 use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::serve::{Limits, Server};
@@ -51,6 +52,7 @@ use tonic::service::Routes;
 use tracing::warn;
 
 use crate::admin::AdminRules;
+use crate::companions::templates::Templates;
 use crate::grpc::{Access, Rules, Workloads};
 use crate::metrics::Metrics;
 use crate::queue::Queue;
@@ -202,6 +204,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let registry = Arc::new(Registry::new(args.host_label.clone(), args.admin_identity.clone()));
     let parts = Parts {
         admin: Arc::new(AdminRules::new(spaces.clone(), registry.clone())),
+        templates: Arc::default(),
         spaces,
         queue: Arc::new(
             Queue::new(Duration::from_millis(100), Duration::from_secs(30))
@@ -330,6 +333,7 @@ struct Parts {
     client: Client,
     spaces: Arc<Spaces>,
     admin: Arc<AdminRules>,
+    templates: Arc<Templates>,
     registry: Arc<Registry>,
     queue: Arc<Queue<CompanionId>>,
     rules: Arc<Queue<RuleId>>,
@@ -349,6 +353,7 @@ impl Parts {
             registry: self.registry.clone(),
             tenants: self.tenants.clone(),
             admin: self.admin.clone(),
+            templates: self.templates.clone(),
             me: self.me.clone(),
         };
         let of_tenants = watch_config().labels(keys::TENANT);
@@ -362,7 +367,11 @@ impl Parts {
         let ready = process.readiness.wait_for("admin rules");
         process
             .spawn("admin rules", follow(rules, watch_config(), "admin rules", ready, watches.admin_rules()));
-        watch(process, &self.client, "companions", watch_config().labels(keys::RULE), watches.pods());
+        let made = watch_config().labels(keys::RULE);
+        watch(process, &self.client, "companions", made.clone(), watches.pods());
+        // A cluster may have Dynamic Resource Allocation turned off.
+        watch_optional(process, &self.client, "claims", made.clone(), watches.claims());
+        watch_optional(process, &self.client, "claim templates", made, watches.templates());
     }
 
     /// Starts the controllers. Companions that exist must be known before any is made, rules before a sync is believed,
@@ -388,6 +397,7 @@ impl Parts {
             metrics: self.metrics.clone(),
             registry: self.registry.clone(),
             leadership: self.leadership.clone(),
+            templates: self.templates.clone(),
         };
         let statuses = rules::Controller {
             client: self.client.clone(),
@@ -398,6 +408,7 @@ impl Parts {
             registry: self.registry.clone(),
             leadership: self.leadership.clone(),
             admin: self.admin.clone(),
+            templates: self.templates.clone(),
         };
         let tenants = tenants::controller::Controller {
             client: self.client.clone(),

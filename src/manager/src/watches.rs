@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
+use outrigger_core::template::Kind;
 use outrigger_runtime::cluster::{Change, changes};
 use tracing::info;
 
 use crate::admin::AdminRules;
-use crate::companions::observe::{observe, observe_admin};
+use crate::companions::object::Object;
+use crate::companions::templates::Templates;
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
 use crate::tenants::controller::Key;
@@ -34,6 +37,8 @@ pub struct Watches {
     pub tenants: Arc<Queue<Key>>,
     /// The platform's rules, and whom they are about.
     pub admin: Arc<AdminRules>,
+    /// What device claims are made from.
+    pub templates: Arc<Templates>,
     /// This replica, as claims call it.
     pub me: Arc<str>,
 }
@@ -189,58 +194,72 @@ impl Watches {
 
     /// Pods say what companions there are.
     pub fn pods(&self) -> impl FnMut(Event<Pod>) + use<> {
+        self.companions(Kind::Pod)
+    }
+
+    /// And ResourceClaims do.
+    pub fn claims(&self) -> impl FnMut(Event<ResourceClaim>) + use<> {
+        self.companions(Kind::Claim)
+    }
+
+    /// What device claims are made from. A rule that has lost one gets it again.
+    pub fn templates(&self) -> impl FnMut(Event<PartialObjectMeta<ResourceClaimTemplate>>) + use<> {
+        let this = self.clone();
+        Templates::watch(&self.templates, move |namespace, rule| {
+            let id = if rule.is_admin() {
+                this.admin.id(&rule)
+            } else {
+                this.spaces.space(namespace).rule_id(&rule)
+            };
+            this.rules.add([id]);
+        })
+    }
+
+    fn companions<K: Into<Object>>(&self, kind: Kind) -> impl FnMut(Event<K>) + use<K> {
         let this = self.clone();
         move |event| match event {
             Event::Init => {
-                this.spaces.all().iter().for_each(|space| space.lock().companions.list_begins());
-                this.spaces.admin_stores().iter().for_each(|(_, store)| store.lock().list_begins());
+                this.spaces.all().iter().for_each(|space| space.lock().companions.list_begins(kind));
+                this.spaces.admin_stores().iter().for_each(|(_, store)| store.lock().list_begins(kind));
             }
-            Event::InitApply(pod) | Event::Apply(pod) if this.is_admins(&pod) => this.admin_pod(&pod, false),
-            Event::Delete(pod) if this.is_admins(&pod) => this.admin_pod(&pod, true),
-            Event::InitApply(pod) | Event::Apply(pod) => this.pod(&pod),
-            Event::Delete(pod) => {
-                let Some((key, observed)) = observe(&pod) else { return };
-                let space = this.spaces.space(&pod.namespace().unwrap_or_default());
-                space.lock().companions.deleted(
-                    &key,
-                    &observed.uid,
-                    pod.metadata.resource_version.as_deref(),
-                );
-                this.touched(&space, vec![key]);
-            }
+            Event::InitApply(object) | Event::Apply(object) => this.companion(&object.into(), false),
+            Event::Delete(object) => this.companion(&object.into(), true),
             Event::InitDone => {
                 for space in this.spaces.all() {
-                    let gone = space.lock().companions.list_ends();
+                    let gone = space.lock().companions.list_ends(kind);
                     this.touched(&space, gone);
                 }
                 for (tenant, store) in this.spaces.admin_stores() {
-                    let gone = store.lock().list_ends();
+                    let gone = store.lock().list_ends(kind);
                     this.admin_touched(&tenant, gone);
                 }
             }
         }
     }
 
-    /// Whether a Pod is where the companions of admin rules are.
-    fn is_admins(&self, pod: &Pod) -> bool {
-        pod.metadata.namespace.as_deref() == Some(&self.spaces.admin().resources)
+    fn companion(&self, object: &Object, gone: bool) {
+        if object.metadata().namespace.as_deref() == Some(&self.spaces.admin().resources) {
+            self.admin_companion(object, gone);
+        } else {
+            self.tenant_companion(object, gone);
+        }
     }
 
-    fn admin_pod(&self, pod: &Pod, gone: bool) {
-        let version = pod.metadata.resource_version.as_deref();
-        if let Some((tenant, key, observed)) = observe_admin(pod) {
+    fn admin_companion(&self, object: &Object, gone: bool) {
+        let version = object.metadata().resource_version.as_deref();
+        if let Some((tenant, key, observed)) = object.observe_admin() {
             let store = self.spaces.admin_store(&tenant);
             if gone {
-                store.lock().deleted(&key, &observed.uid, version);
+                store.lock().deleted(&key, observed.kind, &observed.uid, version);
             } else {
                 store.lock().applied(key.clone(), observed, version);
             }
             return self.admin_touched(&tenant, vec![key]);
         }
         // Somebody who may has taken its marks away.
-        let uid = pod.uid().unwrap_or_default();
+        let uid = object.metadata().uid.as_deref().unwrap_or_default();
         for (tenant, store) in self.spaces.admin_stores() {
-            let disowned = store.lock().disowned(&uid, version);
+            let disowned = store.lock().disowned(object.kind(), uid, version);
             self.admin_touched(&tenant, disowned.into_iter().collect());
         }
     }
@@ -260,15 +279,24 @@ impl Watches {
         }
     }
 
-    fn pod(&self, pod: &Pod) {
-        let space = self.spaces.space(&pod.namespace().unwrap_or_default());
-        let version = pod.metadata.resource_version.as_deref();
-        let touched = match observe(pod) {
+    fn tenant_companion(&self, object: &Object, gone: bool) {
+        let metadata = object.metadata();
+        let space = self.spaces.space(metadata.namespace.as_deref().unwrap_or_default());
+        let version = metadata.resource_version.as_deref();
+        let touched = match object.observe() {
+            Some((key, observed)) if gone => {
+                space.lock().companions.deleted(&key, observed.kind, &observed.uid, version);
+                Some(key)
+            }
             Some((key, observed)) => {
                 space.lock().companions.applied(key.clone(), observed, version);
                 Some(key)
             }
-            None => space.lock().companions.disowned(&pod.uid().unwrap_or_default(), version),
+            None if gone => None,
+            None => {
+                let uid = metadata.uid.as_deref().unwrap_or_default();
+                space.lock().companions.disowned(object.kind(), uid, version)
+            }
         };
         self.touched(&space, touched.into_iter().collect());
     }

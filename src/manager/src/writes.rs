@@ -1,10 +1,7 @@
 //! What is said with every write to the API server.
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions, Request};
-use kube::{Client, Resource};
+use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions};
 use outrigger_core::keys;
-use serde_json::Value;
 
 /// With a creation or a replacement.
 pub(crate) fn post() -> PostParams {
@@ -14,23 +11,6 @@ pub(crate) fn post() -> PostParams {
 /// With a creation that is only tried.
 pub(crate) fn dry_run() -> PostParams {
     PostParams { dry_run: true, ..post() }
-}
-
-/// Creates a Pod from raw JSON, so that fields of newer APIs than ours arrive.
-///
-/// # Errors
-/// As the API server says.
-pub(crate) async fn create_pod(
-    client: &Client,
-    namespace: &str,
-    pod: &Value,
-    params: &PostParams,
-) -> Result<Pod, kube::Error> {
-    let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
-    let request = Request::new(Pod::url_path(&(), Some(namespace)))
-        .create(params, body)
-        .map_err(kube::Error::BuildRequest)?;
-    client.request::<Pod>(request).await
 }
 
 /// With a patch that is no server-side apply.

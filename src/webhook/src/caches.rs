@@ -1,5 +1,6 @@
 //! What admission knows of the cluster, from watches. No request ever waits for the API server.
 
+mod allocated;
 mod devices;
 mod offloading;
 
@@ -37,6 +38,7 @@ pub struct Caches {
     /// Namespaces whose Pods may be offloaded.
     offloaded: RwLock<HashSet<String>>,
     offloadings: RwLock<HashMap<String, CachedOffloading>>,
+    allocated: allocated::Allocated,
     /// Counts changes.
     changes: watch::Sender<u64>,
 }
@@ -65,7 +67,15 @@ pub struct CachedTenant {
 }
 
 impl Default for Caches {
+    /// Where hosts are named by the usual label.
     fn default() -> Self {
+        Self::new(keys::DPU_HOST)
+    }
+}
+
+impl Caches {
+    /// Empty ones. `host_label`: the Node label that names the host of a DPU.
+    pub fn new(host_label: &str) -> Self {
         Self {
             namespaces: RwLock::default(),
             tenants: RwLock::default(),
@@ -77,12 +87,11 @@ impl Default for Caches {
             device_classes: RwLock::default(),
             offloaded: RwLock::default(),
             offloadings: RwLock::default(),
+            allocated: allocated::Allocated::new(host_label),
             changes: watch::Sender::new(0),
         }
     }
-}
 
-impl Caches {
     /// Whose namespace it is.
     pub fn owner(&self, namespace: &str) -> Option<TenantId> {
         self.namespaces.read().get(namespace).cloned()
@@ -211,8 +220,9 @@ impl Caches {
         self.changed();
     }
 
-    /// A Node: only whose it is.
+    /// A Node: only whose it is, and its host.
     pub fn node(&self, change: Change<PartialObjectMeta<Node>>) {
+        self.allocated.node(&change);
         let (name, owner) = match change {
             Change::Applied(node) => (node.name_any(), Some(node.labels().get(keys::NODE_TENANT).cloned())),
             Change::Gone { name, .. } => (name, None),

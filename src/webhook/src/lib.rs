@@ -73,8 +73,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         bail!("--tls-cert-file and --tls-key-file are needed: the API server calls webhooks by HTTPS only");
     };
     let client = args.cluster.client().await?;
-    let caches = Arc::new(Caches::default());
     let settings: Settings = args.admission.into();
+    let caches = Arc::new(Caches::new(&settings.host_label));
     watch(&process, &client, &caches);
     watch_admin_rules(&process, &client, &caches, &settings.admin);
 

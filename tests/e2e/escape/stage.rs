@@ -334,7 +334,8 @@ impl Stage {
         let subject = json!({"kind": "User", "name": MANAGER, "apiGroup": "rbac.authorization.k8s.io"});
         bind(&self.admin, &self.t.namespace, &subject, &role).await;
         let manager = User::new(self.t.outrigger, MANAGER, &[]).await;
-        let taken = claim("taken", &json!({"metadata": {"labels": {keys::WORKLOAD: "somebody"}}}));
+        let ours = json!({"labels": {keys::WORKLOAD: "somebody", keys::RULE: "r"}, "annotations": {keys::RULE_UID: "u"}});
+        let taken = claim("taken", &json!({"metadata": ours}));
         eventually("the manager makes a claim", || manager.post(&claims, &taken)).await;
         self.mallory.post(&claims, &claim("free", &json!({}))).await.unwrap();
         let taker = json!({"spec": {"resourceClaims": [{"name": "d", "resourceClaimName": "taken"}]}});

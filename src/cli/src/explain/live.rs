@@ -1,12 +1,13 @@
 //! The same objects out of clusters.
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
-use k8s_openapi::api::resource::v1::DeviceClass;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::{Client, Resource};
 use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::keys;
+use outrigger_core::template::{self, Kind};
 use outrigger_runtime::cluster::ClusterArgs;
 use serde_json::Value;
 
@@ -25,6 +26,8 @@ pub(super) struct Source {
     pub(super) infrastructure: bool,
     /// It shows the Pods of the tenant's cluster.
     pub(super) workloads: bool,
+    /// It shows all devices that there are.
+    pub(super) devices: bool,
     /// What can't be known from it.
     pub(super) notes: Vec<String>,
 }
@@ -32,7 +35,7 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn files() -> Self {
         let place = "--filename".to_owned();
-        Self { place, live: false, infrastructure: true, workloads: true, notes: Vec::new() }
+        Self { place, live: false, infrastructure: true, workloads: true, devices: false, notes: Vec::new() }
     }
 }
 
@@ -72,7 +75,8 @@ pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> 
         );
     }
     let place = "the cluster".to_owned();
-    let source = Source { place, live: true, infrastructure, workloads, notes: reader.notes };
+    let Reader { devices, notes, .. } = reader;
+    let source = Source { place, live: true, infrastructure, workloads, devices, notes };
     Ok((State::new(reader.objects), source))
 }
 
@@ -86,12 +90,14 @@ pub(crate) struct Reader {
     client: Client,
     objects: Vec<Object>,
     notes: Vec<String>,
+    /// All that there is of devices has been read.
+    devices: bool,
 }
 
 impl Reader {
     /// Nothing yet.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, objects: Vec::new(), notes: Vec::new() }
+        Self { client, objects: Vec::new(), notes: Vec::new(), devices: false }
     }
 
     /// The objects so far, and what couldn't be read.
@@ -124,7 +130,27 @@ impl Reader {
         self.may::<Event>(namespace, ListParams::default().fields(refused)).await?;
         self.may::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
         self.may::<PriorityClass>(None, ListParams::default()).await?;
-        self.may::<DeviceClass>(None, ListParams::default()).await
+        self.devices().await
+    }
+
+    /// What there is of devices, where a rule asks for some. Of claims those of all namespaces: somebody else's may have what
+    /// is asked for.
+    async fn devices(&mut self) -> Result<(), InputError> {
+        let before = self.notes.len();
+        self.may::<DeviceClass>(None, ListParams::default()).await?;
+        let rules = self.objects.iter().filter(|object| object.is(keys::WORKLOAD_GROUP, "WorkloadRule"));
+        let asks = |object: &Object| {
+            let spec = &object.value["spec"];
+            template::kind(&spec["template"]) == Kind::Claim
+                || spec["deviceClaims"].as_array().is_some_and(|claims| !claims.is_empty())
+        };
+        if !rules.clone().any(asks) {
+            return Ok(());
+        }
+        self.may::<ResourceClaim>(None, ListParams::default()).await?;
+        self.may::<ResourceSlice>(None, ListParams::default()).await?;
+        self.devices = self.notes.len() == before;
+        Ok(())
     }
 
     /// The namespace of the tenant that is meant; `None` where there are several.

@@ -1,5 +1,6 @@
 //! `outrigger explain`
 
+mod devices;
 pub(crate) mod live;
 mod print;
 mod report;

@@ -3,6 +3,7 @@
 use std::io::{Result, Write};
 
 use anstyle::{AnsiColor, Style};
+use outrigger_core::explain::devices::{ClaimPhase, ClaimReport};
 use outrigger_core::explain::{Finding, Outcome, Placement, Term};
 
 use super::report::{Report, RuleReport, State, WorkloadReport};
@@ -96,7 +97,21 @@ fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
             }
         }
     }
-    explanation.placement.as_ref().map_or(Ok(()), |placement| places(placement, out))
+    if let Some(placement) = &explanation.placement {
+        places(placement, out)?;
+    }
+    workload.claims.iter().try_for_each(|claim| one_claim(claim, out))
+}
+
+fn one_claim(claim: &ClaimReport, out: &mut impl Write) -> Result<()> {
+    let style = if claim.phase == ClaimPhase::Allocated { GOOD } else { ODD };
+    let names: Vec<&str> = [&claim.name, &claim.claim].into_iter().flatten().map(String::as_str).collect();
+    write!(out, "    claim {}: {style}{}{style:#}", names.join(" "), claim.phase.as_str())?;
+    if !claim.devices.is_empty() {
+        write!(out, ", {}", claim.devices.join(", "))?;
+    }
+    writeln!(out)?;
+    claim.reasons.iter().try_for_each(|reason| writeln!(out, "      {reason}"))
 }
 
 fn state(state: &State, out: &mut impl Write) -> Result<()> {

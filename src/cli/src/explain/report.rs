@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{self, Observed};
+use outrigger_core::explain::devices::ClaimReport;
 use outrigger_core::explain::{Around, Explanation, Outcome, explain};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
@@ -78,6 +79,9 @@ pub(super) struct WorkloadReport {
     pub(super) node: Option<String>,
     #[serde(flatten)]
     pub(super) explanation: Explanation,
+    /// The claims that the companion uses, or is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) claims: Vec<ClaimReport>,
     /// The companion that exists; absent where there is none, or it can't be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) state: Option<State>,
@@ -222,7 +226,7 @@ fn rule_report(
     match object.compile() {
         Err(errors) => report.errors = faults(&errors),
         Ok(rule) => {
-            report.errors = faults(&forbidden(object, view, args));
+            report.errors = faults(&forbidden(object, &rule, view, args));
             let dpus = view.nodes.as_ref().map(|nodes| {
                 let tenant = view.tenant.as_ref().map(|tenant| tenant.as_str());
                 nodes
@@ -252,7 +256,7 @@ fn faults(errors: &[FieldError]) -> Vec<Fault> {
 }
 
 /// What of the template the tenant's Pods may not have, as admission judges it.
-fn forbidden(object: &WorkloadRule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
+fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
     let Some(policy) = &view.policy else { return Vec::new() };
     let facts = Facts {
         policy,
@@ -264,7 +268,9 @@ fn forbidden(object: &WorkloadRule, view: &View, args: &ExplainArgs) -> Vec<Fiel
         pod_claims: &BTreeMap::new(),
         device_resources: &view.device_resources,
     };
-    validate::template(&object.spec.template, "spec.template", &facts)
+    let mut faults = validate::template(&object.spec.template, "spec.template", &facts);
+    faults.extend(validate::device_claims(rule, &facts));
+    faults
 }
 
 fn conditions(object: &WorkloadRule) -> Vec<Told> {
@@ -301,6 +307,12 @@ fn explained(
     }
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let wanted = explanation.outcome == Outcome::Companion;
+    let claims = if wanted {
+        let (companion, placement) = (&explanation.companion, explanation.placement.as_ref());
+        view.devices.of_companion(rule, &view.namespace, companion, &key.workload, placement)
+    } else {
+        Vec::new()
+    };
     let absent = || wanted.then(|| State { phase: Phase::Absent, message: String::new() });
     WorkloadReport {
         namespace: workload.resource_namespace.clone(),
@@ -308,6 +320,7 @@ fn explained(
         id: workload.id.to_string(),
         node: workload.node_name.clone(),
         explanation,
+        claims,
         state: view.companions.as_ref().and_then(|all| all.get(&key).map(State::of).or_else(absent)),
     }
 }

@@ -159,6 +159,7 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
         infrastructure,
         workloads,
         live: true,
+        devices: false,
         place: "the cluster".into(),
         notes: vec!["said".into()],
     };
@@ -202,4 +203,44 @@ fn filters_and_what_is_not_there() {
     assert_eq!(error, "--workload: there is no workload work/nobody; there are other/web, work/web");
     let report = explained(&objects, &["--tenant", "unknown"]).unwrap();
     assert!(report["notes"][0].as_str().unwrap().contains("no Tenant unknown"), "{report}");
+}
+
+#[test]
+fn why_a_claim_has_no_devices() {
+    let request = |class: &str| json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}});
+    let mut blue = tenant("blue");
+    blue["spec"]["deviceClasses"] = json!(["crypto", "regex"]);
+    let mut with_devices = rule("tenant-blue", "b", json!({}));
+    with_devices["spec"]["deviceClaims"] = json!([{"name": "own", "spec": request("crypto")},
+        {"name": "other", "spec": request("regex")}, {"name": "shared", "fromRule": "d"}]);
+    let mut of_claims = rule("tenant-blue", "d", json!({}));
+    of_claims["spec"]["template"] =
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": request("crypto")});
+    let resource = |kind: &str, metadata: Value, spec: Value| json!({"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec});
+    let mut taken =
+        resource("ResourceClaim", json!({"name": "theirs", "namespace": "elsewhere"}), request("crypto"));
+    taken["status"] = json!({"allocation": {"devices": {"results": [
+        {"request": "r", "driver": "d.test", "pool": "blue-a-dpu", "device": "d0"}]}}});
+    let slice = json!({"driver": "d.test", "nodeName": "blue-a-dpu", "pool": {"name": "blue-a-dpu"},
+        "devices": [{"name": "d0"}]});
+    let objects = [
+        blue,
+        with_devices,
+        of_claims,
+        dpu("blue-a"),
+        pod("work", "web", "blue-a"),
+        resource("DeviceClass", json!({"name": "crypto"}), json!({})),
+        resource("ResourceSlice", json!({"name": "s"}), slice),
+        taken,
+    ];
+    let report = explained(&objects, &[]).unwrap();
+    let claims = &report["rules"][0]["workloads"][0]["claims"];
+    let reason = |i: usize| claims[i]["reasons"][0].as_str().unwrap();
+    assert_eq!(reason(0), "all 1 devices of blue-a-dpu are taken, by elsewhere/theirs");
+    assert_eq!(reason(1), "request r: there is no DeviceClass regex");
+    let shared = &report["rules"][1]["workloads"][0];
+    assert_eq!((&claims[2]["claim"], &claims[2]["phase"]), (&shared["companion"], &json!("Absent")));
+    assert!(reason(2).starts_with("there is no ResourceClaim d-"), "{}", reason(2));
+    assert_eq!((&shared["outcome"], shared.get("placement")), (&json!("Companion"), None));
+    assert_eq!((&shared["claims"][0]["phase"], shared["claims"][0].get("name")), (&json!("Absent"), None));
 }

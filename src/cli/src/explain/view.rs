@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Event, Node as KubeNode, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::companion::Observed;
@@ -15,9 +16,10 @@ use outrigger_core::tenant::nodes::{Claims, Taint, Verdict};
 use outrigger_core::tenant::{Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
-use outrigger_manager::companions::observe::observe;
+use outrigger_manager::companions::observe::{observe, observe_claim};
 
 use super::ExplainArgs;
+use super::devices::Known;
 use super::live::Source;
 use crate::files::InputError;
 use crate::state::State;
@@ -47,6 +49,8 @@ pub(super) struct View {
     pub(super) default_priority_class: Option<String>,
     /// The extended resources that DeviceClasses stand behind, with the names of the classes.
     pub(super) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
+    /// What there is of devices.
+    pub(super) devices: Known,
     /// What can't be known, and what isn't right with the input.
     pub(super) notes: Vec<String>,
 }
@@ -55,7 +59,7 @@ impl View {
     /// # Errors
     /// When an object can't be read, or it isn't clear whose rules are meant.
     pub(super) fn new(state: &State, args: &ExplainArgs, source: Source) -> Result<Self, InputError> {
-        let Source { place, live, infrastructure, workloads: sees_workloads, mut notes } = source;
+        let Source { place, live, infrastructure, workloads: sees_workloads, devices, mut notes } = source;
         let tenants = Tenants::new(state, &mut notes)?;
         let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
         let tenant = tenants.choose(args, &rules, &place)?;
@@ -68,7 +72,14 @@ impl View {
             None => true,
         };
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
-        let (companions, workloads, ended) = sort_pods(state.pods()?, &tenants, tenant.as_ref());
+        let (mut companions, workloads, ended) = sort_pods(state.pods()?, &tenants, tenant.as_ref());
+        for claim in state.all::<ResourceClaim>("resource.k8s.io", "ResourceClaim")? {
+            if let Some((key, observed)) = observe_claim(&claim)
+                && tenants.owner(&claim.namespace().unwrap_or_default()) == tenant.as_ref()
+            {
+                companions.insert(key, (observed, None));
+            }
+        }
         let mut nodes = nodes(state)?;
         if !live {
             tenants.mark(&mut nodes, &args.host_label);
@@ -103,6 +114,7 @@ impl View {
             events: events(state)?,
             default_priority_class: caches.default_priority_class(),
             device_resources: caches.device_resources(),
+            devices: Known::new(state, devices),
             notes,
             tenant,
         })

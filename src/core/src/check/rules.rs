@@ -13,6 +13,7 @@ pub fn doubts(subject: &Subject, rule: &Rule, around: &Around<'_>) -> Vec<Findin
         let (check, path) = match doubt {
             Doubt::Reference => (&DANGLING, "spec.template"),
             Doubt::Placement => (&PLACEMENT, "spec.template.spec"),
+            Doubt::AnyHost => (&PLACEMENT, "spec.deviceHostAttribute"),
             Doubt::NoNode => (&NO_NODE, "spec.template.spec"),
             Doubt::NoWorkload => (&NEVER_MATCHES, "spec.workloadTerms"),
         };

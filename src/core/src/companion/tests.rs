@@ -20,6 +20,7 @@ fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
             "metadata": {"name": "no", "namespace": "no", "generateName": "no", "labels": {"app": "x"},
                 "annotations": {"own": "1"}, "finalizers": ["no"]},
             "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": "mine"}], "unknown": {"a": 1}}}),
+        devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };
     change(&mut spec);
@@ -205,20 +206,22 @@ fn too_much_is_refused_with_both_sizes() {
 
 #[test]
 fn the_hash_is_of_the_meaning() {
-    let hash = |text: &str| template_hash(DpuSelectionPolicy::Any, &serde_json::from_str(text).unwrap());
+    let hash = |text: &str| {
+        template_hash(DpuSelectionPolicy::Any, &serde_json::from_str(text).unwrap(), &Devices::default())
+    };
     assert_eq!(hash(r#"{"a": 1, "b": [2]}"#), hash(r#"{"b": [2], "a": 1}"#));
     for other in
         [r#"{"a": 1, "b": [2, 2]}"#, r#"{"a": "1", "b": [2]}"#, r#"{"a": 1, "b": {"2": null}}"#, "{}"]
     {
         assert_ne!(hash(r#"{"a": 1, "b": [2]}"#), hash(other));
     }
-    let same = template_hash(DpuSelectionPolicy::SameNode, &json!({}));
-    assert_ne!(same, template_hash(DpuSelectionPolicy::Any, &json!({})));
+    let same = template_hash(DpuSelectionPolicy::SameNode, &json!({}), &Devices::default());
+    assert_ne!(same, template_hash(DpuSelectionPolicy::Any, &json!({}), &Devices::default()));
     // An index is of no use here but shows that a rule's own hash is this one.
     let mut index = TenantIndex::default();
     index.apply_rule(rule(|_| {}));
     let r = index.rules().next().unwrap();
-    assert_eq!(r.template_hash(), template_hash(r.policy(), r.template()));
+    assert_eq!(r.template_hash(), template_hash(r.policy(), r.template(), r.devices()));
 }
 
 #[test]

@@ -27,6 +27,7 @@ fn rule(
         injections: vec![InjectionSpec { workload_key: String::new(), annotation: "all".into() }],
         policy,
         template,
+        devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };
     Arc::new(Rule::compile(spec).unwrap())

@@ -30,6 +30,7 @@ fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>)
         injections: Vec::new(),
         policy,
         template: json!({}),
+        devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };
     Arc::new(Rule::compile(spec).unwrap())

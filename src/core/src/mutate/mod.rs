@@ -1,6 +1,7 @@
 //! How a Pod is changed at admission: steps in a fixed order, each of which changes raw JSON in place, adds only what
 //! Outrigger owns, and finds nothing left to do when it runs again.
 
+pub mod claims;
 pub mod companion;
 pub mod isolation;
 pub mod offloading;
@@ -38,8 +39,12 @@ pub struct Report {
 pub type Step = (&'static str, fn(&mut Value, &Facts<'_>, &mut Report) -> Result<(), FieldError>);
 
 /// The steps in their order.
-pub const STEPS: &[Step] =
-    &[("offloading", offloading::apply), ("companion", companion::apply), ("isolation", isolation::apply)];
+pub const STEPS: &[Step] = &[
+    ("offloading", offloading::apply),
+    ("companion", companion::apply),
+    ("isolation", isolation::apply),
+    ("claims", claims::apply),
+];
 
 /// How a warning begins that tells of a contradiction.
 const NO_NODE: &str = "no node can match this Pod";
@@ -73,14 +78,15 @@ const OWNED: [(&str, &str); 5] = [
 ];
 
 /// Runs all steps on a Pod and returns the patch that makes the Pod what it is then. Only what the steps may change is
-/// copied and compared: most of a Pod is containers, which are nobody's business here.
+/// copied and compared: most of a Pod is containers, which are nobody's business here unless they get devices.
 ///
 /// # Errors
 /// As [`mutate`].
 pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), FieldError> {
-    let mut before = owned(pod);
+    let devices = facts.rule.is_some_and(|rule| !rule.devices().claims().is_empty());
+    let mut before = owned(pod, devices);
     let report = mutate(pod, facts)?;
-    let mut after = owned(pod);
+    let mut after = owned(pod, devices);
     let terms = new_terms(&mut before, &mut after);
     let mut patch = json_patch::diff(&before, &after);
     patch.0.extend(terms);
@@ -101,11 +107,12 @@ fn new_terms(before: &mut Value, after: &mut Value) -> Option<PatchOperation> {
     Some(PatchOperation::Replace(ReplaceOperation { path, value: new.take() }))
 }
 
-/// A copy of what the steps may change, at its place. A parent that is there is there in the copy too: a patch must not
+/// A copy of what the steps may change, at its place; `devices`: containers too. A parent that is there is there in the copy too: a patch must not
 /// make it anew.
-fn owned(pod: &Value) -> Value {
+fn owned(pod: &Value, devices: bool) -> Value {
     let mut copy = Map::new();
-    for (parent, key) in OWNED {
+    let containers = claims::CONTAINERS.into_iter().filter(|_| devices).map(|list| ("spec", list));
+    for (parent, key) in OWNED.into_iter().chain(containers) {
         let Some(found) = pod.get(parent) else { continue };
         let Some(object) = found.as_object() else {
             copy.insert(parent.to_owned(), found.clone());

@@ -25,6 +25,7 @@ fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) ->
         injections: injections.iter().map(inject).collect(),
         policy,
         template: json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}),
+        devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };
     Arc::new(Rule::compile(spec).unwrap())

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{DpuSelectionPolicy, Expression, Operator, POD, Rule, Test};
+use crate::claim::{self, DevicesSpec};
 use crate::companion;
 use crate::ids::{RuleName, is_dns_label, is_label_name};
 use crate::keys;
@@ -39,6 +40,8 @@ pub struct RuleSpec {
     pub policy: DpuSelectionPolicy,
     /// The companion.
     pub template: Value,
+    /// What it says of devices.
+    pub devices: DevicesSpec,
     /// How its companions are brought to a new template.
     pub update: UpdateStrategy,
 }
@@ -109,11 +112,12 @@ impl Rule {
         };
         let terms = compile_terms(&spec.terms, &mut errors);
         let injections = compile_injections(&spec.injections, &mut errors);
+        let devices = claim::compile(&spec, &mut errors);
         if !errors.is_empty() {
             return Err(errors);
         }
         Ok(Self {
-            template_hash: companion::template_hash(spec.policy, &spec.template),
+            template_hash: companion::template_hash(spec.policy, &spec.template, &devices),
             name: spec.name,
             uid: spec.uid,
             generation: spec.generation,
@@ -122,6 +126,7 @@ impl Rule {
             injections,
             policy: spec.policy,
             template: spec.template,
+            devices,
             update: spec.update,
         })
     }

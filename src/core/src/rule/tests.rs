@@ -15,6 +15,7 @@ fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
         injections: Vec::new(),
         policy: DpuSelectionPolicy::SameNode,
         template: json!({}),
+        devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     }
 }

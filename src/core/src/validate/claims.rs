@@ -54,21 +54,6 @@ pub fn device_requests(spec: &Value, path: &str, policy: &Policy) -> Vec<FieldEr
     faults
 }
 
-/// What of the claims of a WorkloadRule its tenant may not ask for: those that it makes itself, and those of its companions.
-/// `spec` is the rule's, as it stands in the API.
-pub fn rule_devices(spec: &Value, policy: &Policy) -> Vec<FieldError> {
-    let mut faults = Vec::new();
-    if let Some(template) = spec.get("template").filter(|t| text(t, "kind") == Some("ResourceClaim")) {
-        let claim = template.get("spec").unwrap_or(&Value::Null);
-        faults.extend(device_requests(claim, "spec.template.spec", policy));
-    }
-    for (path, claim) in entries(spec, "spec", "deviceClaims") {
-        let claim = claim.get("spec").unwrap_or(&Value::Null);
-        faults.extend(device_requests(claim, &format!("{path}.spec"), policy));
-    }
-    faults
-}
-
 /// What is admitted and nobody will be happy with, of a ResourceClaim or a ResourceClaimTemplate.
 pub fn claim_warnings(object: &Value) -> Vec<String> {
     device::warnings(spec_of(object).0)
@@ -182,18 +167,6 @@ mod tests {
         assert_eq!(claim(&marked, &Value::Null, &policy(), Writer::User).len(), 1);
         assert_eq!(claim(&marked, &Value::Null, &policy(), Writer::Cluster).len(), 1);
         assert_eq!(claim(&marked, &Value::Null, &policy(), Writer::Manager), []);
-    }
-
-    #[test]
-    fn the_same_of_a_rules_claims() {
-        let rule = json!({"template": {"kind": "ResourceClaim", "spec": bad()}, "deviceClaims": [
-            {"name": "x", "spec": good()}, {"name": "y", "spec": bad()}]});
-        let wanted = BAD.map(|p| format!("spec.template.spec.{p}")).into_iter();
-        let wanted: Vec<String> =
-            wanted.chain(BAD.map(|p| format!("spec.deviceClaims[1].spec.{p}"))).collect();
-        assert_eq!(paths(rule_devices(&rule, &policy())), wanted);
-        let pod = json!({"template": {"kind": "Pod", "spec": bad()}});
-        assert_eq!(rule_devices(&pod, &policy()), []);
     }
 
     #[test]

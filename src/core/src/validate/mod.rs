@@ -18,14 +18,17 @@ mod reserved;
 pub mod pod_security;
 
 pub use admin::template as admin_template;
-pub use claims::{Writer, claim, claim_warnings, device_requests, rule_devices};
+pub use claims::{Writer, claim, claim_warnings, device_requests};
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use crate::claim::Source;
 use crate::field::FieldError;
 use crate::mutate;
+use crate::rule::Rule;
+use crate::template::{self, Kind};
 use crate::tenant::Policy;
 
 /// What is known besides the Pod, all of it from the verified request and from watch caches.
@@ -82,6 +85,9 @@ pub fn create(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
 /// Everything that forbids a rule's template, as the Pod that would come of it: with the isolation put in, and made by the
 /// manager. Paths begin at `root`, where the template's own `metadata` and `spec` are.
 pub fn template(template: &Value, root: &str, facts: &Facts<'_>) -> Vec<FieldError> {
+    if template::kind(template) == Kind::Claim {
+        return under(root, claims::claim(template, &Value::Null, facts.policy, Writer::Manager));
+    }
     let mut pod = Map::new();
     for part in ["metadata", "spec"] {
         pod.insert(
@@ -96,6 +102,25 @@ pub fn template(template: &Value, root: &str, facts: &Facts<'_>) -> Vec<FieldErr
         Ok(_) => create(&pod, &Facts { manager: true, ..*facts }),
         Err(error) => vec![error],
     };
+    under(root, faults)
+}
+
+/// Everything that forbids the claims that a rule's companions are given. Paths begin at the custom resource.
+pub fn device_claims(rule: &Rule, facts: &Facts<'_>) -> Vec<FieldError> {
+    let claims = rule.devices().claims().iter().enumerate();
+    claims
+        .filter_map(|(i, claim)| {
+            let Source::Template { spec, .. } = &claim.source else { return None };
+            let object = json!({"spec": spec});
+            let faults = claims::claim(&object, &Value::Null, facts.policy, Writer::Manager);
+            Some(under(&format!("spec.deviceClaims[{i}]"), faults))
+        })
+        .flatten()
+        .collect()
+}
+
+/// The same faults with paths that begin further up.
+fn under(root: &str, faults: Vec<FieldError>) -> Vec<FieldError> {
     faults.into_iter().map(|fault| FieldError { path: format!("{root}.{}", fault.path), ..fault }).collect()
 }
 

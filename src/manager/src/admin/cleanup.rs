@@ -1,11 +1,16 @@
 //! Companions that go whoever serves their tenant: its Tenant goes, or their rule does.
 
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use kube::api::{Api, ListParams, ObjectMeta};
 use kube::core::PartialObjectMeta;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::keys;
+use serde::de::DeserializeOwned;
 use tracing::info;
 
 use crate::writes::{gone, only};
@@ -20,37 +25,53 @@ pub(crate) async fn release(
     tenant: &TenantId,
 ) -> Result<usize, kube::Error> {
     let labels = format!("{}={tenant},{}", keys::TENANT, keys::RULE);
-    delete(client, namespace, &labels, |_| true).await
+    let pods = delete::<Pod>(client, namespace, &labels, |_| true).await?;
+    Ok(pods + delete::<ResourceClaim>(client, namespace, &labels, |_| true).await?)
 }
 
-/// Deletes all companions of an admin rule. Returns how many are still there.
+/// Deletes all companions of an admin rule, and what their devices were claimed by. Returns how many are still there.
 ///
 /// # Errors
 /// When the API server can't be asked, or refuses.
 pub(super) async fn of_rule(client: &Client, namespace: &str, rule: &RuleName) -> Result<usize, kube::Error> {
     let labels = format!("{}={}", keys::RULE, rule.label_value());
     // The label of a long name is a hash of it.
-    let its = |pod: &PartialObjectMeta<Pod>| {
-        pod.annotations().get(keys::ADMIN_RULE).is_some_and(|name| name == rule.as_str())
+    let its = |metadata: &ObjectMeta| {
+        let name = metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::ADMIN_RULE));
+        name.is_some_and(|name| name == rule.as_str())
     };
-    delete(client, namespace, &labels, its).await
+    let pods = delete::<Pod>(client, namespace, &labels, its).await?;
+    let left = pods + delete::<ResourceClaim>(client, namespace, &labels, its).await?;
+    if left > 0 {
+        return Ok(left);
+    }
+    delete::<ResourceClaimTemplate>(client, namespace, &labels, its).await
 }
 
 /// Asked of the API server, past its caches: what this says is acted upon.
-async fn delete(
+async fn delete<K>(
     client: &Client,
     namespace: &str,
     labels: &str,
-    wanted: impl Fn(&PartialObjectMeta<Pod>) -> bool,
-) -> Result<usize, kube::Error> {
-    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), namespace);
-    let mut left = pods.list(&ListParams::default().labels(labels)).await?.items;
-    left.retain(|pod| wanted(pod));
-    for pod in &left {
-        if pod.metadata.deletion_timestamp.is_none() {
-            gone(pods.delete(&pod.name_any(), &only(&pod.uid().unwrap_or_default())).await)?;
-            info!(companion = %pod.name_any(), namespace, "deleted: its rule or its tenant goes");
+    wanted: impl Fn(&ObjectMeta) -> bool,
+) -> Result<usize, kube::Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let objects: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), namespace);
+    let listed = match objects.list(&ListParams::default().labels(labels)).await {
+        Ok(list) => list.items,
+        // A cluster that doesn't have the kind has none of it.
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut left = 0;
+    for object in listed.iter().filter(|object| wanted(&object.metadata)) {
+        left += 1;
+        if object.metadata.deletion_timestamp.is_none() {
+            gone(objects.delete(&object.name_any(), &only(&object.uid().unwrap_or_default())).await)?;
+            info!(companion = %object.name_any(), namespace, "deleted: its rule or its tenant goes");
         }
     }
-    Ok(left.len())
+    Ok(left)
 }

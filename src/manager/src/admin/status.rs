@@ -23,7 +23,7 @@ use tracing::{debug, info};
 
 use super::{AdminRules, Entry, finalizer};
 use crate::companions::store::Counts;
-use crate::rules::{Controller, PACE};
+use crate::rules::{Controller, PACE, devices};
 use crate::state::{RuleId, Spaces};
 use crate::writes;
 
@@ -57,6 +57,9 @@ pub(crate) async fn step(controller: &Controller, id: &RuleId) {
         // A rule may be about very many tenants, and its status tells of a refusal with the next step.
         let tries = futures::stream::iter(spaces.all());
         tries.for_each_concurrent(TRIALS, |space| async move { controller.try_out(&space, id).await }).await;
+        if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
+            devices::keep_admins(controller, id, rule).await;
+        }
     }
     let Some(status) = wanted else { return queue.forget(id) };
     let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &id.namespace);
@@ -190,7 +193,7 @@ fn summary(
     let mut updated = 0;
     for (_, store) in &stores {
         let store = store.lock();
-        let Counts { created, ready } = store.counts(name);
+        let Counts { created, ready, .. } = store.counts(name);
         counts.created += created;
         counts.ready += ready;
         updated += hash.map_or(created, |hash| store.updated(name, hash));
@@ -274,7 +277,7 @@ fn ready_condition(
     if matched == 0 {
         return (Status::True, "NoMatch", "no companion is wanted".to_owned());
     }
-    let Counts { created, ready } = counts;
+    let Counts { created, ready, .. } = counts;
     let message = format!("{ready} of {matched} companions are ready");
     if let Some(updated) = rolling {
         let message = format!("{message}; {updated} of {created} have the current template");

@@ -1,43 +1,67 @@
-//! What is kept of a companion Pod: little, because there is one for each match.
+//! What is kept of a companion: little, because there is one for each match.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::ObjectMeta;
 use outrigger_core::companion::{Observed, annotations_size, is_owner};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
+use outrigger_core::template::Kind;
 
 /// Whose companion a Pod is, and what is worth knowing of it. `None` for a Pod that is no companion of a tenant's rule.
 pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
-    let metadata = &pod.metadata;
-    let owner = metadata
-        .owner_references
-        .as_deref()?
-        .iter()
-        .find(|r| is_owner(&r.api_version, &r.kind, r.controller))?;
-    let key = CompanionKey { rule: RuleName::new(&owner.name).ok()?, workload: workload(pod)? };
-    Some((key, look(pod, &owner.uid)))
+    let (key, rule_uid) = of_tenant(&pod.metadata)?;
+    Some((key, look(pod, rule_uid)))
+}
+
+/// The same of a ResourceClaim.
+pub fn observe_claim(claim: &ResourceClaim) -> Option<(CompanionKey, Observed)> {
+    let (key, rule_uid) = of_tenant(&claim.metadata)?;
+    Some((key, look_at_claim(claim, rule_uid)))
 }
 
 /// The same of a Pod in the namespace where the companions of admin rules live, and the tenant whose workload it serves.
 /// Only the manager can have written what this reads there.
 pub fn observe_admin(pod: &Pod) -> Option<(TenantId, CompanionKey, Observed)> {
-    let metadata = &pod.metadata;
+    let (tenant, key, rule_uid) = of_admin(&pod.metadata)?;
+    Some((tenant, key, look(pod, rule_uid)))
+}
+
+/// The same of a ResourceClaim.
+pub fn observe_admin_claim(claim: &ResourceClaim) -> Option<(TenantId, CompanionKey, Observed)> {
+    let (tenant, key, rule_uid) = of_admin(&claim.metadata)?;
+    Some((tenant, key, look_at_claim(claim, rule_uid)))
+}
+
+/// Whose companion an object is that a tenant's rule owns, and the rule's uid.
+fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
+    let owner = metadata
+        .owner_references
+        .as_deref()?
+        .iter()
+        .find(|r| is_owner(&r.api_version, &r.kind, r.controller))?;
+    let key = CompanionKey { rule: RuleName::new(&owner.name).ok()?, workload: workload(metadata)? };
+    Some((key, &owner.uid))
+}
+
+fn of_admin(metadata: &ObjectMeta) -> Option<(TenantId, CompanionKey, &str)> {
     let tenant = TenantId::of_namespace(metadata.labels.as_ref()?)?;
     let annotations = metadata.annotations.as_ref()?;
     let rule = RuleName::admin(annotations.get(keys::ADMIN_RULE)?).ok()?;
-    let key = CompanionKey { rule, workload: workload(pod)? };
-    Some((tenant, key, look(pod, annotations.get(keys::RULE_UID)?)))
+    let key = CompanionKey { rule, workload: workload(metadata)? };
+    Some((tenant, key, annotations.get(keys::RULE_UID)?))
 }
 
-fn workload(pod: &Pod) -> Option<Arc<str>> {
-    Some(pod.metadata.labels.as_ref()?.get(keys::WORKLOAD)?.as_str().into())
+fn workload(metadata: &ObjectMeta) -> Option<Arc<str>> {
+    Some(metadata.labels.as_ref()?.get(keys::WORKLOAD)?.as_str().into())
 }
 
-fn look(pod: &Pod, rule_uid: &str) -> Observed {
-    let metadata = &pod.metadata;
+/// What its metadata tells of a companion of any kind.
+fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
     let none = BTreeMap::new();
     let annotations = metadata.annotations.as_ref().unwrap_or(&none);
     let injected: Option<Vec<String>> =
@@ -47,12 +71,6 @@ fn look(pod: &Pod, rule_uid: &str) -> Observed {
         .flatten()
         .filter_map(|name| annotations.get(name).map(|value| (name.clone(), value.clone())))
         .collect();
-    let status = pod.status.as_ref();
-    let condition = |kind: &str| {
-        status.and_then(|s| s.conditions.as_deref()).into_iter().flatten().find(|c| c.type_ == kind)
-    };
-    let ready = condition("Ready").is_some_and(|c| c.status == "True");
-    let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default();
     Observed {
         uid: metadata.uid.clone().unwrap_or_default(),
         rule_uid: rule_uid.to_owned(),
@@ -61,12 +79,39 @@ fn look(pod: &Pod, rule_uid: &str) -> Observed {
         annotations: facts,
         annotations_size: annotations_size(annotations),
         injected,
+        terminating: metadata.deletion_timestamp.is_some(),
+        ..Observed::default()
+    }
+}
+
+fn look(pod: &Pod, rule_uid: &str) -> Observed {
+    let status = pod.status.as_ref();
+    let condition = |kind: &str| {
+        status.and_then(|s| s.conditions.as_deref()).into_iter().flatten().find(|c| c.type_ == kind)
+    };
+    let ready = condition("Ready").is_some_and(|c| c.status == "True");
+    let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default();
+    Observed {
+        kind: Kind::Pod,
         gated: gates.iter().any(|g| g.name == keys::ADMISSION_GATE),
         unplaced: condition("PodScheduled").is_some_and(|c| c.status == "False"),
-        terminating: metadata.deletion_timestamp.is_some(),
         failed: status.and_then(|s| s.phase.as_deref()) == Some("Failed"),
         message: if ready { String::new() } else { why_not_ready(pod) },
         ready,
+        ..look_at(&pod.metadata, rule_uid)
+    }
+}
+
+/// A claim is ready when devices are allocated to it: nothing else of it could be.
+fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
+    const WAITS: &str =
+        "no device is allocated yet: that is done when a Pod that uses the claim is scheduled";
+    let ready = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+    Observed {
+        kind: Kind::Claim,
+        message: if ready { String::new() } else { WAITS.to_owned() },
+        ready,
+        ..look_at(&claim.metadata, rule_uid)
     }
 }
 

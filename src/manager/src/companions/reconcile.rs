@@ -3,20 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, Patch};
-use kube::{Client, ResourceExt};
+use kube::Client;
+use outrigger_core::claim;
 use outrigger_core::companion::{self, Action, DeleteReason};
 use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::template::{self, Kind};
 use outrigger_runtime::lease::Leadership;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::observe::{observe, observe_admin};
+use super::object::{self, Object, Objects};
 use super::place::Place;
 use super::refusal::{Verdict, verdict};
+use super::templates::Templates;
 use crate::events::Events;
 use crate::metrics::{Metrics, Operation, Outcome};
 use crate::queue::Queue;
@@ -53,6 +54,8 @@ pub struct Controller {
     pub registry: Arc<Registry>,
     /// Whether this replica cares for tenants that nobody serves.
     pub leadership: Leadership,
+    /// What device claims are made from.
+    pub templates: Arc<Templates>,
 }
 
 impl Controller {
@@ -81,22 +84,22 @@ impl Controller {
     }
 
     async fn act(&self, space: &Space, id: &CompanionId, place: &Place) {
-        let action = self.decide(space, &id.key, place);
+        let (action, kind) = self.decide(space, &id.key, place);
         let done = match action {
             Action::Nothing | Action::Wait => {
                 self.queue.forget(id);
                 return;
             }
-            Action::Create(pod) => self.create(space, id, place, &pod).await,
+            Action::Create(object) => self.create(space, id, place, &object).await,
             Action::Annotate(patch) => {
                 let turn = space.lock().facts.write(&id.key, Instant::now());
                 if let Err(pause) = turn {
                     self.queue.add_after(id.clone(), pause);
                     return;
                 }
-                self.annotate(space, id, place, &patch).await
+                self.annotate(space, id, place, kind, &patch).await
             }
-            Action::Delete { uid, reason } => self.delete(space, id, place, &uid, reason).await,
+            Action::Delete { uid, reason } => self.delete(space, id, place, kind, &uid, reason).await,
             Action::Refuse(message) => Err(Verdict::Refused(message)),
         };
         match done {
@@ -111,7 +114,8 @@ impl Controller {
             }
             Err(Verdict::Exists | Verdict::Refused(_)) if space.lock().tenant.is_none() => {}
             Err(Verdict::Exists) => {
-                let message = format!("a Pod {} exists that is no companion of this rule", place.name);
+                let message =
+                    format!("a {} {} exists that is no companion of this rule", kind.as_str(), place.name);
                 self.refused(space, id, place, message).await;
             }
             Err(Verdict::Refused(message)) => self.refused(space, id, place, message).await,
@@ -119,14 +123,16 @@ impl Controller {
         self.rules.add_after(space.rule_id(&id.key.rule), crate::rules::SETTLE);
     }
 
-    fn decide(&self, space: &Space, key: &CompanionKey, place: &Place) -> Action {
+    /// The next step, and the kind of what it is about.
+    fn decide(&self, space: &Space, key: &CompanionKey, place: &Place) -> (Action, Kind) {
+        const NOTHING: (Action, Kind) = (Action::Nothing, Kind::Pod);
         let mut inner = space.lock();
         let inner = &mut *inner;
         if !inner.acts(self.leadership.leads()) {
-            return Action::Nothing;
+            return NOTHING;
         }
         if inner.tenant.as_ref() != Some(&place.tenant) {
-            return Action::Nothing;
+            return NOTHING;
         }
         let desired = inner.index.desired(key);
         if !matches!(desired, Desired::Wanted { .. }) {
@@ -136,19 +142,21 @@ impl Controller {
         }
         if let Some(pause) = still_refused(inner, key, &desired) {
             self.queue.add_after(CompanionId { namespace: space.namespace.clone(), key: key.clone() }, pause);
-            return Action::Nothing;
+            return NOTHING;
         }
         match planned(inner, key, place) {
-            Action::Delete { reason: DeleteReason::TemplateChanged, .. }
+            (Action::Delete { reason: DeleteReason::TemplateChanged, .. }, _)
                 if !inner.may_replace(key, &self.registry) =>
             {
-                Action::Nothing
+                NOTHING
             }
             // It would be refused too, and again and again. The rule says why; when that changes, all are looked at.
-            Action::Create(_) if inner.rules.get(&key.rule).is_some_and(|r| r.trial.refusal().is_some()) => {
-                Action::Nothing
+            (Action::Create(_), _)
+                if inner.rules.get(&key.rule).is_some_and(|r| r.trial.refusal().is_some()) =>
+            {
+                NOTHING
             }
-            action => action,
+            step => step,
         }
     }
 
@@ -157,30 +165,45 @@ impl Controller {
         space: &Space,
         id: &CompanionId,
         place: &Place,
-        pod: &Value,
+        object: &Value,
     ) -> Result<(), Verdict> {
+        self.device_templates(space, id, place).await?;
         let started = Instant::now();
-        let result = writes::create_pod(&self.client, &place.namespace, pod, &writes::post()).await;
+        let result = object::create(&self.client, &place.namespace, object, &writes::post()).await;
         self.metrics.wrote(Operation::Create, Outcome::of(&result), started.elapsed());
         match result {
-            Ok(pod) => {
-                debug!(companion = %pod.name_any(), namespace = %place.namespace, "created");
-                self.learn(space, id, place, &pod);
+            Ok(made) => {
+                debug!(companion = %place.name, kind = made.kind().as_str(), namespace = %place.namespace, "created");
+                self.learn(space, id, place, &made);
                 Ok(())
             }
             Err(error) => match verdict(&error) {
-                Verdict::Exists => self.exists(space, id, place).await,
+                Verdict::Exists => self.exists(space, id, place, template::kind(object)).await,
                 other => Err(other),
             },
         }
     }
 
+    /// What the companion's devices are claimed by is there before it.
+    async fn device_templates(&self, space: &Space, id: &CompanionId, place: &Place) -> Result<(), Verdict> {
+        let rule = space.lock().index.rule(&id.key.rule).cloned();
+        let Some(rule) = rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(()) };
+        let wanted = claim::templates(&rule, &place.tenant, &place.namespace, place.owned);
+        self.templates.ensure(&self.client, &place.namespace, &rule, &wanted).await
+    }
+
     /// The watch is behind, or the name is taken: the one read that tells which.
-    async fn exists(&self, space: &Space, id: &CompanionId, place: &Place) -> Result<(), Verdict> {
-        match self.pods(place).get_opt(&place.name).await {
+    async fn exists(
+        &self,
+        space: &Space,
+        id: &CompanionId,
+        place: &Place,
+        kind: Kind,
+    ) -> Result<(), Verdict> {
+        match self.objects(place, kind).get(&place.name).await {
             Err(error) => Err(Verdict::Transient(error.to_string())),
             Ok(None) => Err(Verdict::LookAgain),
-            Ok(Some(pod)) if self.learn(space, id, place, &pod) => {
+            Ok(Some(found)) if self.learn(space, id, place, &found) => {
                 // Whatever has to be done about it now is decided with the watch's next event, or in a moment.
                 Err(Verdict::LookAgain)
             }
@@ -193,14 +216,14 @@ impl Controller {
         space: &Space,
         id: &CompanionId,
         place: &Place,
+        kind: Kind,
         patch: &Value,
     ) -> Result<(), Verdict> {
-        let params = writes::patch();
         let started = Instant::now();
-        let result = self.pods(place).patch(&place.name, &params, &Patch::Merge(patch)).await;
+        let result = self.objects(place, kind).patch(&place.name, patch).await;
         self.metrics.wrote(Operation::Annotate, Outcome::of(&result), started.elapsed());
-        let pod = result.map_err(|e| verdict(&e))?;
-        self.learn(space, id, place, &pod);
+        let patched = result.map_err(|e| verdict(&e))?;
+        self.learn(space, id, place, &patched);
         Ok(())
     }
 
@@ -209,6 +232,7 @@ impl Controller {
         space: &Space,
         id: &CompanionId,
         place: &Place,
+        kind: Kind,
         uid: &str,
         reason: DeleteReason,
     ) -> Result<(), Verdict> {
@@ -227,11 +251,10 @@ impl Controller {
                 return Ok(());
             }
         }
-        let params = writes::only(uid);
         let started = Instant::now();
-        let result = self.pods(place).delete(&place.name, &params).await;
+        let result = self.objects(place, kind).delete(&place.name, uid).await;
         self.metrics.wrote(Operation::Delete, Outcome::of(&result), started.elapsed());
-        // Gone, or another Pod by now: the watch shows which.
+        // Gone, or another one by now: the watch shows which.
         if let Err(error) = writes::gone(result) {
             space.lock().rollouts.undo(&id.key);
             return Err(verdict(&error));
@@ -243,22 +266,23 @@ impl Controller {
         Ok(())
     }
 
-    /// The Pods among which a companion is.
-    fn pods(&self, place: &Place) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), &place.namespace)
+    /// The objects among which a companion is.
+    fn objects<'a>(&'a self, place: &'a Place, kind: Kind) -> Objects<'a> {
+        Objects::new(&self.client, &place.namespace, kind)
     }
 
     /// Takes an answer in. Whether it is the companion.
-    fn learn(&self, space: &Space, id: &CompanionId, place: &Place, pod: &Pod) -> bool {
+    fn learn(&self, space: &Space, id: &CompanionId, place: &Place, object: &Object) -> bool {
         let observed = if id.key.rule.is_admin() {
-            observe_admin(pod)
+            object
+                .observe_admin()
                 .filter(|(tenant, ..)| *tenant == place.tenant)
                 .map(|(_, key, observed)| (key, observed))
         } else {
-            observe(pod)
+            object.observe()
         };
         let Some((key, observed)) = observed.filter(|(key, _)| *key == id.key) else { return false };
-        let version = pod.metadata.resource_version.as_deref();
+        let version = object.metadata().resource_version.as_deref();
         let mut inner = space.lock();
         inner.among(&id.key.rule, |companions| companions.answered(key, observed, version));
         inner.saw_companion(&id.key);
@@ -284,26 +308,40 @@ impl Controller {
     }
 }
 
-/// The next step for a companion, whatever else is going on.
-fn planned(inner: &Inner, key: &CompanionKey, place: &Place) -> Action {
+/// The next step for a companion, whatever else is going on, and the kind of what it is about.
+fn planned(inner: &Inner, key: &CompanionKey, place: &Place) -> (Action, Kind) {
     let admin = inner.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
     let companions = match &admin {
         Some(admin) => admin,
         // Looked after from elsewhere.
-        None if key.rule.is_admin() => return Action::Nothing,
+        None if key.rule.is_admin() => return (Action::Nothing, Kind::Pod),
         None => &inner.companions,
     };
     let observed = companions.get(key);
     if let Some(gone) = observed.filter(|_| !inner.rules.contains_key(&key.rule)) {
         // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is new to
         // the cluster only after half a minute.
-        return if gone.terminating {
+        let action = if gone.terminating {
             Action::Wait
         } else {
             Action::Delete { uid: gone.uid.clone(), reason: DeleteReason::RuleDeleted }
         };
+        return (action, gone.kind);
     }
-    companion::plan(key, &inner.index.desired(key), observed, &place.home())
+    let desired = inner.index.desired(key);
+    if let (Desired::Wanted { rule, .. }, Some(kept), Some(twin)) = (desired, observed, companions.twin(key))
+        && kept.kind == rule.kind()
+        && !twin.terminating
+    {
+        let reason = DeleteReason::Superseded;
+        return (Action::Delete { uid: twin.uid.clone(), reason }, twin.kind);
+    }
+    let kind = match (desired, observed) {
+        (_, Some(observed)) => observed.kind,
+        (Desired::Wanted { rule, .. }, None) => rule.kind(),
+        _ => Kind::Pod,
+    };
+    (companion::plan(key, &desired, observed, &place.home()), kind)
 }
 
 /// How much longer a companion that was refused has to wait, unless its rule has changed since.

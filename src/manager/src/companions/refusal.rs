@@ -15,8 +15,14 @@ pub(crate) enum Verdict {
     Refused(String),
 }
 
-/// Reads the error of a create, patch or delete.
+/// Reads the error of a create, patch or delete of a companion.
 pub(crate) fn verdict(error: &kube::Error) -> Verdict {
+    verdict_with(error, |field| format!("spec.template.{field}"))
+}
+
+/// Reads the error of a create, patch or delete of something that a rule makes; `field` tells what the rule calls one of its
+/// fields.
+pub(crate) fn verdict_with(error: &kube::Error, field: impl Fn(&str) -> String) -> Verdict {
     let kube::Error::Api(status) = error else { return Verdict::Transient(error.to_string()) };
     match status.code {
         409 if status.reason == "AlreadyExists" => Verdict::Exists,
@@ -26,7 +32,7 @@ pub(crate) fn verdict(error: &kube::Error) -> Verdict {
         403 if status.message.contains("please apply your changes to the latest version") => {
             Verdict::Transient(status.message.clone())
         }
-        400 | 403 | 405 | 413 | 422 => Verdict::Refused(explain(status)),
+        400 | 403 | 405 | 413 | 422 => Verdict::Refused(explain(status, field)),
         _ => Verdict::Transient(status.message.clone()),
     }
 }
@@ -35,13 +41,13 @@ fn is_namespace_missing(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|d| d.kind == "namespaces")
 }
 
-/// The refusal with the fields as the template has them.
-fn explain(status: &Status) -> String {
+/// The refusal with the fields as the rule has them.
+fn explain(status: &Status, field: impl Fn(&str) -> String) -> String {
     let causes = status.details.as_ref().map(|d| d.causes.as_slice()).unwrap_or_default();
     let fields: Vec<String> = causes
         .iter()
         .filter(|c| c.field.starts_with("spec.") || c.field.starts_with("metadata."))
-        .map(|c| format!("spec.template.{}: {}", c.field, c.message))
+        .map(|c| format!("{}: {}", field(&c.field), c.message))
         .collect();
     if fields.is_empty() { status.message.clone() } else { fields.join("; ") }
 }

@@ -224,7 +224,7 @@ mod tests {
                 Some(new) => self.store.applied(key.clone(), new, None),
                 None => {
                     let uid = self.store.get(key).unwrap().uid.clone();
-                    self.store.deleted(key, &uid, None);
+                    self.store.deleted(key, outrigger_core::template::Kind::Pod, &uid, None);
                 }
             }
             self.rollouts.saw(key, self.store.get(key));

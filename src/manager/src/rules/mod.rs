@@ -2,6 +2,8 @@
 
 pub mod trial;
 
+pub(crate) mod devices;
+
 mod status;
 
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
+use outrigger_core::claim::{self, Template};
 use outrigger_core::companion;
 use outrigger_core::index::CompanionKey;
 use outrigger_runtime::lease::Leadership;
@@ -20,7 +23,9 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use crate::admin::{self, AdminRules};
+use crate::companions::object;
 use crate::companions::refusal::{Verdict, verdict};
+use crate::companions::templates::{self, Templates};
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::state::{CompanionId, Inner, Namespace, RuleId, Space, Spaces};
@@ -55,6 +60,8 @@ pub struct Controller {
     pub leadership: Leadership,
     /// The platform's rules, whose status is written by several replicas.
     pub admin: Arc<AdminRules>,
+    /// What device claims are made from.
+    pub templates: Arc<Templates>,
 }
 
 /// A rule's template on its way to the API server.
@@ -63,8 +70,28 @@ struct Attempt {
     namespace: Namespace,
     uid: String,
     hash: String,
-    /// The Pod, or what is wrong with it already.
-    pod: Result<Value, String>,
+    /// What its device claims are made from.
+    templates: Vec<Template>,
+    /// The companion, or what is wrong with it already.
+    companion: Result<Value, String>,
+}
+
+impl Attempt {
+    /// Asks the API server, which stores nothing of it. `None` where it didn't say.
+    async fn verdict(&self, client: &Client) -> Option<Result<(), String>> {
+        let companion = match &self.companion {
+            Ok(companion) => companion,
+            Err(message) => return Some(Err(message.clone())),
+        };
+        match templates::try_out(client, &self.namespace, &self.templates).await {
+            Some(Ok(())) => {}
+            other => return other,
+        }
+        match object::create(client, &self.namespace, companion, &writes::dry_run()).await {
+            Ok(_) => Some(Ok(())),
+            Err(error) => judge(&error),
+        }
+    }
 }
 
 impl Controller {
@@ -89,6 +116,7 @@ impl Controller {
 
     async fn step(&self, id: &RuleId) {
         self.try_out(&self.spaces.space(&id.namespace), id).await;
+        devices::keep(self, id).await;
         let Some((uid, before, status)) = self.wanted(id) else {
             self.queue.forget(id);
             return;
@@ -146,24 +174,17 @@ impl Controller {
             return None;
         }
         let rule = inner.index.rule(&id.name)?;
-        let pod = companion::trial(rule, &place.home());
+        let companion = companion::trial(rule, &place.home());
+        let templates = claim::templates(rule, &place.tenant, &place.namespace, place.owned);
         let (uid, hash) = (entry.uid.clone(), rule.template_hash().to_owned());
-        Some(Attempt { namespace: place.namespace, uid, hash, pod })
+        Some(Attempt { namespace: place.namespace, uid, hash, templates, companion })
     }
 
     /// Asks the API server whether it would take a companion for this space's tenant, if that isn't known, and lets those that
     /// waited for the answer go on.
     pub(crate) async fn try_out(&self, space: &Space, id: &RuleId) {
         let Some(attempt) = self.attempt(space, id) else { return };
-        let verdict = match attempt.pod {
-            Err(message) => Some(Err(message)),
-            Ok(pod) => {
-                match writes::create_pod(&self.client, &attempt.namespace, &pod, &writes::dry_run()).await {
-                    Ok(_) => Some(Ok(())),
-                    Err(error) => judge(&error),
-                }
-            }
-        };
+        let verdict = attempt.verdict(&self.client).await;
         debug!(rule = %id.name, namespace = %id.namespace, ?verdict, "template tried out");
         let (held, again, news) = {
             let mut inner = space.lock();

@@ -1,17 +1,21 @@
 //! A tenant's namespace in the infrastructure cluster, and what is in it from the start.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
-use outrigger_core::keys;
 use outrigger_core::tenant::Tenant;
+use outrigger_core::{claim, keys};
 use serde_json::{Value, json};
 use tracing::info;
 
+use super::registry::{CLAIMS, count};
 use crate::writes::{self, gone, only};
 
 /// Name of what Outrigger puts into each tenant's namespace.
@@ -127,13 +131,15 @@ async fn bind(client: &Client, namespace: &str, myself: &Value) -> Result<(), ku
 async fn limit(client: &Client, tenant: &Tenant) -> Result<bool, kube::Error> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &tenant.namespace);
     let rules = format!("count/workloadrules.{}", keys::WORKLOAD_GROUP);
-    let hard = json!({"pods": tenant.limits.companions.to_string(), rules: tenant.limits.rules.to_string()});
+    // A companion is a claim, or has as many as a rule may give it.
+    let claims = u64::from(tenant.limits.companions).saturating_mul(1 + claim::MAX_CLAIMS as u64);
+    let hard = json!({"pods": tenant.limits.companions.to_string(), rules: tenant.limits.rules.to_string(),
+        CLAIMS: claims.to_string()});
     let id = tenant.policy.tenant.as_str();
     let found = quotas.get_opt(NAME).await?;
     let right = |quota: &ResourceQuota| {
         let spec = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
-        quota.labels().get(keys::TENANT).is_some_and(|owner| owner == id)
-            && serde_json::to_value(spec).unwrap_or_default() == hard
+        quota.labels().get(keys::TENANT).is_some_and(|owner| owner == id) && same(spec, &hard)
     };
     let quota = match found.filter(right) {
         Some(quota) => quota,
@@ -146,7 +152,19 @@ async fn limit(client: &Client, tenant: &Tenant) -> Result<bool, kube::Error> {
         }
     };
     let counted = quota.status.and_then(|status| status.used).unwrap_or_default();
-    Ok(hard.as_object().is_some_and(|hard| hard.keys().all(|resource| counted.contains_key(resource))))
+    // Claims are not counted where the cluster has none.
+    let mut wanted = hard.as_object().into_iter().flatten().map(|(resource, _)| resource);
+    Ok(wanted.all(|resource| resource == CLAIMS || counted.contains_key(resource)))
+}
+
+/// Whether a quota says this. The API server writes numbers in its own way.
+fn same(found: Option<&BTreeMap<String, Quantity>>, wanted: &Value) -> bool {
+    let (Some(found), Some(wanted)) = (found, wanted.as_object()) else { return false };
+    found.len() == wanted.len()
+        && wanted.iter().all(|(resource, number)| {
+            let found = found.get(resource).and_then(|quantity| count(&quantity.0));
+            found.is_some() && found == number.as_str().and_then(count)
+        })
 }
 
 /// Gives back the namespace of a tenant that is being deleted: one that was made for it goes; one that was adopted stays,
@@ -193,6 +211,18 @@ pub async fn release(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quota_is_compared_by_its_numbers() {
+        let found = BTreeMap::from([
+            ("pods".to_owned(), Quantity("10k".into())),
+            (CLAIMS.into(), Quantity("170k".into())),
+        ]);
+        assert!(same(Some(&found), &json!({"pods": "10000", CLAIMS: "170000"})));
+        assert!(!same(Some(&found), &json!({"pods": "10000", CLAIMS: "17"})));
+        assert!(!same(Some(&found), &json!({"pods": "10000"})));
+        assert!(!same(None, &json!({"pods": "10000"})));
+    }
 
     #[test]
     fn who_the_manager_is() {

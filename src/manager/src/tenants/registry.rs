@@ -378,6 +378,9 @@ fn list<K: Clone + Eq + Hash>(
     lists.get(key).into_iter().flatten().filter(|other| *other != id).cloned().collect()
 }
 
+/// ResourceClaims, as quotas count them.
+pub(super) const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
+
 /// What a quota has no room for any more.
 fn full(quota: &ResourceQuota) -> Quota {
     let status = quota.status.clone().unwrap_or_default();
@@ -387,15 +390,19 @@ fn full(quota: &ResourceQuota) -> Quota {
         let used = used.get(&resource).and_then(|used| count(&used.0));
         let (Some(used), Some(hard)) = (used, count(&hard.0)) else { continue };
         if used >= hard {
-            let limit = if resource == "pods" { "limits.companions" } else { "limits.rules" };
+            let limit = match resource.as_str() {
+                "pods" => "limits.companions",
+                CLAIMS => "limits.companions (claims)",
+                _ => "limits.rules",
+            };
             full.push(format!("spec.{limit}: {used} of {hard}"));
         }
     }
     Quota { full }
 }
 
-/// A number of objects, which the API server writes with a suffix where it has only zeros (`10k`).
-fn count(quantity: &str) -> Option<u64> {
+/// A number of objects as a Quantity, which the API server writes with a suffix where it has only zeros (`10k`).
+pub(super) fn count(quantity: &str) -> Option<u64> {
     let quantity: Quantity = quantity.parse().ok()?;
     quantity.holds(&Quantity::whole(1)).filter(|count| Quantity::whole(*count) == quantity)
 }

@@ -8,7 +8,7 @@ use outrigger_core::lint::{self, Around};
 use outrigger_core::mutate;
 use serde::Deserialize;
 
-use super::mutate::{apply, as_new_as, made_by};
+use super::mutate::{apply, as_new_as, made_by, with_devices};
 use super::{Behind, Settings, deny, deny_fields, is_manager};
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
@@ -50,7 +50,8 @@ pub(super) fn mutate(
         Ok(rule) => rule,
         Err(denied) => return Ok(denied),
     };
-    Ok(apply(&mut request.object, Some(&tenant), None, Some(&rule), settings))
+    let decision = apply(&mut request.object, Some(&tenant), None, Some(&rule), settings);
+    Ok(with_devices(decision, caches, request))
 }
 
 /// What the schema can't tell, the same as the manager and gRPC say it, and warnings. No tenant's limits hold for it.

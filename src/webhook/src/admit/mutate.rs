@@ -44,7 +44,18 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -
             Err(denied) => return Ok(denied),
         },
     };
-    Ok(apply(&mut request.object, tenant.as_ref(), offloading.as_deref(), rule.as_ref(), settings))
+    let decision =
+        apply(&mut request.object, tenant.as_ref(), offloading.as_deref(), rule.as_ref(), settings);
+    Ok(with_devices(decision, caches, request))
+}
+
+/// Adds what is to be said about the devices that the Pod's claims have already.
+pub(super) fn with_devices(mut decision: Decision, caches: &Caches, request: &Request) -> Decision {
+    if let Decision::Allow { warnings, .. } = &mut decision {
+        let allocated = |claim: &str| caches.allocated(&request.namespace, claim);
+        warnings.extend(mutate::claims::warnings(&request.object, allocated));
+    }
+    decision
 }
 
 /// Runs the steps that concern the namespace: a tenant's that is offloaded too has both.

@@ -31,9 +31,7 @@ pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) 
         let template = &object.spec.template;
         with_facts(caches, settings, request, id, |facts| {
             let mut faults = validate::template(template, "spec.template", facts);
-            // As it stands in the request: also what of a rule's claims this version may not know.
-            let spec = request.object.get("spec").unwrap_or(&serde_json::Value::Null);
-            faults.extend(validate::rule_devices(spec, facts.policy));
+            faults.extend(validate::device_claims(&rule, facts));
             faults
         })
         .ok()

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use kube::ResourceExt;
-use kube::core::PartialObjectMeta;
 use outrigger_core::keys;
 use outrigger_runtime::cluster::Change;
 
@@ -50,8 +49,9 @@ impl Caches {
         self.device_classes.read().resources.clone()
     }
 
-    /// A ResourceClaim: only whose it is.
-    pub fn claim(&self, change: Change<PartialObjectMeta<ResourceClaim>>) {
+    /// A ResourceClaim: whose it is, and where its devices are.
+    pub fn claim(&self, change: Change<ResourceClaim>) {
+        self.allocated.claim(&change);
         let (namespace, name, workload, pod) = match change {
             Change::Applied(claim) => (
                 claim.namespace().unwrap_or_default(),
@@ -94,7 +94,7 @@ impl Caches {
 }
 
 /// The Pod that a claim was made for.
-fn pod_of(claim: &PartialObjectMeta<ResourceClaim>) -> Option<String> {
+fn pod_of(claim: &ResourceClaim) -> Option<String> {
     let is_pod = |owner: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
         owner.kind == "Pod" && owner.controller == Some(true)
     };
@@ -118,8 +118,8 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn claim(metadata: &Value) -> Change<PartialObjectMeta<ResourceClaim>> {
-        Change::Applied(serde_json::from_value(json!({"metadata": metadata})).unwrap())
+    fn claim(metadata: &Value) -> Change<ResourceClaim> {
+        Change::Applied(serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap())
     }
 
     #[test]

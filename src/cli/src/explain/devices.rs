@@ -1,0 +1,117 @@
+//! The claims of companions, and what there is of devices.
+
+use std::collections::BTreeMap;
+
+use outrigger_core::claim::Source;
+use outrigger_core::explain::Placement;
+use outrigger_core::explain::devices::{Asked, ClaimReport, Devices};
+use outrigger_core::rule::Rule;
+use outrigger_core::template::Kind;
+use serde_json::Value;
+
+use crate::state::State;
+
+const GROUP: &str = "resource.k8s.io";
+
+/// What is known of devices.
+#[derive(Debug)]
+pub(super) struct Known {
+    devices: Devices,
+    /// Namespace and name -> ResourceClaim.
+    claims: BTreeMap<(String, String), Value>,
+    /// Namespace and name -> Pod that uses claims.
+    pods: BTreeMap<(String, String), Value>,
+}
+
+impl Known {
+    /// What a state has. `whole`: it has all that there is, so that a kind without objects is one that has none.
+    pub(super) fn new(state: &State, whole: bool) -> Self {
+        let all = |kind| state.of(GROUP, kind).map(|object| &object.value);
+        let seen = |kind| (whole || all(kind).next().is_some()).then(|| all(kind));
+        let keep = |object: &crate::files::Object| {
+            ((object.namespace.clone(), object.name.clone()), object.value.clone())
+        };
+        let uses = |object: &&crate::files::Object| object.value.pointer("/spec/resourceClaims").is_some();
+        Self {
+            devices: Devices::read(seen("ResourceSlice"), seen("DeviceClass"), all("ResourceClaim")),
+            claims: state.of(GROUP, "ResourceClaim").map(keep).collect(),
+            pods: state.of("", "Pod").filter(uses).map(keep).collect(),
+        }
+    }
+
+    /// The claims of a companion, or that it is, whether or not there is one yet.
+    pub(super) fn of_companion(
+        &self,
+        rule: &Rule,
+        namespace: &str,
+        companion: &str,
+        workload: &str,
+        placement: Option<&Placement>,
+    ) -> Vec<ClaimReport> {
+        let nodes: Option<Vec<&str>> = placement.map(|placement| {
+            let fits = placement.nodes.iter().filter(|place| place.obstacles.is_empty());
+            fits.map(|place| place.node.as_str()).collect()
+        });
+        let report = |asked: Asked<'_>| self.devices.explain(&asked, nodes.as_deref());
+        if rule.kind() == Kind::Claim {
+            let object = self.claim(namespace, companion);
+            let spec = rule.template().get("spec");
+            return vec![report(Asked {
+                claim: object.map(|_| companion),
+                object,
+                spec,
+                ..Asked::default()
+            })];
+        }
+        if let Some(pod) = self.pods.get(&(namespace.to_owned(), companion.to_owned())) {
+            let claims = pod.pointer("/spec/resourceClaims").and_then(Value::as_array);
+            return claims
+                .into_iter()
+                .flatten()
+                .map(|claim| report(self.of_pod(rule, pod, claim, namespace)))
+                .collect();
+        }
+        let devices = rule.devices().claims().iter();
+        devices
+            .map(|device| {
+                let name = Some(device.name.as_str());
+                match &device.source {
+                    Source::Template { spec, .. } => {
+                        report(Asked { name, spec: Some(spec), ..Asked::default() })
+                    }
+                    Source::Rule(of) => {
+                        let shared = outrigger_core::claim::own_shared_name(of, workload);
+                        let object = self.claim(namespace, &shared);
+                        report(Asked { name, claim: Some(&shared), object, ..Asked::default() })
+                    }
+                }
+            })
+            .collect()
+    }
+
+    fn claim(&self, namespace: &str, name: &str) -> Option<&Value> {
+        self.claims.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// One entry of a Pod's `spec.resourceClaims`.
+    fn of_pod<'a>(&'a self, rule: &'a Rule, pod: &'a Value, claim: &'a Value, namespace: &str) -> Asked<'a> {
+        let text = |value: &'a Value, key: &str| value.get(key).and_then(Value::as_str);
+        let name = text(claim, "name");
+        let statuses = pod.pointer("/status/resourceClaimStatuses").and_then(Value::as_array);
+        let generated = statuses.into_iter().flatten().find(|status| text(status, "name") == name);
+        let claim = text(claim, "resourceClaimName")
+            .or_else(|| generated.and_then(|status| text(status, "resourceClaimName")));
+        let device = rule.devices().claims().iter().find(|device| Some(device.name.as_str()) == name);
+        let spec = device.and_then(|device| match &device.source {
+            Source::Template { spec, .. } => Some(spec),
+            Source::Rule(_) => None,
+        });
+        let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+        let unscheduled = conditions.into_iter().flatten().find(|condition| {
+            text(condition, "type") == Some("PodScheduled") && text(condition, "status") == Some("False")
+        });
+        let scheduler = unscheduled.and_then(|condition| text(condition, "message")).unwrap_or_default();
+        let object = claim.and_then(|name| self.claim(namespace, name));
+        Asked { name, claim, object, spec, scheduler: Some(scheduler) }
+    }
+}

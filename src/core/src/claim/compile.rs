@@ -1,0 +1,227 @@
+//! What a rule says of devices as somebody wrote it, and everything that may be wrong with it.
+
+use serde_json::Value;
+
+use super::{Attribute, DeviceClaim, Devices, Source};
+use crate::companion;
+use crate::device;
+use crate::ids::{RuleName, is_dns_label, is_dns_subdomain};
+use crate::rule::{DpuSelectionPolicy, RuleError, RuleSpec};
+use crate::template::{self, Kind};
+
+/// Most device claims of a rule.
+pub const MAX_CLAIMS: usize = 16;
+/// Most containers that a device claim names.
+pub const MAX_CONTAINERS: usize = 64;
+/// Most bytes of JSON that the specs of a rule's device claims have together. etcd takes 1.5 MiB an object, and the
+/// template may have a third of that.
+pub const MAX_BYTES: usize = 256 * 1024;
+
+/// Most selectors of a request (`DeviceSelectorsMaxSize` of `k8s.io/api/resource/v1`).
+const MAX_SELECTORS: usize = 32;
+/// Longest domain of a device's attribute (`DeviceMaxDomainLength`).
+const MAX_DOMAIN: usize = 63;
+/// Longest identifier of a device's attribute (`DeviceMaxIDLength`).
+const MAX_ID: usize = 32;
+
+const CLAIMS: &str = "spec.deviceClaims";
+const HOST_ATTRIBUTE: &str = "spec.deviceHostAttribute";
+
+/// What a rule says of devices, not yet checked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DevicesSpec {
+    /// Claims for each companion Pod.
+    pub claims: Vec<DeviceClaimSpec>,
+    /// Name of the attribute that tells a device's host; empty where there is none.
+    pub host_attribute: String,
+}
+
+/// A claim for each companion Pod, not yet checked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DeviceClaimSpec {
+    /// Its name within the Pod.
+    pub name: String,
+    /// Spec of a claim of its own.
+    pub spec: Option<Value>,
+    /// Name of the rule whose claim it is.
+    pub from_rule: String,
+    /// The containers that get it; empty: all.
+    pub containers: Vec<String>,
+    /// The request whose devices they get; empty: all.
+    pub request: String,
+}
+
+/// Checks what a rule says of devices. Adds what is wrong with it.
+pub(crate) fn compile(rule: &RuleSpec, errors: &mut Vec<RuleError>) -> Devices {
+    let spec = &rule.devices;
+    let host_attribute = host_attribute(rule, errors);
+    if !spec.claims.is_empty() && template::kind(&rule.template) != Kind::Pod {
+        let message =
+            "is for Pods; the template is a ResourceClaim, which asks for devices itself: remove it";
+        errors.push(RuleError::new(CLAIMS, "", message));
+        return Devices::default();
+    }
+    if spec.claims.len() > MAX_CLAIMS {
+        let message = format!("has {} entries, at most {MAX_CLAIMS} are allowed", spec.claims.len());
+        errors.push(RuleError::new(CLAIMS, "", message));
+    }
+    let size: usize =
+        spec.claims.iter().filter_map(|claim| claim.spec.as_ref()).map(|spec| spec.to_string().len()).sum();
+    if size > MAX_BYTES {
+        let message = format!("have {size} bytes of JSON together, at most {MAX_BYTES} are allowed");
+        errors.push(RuleError::new(CLAIMS, "", message));
+        return Devices::default();
+    }
+    let claims = (0..spec.claims.len().min(MAX_CLAIMS)).filter_map(|i| one(rule, i, errors)).collect();
+    Devices { claims, host_attribute }
+}
+
+fn one(rule: &RuleSpec, i: usize, errors: &mut Vec<RuleError>) -> Option<DeviceClaim> {
+    let claim = rule.devices.claims.get(i)?;
+    let root = format!("{CLAIMS}[{i}]");
+    let before = errors.len();
+    check_name(rule, i, claim, &root, errors);
+    let source = match (&claim.spec, claim.from_rule.as_str()) {
+        (Some(spec), "") => {
+            let faults = device::faults(spec, &format!("{root}.spec"));
+            errors.extend(faults.into_iter().map(|f| RuleError::new(f.path, "", f.message)));
+            let name = companion::device_template_name(&rule.name, &rule.uid, &claim.name, spec);
+            Some(Source::Template { name, spec: spec.clone() })
+        }
+        (None, name) if !name.is_empty() => other_rule(rule, name, &format!("{root}.fromRule"), errors),
+        _ => {
+            errors.push(RuleError::new(&root, "", "needs exactly one of spec and fromRule"));
+            None
+        }
+    };
+    check_containers(&rule.template, &claim.containers, &format!("{root}.containers"), errors);
+    check_request(claim, &format!("{root}.request"), errors);
+    let source = source.filter(|_| errors.len() == before)?;
+    Some(DeviceClaim {
+        name: claim.name.clone(),
+        source,
+        containers: claim.containers.clone(),
+        request: (!claim.request.is_empty()).then(|| claim.request.clone()),
+    })
+}
+
+fn check_name(rule: &RuleSpec, i: usize, claim: &DeviceClaimSpec, root: &str, errors: &mut Vec<RuleError>) {
+    let (path, name) = (format!("{root}.name"), &claim.name);
+    if !is_name(name) {
+        let message =
+            "must be 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
+        errors.push(RuleError::new(path, name, message));
+    } else if rule.devices.claims.iter().take(i).any(|earlier| earlier.name == *name) {
+        errors.push(RuleError::new(path, name, "is the name of an earlier entry already"));
+    } else if let Some(at) =
+        list(&rule.template, "resourceClaims").iter().position(|own| text(own, "name") == name)
+    {
+        let message = format!("is the name of spec.template.spec.resourceClaims[{at}] already; use another");
+        errors.push(RuleError::new(path, name, message));
+    }
+}
+
+fn other_rule(rule: &RuleSpec, name: &str, path: &str, errors: &mut Vec<RuleError>) -> Option<Source> {
+    match RuleName::new(name) {
+        Ok(other) if other == rule.name => {
+            errors.push(RuleError::new(
+                path,
+                name,
+                "is the rule itself; name one whose template is a ResourceClaim",
+            ));
+            None
+        }
+        Ok(other) => Some(Source::Rule(other)),
+        Err(error) => {
+            errors.push(RuleError::new(path, name, error.to_string()));
+            None
+        }
+    }
+}
+
+fn check_containers(template: &Value, names: &[String], path: &str, errors: &mut Vec<RuleError>) {
+    if names.len() > MAX_CONTAINERS {
+        let message = format!("has {} entries, at most {MAX_CONTAINERS} are allowed", names.len());
+        return errors.push(RuleError::new(path, "", message));
+    }
+    let all = ["containers", "initContainers"].map(|key| list(template, key));
+    for (c, name) in names.iter().enumerate() {
+        let path = || format!("{path}[{c}]");
+        if !all.iter().copied().flatten().any(|container| text(container, "name") == name) {
+            let message =
+                "is no container of the template; use the name of one of its containers or initContainers";
+            errors.push(RuleError::new(path(), name, message));
+        } else if names.iter().take(c).any(|earlier| earlier == name) {
+            errors.push(RuleError::new(path(), name, "is named twice; remove one"));
+        }
+    }
+}
+
+fn check_request(claim: &DeviceClaimSpec, path: &str, errors: &mut Vec<RuleError>) {
+    let name = &claim.request;
+    if name.is_empty() {
+        return;
+    }
+    if !is_name(name) {
+        let message = "must be the name of a request: 1 to 63 lower-case letters, digits and '-'";
+        return errors.push(RuleError::new(path, name, message));
+    }
+    // Of another rule's claim the requests aren't known here.
+    let Some(spec) = &claim.spec else { return };
+    let requests = spec.pointer("/devices/requests").and_then(Value::as_array);
+    if !requests.into_iter().flatten().any(|request| text(request, "name") == name) {
+        errors.push(RuleError::new(path, name, "is no request of spec.devices.requests"));
+    }
+}
+
+fn host_attribute(rule: &RuleSpec, errors: &mut Vec<RuleError>) -> Option<Attribute> {
+    let name = &rule.devices.host_attribute;
+    if name.is_empty() {
+        return None;
+    }
+    let mut wrong = |message: &str| errors.push(RuleError::new(HOST_ATTRIBUTE, name, message));
+    let is_identifier = |id: &str| {
+        id.len() <= MAX_ID
+            && id.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let Some((domain, id)) = name
+        .split_once('/')
+        .filter(|(domain, id)| domain.len() <= MAX_DOMAIN && is_dns_subdomain(domain) && is_identifier(id))
+    else {
+        wrong(
+            "must be the full name of a device's attribute: a DNS subdomain of at most 63 characters, '/', and an identifier of at most 32",
+        );
+        return None;
+    };
+    if template::kind(&rule.template) != Kind::Claim {
+        wrong(
+            "is for templates that are ResourceClaims; the devices of a Pod are where the Pod is: remove it",
+        );
+    } else if rule.policy != DpuSelectionPolicy::SameNode {
+        wrong("is for dpuSelectionPolicy SameNode; with Any the host doesn't matter: remove it");
+    }
+    // One more is added to each.
+    let mut template = rule.template.get("spec").cloned().unwrap_or_default();
+    if super::requests_mut(&mut template).any(|request| {
+        request.get("selectors").and_then(Value::as_array).is_some_and(|s| s.len() >= MAX_SELECTORS)
+    }) {
+        wrong("adds a selector to each request, and one has 32 already, which is the most; join two of them");
+    }
+    Some(Attribute { domain: domain.to_owned(), id: id.to_owned() })
+}
+
+/// Whether a text may be the name of a claim or a request.
+fn is_name(text: &str) -> bool {
+    text.len() <= 63 && is_dns_label(text)
+}
+
+/// A list of a template's spec.
+fn list<'a>(template: &'a Value, key: &str) -> &'a [Value] {
+    let list = template.get("spec").and_then(|spec| spec.get(key)).and_then(Value::as_array);
+    list.map_or(&[], Vec::as_slice)
+}
+
+fn text<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.get(key).and_then(Value::as_str).unwrap_or_default()
+}

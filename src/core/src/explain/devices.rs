@@ -1,0 +1,359 @@
+//! Why a ResourceClaim has no devices, as far as the cluster's objects tell. Whether a device fits a selector is the
+//! scheduler's to say: that is CEL, which isn't evaluated here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// What a cluster has of devices.
+#[derive(Debug, Clone, Default)]
+pub struct Devices {
+    /// Names of the DeviceClasses; `None` where they can't be seen.
+    classes: Option<BTreeSet<String>>,
+    /// The devices that drivers publish, and the Node that each is in; `None` for one that more than one Node reaches.
+    published: BTreeMap<String, Option<String>>,
+    /// Whether ResourceSlices can be seen.
+    sees_published: bool,
+    /// The devices that are allocated, and the claim that has them, as `namespace/name`.
+    taken: BTreeMap<String, String>,
+}
+
+/// A claim that a companion uses, or is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Asked<'a> {
+    /// Its name within the Pod; absent where the companion is the claim.
+    pub name: Option<&'a str>,
+    /// The name of the ResourceClaim, where that is known.
+    pub claim: Option<&'a str>,
+    /// The ResourceClaim, where there is one.
+    pub object: Option<&'a Value>,
+    /// What it asks for, where there is none.
+    pub spec: Option<&'a Value>,
+    /// The scheduler's words about the Pod that uses it; `None` where there is no such Pod.
+    pub scheduler: Option<&'a str>,
+}
+
+/// How a claim is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ClaimReport {
+    /// Its name within the Pod; absent where the companion is the claim.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Name of the ResourceClaim; absent where there is none yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claim: Option<String>,
+    /// How it is, in a word.
+    pub phase: ClaimPhase,
+    /// Its devices, as `driver/pool/device`.
+    pub devices: Vec<String>,
+    /// Why it has none; empty where it has some.
+    pub reasons: Vec<String>,
+}
+
+/// How a claim is, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum ClaimPhase {
+    /// It has its devices.
+    Allocated,
+    /// It is there and has none.
+    Pending,
+    /// It is being deleted.
+    Terminating,
+    /// There is none.
+    Absent,
+}
+
+impl ClaimPhase {
+    /// For people.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allocated => "allocated",
+            Self::Pending => "pending",
+            Self::Terminating => "terminating",
+            Self::Absent => "does not exist",
+        }
+    }
+}
+
+impl Devices {
+    /// Reads what there is: ResourceSlices, DeviceClasses (`None`: they can't be seen), and the ResourceClaims of all
+    /// namespaces.
+    pub fn read<'a>(
+        slices: Option<impl Iterator<Item = &'a Value>>,
+        classes: Option<impl Iterator<Item = &'a Value>>,
+        claims: impl Iterator<Item = &'a Value>,
+    ) -> Self {
+        let name = |object: &Value| text(object, "/metadata/name").to_owned();
+        let mut this = Self {
+            classes: classes.map(|classes| classes.map(name).collect()),
+            sees_published: slices.is_some(),
+            ..Self::default()
+        };
+        for slice in slices.into_iter().flatten() {
+            let node = Some(text(slice, "/spec/nodeName")).filter(|node| !node.is_empty());
+            for device in list(slice, "/spec/devices") {
+                let id =
+                    id(text(slice, "/spec/driver"), text(slice, "/spec/pool/name"), text(device, "/name"));
+                this.published.insert(id, node.map(str::to_owned));
+            }
+        }
+        for claim in claims {
+            let whose = format!("{}/{}", text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
+            this.taken.extend(allocated(claim).map(|device| (device, whose.clone())));
+        }
+        this
+    }
+
+    /// How a claim is. `nodes`: where the companion may run, `None` where that isn't known.
+    pub fn explain(&self, asked: &Asked<'_>, nodes: Option<&[&str]>) -> ClaimReport {
+        let mut report = ClaimReport {
+            name: asked.name.map(str::to_owned),
+            claim: asked.claim.map(str::to_owned),
+            phase: ClaimPhase::Absent,
+            devices: asked.object.into_iter().flat_map(allocated).collect(),
+            reasons: Vec::new(),
+        };
+        if let Some(object) = asked.object {
+            report.phase = match object.pointer("/metadata/deletionTimestamp") {
+                Some(Value::String(_)) => ClaimPhase::Terminating,
+                _ if report.devices.is_empty() => ClaimPhase::Pending,
+                _ => ClaimPhase::Allocated,
+            };
+        }
+        match report.phase {
+            ClaimPhase::Allocated => return report,
+            ClaimPhase::Terminating => {
+                report.reasons.push("it is being deleted, and goes when no Pod uses it any more".to_owned());
+                return report;
+            }
+            ClaimPhase::Pending | ClaimPhase::Absent => {}
+        }
+        if let (Some(claim), None) = (asked.claim, asked.object) {
+            report.reasons.push(format!("there is no ResourceClaim {claim}"));
+            return report;
+        }
+        let spec = asked.object.and_then(|object| object.get("spec")).or(asked.spec);
+        let classes = spec.map(classes).unwrap_or_default();
+        self.no_such_class(&classes, &mut report.reasons);
+        if report.reasons.is_empty() {
+            report.reasons.extend(self.no_device(&classes, nodes, asked.scheduler));
+        }
+        match asked.scheduler {
+            Some("") => {}
+            Some(words) => report.reasons.push(format!("its Pod isn't scheduled: {words}")),
+            None => {
+                report.reasons.push("it is allocated when a Pod that uses it is scheduled".to_owned());
+            }
+        }
+        report
+    }
+
+    fn no_such_class(&self, wanted: &[(String, String)], reasons: &mut Vec<String>) {
+        let Some(known) = &self.classes else { return };
+        for (request, class) in wanted {
+            if !known.contains(class) {
+                reasons.push(format!("request {request}: there is no DeviceClass {class}"));
+            }
+        }
+    }
+
+    /// Why the devices that there are will not do.
+    fn no_device(
+        &self,
+        classes: &[(String, String)],
+        nodes: Option<&[&str]>,
+        scheduler: Option<&str>,
+    ) -> Option<String> {
+        if !self.sees_published {
+            return None;
+        }
+        let within = |node: &Option<String>| match (node, nodes) {
+            (Some(node), Some(nodes)) => nodes.contains(&node.as_str()),
+            _ => true,
+        };
+        let place = nodes.map_or_else(|| "any Node".to_owned(), |nodes| nodes.join(", "));
+        let there: Vec<&String> =
+            self.published.iter().filter(|(_, node)| within(node)).map(|(device, _)| device).collect();
+        if nodes.is_some_and(<[_]>::is_empty) {
+            // Placement says why.
+            return None;
+        }
+        if there.is_empty() {
+            return Some(format!("no driver publishes a device for {place}"));
+        }
+        let owners: BTreeSet<&String> = there.iter().filter_map(|device| self.taken.get(*device)).collect();
+        let free = there.iter().filter(|device| !self.taken.contains_key(**device)).count();
+        if free == 0 {
+            let owners: Vec<&str> = owners.iter().take(SHOWN).map(|owner| owner.as_str()).collect();
+            return Some(format!(
+                "all {} devices of {place} are taken, by {}",
+                there.len(),
+                owners.join(", ")
+            ));
+        }
+        // The words of the scheduler's plugin (`dynamicresources`).
+        if !scheduler?.contains("cannot allocate all claims") {
+            return None;
+        }
+        let asked: Vec<String> =
+            classes.iter().map(|(request, class)| format!("{request} (DeviceClass {class})")).collect();
+        Some(format!(
+            "{free} of {} devices of {place} are free, and too few of them fit the selectors of {}",
+            there.len(),
+            asked.join(", ")
+        ))
+    }
+}
+
+/// Most owners of devices that are named.
+const SHOWN: usize = 8;
+
+/// What a claim asks for: request, with its alternative, and class.
+fn classes(spec: &Value) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for request in list(spec, "/devices/requests") {
+        let name = text(request, "/name");
+        let class = text(request, "/exactly/deviceClassName");
+        if !class.is_empty() {
+            all.push((name.to_owned(), class.to_owned()));
+        }
+        for alternative in list(request, "/firstAvailable") {
+            let class = text(alternative, "/deviceClassName").to_owned();
+            all.push((format!("{name}/{}", text(alternative, "/name")), class));
+        }
+    }
+    all
+}
+
+/// The devices of a claim.
+fn allocated(claim: &Value) -> impl Iterator<Item = String> {
+    let results = list(claim, "/status/allocation/devices/results");
+    results.iter().map(|result| id(text(result, "/driver"), text(result, "/pool"), text(result, "/device")))
+}
+
+fn id(driver: &str, pool: &str, device: &str) -> String {
+    format!("{driver}/{pool}/{device}")
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn slice(node: &str, devices: &[&str]) -> Value {
+        let devices: Vec<Value> = devices.iter().map(|name| json!({"name": name})).collect();
+        json!({"spec": {"driver": "d.test", "nodeName": node, "pool": {"name": node}, "devices": devices}})
+    }
+
+    fn claim(name: &str, class: &str, device: Option<(&str, &str)>) -> Value {
+        let results: Vec<Value> = device
+            .into_iter()
+            .map(|(pool, device)| json!({"driver": "d.test", "pool": pool, "device": device}))
+            .collect();
+        let mut claim = json!({"metadata": {"name": name, "namespace": "n"},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}}});
+        if !results.is_empty() {
+            claim["status"] = json!({"allocation": {"devices": {"results": results}}});
+        }
+        claim
+    }
+
+    fn cluster(taken: &[(&str, &str)]) -> Devices {
+        let slices = [slice("a", &["d0", "d1"]), slice("b", &[])];
+        let classes = [json!({"metadata": {"name": "crypto"}})];
+        let claims: Vec<Value> = taken
+            .iter()
+            .map(|(pool, device)| claim(&format!("of-{device}"), "crypto", Some((pool, device))))
+            .collect();
+        Devices::read(Some(slices.iter()), Some(classes.iter()), claims.iter())
+    }
+
+    fn reasons(cluster: &Devices, claim: &Value, nodes: &[&str], scheduler: Option<&str>) -> Vec<String> {
+        let asked = Asked { claim: Some("c"), object: Some(claim), scheduler, ..Asked::default() };
+        cluster.explain(&asked, Some(nodes)).reasons
+    }
+
+    #[test]
+    fn each_reason_in_turn() {
+        const NONE_FITS: &str = "0/2 nodes are available: 1 cannot allocate all claims";
+        let all = [("a", "d0"), ("a", "d1")];
+        let pending = claim("c", "crypto", None);
+        for (taken, class, nodes, scheduler, expected) in [
+            (&all[..0], "none", &["a"][..], Some(NONE_FITS), "request r: there is no DeviceClass none"),
+            (&[], "crypto", &["b"], Some(NONE_FITS), "no driver publishes a device for b"),
+            (
+                &all,
+                "crypto",
+                &["a", "b"],
+                Some(NONE_FITS),
+                "all 2 devices of a, b are taken, by n/of-d0, n/of-d1",
+            ),
+            (
+                &all[..1],
+                "crypto",
+                &["a"],
+                Some(NONE_FITS),
+                "1 of 2 devices of a are free, and too few of them fit the selectors of r (DeviceClass crypto)",
+            ),
+            (
+                &[],
+                "crypto",
+                &["a"],
+                Some("0/2 nodes are available: too many pods"),
+                "its Pod isn't scheduled: 0/2",
+            ),
+            (&[], "crypto", &["a"], None, "it is allocated when a Pod that uses it is scheduled"),
+            (&[], "crypto", &[], Some("no DPU"), "its Pod isn't scheduled: no DPU"),
+        ] {
+            let mut asked = pending.clone();
+            asked["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = json!(class);
+            let found = reasons(&cluster(taken), &asked, nodes, scheduler);
+            assert!(found[0].starts_with(expected), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn phases() {
+        let cluster = cluster(&[]);
+        let of = |object: Option<&Value>| {
+            let spec = json!({"devices": {"requests": [{"name": "r", "firstAvailable": [
+                {"name": "x", "deviceClassName": "crypto"}, {"name": "y", "deviceClassName": "none"}]}]}});
+            let asked =
+                Asked { name: Some("n"), object, spec: Some(&spec), scheduler: Some(""), ..Asked::default() };
+            cluster.explain(&asked, None)
+        };
+        let has = of(Some(&claim("c", "crypto", Some(("a", "d0")))));
+        assert_eq!(
+            (has.phase, has.devices, has.reasons),
+            (ClaimPhase::Allocated, vec!["d.test/a/d0".into()], vec![])
+        );
+        let mut going = claim("c", "crypto", Some(("a", "d0")));
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        assert_eq!(of(Some(&going)).phase, ClaimPhase::Terminating);
+        assert_eq!(of(Some(&claim("c", "crypto", None))).phase, ClaimPhase::Pending);
+        let none = of(None);
+        assert_eq!(none.phase, ClaimPhase::Absent);
+        assert_eq!(none.reasons, ["request r/y: there is no DeviceClass none"]);
+        let missing = cluster.explain(&Asked { claim: Some("c"), ..Asked::default() }, None);
+        assert_eq!(
+            (missing.phase, missing.reasons),
+            (ClaimPhase::Absent, vec!["there is no ResourceClaim c".into()])
+        );
+        // What can't be seen is not told.
+        let blind = Devices::read(
+            None::<std::slice::Iter<'_, Value>>,
+            None::<std::slice::Iter<'_, Value>>,
+            [].iter(),
+        );
+        assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], Some("")), Vec::<String>::new());
+    }
+}

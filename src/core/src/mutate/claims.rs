@@ -1,0 +1,154 @@
+//! Gives a companion the devices that its rule's `deviceClaims` ask for: claims in the Pod, and their use in containers.
+//! And tells of claims that the Pod could never use where it has to run.
+
+use serde_json::{Map, Value, json};
+
+use super::{Facts, NO_NODE, Report};
+use crate::claim::{self, DeviceClaim, Source};
+use crate::field::{self, FieldError};
+use crate::keys;
+use crate::rule::Rule;
+use crate::selector::clash;
+
+/// The lists of containers that may be named.
+pub(super) const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
+
+/// Appends the rule's device claims to the Pod and to the containers that get them. What is there already stays as it is.
+///
+/// # Errors
+/// A [`FieldError`] where the Pod isn't of the API's shape, or where another webhook has taken a claim's name.
+pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), FieldError> {
+    let Some(rule) = facts.rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(()) };
+    for device in rule.devices().claims() {
+        let entry = entry(pod, rule, device, facts)?;
+        let object = field::as_object_mut(pod, "")?;
+        let spec = field::object_mut(object, "", "spec")?;
+        append(spec, &entry)?;
+        let default = default_containers(rule);
+        let named = device.containers.iter().map(String::as_str);
+        let names: Vec<&str> = if device.containers.is_empty() { default } else { named.collect() };
+        for list in CONTAINERS {
+            if spec.get(list).is_some_and(|list| !list.is_null()) {
+                wire(spec, list, &names, device)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the Pod's list of claims gets.
+fn entry(pod: &Value, rule: &Rule, device: &DeviceClaim, facts: &Facts<'_>) -> Result<Value, FieldError> {
+    Ok(match &device.source {
+        Source::Template { name, .. } => json!({"name": device.name, "resourceClaimTemplateName": name}),
+        Source::Rule(of) => {
+            let label = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
+            let workload = label.and_then(Value::as_str).ok_or_else(|| {
+                FieldError::new(
+                    format_args!("metadata.labels[{}]", keys::WORKLOAD),
+                    "is missing: it tells whose claim the companion shares",
+                )
+            })?;
+            let name = claim::shared_name(rule.name(), of, workload, facts.tenant);
+            json!({"name": device.name, "resourceClaimName": name})
+        }
+    })
+}
+
+fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<(), FieldError> {
+    let claims = field::list_mut(spec, "spec", "resourceClaims")?;
+    let Some(at) = claims.iter().position(|own| own.get("name") == entry.get("name")) else {
+        claims.push(entry.clone());
+        return Ok(());
+    };
+    let is = |key: &str| {
+        let text = |claim: &Value| claim.get(key).and_then(Value::as_str).map(str::to_owned);
+        claims.get(at).and_then(text) == text(entry)
+    };
+    if is("resourceClaimName") && is("resourceClaimTemplateName") {
+        return Ok(());
+    }
+    Err(FieldError::new(
+        format_args!("spec.resourceClaims[{at}]"),
+        format_args!(
+            "has the name of one of the rule's deviceClaims, and is another claim: {entry} is due; use another name"
+        ),
+    ))
+}
+
+/// The containers that get a claim which names none: those of the template, and not what other webhooks put beside them.
+fn default_containers(rule: &Rule) -> Vec<&str> {
+    let list = rule.template().pointer("/spec/containers").and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(|container| container.get("name")?.as_str()).collect()
+}
+
+fn wire(
+    spec: &mut Map<String, Value>,
+    list: &str,
+    names: &[&str],
+    device: &DeviceClaim,
+) -> Result<(), FieldError> {
+    for (c, container) in field::list_mut(spec, "spec", list)?.iter_mut().enumerate() {
+        let path = format!("spec.{list}[{c}]");
+        let container = field::as_object_mut(container, &path)?;
+        if !container.get("name").and_then(Value::as_str).is_some_and(|name| names.contains(&name)) {
+            continue;
+        }
+        let resources = field::object_mut(container, &path, "resources")?;
+        let claims = field::list_mut(resources, &format!("{path}.resources"), "claims")?;
+        // A container that uses the claim already does so in its author's way.
+        if claims.iter().any(|used| used.get("name").and_then(Value::as_str) == Some(&device.name)) {
+            continue;
+        }
+        let mut used = json!({"name": device.name});
+        if let Some(request) = &device.request {
+            used["request"] = request.as_str().into();
+        }
+        claims.push(used);
+    }
+    Ok(())
+}
+
+/// Most characters of each side of a contradiction in a warning.
+const MAX_SIDE: usize = 80;
+
+/// What has to be said about the claims of a Pod: that devices which are allocated already are where the Pod may not run, or
+/// that it bypasses the scheduler, which alone allocates devices. `allocated` tells the terms of the node selector of a claim's
+/// allocation, by the claim's name.
+///
+/// It is advice: what is known of a claim may be out of date, and the scheduler decides.
+pub fn warnings<T: AsRef<[Value]>>(pod: &Value, allocated: impl Fn(&str) -> Option<T>) -> Vec<String> {
+    let Some(spec) = pod.get("spec") else { return Vec::new() };
+    let claims = spec.get("resourceClaims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if claims.is_empty() {
+        return Vec::new();
+    }
+    let mut warnings = Vec::new();
+    if spec.get("nodeName").and_then(Value::as_str).is_some_and(|node| !node.is_empty()) {
+        warnings.push(
+            "spec.nodeName: bypasses the scheduler, so the Pod's resource claims are never allocated; use node affinity"
+                .to_owned(),
+        );
+    }
+    for name in claims.iter().filter_map(|claim| claim.get("resourceClaimName")?.as_str()) {
+        let Some(terms) = allocated(name) else { continue };
+        if let Some((own, theirs)) = clash::opposition(pod, terms.as_ref()) {
+            warnings.push(format!(
+                "{NO_NODE}: it asks for {}, the devices of claim {} are on {}",
+                cut(&own),
+                cut(name),
+                cut(&theirs)
+            ));
+        }
+    }
+    warnings
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= MAX_SIDE {
+        return text.to_owned();
+    }
+    text.chars().take(MAX_SIDE - 1).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests;

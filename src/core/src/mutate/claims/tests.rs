@@ -1,0 +1,199 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::{Facts, mutate, patch};
+use super::*;
+use crate::claim::{DeviceClaimSpec, DevicesSpec};
+use crate::ids::{RuleName, TenantId};
+use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleSpec};
+
+fn rule(claims: Vec<DeviceClaimSpec>) -> Rule {
+    let spec = RuleSpec {
+        name: RuleName::new("r").unwrap(),
+        uid: "u".into(),
+        generation: 1,
+        resource_kind: String::new(),
+        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
+        injections: Vec::new(),
+        policy: DpuSelectionPolicy::Any,
+        template: json!({"apiVersion": "v1", "kind": "Pod",
+            "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}}),
+        devices: DevicesSpec { claims, host_attribute: String::new() },
+        update: crate::rollout::UpdateStrategy::default(),
+    };
+    Rule::compile(spec).unwrap()
+}
+
+fn own(name: &str, containers: &[&str], request: &str) -> DeviceClaimSpec {
+    let requests = json!([{"name": "one", "exactly": {"deviceClassName": "crypto"}}]);
+    DeviceClaimSpec {
+        name: name.into(),
+        spec: Some(json!({"devices": {"requests": requests}})),
+        from_rule: String::new(),
+        containers: containers.iter().map(ToString::to_string).collect(),
+        request: request.into(),
+    }
+}
+
+fn shared(name: &str) -> DeviceClaimSpec {
+    DeviceClaimSpec { name: name.into(), from_rule: "other".into(), ..DeviceClaimSpec::default() }
+}
+
+fn run(pod: &Value, rule: &Rule) -> Result<Value, FieldError> {
+    let tenant = TenantId::new("blue").unwrap();
+    let facts =
+        Facts { tenant: Some(&tenant), rule: Some(rule), offloading: None, host_label: keys::DPU_HOST };
+    let mut changed = pod.clone();
+    mutate(&mut changed, &facts)?;
+    // The patch makes the same of it.
+    let (mut patched, mut other) = (pod.clone(), pod.clone());
+    json_patch::patch(&mut patched, &patch(&mut other, &facts)?.0).unwrap();
+    assert_eq!(patched, changed);
+    Ok(changed)
+}
+
+fn pod() -> Value {
+    json!({"metadata": {"labels": {keys::WORKLOAD: "w"}}, "spec": {
+        "initContainers": [{"name": "i"}],
+        "containers": [{"name": "c", "resources": {"limits": {"cpu": "1"}, "claims": [{"name": "theirs"}]}},
+            {"name": "d"}, {"name": "sidecar"}],
+        "resourceClaims": [{"name": "theirs", "resourceClaimName": "x"}]}})
+}
+
+#[test]
+fn claims_are_appended_and_wired_into_the_named_containers() {
+    let rule = rule(vec![own("a", &["i", "d"], "one"), own("b", &[], ""), shared("s")]);
+    let pod = run(&pod(), &rule).unwrap();
+    let spec = &pod["spec"];
+    let names: Vec<&str> =
+        spec["resourceClaims"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["theirs", "a", "b", "s"]);
+    let Source::Template { name, .. } = &rule.devices().claims()[0].source else { panic!() };
+    assert_eq!(spec["resourceClaims"][1]["resourceClaimTemplateName"], **name);
+    let tenant = TenantId::new("blue").unwrap();
+    let other = claim::shared_name(rule.name(), &RuleName::new("other").unwrap(), "w", Some(&tenant));
+    assert_eq!(spec["resourceClaims"][3], json!({"name": "s", "resourceClaimName": other}));
+    let used = |list: &str, c: usize| spec[list][c]["resources"]["claims"].clone();
+    assert_eq!(used("initContainers", 0), json!([{"name": "a", "request": "one"}]));
+    assert_eq!(used("containers", 0), json!([{"name": "theirs"}, {"name": "b"}, {"name": "s"}]));
+    assert_eq!(used("containers", 1), json!([{"name": "a", "request": "one"}, {"name": "b"}, {"name": "s"}]));
+    assert_eq!(used("containers", 2), Value::Null, "what is not of the template gets nothing");
+    assert_eq!(spec["containers"][0]["resources"]["limits"], json!({"cpu": "1"}));
+}
+
+#[test]
+fn what_is_there_stays_and_a_name_that_is_taken_is_told() {
+    let rule = rule(vec![own("a", &[], "")]);
+    let mut with = pod();
+    with["spec"]["containers"][1]["resources"] = json!({"claims": [{"name": "a", "request": "one"}]});
+    let changed = run(&with, &rule).unwrap();
+    assert_eq!(changed["spec"]["containers"][1], with["spec"]["containers"][1]);
+    with["spec"]["resourceClaims"][0]["name"] = json!("a");
+    let error = run(&with, &rule).unwrap_err();
+    assert_eq!(error.path, "spec.resourceClaims[0]");
+    let mut nobodys = pod();
+    nobodys["metadata"] = json!({});
+    assert_eq!(
+        run(&nobodys, &self::rule(vec![shared("s")])).unwrap_err().path,
+        "metadata.labels[outrigger.dev/workload]"
+    );
+    for (pointer, path) in [
+        ("/spec/containers/0", "spec.containers[0]"),
+        ("/spec/containers/0/resources", "spec.containers[0].resources"),
+        ("/spec/containers/0/resources/claims", "spec.containers[0].resources.claims"),
+        ("/spec/initContainers", "spec.initContainers"),
+        ("/spec/resourceClaims", "spec.resourceClaims"),
+    ] {
+        let mut wrong = pod();
+        *wrong.pointer_mut(pointer).unwrap_or(&mut Value::Null) = json!(1);
+        let facts = Facts { tenant: None, rule: Some(&rule), offloading: None, host_label: keys::DPU_HOST };
+        assert_eq!(apply(&mut wrong, &facts, &mut Report::default()).unwrap_err().path, path);
+    }
+}
+
+#[test]
+fn devices_that_are_elsewhere_are_told() {
+    let on = |host: &str| {
+        vec![json!({"matchExpressions": [{"key": keys::DPU_HOST, "operator": "In", "values": [host]}]})]
+    };
+    let mut pod = json!({"spec": {"nodeSelector": {keys::DPU_HOST: "a"},
+        "resourceClaims": [{"name": "x", "resourceClaimName": "mine"}, {"name": "y", "resourceClaimTemplateName": "t"}]}});
+    let told = |pod: &Value, host: &str| warnings(pod, |claim| (claim == "mine").then(|| on(host)));
+    assert_eq!(told(&pod, "a"), Vec::<String>::new());
+    assert_eq!(
+        told(&pod, "b"),
+        [format!(
+            "no node can match this Pod: it asks for {0} In [a], the devices of claim mine are on {0} In [b]",
+            keys::DPU_HOST
+        )]
+    );
+    assert_eq!(warnings(&pod, |_| None::<Vec<Value>>), Vec::<String>::new(), "not allocated yet");
+    pod["spec"]["nodeName"] = json!("n");
+    let said = told(&pod, "a");
+    assert!(said.len() == 1 && said[0].contains("spec.nodeName") && said[0].len() <= 120, "{said:?}");
+    pod["spec"]["resourceClaims"] = json!([]);
+    assert_eq!(told(&pod, "b"), Vec::<String>::new());
+}
+
+/// Containers of many shapes, with fields that no type knows.
+fn any_containers() -> impl Strategy<Value = Value> {
+    let used = prop_oneof![
+        Just(Value::Null),
+        Just(json!({})),
+        Just(json!({"claims": [{"name": "a"}], "zz": 1})),
+        Just(json!({"claims": null, "limits": {"cpu": "1"}})),
+        Just(json!({"claims": [{"name": "theirs", "zz": [1]}]})),
+    ];
+    let container = (0..4usize, used).prop_map(|(name, resources)| {
+        json!({"name": (["i", "c", "d", "x"][name]), "resources": resources, "zz": {"unknown": name}})
+    });
+    prop_oneof![9 => proptest::collection::vec(container, 0..4).prop_map(Value::from), 1 => Just(Value::Null)]
+}
+
+/// The Pod without what the step may add.
+fn others(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    for list in CONTAINERS {
+        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+            if let Some(resources) = container["resources"].as_object_mut() {
+                resources.remove("claims");
+            }
+            if container["resources"].as_object().is_none_or(Map::is_empty) {
+                container["resources"] = Value::Null;
+            }
+        }
+    }
+    for key in ["resourceClaims", "affinity", "tolerations"] {
+        pod["spec"].as_object_mut().unwrap().remove(key);
+    }
+    pod["metadata"] = Value::Null;
+    pod
+}
+
+proptest! {
+    #[test]
+    fn once_is_enough_and_nothing_else_changes(
+        containers in any_containers(),
+        inits in any_containers(),
+        named in proptest::sample::subsequence(vec!["i", "c", "d"], 0..=3),
+        request in any::<bool>(),
+    ) {
+        let rule = rule(vec![own("a", &named, if request { "one" } else { "" }), shared("s")]);
+        let pod = json!({"metadata": {"labels": {keys::WORKLOAD: "w"}},
+            "spec": {"containers": containers, "initContainers": inits, "zz": [1],
+                "resourceClaims": [{"name": "theirs", "resourceClaimName": "x", "zz": 1}]}});
+        let once = run(&pod, &rule).unwrap();
+        prop_assert_eq!(&run(&once, &rule).unwrap(), &once);
+        prop_assert_eq!(others(&pod), others(&once));
+        prop_assert_eq!(&once["spec"]["resourceClaims"][0], &pod["spec"]["resourceClaims"][0], "appended");
+        for list in CONTAINERS {
+            for container in once["spec"][list].as_array().into_iter().flatten() {
+                let name = container["name"].as_str().unwrap();
+                let wanted = if named.is_empty() { ["c", "d"].contains(&name) } else { named.contains(&name) };
+                let uses = container["resources"]["claims"].as_array().into_iter().flatten();
+                let count = uses.filter(|used| used["name"] == "a").count();
+                prop_assert!(count <= 1 && (!wanted || count == 1), "{}", container);
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Companions as the API has them: Pods, and ResourceClaims.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::{Api, ObjectMeta, Patch, PostParams, Request};
+use kube::{Client, Resource};
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::TenantId;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::template::{self, Kind};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
+use crate::writes;
+
+/// A companion, or what may be one.
+#[derive(Debug, Clone)]
+pub enum Object {
+    /// A Pod.
+    Pod(Box<Pod>),
+    /// A ResourceClaim.
+    Claim(Box<ResourceClaim>),
+}
+
+impl From<Pod> for Object {
+    fn from(pod: Pod) -> Self {
+        Self::Pod(Box::new(pod))
+    }
+}
+
+impl From<ResourceClaim> for Object {
+    fn from(claim: ResourceClaim) -> Self {
+        Self::Claim(Box::new(claim))
+    }
+}
+
+impl Object {
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Pod(_) => Kind::Pod,
+            Self::Claim(_) => Kind::Claim,
+        }
+    }
+
+    /// Its metadata.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Pod(pod) => &pod.metadata,
+            Self::Claim(claim) => &claim.metadata,
+        }
+    }
+
+    /// [`observe`] of it.
+    pub fn observe(&self) -> Option<(CompanionKey, Observed)> {
+        match self {
+            Self::Pod(pod) => observe(pod),
+            Self::Claim(claim) => observe_claim(claim),
+        }
+    }
+
+    /// [`observe_admin`] of it.
+    pub fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
+        match self {
+            Self::Pod(pod) => observe_admin(pod),
+            Self::Claim(claim) => observe_admin_claim(claim),
+        }
+    }
+}
+
+/// The objects of one kind in one namespace.
+pub(crate) struct Objects<'a> {
+    client: &'a Client,
+    namespace: &'a str,
+    kind: Kind,
+}
+
+impl<'a> Objects<'a> {
+    pub(crate) fn new(client: &'a Client, namespace: &'a str, kind: Kind) -> Self {
+        Self { client, namespace, kind }
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), self.namespace)
+    }
+
+    /// The one of this name.
+    ///
+    /// # Errors
+    /// As the API server says.
+    pub(crate) async fn get(&self, name: &str) -> Result<Option<Object>, kube::Error> {
+        Ok(match self.kind {
+            Kind::Pod => self.api::<Pod>().get_opt(name).await?.map(Object::from),
+            Kind::Claim => self.api::<ResourceClaim>().get_opt(name).await?.map(Object::from),
+        })
+    }
+
+    /// Changes one by a merge patch.
+    ///
+    /// # Errors
+    /// As the API server says.
+    pub(crate) async fn patch(&self, name: &str, patch: &Value) -> Result<Object, kube::Error> {
+        let (params, patch) = (writes::patch(), Patch::Merge(patch));
+        Ok(match self.kind {
+            Kind::Pod => self.api::<Pod>().patch(name, &params, &patch).await?.into(),
+            Kind::Claim => self.api::<ResourceClaim>().patch(name, &params, &patch).await?.into(),
+        })
+    }
+
+    /// Deletes the one with this uid.
+    ///
+    /// # Errors
+    /// As the API server says.
+    pub(crate) async fn delete(&self, name: &str, uid: &str) -> Result<(), kube::Error> {
+        let params = writes::only(uid);
+        match self.kind {
+            Kind::Pod => self.api::<Pod>().delete(name, &params).await.map(drop),
+            Kind::Claim => self.api::<ResourceClaim>().delete(name, &params).await.map(drop),
+        }
+    }
+}
+
+/// Creates a companion from raw JSON, so that fields of newer APIs than ours arrive.
+///
+/// # Errors
+/// As the API server says.
+pub(crate) async fn create(
+    client: &Client,
+    namespace: &str,
+    object: &Value,
+    params: &PostParams,
+) -> Result<Object, kube::Error> {
+    Ok(match template::kind(object) {
+        Kind::Pod => create_raw::<Pod, Pod>(client, namespace, object, params).await?.into(),
+        Kind::Claim => {
+            create_raw::<ResourceClaim, ResourceClaim>(client, namespace, object, params).await?.into()
+        }
+    })
+}
+
+/// Creates an object of a kind from raw JSON, and reads the answer as another type.
+///
+/// # Errors
+/// As the API server says.
+pub(super) async fn create_raw<K, R>(
+    client: &Client,
+    namespace: &str,
+    object: &Value,
+    params: &PostParams,
+) -> Result<R, kube::Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    R: DeserializeOwned + Clone + Debug,
+{
+    let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+    let request = Request::new(K::url_path(&(), Some(namespace)))
+        .create(params, body)
+        .map_err(kube::Error::BuildRequest)?;
+    client.request::<R>(request).await
+}

@@ -1,0 +1,294 @@
+//! The ResourceClaimTemplates that companions' device claims are made from: one for each rule and device claim.
+//!
+//! A template can't be changed, so its name depends on what it says, and another one is made for another spec. It is there
+//! before the first companion that names it, and goes when no companion does so any more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+use kube::api::Api;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::Event;
+use kube::{Client, ResourceExt};
+use outrigger_core::claim::Template;
+use outrigger_core::companion::is_owner;
+use outrigger_core::ids::RuleName;
+use outrigger_core::keys;
+use outrigger_core::rule::Rule;
+use outrigger_runtime::cluster::{Change, changes};
+use parking_lot::RwLock;
+use serde_json::Value;
+use tracing::{debug, info};
+
+use super::object::create_raw;
+use super::refusal::{Verdict, verdict_with};
+use crate::state::Namespace;
+use crate::writes;
+
+/// Which templates there are, as the watch shows them.
+#[derive(Debug, Default)]
+pub struct Templates {
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Namespace and name -> whose it is.
+    by_name: HashMap<Name, Owner>,
+    /// uid of the rule -> its templates, with their uids.
+    by_rule: HashMap<String, BTreeMap<Name, String>>,
+}
+
+type Name = (String, String);
+
+/// The rule that a template is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    uid: String,
+    rule: RuleName,
+}
+
+impl Known {
+    fn remove(&mut self, name: &Name) -> Option<RuleName> {
+        let owner = self.by_name.remove(name)?;
+        if let Some(of_rule) = self.by_rule.get_mut(&owner.uid) {
+            of_rule.remove(name);
+            if of_rule.is_empty() {
+                self.by_rule.remove(&owner.uid);
+            }
+        }
+        Some(owner.rule)
+    }
+
+    fn insert(&mut self, name: Name, owner: Owner, uid: String) {
+        self.remove(&name);
+        self.by_rule.entry(owner.uid.clone()).or_default().insert(name.clone(), uid);
+        self.by_name.insert(name, owner);
+    }
+}
+
+type Metadata = PartialObjectMeta<ResourceClaimTemplate>;
+
+/// Whose a template is; `None` for one that the manager didn't make.
+fn owner(template: &Metadata) -> Option<Owner> {
+    let annotations = template.annotations();
+    let rule = match annotations.get(keys::ADMIN_RULE) {
+        Some(name) => RuleName::admin(name).ok()?,
+        None => {
+            let owners = template.owner_references();
+            let rule = owners.iter().find(|r| is_owner(&r.api_version, &r.kind, r.controller))?;
+            RuleName::new(&rule.name).ok()?
+        }
+    };
+    Some(Owner { uid: annotations.get(keys::RULE_UID)?.clone(), rule })
+}
+
+fn name(template: &Metadata) -> Name {
+    (template.namespace().unwrap_or_default(), template.name_any())
+}
+
+impl Templates {
+    /// Takes in what the watch shows. `touched` is told of rules that have lost a template, by the template's namespace.
+    pub fn watch<F: FnMut(&str, RuleName)>(
+        this: &Arc<Self>,
+        mut touched: F,
+    ) -> impl FnMut(Event<Metadata>) + use<F> {
+        let this = this.clone();
+        changes(move |change: Change<Metadata>| match change {
+            Change::Applied(template) => this.learn(&template),
+            Change::Gone { namespace, name } => {
+                let owner = this.known.write().remove(&(namespace.clone(), name));
+                if let Some(rule) = owner {
+                    touched(&namespace, rule);
+                }
+            }
+        })
+    }
+
+    fn learn(&self, template: &Metadata) {
+        let mut known = self.known.write();
+        // One that is on its way out is as good as gone.
+        match owner(template).filter(|_| template.metadata.deletion_timestamp.is_none()) {
+            Some(owner) => known.insert(name(template), owner, template.uid().unwrap_or_default()),
+            None => {
+                known.remove(&name(template));
+            }
+        }
+    }
+
+    /// Whether a rule needs templates, or has some.
+    pub(crate) fn concern(&self, rule: &Rule) -> bool {
+        !rule.devices().claims().is_empty() || self.known.read().by_rule.contains_key(rule.uid())
+    }
+
+    fn is_known(&self, namespace: &str, name: &str, rule_uid: &str) -> bool {
+        let known = self.known.read();
+        known.by_name.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|owner| owner.uid == rule_uid)
+    }
+
+    /// Names and uids of the templates that a rule has in a namespace.
+    fn of_rule(&self, namespace: &str, rule_uid: &str) -> Vec<(String, String)> {
+        let known = self.known.read();
+        let of_rule = known.by_rule.get(rule_uid).into_iter().flatten();
+        of_rule
+            .filter(|((at, _), _)| at == namespace)
+            .map(|((_, name), uid)| (name.clone(), uid.clone()))
+            .collect()
+    }
+
+    /// Makes those of a rule's templates that aren't there.
+    ///
+    /// # Errors
+    /// What the first that couldn't be made means for the companion that needs it.
+    pub(crate) async fn ensure(
+        &self,
+        client: &Client,
+        namespace: &str,
+        rule: &Rule,
+        wanted: &[Template],
+    ) -> Result<(), Verdict> {
+        for template in wanted {
+            if self.is_known(namespace, &template.name, rule.uid()) {
+                continue;
+            }
+            match create(client, namespace, &template.object, false).await {
+                Ok(made) => {
+                    debug!(template = %template.name, namespace, "created");
+                    self.learn(&made);
+                }
+                Err(error) => match verdict_of(template, &error) {
+                    Verdict::Exists => self.exists(client, namespace, rule, &template.name).await?,
+                    other => return Err(other),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The watch is behind, or the name is taken.
+    async fn exists(&self, client: &Client, namespace: &str, rule: &Rule, name: &str) -> Result<(), Verdict> {
+        match api(client, namespace).get_metadata_opt(name).await {
+            Err(error) => Err(Verdict::Transient(error.to_string())),
+            Ok(None) => Err(Verdict::LookAgain),
+            Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
+                self.learn(&found);
+                if found.metadata.deletion_timestamp.is_none() { Ok(()) } else { Err(Verdict::LookAgain) }
+            }
+            Ok(Some(_)) => Err(Verdict::Refused(format!(
+                "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
+            ))),
+        }
+    }
+
+    /// Deletes those of a rule's templates that aren't wanted. To be called only when no companion names one of them.
+    ///
+    /// # Errors
+    /// When the API server can't be asked, or refuses.
+    pub(crate) async fn tidy(
+        &self,
+        client: &Client,
+        namespace: &str,
+        rule: &Rule,
+        wanted: &[Template],
+    ) -> Result<(), kube::Error> {
+        for (name, uid) in self.of_rule(namespace, rule.uid()) {
+            if wanted.iter().any(|template| template.name == name) {
+                continue;
+            }
+            writes::gone(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
+            info!(template = %name, namespace, rule = %rule.name(), "deleted: no companion uses it any more");
+        }
+        Ok(())
+    }
+}
+
+fn api(client: &Client, namespace: &str) -> Api<ResourceClaimTemplate> {
+    Api::namespaced(client.clone(), namespace)
+}
+
+async fn create(
+    client: &Client,
+    namespace: &str,
+    object: &Value,
+    dry_run: bool,
+) -> Result<Metadata, kube::Error> {
+    let params = if dry_run { writes::dry_run() } else { writes::post() };
+    create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, &params).await
+}
+
+/// Whether the API server would take a rule's templates: the first refusal, if there is one; `None` where it didn't say.
+pub(crate) async fn try_out(
+    client: &Client,
+    namespace: &Namespace,
+    templates: &[Template],
+) -> Option<Result<(), String>> {
+    for template in templates {
+        if let Err(error) = create(client, namespace, &template.object, true).await {
+            match verdict_of(template, &error) {
+                // It is there, as it should be.
+                Verdict::Exists => {}
+                Verdict::Refused(message) => return Some(Err(message)),
+                Verdict::LookAgain | Verdict::Transient(_) => return None,
+            }
+        }
+    }
+    Some(Ok(()))
+}
+
+/// What an error means, with the fields as the rule has them.
+fn verdict_of(template: &Template, error: &kube::Error) -> Verdict {
+    verdict_with(error, |field| {
+        // The claim's spec is one further down in a template.
+        let field = field.strip_prefix("spec.").unwrap_or(field);
+        format!("spec.deviceClaims[{}].{field}", template.place)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::sync::Mutex;
+
+    fn template(name: &str, uid: &str, rule_uid: &str) -> Metadata {
+        serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": uid,
+            "annotations": {keys::RULE_UID: rule_uid},
+            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                "name": "r", "uid": rule_uid, "controller": true}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_the_watch_shows_is_known_by_rule() {
+        let templates = Arc::new(Templates::default());
+        let lost = Arc::new(Mutex::new(Vec::new()));
+        let told = lost.clone();
+        let mut watch = Templates::watch(&templates, move |namespace, rule| {
+            told.lock().unwrap().push((namespace.to_owned(), rule.to_string()));
+        });
+        for event in [
+            Event::Init,
+            Event::InitApply(template("a", "1", "u")),
+            Event::InitApply(template("b", "2", "u")),
+            Event::InitDone,
+            Event::Apply(template("c", "3", "v")),
+        ] {
+            watch(event);
+        }
+        let of =
+            |rule: &str| templates.of_rule("n", rule).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!((of("u"), of("v")), (vec!["a".to_owned(), "b".into()], vec!["c".to_owned()]));
+        assert!(templates.is_known("n", "a", "u") && !templates.is_known("n", "a", "v"));
+        assert!(!templates.is_known("m", "a", "u"));
+        // A rule of the same name takes it over, and one is deleted.
+        watch(Event::Apply(template("c", "4", "u")));
+        watch(Event::Delete(template("a", "1", "u")));
+        let mut nobodys = template("b", "2", "u");
+        nobodys.metadata.owner_references = None;
+        watch(Event::Apply(nobodys));
+        assert_eq!((of("u"), of("v")), (vec!["c".to_owned()], Vec::new()));
+        assert_eq!(*lost.lock().unwrap(), [("n".to_owned(), "r".to_owned())]);
+        assert_eq!(templates.known.read().by_rule.len(), 1);
+    }
+}
