@@ -32,6 +32,7 @@ use outrigger_runtime::tls::{ClientTls, ServerTls};
 use outrigger_tests::pki::Authority;
 use outrigger_webhook::admit::{self, Admit, Settings};
 use outrigger_webhook::caches::Caches;
+use outrigger_webhook::ledger::Ledgers;
 use outrigger_webhook::metrics::Metrics;
 use outrigger_webhook::review::Decision;
 use serde_json::{Value, json};
@@ -84,7 +85,12 @@ async fn serve(role: &str) {
     } else {
         let (caches, settings) = decider();
         let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
-        outrigger_webhook::server::router(Arc::new(caches), settings, Arc::new(metrics), Readiness::default())
+        let caches = Arc::new(caches);
+        // Nothing that is measured asks a cluster.
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let nowhere = kube::Client::try_from(nowhere).unwrap();
+        let ledgers = Ledgers::new(nowhere, settings.core_namespace.clone(), caches.clone());
+        outrigger_webhook::server::router(caches, settings, Arc::new(metrics), Readiness::default(), ledgers)
     };
     let end = CancellationToken::new();
     Server::new("bench", listener).tls(tls).limits(Limits::default()).run(router, end.clone(), end).await;
@@ -130,7 +136,19 @@ fn cases() -> Vec<Case> {
         });
     }
     cases.extend(offloaded());
+    cases.push(guest());
     cases
+}
+
+/// The Pod made by hand, as a guest.
+fn guest() -> Case {
+    let (_, body) = bodies().remove(0);
+    let mut review: Value = serde_json::from_slice(&body).unwrap();
+    review["request"]["namespace"] = json!("guests");
+    review["request"]["object"]["metadata"]["labels"] =
+        json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: keys::GUEST});
+    let body = Bytes::from(review.to_string());
+    Case { what: "guest", path: "/mutate/pods", admit: admit::mutate_pod, body, times: TIMES }
 }
 
 /// Sizes of offloading: what it is called, terms of the NamespaceOffloading's selector, terms of the Pod.
@@ -289,6 +307,15 @@ fn decider() -> (Caches, Settings) {
                 "clusterSelector": {"nodeSelectorTerms": terms("region", selector)}}});
         caches.apply_offloading(Change::Applied(serde_json::from_value(offloading).unwrap()));
     }
+    let namespace =
+        json!({"metadata": {"name": "guests", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
+    caches.injected_namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+    let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "m", "labels": {keys::MACHINE_GROUP: "g"}}, "spec": {"nodePool": [], "machineTypes": [
+            {"name": "t", "spec": {"cpu": "2", "memory": "4Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "f"}},
+                "available": 1}]},
+        "status": {"availableMachines": [{"name": "t", "usage": {"maximum": 1, "reserved": 1}}]}});
+    caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()));
     let settings = Settings {
         admin: AdminNamespaces::default(),
         managers: vec![MANAGER.to_owned()],
@@ -296,6 +323,7 @@ fn decider() -> (Caches, Settings) {
         schedulers: vec!["default-scheduler".to_owned()],
         host_label: keys::DPU_HOST.to_owned(),
         exempt_runtime_class: "liqo".to_owned(),
+        core_namespace: keys::CORE_NAMESPACE.to_owned(),
     };
     (caches, settings)
 }

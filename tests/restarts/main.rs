@@ -7,6 +7,7 @@ mod devices;
 mod machines;
 mod offloading;
 mod replicas;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

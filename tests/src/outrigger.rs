@@ -98,6 +98,7 @@ impl Outrigger {
         self.plane.infra.apply_file("deploy/crds")?;
         self.plane.infra.apply_file("deploy/rbac/manager.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/webhook.yaml")?;
+        self.plane.infra.apply_file("deploy/rbac/slots.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/admin.yaml")?;
         self.plane.infra.apply_file("deploy/rbac/machines.yaml")?;
         self.plane.tenant.apply_file("deploy/crds/workloadrules.workload.universe.nvidia.com.yaml")?;
@@ -136,15 +137,23 @@ impl Outrigger {
     /// # Errors
     /// When it can't be started.
     pub fn start_webhook(&self) -> anyhow::Result<()> {
+        self.start_webhook_replica("webhook", self.webhook_port, self.webhook_admin)
+    }
+
+    /// Starts a webhook of another name, on ports of its own.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_webhook_replica(&self, name: &str, port: u16, admin_port: u16) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("webhook.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-webhook", &kubeconfig)?;
-        let pair = self.authority.issue("webhook", &["127.0.0.1"])?;
+        let pair = self.authority.issue(name, &["127.0.0.1"])?;
         self.run(
-            "webhook",
+            name,
             &[
                 "webhook".to_owned(),
-                format!("--bind-address=127.0.0.1:{}", self.webhook_port),
-                format!("--admin-address=127.0.0.1:{}", self.webhook_admin),
+                format!("--bind-address=127.0.0.1:{port}"),
+                format!("--admin-address=127.0.0.1:{admin_port}"),
                 format!("--tls-cert-file={}", pair.cert.display()),
                 format!("--tls-key-file={}", pair.key.display()),
                 format!("--kubeconfig={}", kubeconfig.display()),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use outrigger_core::ids::TenantId;
+use outrigger_runtime::cluster::Change;
 use outrigger_webhook::admit::{self, Settings};
 use outrigger_webhook::caches::Caches;
 use outrigger_webhook::review::{Decision, Kind, Request};
@@ -12,14 +13,15 @@ use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
 use crate::files::InputError;
+use crate::slots::{Slots, is_new, namespace_of};
 use crate::state::State;
 
 /// What every offline admission needs.
 #[derive(Debug, Args)]
 pub(crate) struct StateArgs {
     /// File or directory with the cluster's objects: Namespaces, Tenants, WorkloadRules, AdminWorkloadRules,
-    /// NamespaceOffloadings, Nodes, ResourceClaims, PriorityClasses, DeviceClasses. YAML or JSON; other kinds are ignored. May be given several times; - is standard
-    /// input, where that has nothing else.
+    /// NamespaceOffloadings, Machines, Nodes, Pods, ResourceClaims, PriorityClasses, DeviceClasses. YAML or JSON; other kinds
+    /// are ignored. May be given several times; - is standard input, where that has nothing else.
     #[arg(short, long = "filename", value_name = "FILE")]
     pub(crate) filename: Vec<PathBuf>,
 
@@ -33,6 +35,7 @@ pub(crate) struct Admission {
     state: State,
     caches: Caches,
     settings: Settings,
+    slots: Slots,
 }
 
 impl Admission {
@@ -41,7 +44,17 @@ impl Admission {
     pub(crate) fn new(state: State, args: AdmissionArgs) -> Result<Self, InputError> {
         let settings: Settings = args.into();
         let caches = state.caches_for(&settings.admin.rules, &settings.host_label)?;
-        Ok(Self { state, caches, settings })
+        let slots = Slots::new(&caches);
+        Ok(Self { state, caches, settings, slots })
+    }
+
+    /// Takes Pods that no API server has seen for new: who is to be created has no slot yet.
+    pub(crate) fn forget_new_pods(&mut self) {
+        for pod in self.state.of("", "Pod").filter(|pod| is_new(&pod.value)) {
+            self.caches
+                .guest(Change::Gone { namespace: namespace_of(pod).to_owned(), name: pod.name.clone() });
+        }
+        self.slots = Slots::new(&self.caches);
     }
 
     /// The state that it decides by.
@@ -70,9 +83,18 @@ impl Admission {
             // It is there in every cluster that has us, and no tenant's: else the state would say so.
             labels = Some(BTreeMap::new());
         }
-        admit::decide(&self.caches, &self.settings, request, labels.as_ref()).unwrap_or_else(|behind| {
-            Decision::Deny { code: 503, message: behind.to_string(), causes: Vec::new() }
-        })
+        let decided = admit::decide(&self.caches, &self.settings, request, labels.as_ref());
+        let decision = decided.unwrap_or_else(|behind| Decision::Deny {
+            code: 503,
+            message: behind.to_string(),
+            causes: Vec::new(),
+        });
+        if matches!(decision, Decision::Allow { .. })
+            && let Err(refused) = self.slots.settle(&self.caches, request)
+        {
+            return refused;
+        }
+        decision
     }
 }
 

@@ -11,6 +11,7 @@ mod explain;
 mod files;
 mod render;
 mod review;
+mod slots;
 mod state;
 
 use std::process::ExitCode;

@@ -13,6 +13,7 @@ use similar::TextDiff;
 use crate::admission::{Admission, StateArgs};
 use crate::companion::{PodName, companion, creation};
 use crate::files::InputError;
+use crate::slots::is_new;
 use crate::state::State;
 
 #[derive(Debug, Args)]
@@ -63,7 +64,8 @@ struct Admitted {
 impl RenderArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let StateArgs { filename, admission } = self.state;
-        let admission = Admission::new(State::read(&filename)?, admission)?;
+        let mut admission = Admission::new(State::read(&filename)?, admission)?;
+        admission.forget_new_pods();
         let mut denied = 0;
         let mut requests = Vec::new();
         match (&self.rule, &self.workload) {
@@ -100,7 +102,6 @@ impl RenderArgs {
 
 /// The creation of each Pod that has never been in a cluster.
 fn pods(admission: &Admission, user: &str, namespace: &str) -> Result<Vec<Request>, InputError> {
-    let is_new = |object: &Value| object.pointer("/metadata/uid").is_none_or(Value::is_null);
     let mut requests = Vec::new();
     for object in admission.state().of("", "Pod").filter(|object| is_new(&object.value)) {
         let mut pod = object.value.clone();

@@ -21,7 +21,8 @@ type Apply = fn(&Caches, &Object) -> Result<(), InputError>;
 const CACHED: &[(&str, &str, Apply)] = &[
     ("", "Namespace", |caches, object| {
         put(caches, object, Caches::namespace)?;
-        put(caches, object, Caches::offloaded_namespace)
+        put(caches, object, Caches::offloaded_namespace)?;
+        put(caches, object, Caches::injected_namespace)
     }),
     (keys::OFFLOADING_GROUP, "NamespaceOffloading", |caches, object| {
         let read = NamespaceOffloading::read(&object.value).map_err(|error| object.wrong(error))?;
@@ -37,6 +38,8 @@ const CACHED: &[(&str, &str, Apply)] = &[
     ("resource.k8s.io", "ResourceClaim", |caches, object| put(caches, object, Caches::claim)),
     ("scheduling.k8s.io", "PriorityClass", |caches, object| put(caches, object, Caches::priority_class)),
     ("resource.k8s.io", "DeviceClass", |caches, object| put(caches, object, Caches::device_class)),
+    (keys::MACHINE_GROUP_DOMAIN, "Machine", |caches, object| put(caches, object, Caches::apply_machine)),
+    ("", "Pod", crate::slots::guest),
 ];
 
 /// Whether it is the NamespaceOffloading of its namespace.

@@ -43,6 +43,20 @@ pub const MAX_ID: usize = 32;
 /// Longest DNS label, in bytes (RFC 1123).
 const MAX_LABEL: usize = 63;
 
+/// The same for a rule, which makes claims for workloads: one that asks for nothing, which the API server takes, is a mistake
+/// there.
+pub fn faults_of_rule(spec: &Value, path: &str) -> Vec<FieldError> {
+    let mut faults = faults(spec, path);
+    let requests = spec.pointer("/devices/requests").and_then(Value::as_array);
+    if faults.is_empty() && requests.is_none_or(Vec::is_empty) {
+        faults.push(FieldError::new(
+            format_args!("{path}.devices.requests"),
+            "is empty: name at least one device request",
+        ));
+    }
+    faults
+}
+
 /// Everything that the API server would refuse in a ResourceClaim's spec, with its field paths; `path` is where the spec
 /// stands. What needs more than the spec is [`admin_access`].
 pub fn faults(spec: &Value, path: &str) -> Vec<FieldError> {

@@ -182,8 +182,13 @@ fn admitted(
             "spec": rule.template().get("spec"),
         }),
     };
-    let facts =
-        Facts { tenant: around.tenant, rule: Some(rule), offloading: None, host_label: around.host_label };
+    let facts = Facts {
+        tenant: around.tenant,
+        rule: Some(rule),
+        offloading: None,
+        machine: None,
+        host_label: around.host_label,
+    };
     mutate::mutate(&mut pod, &facts).map_err(|error: FieldError| error.to_string())?;
     Ok(pod)
 }

@@ -108,7 +108,7 @@ pub const OFFLOADING_FINALIZER: &str = "outrigger.dev/offloading";
 /// API group of NamespaceOffloading.
 pub const OFFLOADING_GROUP: &str = "offloading.liqo.io";
 
-/// Domain of the labels, annotations and taints of Machines. Imperator's.
+/// Domain of the labels, annotations and taints of Machines, and API group of Machine and MachineNodePool. Imperator's.
 pub const MACHINE_GROUP_DOMAIN: &str = "imperator.tenzen-y.io";
 
 /// Label on Machines, MachineNodePools, guests and reservations, annotation on Nodes: the machine group. Imperator's key.
@@ -134,6 +134,9 @@ pub const NODE_POOL: &str = "imperator.tenzen-y.io/node-pool";
 
 /// Label on Namespaces whose guests are injected when it is `enabled`. Imperator's key: the domain really has no "-y".
 pub const INJECT_RESOURCE: &str = "imperator.tenzen.io/inject-resource";
+
+/// Value of [`INJECT_RESOURCE`] that counts.
+pub const INJECT_ENABLED: &str = "enabled";
 
 /// Finalizer on MachineNodePools: their Nodes lose what they got for it first. Imperator's.
 pub const POOL_FINALIZER: &str = "imperator-machinenodepool-finalizer";
@@ -175,6 +178,9 @@ pub const WORKLOAD_GROUP: &str = "workload.universe.nvidia.com";
 
 /// Field manager of the manager's writes.
 pub const MANAGER: &str = "outrigger-manager";
+
+/// Field manager of the webhook's writes.
+pub const WEBHOOK: &str = "outrigger-webhook";
 
 /// Field manager of the agent's writes in the tenant's cluster.
 pub const AGENT: &str = "outrigger-agent";

@@ -86,7 +86,10 @@ pub fn check(template: &Value) -> Vec<FieldError> {
         Ok(Some(spec)) if kind == Kind::Pod => check_spec(spec, &mut errors),
         Ok(Some(_)) => {
             errors.extend(
-                template.get("spec").into_iter().flat_map(|spec| device::faults(spec, "template.spec")),
+                template
+                    .get("spec")
+                    .into_iter()
+                    .flat_map(|spec| device::faults_of_rule(spec, "template.spec")),
             );
         }
     }

@@ -2,6 +2,7 @@
 
 mod allocated;
 mod devices;
+mod machines;
 mod offloading;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -21,6 +22,7 @@ use outrigger_runtime::cluster::Change;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+pub use machines::CachedMachine;
 pub use offloading::CachedOffloading;
 
 /// The caches. They may be behind the API server; whoever finds something missing waits for a change.
@@ -39,6 +41,7 @@ pub struct Caches {
     offloaded: RwLock<HashSet<String>>,
     offloadings: RwLock<HashMap<String, CachedOffloading>>,
     allocated: allocated::Allocated,
+    machines: machines::Machines,
     /// Counts changes.
     changes: watch::Sender<u64>,
 }
@@ -88,6 +91,7 @@ impl Caches {
             offloaded: RwLock::default(),
             offloadings: RwLock::default(),
             allocated: allocated::Allocated::new(host_label),
+            machines: machines::Machines::default(),
             changes: watch::Sender::new(0),
         }
     }

@@ -4,10 +4,12 @@
 //! verdicts with minimal JSON patches. **Callers**: `outrigger webhook`, and the tests.
 //!
 //! A request is decided by [`admit`], which only looks at [`caches`]. When a cache turns out to be behind (the manager
-//! acts on a rule that this replica has not seen yet), the request waits for it, for a short time.
+//! acts on a rule that this replica has not seen yet), the request waits for it, for a short time. Only what can be had once
+//! (the slots of Machines, their groups and nodes) is agreed on with other replicas, in [`ledger`].
 
 pub mod admit;
 pub mod caches;
+pub mod ledger;
 pub mod metrics;
 pub mod review;
 pub mod server;
@@ -33,6 +35,7 @@ use serde::de::DeserializeOwned;
 
 use crate::admit::Settings;
 use crate::caches::Caches;
+use crate::ledger::Ledgers;
 use crate::settings::AdmissionArgs;
 
 /// Settings of the webhook.
@@ -83,7 +86,8 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     process.spawn("certificate files", tls.clone().follow());
     let listener = args.bind_address.listen().context("--bind-address")?;
     let limits = Limits { max_connections: args.max_connections, ..Limits::default() };
-    let router = server::router(caches, settings, metrics, process.readiness.clone());
+    let ledgers = Ledgers::new(client, settings.core_namespace.clone(), caches.clone());
+    let router = server::router(caches, settings, metrics, process.readiness.clone(), ledgers);
     process.serve(Server::new("webhook", listener).tls(tls).limits(limits), router);
     process.run().await
 }
@@ -125,6 +129,11 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
     optional(process, client, caches, "tenants", Caches::apply_tenant);
     optional(process, client, caches, "workload rules", Caches::apply_rule);
     optional(process, client, caches, "namespace offloadings", Caches::apply_offloading);
+    optional(process, client, caches, "machines", Caches::apply_machine);
+    let guests = watch_config().labels(&format!("{}={}", keys::POD_ROLE, keys::GUEST));
+    one(process, client, caches, "guests", guests, Caches::guest);
+    let injected = watch_config().labels(&format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED));
+    one(process, client, caches, "namespaces of guests", injected, Caches::injected_namespace);
     one(process, client, caches, "nodes", watch_config(), Caches::node);
     one(process, client, caches, "resource claims", watch_config(), Caches::claim);
     one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);

@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use outrigger_runtime::admin::LATENCY_BUCKETS;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+
+use crate::admit::guests::Outcome;
 
 /// Metrics of a webhook.
 #[derive(Debug)]
 pub struct Metrics {
     admissions: Family<Labels, Histogram, fn() -> Histogram>,
+    guests: Family<GuestLabels, Counter>,
 }
 
 /// How a request was answered.
@@ -46,6 +50,16 @@ pub enum Webhook {
     ValidateTenants,
     /// `/validate/namespaceoffloadings`.
     ValidateOffloadings,
+    /// `/validate/machines`.
+    ValidateMachines,
+    /// `/validate/guests`.
+    ValidateGuests,
+}
+
+/// What came of a guest of a Machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GuestLabels {
+    outcome: Outcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -61,7 +75,14 @@ impl Metrics {
             Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS));
         let help = "Time from a request's last byte to its answer, waiting for caches included";
         registry.register_with_unit("admission", help, Unit::Seconds, admissions.clone());
-        Self { admissions }
+        let guests = Family::<GuestLabels, Counter>::default();
+        registry.register("guests", "Guests of Machines that were admitted or refused", guests.clone());
+        Self { admissions, guests }
+    }
+
+    /// A guest has been admitted, or refused.
+    pub fn guest(&self, outcome: Outcome) {
+        self.guests.get_or_create(&GuestLabels { outcome }).inc();
     }
 
     /// A request has been answered.

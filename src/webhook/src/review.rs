@@ -10,6 +10,8 @@ use outrigger_core::field::FieldError;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::admit::guests;
+
 /// Version of the reviews that are understood.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
 
@@ -58,6 +60,9 @@ pub struct Request {
     /// Nothing of it will be stored.
     #[serde(default, deserialize_with = "or_default")]
     pub dry_run: Option<bool>,
+    /// What came of it, where it is about a guest of a Machine: for metrics. Set on the way.
+    #[serde(skip)]
+    pub guest: Option<guests::Outcome>,
 }
 
 /// A kind with its group and version.

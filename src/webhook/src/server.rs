@@ -14,8 +14,10 @@ use outrigger_runtime::ready::Readiness;
 use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::admit::{self, Admit, Settings};
+use crate::admit::guests::{self, Outcome};
+use crate::admit::{self, Admit, Settings, machines};
 use crate::caches::Caches;
+use crate::ledger::{Ledgers, NoClaim};
 use crate::metrics::{Metrics, Verdict, Webhook};
 use crate::review::{self, Decision, Request};
 
@@ -32,6 +34,7 @@ struct App {
     settings: Settings,
     metrics: Arc<Metrics>,
     readiness: Readiness,
+    ledgers: Arc<Ledgers>,
 }
 
 /// The webhook's paths.
@@ -40,8 +43,9 @@ pub fn router(
     settings: Settings,
     metrics: Arc<Metrics>,
     readiness: Readiness,
+    ledgers: Arc<Ledgers>,
 ) -> Router {
-    let app = Arc::new(App { caches, settings, metrics, readiness });
+    let app = Arc::new(App { caches, settings, metrics, readiness, ledgers });
     Router::new()
         .route("/mutate/pods", serve(Webhook::MutatePods, admit::mutate_pod))
         .route("/validate/pods", serve(Webhook::ValidatePods, admit::validate_pod))
@@ -54,6 +58,8 @@ pub fn router(
             "/validate/namespaceoffloadings",
             serve(Webhook::ValidateOffloadings, admit::validate_offloading),
         )
+        .route("/validate/machines", serve(Webhook::ValidateMachines, admit::validate_machine))
+        .route("/validate/guests", serve(Webhook::ValidateGuests, admit::validate_guest))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)
 }
@@ -90,12 +96,47 @@ impl App {
             }
         };
         drop(body);
-        let (decision, verdict) = self.decide(admit, &mut request, began).await;
+        let (mut decision, mut verdict) = self.decide(admit, &mut request, began).await;
+        if matches!(decision, Decision::Allow { .. })
+            && let Err(refused) = self.take(webhook, &mut request).await
+        {
+            (decision, verdict) = (refused, Verdict::Denied);
+        }
+        if let Some(outcome) = request.guest.filter(|_| request.dry_run != Some(true)) {
+            self.metrics.guest(outcome);
+        }
         self.metrics.answered(webhook, verdict, began.elapsed());
         log(&request, &decision);
         match review::write(&request.uid, &decision) {
             Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        }
+    }
+
+    /// Takes what goes with a yes and can be had once only.
+    async fn take(&self, webhook: Webhook, request: &mut Request) -> Result<(), Decision> {
+        match webhook {
+            Webhook::ValidateGuests => {
+                let (outcome, answer) = match guests::taking(&self.caches, request) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(taking)) => match self.ledgers.take(&taking).await {
+                        Ok(()) => (Outcome::Admitted, Ok(())),
+                        Err((outcome, refused)) => (outcome, Err(refused)),
+                    },
+                    Err((outcome, refused)) => (outcome, Err(refused)),
+                };
+                request.guest = Some(outcome);
+                answer
+            }
+            Webhook::ValidateMachines => {
+                let Some(claim) = machines::claim(request) else { return Ok(()) };
+                match self.ledgers.claim(&claim, request.dry_run == Some(true)).await {
+                    Ok(()) => Ok(()),
+                    Err(NoClaim::Conflict(conflict)) => Err(machines::refuse(&claim, request, &conflict)),
+                    Err(NoClaim::Unavailable(why)) => Err(machines::unavailable(&why)),
+                }
+            }
+            _ => Ok(()),
         }
     }
 

@@ -56,6 +56,10 @@ pub struct AdmissionArgs {
     /// Namespace of the companions of AdminWorkloadRules, of all tenants.
     #[arg(long, env = "OUTRIGGER_ADMIN_RESOURCES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_resources_namespace: String,
+
+    /// Namespace of what Machines reserve, and of the ledgers of their slots.
+    #[arg(long, env = "OUTRIGGER_CORE_NAMESPACE", default_value = keys::CORE_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub core_namespace: String,
 }
 
 impl From<AdmissionArgs> for Settings {
@@ -67,6 +71,7 @@ impl From<AdmissionArgs> for Settings {
             admin: AdminNamespaces::new(&args.admin_rules_namespace, &args.admin_resources_namespace),
             host_label: args.host_label,
             exempt_runtime_class: args.exempt_runtime_class,
+            core_namespace: args.core_namespace,
         }
     }
 }

@@ -16,6 +16,18 @@ struct Wrapper {
 }
 
 const STATE: &str = r#"
+apiVersion: v1
+kind: Namespace
+metadata: {name: guests, labels: {imperator.tenzen.io/inject-resource: enabled}}
+---
+apiVersion: imperator.tenzen-y.io/v1alpha1
+kind: Machine
+metadata: {name: m, labels: {imperator.tenzen-y.io/machine-group: g}}
+spec:
+  nodePool: []
+  machineTypes: [{name: t, spec: {cpu: 2, memory: 1Gi}, available: 4}]
+status: {availableMachines: [{name: t, usage: {maximum: 4, reserved: 4}}]}
+---
 apiVersion: outrigger.dev/v1alpha1
 kind: Tenant
 metadata: {name: blue}
@@ -170,7 +182,8 @@ fn who_is_asked_and_who_is_not() {
     assert_eq!(elsewhere["status"]["code"], 503);
     assert_eq!(
         elsewhere["status"]["message"],
-        "namespace unheard-of is not known yet to belong to a tenant or to be offloaded; try again"
+        "namespace unheard-of is not known yet to belong to a tenant or to be offloaded, nor to be one whose guests get \
+         slots; try again"
     );
     assert_eq!(one(&review("1", "apps/Deployment", "tenant-blue", json!({})))["allowed"], json!(true));
 }
@@ -263,6 +276,7 @@ proptest! {
         kind in prop::sample::select(vec![
             ("", "v1", "Pod"), ("", "v1", "Binding"), ("resource.k8s.io", "v1", "ResourceClaim"),
             ("workload.universe.nvidia.com", "v1alpha1", "WorkloadRule"), ("outrigger.dev", "v1alpha1", "Tenant"),
+            (keys::MACHINE_GROUP_DOMAIN, "v1alpha1", "Machine"),
         ]),
         operation in prop::sample::select(vec!["CREATE", "UPDATE", "DELETE", ""]),
         manager: bool, object in any_json(), old in any_json(),
@@ -284,6 +298,130 @@ proptest! {
         let _ = answers(&review.to_string(), 5);
         let _ = answers(&text, 3);
     }
+}
+
+/// A guest with something in it that may be anything.
+fn guest(name: &str, more: &Value) -> Value {
+    let mut object = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    json_patch::merge(&mut object, more);
+    let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
+    if object["metadata"].is_object() {
+        json_patch::merge(&mut object["metadata"], &json!({"labels": labels}));
+    }
+    object
+}
+
+fn valid_machine() -> Value {
+    json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "new", "labels": {keys::MACHINE_GROUP: "h"}},
+        "spec": {"nodePool": [], "machineTypes": [
+            {"name": "t", "spec": {"cpu": "1", "memory": "1Gi", "gpu": {"type": "x.y/z", "num": 1, "family": "f"}},
+                "available": 1}]}})
+}
+
+/// Members that Pods and Machines have, with any value.
+fn odd_member() -> impl Strategy<Value = Value> {
+    let path = prop::sample::select(vec![
+        "spec.containers",
+        "spec.affinity",
+        "spec.affinity.nodeAffinity",
+        "spec.tolerations",
+        "spec.resources",
+        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
+        "metadata.name",
+        "metadata.labels",
+        "metadata.labels.imperator~tenzen-y~io/injecting-container",
+        "spec.nodePool",
+        "spec.machineTypes",
+        "spec",
+        "metadata",
+        "status",
+    ]);
+    (path, any_json()).prop_map(|(path, value)| {
+        path.rsplit('.').fold(value, |value, key| json!({key.replace('~', "."): value}))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn guests_and_machines_are_answered(change in odd_member(), old in odd_member(), operation in 0..3_usize) {
+        let machine = |change: &Value| {
+            let mut machine = valid_machine();
+            json_patch::merge(&mut machine, change);
+            machine
+        };
+        let operation = ["CREATE", "UPDATE", "UPDATE"][operation];
+        for (kind, namespace, object, old) in [
+            ("/Pod", "guests", guest("p", &change), guest("p", &old)),
+            ("imperator.tenzen-y.io/Machine", "", machine(&change), machine(&old)),
+        ] {
+            let mut review = review("1", kind, namespace, object);
+            review["request"]["operation"] = json!(operation);
+            // Slots are not what this is about.
+            review["request"]["dryRun"] = json!(true);
+            if operation == "UPDATE" {
+                review["request"]["oldObject"] = old;
+            }
+            let answer = one(&review);
+            prop_assert!(answer["allowed"] == true || !answer["status"]["message"].as_str().unwrap().is_empty());
+        }
+    }
+}
+
+/// Answers to guests one after the other: `+` for a creation, `-` for a deletion, `?` for a dry run.
+fn stream(state: &str, events: &[&str]) -> String {
+    let admission = admission_of(state);
+    let input: Vec<String> = events
+        .iter()
+        .map(|event| {
+            let (what, name) = event.split_at(1);
+            let mut review = review(event, "/Pod", "guests", guest(name, &json!({})));
+            review["request"]["dryRun"] = json!(what == "?");
+            if what == "-" {
+                review["request"]["operation"] = json!("DELETE");
+                review["request"]["oldObject"] = review["request"]["object"].take();
+            }
+            review.to_string()
+        })
+        .collect();
+    let mut out = Vec::new();
+    answer(&admission, input.concat().as_bytes(), &mut out).unwrap();
+    let allowed = |line: &str| {
+        let answer: Value = serde_json::from_str(line).unwrap();
+        let response = &answer["response"];
+        let allowed = response["allowed"] == true;
+        let message = response["status"]["message"].as_str().unwrap_or_default();
+        assert!(allowed || message.ends_with("there is no <t> left"), "{answer}");
+        if allowed { 'y' } else { 'n' }
+    };
+    String::from_utf8(out).unwrap().lines().map(allowed).collect()
+}
+
+#[test]
+fn slots_are_counted_within_a_stream() {
+    let usage =
+        |usage: &str| STATE.replace("usage: {maximum: 4, reserved: 4}", &format!("usage: {{{usage}}}"));
+    let two = usage("maximum: 4, reserved: 2");
+    assert_eq!(stream(&two, &["+a", "?b", "+b", "+c", "?d", "+b"]), "yyynny");
+    assert_eq!(stream(&two, &["+", "+", "+"]), "yyn", "without a name each is another");
+    assert_eq!(stream(&two, &["+a", "+b", "-a", "+c", "+d"]), "yyyyn");
+    // Guests that the status counts have theirs, whether the files have the Pods or not.
+    let used = usage("maximum: 4, reserved: 2, used: 1, waiting: 1");
+    assert_eq!(stream(&used, &["+a", "+b", "+c"]), "yyn");
+    let known = guest(
+        "known",
+        &json!({"metadata": {"namespace": "guests", "uid": "u"}, "status": {"phase": "Running"}}),
+    );
+    let with = |pod: &Value| format!("{used}---\n{pod}");
+    assert_eq!(stream(&with(&known), &["+a", "+b", "+c"]), "yyn");
+    assert_eq!(stream(&with(&known), &["+a", "+b", "-known", "+c", "+d"]), "yyyyn");
+    let other = guest("other", &json!({"metadata": {"namespace": "guests"}, "status": {"phase": "Failed"}}));
+    assert_eq!(stream(&with(&other), &["+a", "+b", "+c"]), "yyn", "it has ended");
+    assert_eq!(stream(&usage("maximum: 1, reserved: 3"), &["+a", "+b"]), "yn");
+    assert_eq!(stream(&usage("maximum: 9, reserved: 0, slots: 2"), &["+a", "+b", "+c"]), "yyn");
 }
 
 #[test]

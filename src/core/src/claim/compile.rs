@@ -83,7 +83,7 @@ fn one(rule: &RuleSpec, i: usize, errors: &mut Vec<RuleError>) -> Option<DeviceC
     check_name(rule, i, claim, &root, errors);
     let source = match (&claim.spec, claim.from_rule.as_str()) {
         (Some(spec), "") => {
-            let faults = device::faults(spec, &format!("{root}.spec"));
+            let faults = device::faults_of_rule(spec, &format!("{root}.spec"));
             errors.extend(faults.into_iter().map(|f| RuleError::new(f.path, "", f.message)));
             let name = companion::device_template_name(&rule.name, &rule.uid, &claim.name, spec);
             Some(Source::Template { name, spec: spec.clone() })

@@ -4,6 +4,7 @@
 pub mod claims;
 pub mod companion;
 pub mod isolation;
+pub mod machine;
 pub mod offloading;
 
 use json_patch::{Patch, PatchOperation, ReplaceOperation};
@@ -24,6 +25,8 @@ pub struct Facts<'a> {
     pub rule: Option<&'a Rule>,
     /// The NamespaceOffloading of the Pod's namespace, where the namespace is offloaded.
     pub offloading: Option<offloading::Facts<'a>>,
+    /// The slot that the Pod takes, where it is a guest.
+    pub machine: Option<machine::Facts<'a>>,
     /// Node label that names the host of a DPU.
     pub host_label: &'a str,
 }
@@ -40,6 +43,7 @@ pub type Step = (&'static str, fn(&mut Value, &Facts<'_>, &mut Report) -> Result
 
 /// The steps in their order.
 pub const STEPS: &[Step] = &[
+    ("machine", machine::apply),
     ("offloading", offloading::apply),
     ("companion", companion::apply),
     ("isolation", isolation::apply),
@@ -77,16 +81,23 @@ const OWNED: [(&str, &str); 5] = [
     ("spec", "resourceClaims"),
 ];
 
+/// Lists of containers that the steps may change of guests besides.
+const OWNED_OF_GUESTS: &[&str] = &["containers"];
+
 /// Runs all steps on a Pod and returns the patch that makes the Pod what it is then. Only what the steps may change is
-/// copied and compared: most of a Pod is containers, which are nobody's business here unless they get devices.
+/// copied and compared: most of a Pod is containers, which are nobody's business here unless they get a slot or devices.
 ///
 /// # Errors
 /// As [`mutate`].
 pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), FieldError> {
-    let devices = facts.rule.is_some_and(|rule| !rule.devices().claims().is_empty());
-    let mut before = owned(pod, devices);
+    let containers: &[&str] = match (facts.rule, facts.machine) {
+        (Some(rule), _) if !rule.devices().claims().is_empty() => &claims::CONTAINERS,
+        (_, Some(_)) => OWNED_OF_GUESTS,
+        _ => &[],
+    };
+    let mut before = owned(pod, containers);
     let report = mutate(pod, facts)?;
-    let mut after = owned(pod, devices);
+    let mut after = owned(pod, containers);
     let terms = new_terms(&mut before, &mut after);
     let mut patch = json_patch::diff(&before, &after);
     patch.0.extend(terms);
@@ -107,11 +118,11 @@ fn new_terms(before: &mut Value, after: &mut Value) -> Option<PatchOperation> {
     Some(PatchOperation::Replace(ReplaceOperation { path, value: new.take() }))
 }
 
-/// A copy of what the steps may change, at its place; `devices`: containers too. A parent that is there is there in the copy too: a patch must not
-/// make it anew.
-fn owned(pod: &Value, devices: bool) -> Value {
+/// A copy of what the steps may change, and of these lists of containers, at its place. A parent that is there is there in
+/// the copy too: a patch must not make it anew.
+fn owned(pod: &Value, containers: &[&'static str]) -> Value {
     let mut copy = Map::new();
-    let containers = claims::CONTAINERS.into_iter().filter(|_| devices).map(|list| ("spec", list));
+    let containers = containers.iter().map(|list| ("spec", *list));
     for (parent, key) in OWNED.into_iter().chain(containers) {
         let Some(found) = pod.get(parent) else { continue };
         let Some(object) = found.as_object() else {

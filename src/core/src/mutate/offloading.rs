@@ -81,7 +81,8 @@ fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<(), FieldError>
     Ok(())
 }
 
-fn cut(text: &str) -> String {
+/// One side of a contradiction in a warning.
+pub(super) fn cut(text: &str) -> String {
     if text.chars().count() <= MAX_SIDE {
         return text.to_owned();
     }

@@ -45,7 +45,8 @@ fn created(rule: &Arc<Rule>) -> Value {
 
 fn run(pod: &Value, rule: Option<&Rule>) -> Result<(Value, Report), FieldError> {
     let tenant = TenantId::new("blue").unwrap();
-    let facts = Facts { tenant: Some(&tenant), rule, offloading: None, host_label: HOST_LABEL };
+    let facts =
+        Facts { tenant: Some(&tenant), rule, offloading: None, machine: None, host_label: HOST_LABEL };
     let mut pod = pod.clone();
     let report = mutate(&mut pod, &facts)?;
     Ok((pod, report))
@@ -144,7 +145,11 @@ fn a_contradiction_is_said() {
 fn without_a_tenant_or_a_rule_nothing_changes() {
     let pod = json!({"spec": {"x": 1}});
     let mut same = pod.clone();
-    mutate(&mut same, &Facts { tenant: None, rule: None, offloading: None, host_label: HOST_LABEL }).unwrap();
+    mutate(
+        &mut same,
+        &Facts { tenant: None, rule: None, offloading: None, machine: None, host_label: HOST_LABEL },
+    )
+    .unwrap();
     assert_eq!(same, pod);
 }
 
@@ -218,7 +223,7 @@ proptest! {
         json_patch::patch(&mut patched, &json_patch::diff(&pod, &once)).unwrap();
         prop_assert_eq!(&patched, &once, "the patch applies");
         let (tenant, mut again) = (TenantId::new("blue").unwrap(), pod.clone());
-        let facts = Facts { tenant: Some(&tenant), rule: None, offloading: None, host_label: HOST_LABEL };
+        let facts = Facts { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: HOST_LABEL };
         let (small, _) = patch(&mut again, &facts).unwrap();
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &small).unwrap();

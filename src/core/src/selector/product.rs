@@ -78,8 +78,8 @@ fn bound(own: &[Value], imposed: &[Value]) -> Result<(), FieldError> {
     Err(FieldError::new(
         TERMS,
         format_args!(
-            "has {} terms, and the namespace's NamespaceOffloading adds {} to each: together {count} terms of {bytes} \
-             bytes, at most {MAX_BYTES} fit into a Pod; use fewer or shorter terms here or in its clusterSelector",
+            "has {} terms, and admission adds {} to each: together {count} terms of {bytes} bytes, at most {MAX_BYTES} \
+             fit into a Pod; use fewer or shorter terms here or in the namespace's NamespaceOffloading",
             own.len(),
             imposed.len()
         ),

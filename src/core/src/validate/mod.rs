@@ -96,8 +96,13 @@ pub fn template(template: &Value, root: &str, facts: &Facts<'_>) -> Vec<FieldErr
         );
     }
     let mut pod = Value::Object(pod);
-    let tenant =
-        mutate::Facts { tenant: Some(&facts.policy.tenant), rule: None, offloading: None, host_label: "" };
+    let tenant = mutate::Facts {
+        tenant: Some(&facts.policy.tenant),
+        rule: None,
+        offloading: None,
+        machine: None,
+        host_label: "",
+    };
     let faults = match mutate::mutate(&mut pod, &tenant) {
         Ok(_) => create(&pod, &Facts { manager: true, ..*facts }),
         Err(error) => vec![error],

@@ -69,8 +69,13 @@ fn good() -> Value {
                 "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}}}],
     }});
     let tenant = TenantId::new("blue").unwrap();
-    let facts =
-        mutate::Facts { tenant: Some(&tenant), rule: None, offloading: None, host_label: k::DPU_HOST };
+    let facts = mutate::Facts {
+        tenant: Some(&tenant),
+        rule: None,
+        offloading: None,
+        machine: None,
+        host_label: k::DPU_HOST,
+    };
     mutate::mutate(&mut pod, &facts).unwrap();
     pod
 }
@@ -478,7 +483,7 @@ proptest::proptest! {
     #[test]
     fn what_mutation_places_validation_accepts(pod in crate::mutate::tests::any_pod()) {
         let tenant = TenantId::new("blue").unwrap();
-        let facts = mutate::Facts { tenant: Some(&tenant), rule: None, offloading: None, host_label: k::DPU_HOST };
+        let facts = mutate::Facts { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: k::DPU_HOST };
         check(&policy(), false, &pod, None);
         check(&policy(), false, &pod, Some(&good()));
         check(&policy(), false, &good(), Some(&pod));

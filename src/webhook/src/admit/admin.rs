@@ -8,7 +8,7 @@ use outrigger_core::lint::{self, Around};
 use outrigger_core::mutate;
 use serde::Deserialize;
 
-use super::mutate::{apply, as_new_as, made_by, with_devices};
+use super::mutate::{Roles, apply, as_new_as, made_by, with_devices};
 use super::{Behind, Settings, deny, deny_fields, is_manager};
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
@@ -50,7 +50,8 @@ pub(super) fn mutate(
         Ok(rule) => rule,
         Err(denied) => return Ok(denied),
     };
-    let decision = apply(&mut request.object, Some(&tenant), None, Some(&rule), settings);
+    let roles = Roles { tenant: Some(&tenant), rule: Some(&rule), ..Roles::default() };
+    let decision = apply(&mut request.object, roles, settings);
     Ok(with_devices(decision, caches, request))
 }
 
@@ -102,6 +103,7 @@ mod tests {
             schedulers: Vec::new(),
             host_label: keys::DPU_HOST.to_owned(),
             exempt_runtime_class: "liqo".to_owned(),
+            core_namespace: keys::CORE_NAMESPACE.to_owned(),
             admin: AdminNamespaces::new("rules", "universe"),
         }
     }

@@ -64,6 +64,7 @@ mod tests {
             host_label: keys::DPU_HOST.to_owned(),
             exempt_runtime_class: String::new(),
             admin: AdminNamespaces::default(),
+            core_namespace: keys::CORE_NAMESPACE.to_owned(),
         };
         let request = json!({"name": "d", "exactly": {"deviceClassName": "c", "count": count}});
         let claim = json!({"metadata": metadata, "spec": {"devices": {"requests": [request]}}});

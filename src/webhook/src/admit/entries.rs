@@ -7,8 +7,8 @@ use outrigger_core::{keys, mutate};
 use serde_json::Value;
 
 use super::{
-    Admit, Behind, Settings, deny, mutate_pod, validate_admin_rule, validate_claim, validate_offloading,
-    validate_pod, validate_rule, validate_tenant,
+    Admit, Behind, Settings, deny, guests, mutate_pod, validate_admin_rule, validate_claim, validate_guest,
+    validate_machine, validate_offloading, validate_pod, validate_rule, validate_tenant,
 };
 use crate::caches::Caches;
 use crate::review::{Decision, Kind, Request};
@@ -25,7 +25,7 @@ struct Entry {
     operations: &'static [&'static str],
     /// What a namespace must be like for its objects to be sent, ANDed; empty: all are.
     namespaces: &'static [Requirement],
-    /// What the object must be like besides.
+    /// What the object must be like besides, or what it was before.
     condition: Option<fn(&Value) -> bool>,
     admit: Admit,
 }
@@ -39,6 +39,8 @@ enum Requirement {
     DoesNotExist(&'static str),
     /// The label has the value.
     Is(&'static str, &'static str),
+    /// It hasn't, or with another value.
+    IsNot(&'static str, &'static str),
     /// Its name is none of these.
     NameNotIn(&'static [&'static str]),
     /// It is that of the companions of admin rules.
@@ -46,6 +48,10 @@ enum Requirement {
 }
 
 const OF_TENANTS: &[Requirement] = &[Requirement::Exists(keys::TENANT)];
+
+/// Namespaces whose Pods never wait for us, whoever labels them.
+const SYSTEM: &[&str] =
+    &["kube-system", "kube-public", "kube-node-lease", "outrigger-system", keys::ADMIN_NAMESPACE];
 
 const CLAIMS: &str = "resource.k8s.io";
 
@@ -76,15 +82,23 @@ const MUTATING: &[Entry] = &[
         namespaces: &[
             Requirement::Is(keys::OFFLOADED, "true"),
             Requirement::DoesNotExist(keys::TENANT),
-            Requirement::NameNotIn(&[
-                "kube-system",
-                "kube-public",
-                "kube-node-lease",
-                "outrigger-system",
-                keys::ADMIN_NAMESPACE,
-            ]),
+            Requirement::NameNotIn(SYSTEM),
         ],
         condition: None,
+        admit: mutate_pod,
+    },
+    Entry {
+        path: "/mutate/pods",
+        kinds: &[("", "v1", "Pod")],
+        sub_resources: &[""],
+        operations: &["CREATE"],
+        namespaces: &[
+            Requirement::Is(keys::INJECT_RESOURCE, keys::INJECT_ENABLED),
+            Requirement::DoesNotExist(keys::TENANT),
+            Requirement::IsNot(keys::OFFLOADED, "true"),
+            Requirement::NameNotIn(SYSTEM),
+        ],
+        condition: Some(guests::is_marked),
         admit: mutate_pod,
     },
 ];
@@ -153,6 +167,27 @@ const VALIDATING: &[Entry] = &[
         condition: None,
         admit: validate_offloading,
     },
+    Entry {
+        path: "/validate/machines",
+        kinds: &[(keys::MACHINE_GROUP_DOMAIN, "v1alpha1", "Machine")],
+        sub_resources: &[""],
+        operations: &["CREATE", "UPDATE"],
+        namespaces: &[],
+        condition: None,
+        admit: validate_machine,
+    },
+    Entry {
+        path: "/validate/guests",
+        kinds: &[("", "v1", "Pod")],
+        sub_resources: &["", "resize"],
+        operations: &["CREATE", "UPDATE"],
+        namespaces: &[
+            Requirement::Is(keys::INJECT_RESOURCE, keys::INJECT_ENABLED),
+            Requirement::NameNotIn(SYSTEM),
+        ],
+        condition: Some(guests::is_marked),
+        admit: validate_guest,
+    },
 ];
 
 impl Entry {
@@ -169,6 +204,9 @@ impl Entry {
             Requirement::Is(key, value) => {
                 labels.is_none_or(|labels| labels.get(key).is_some_and(|found| found == value))
             }
+            Requirement::IsNot(key, value) => {
+                labels.is_none_or(|labels| labels.get(key).is_none_or(|found| found != value))
+            }
             Requirement::NameNotIn(names) => !names.contains(&request.namespace.as_str()),
             Requirement::AdminResources => *request.namespace == *settings.admin.resources,
         };
@@ -176,7 +214,10 @@ impl Entry {
             && self.sub_resources.contains(&request.sub_resource.as_str())
             && self.operations.contains(&request.operation.as_str())
             && self.namespaces.iter().all(meets)
-            && self.condition.is_none_or(|condition| condition(&request.object))
+            && self.condition.is_none_or(|condition| {
+                condition(&request.object)
+                    || (!request.old_object.is_null() && condition(&request.old_object))
+            })
     }
 }
 
@@ -217,7 +258,8 @@ pub fn decide(
             denied @ Decision::Deny { .. } => return Ok(denied),
         }
     }
-    if let Some(entry) = VALIDATING.iter().find(|entry| entry.is_asked(settings, request, labels)) {
+    let asked = |entry: &&Entry| entry.is_asked(settings, request, labels);
+    for entry in VALIDATING.iter().filter(asked).collect::<Vec<_>>() {
         match (entry.admit)(caches, settings, request)? {
             Decision::Allow { warnings: said, .. } => warnings.extend(said),
             denied @ Decision::Deny { .. } => return Ok(denied),
@@ -280,6 +322,7 @@ mod tests {
                         Requirement::Exists(key) => format!("{key} Exists "),
                         Requirement::DoesNotExist(key) => format!("{key} DoesNotExist "),
                         Requirement::Is(key, value) => format!("{key} In {value}"),
+                        Requirement::IsNot(key, value) => format!("{key} NotIn {value}"),
                         Requirement::NameNotIn(names) => {
                             format!("kubernetes.io/metadata.name NotIn {}", names.join(","))
                         }

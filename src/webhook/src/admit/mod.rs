@@ -5,6 +5,8 @@ mod admin;
 mod bindings;
 mod claims;
 mod entries;
+pub mod guests;
+pub mod machines;
 mod mutate;
 mod offloading;
 mod pods;
@@ -12,6 +14,8 @@ mod rules;
 mod tenants;
 
 pub use entries::{decide, kind_named};
+pub use guests::validate_guest;
+pub use machines::validate_machine;
 pub use mutate::mutate_pod;
 
 use outrigger_core::admin::AdminNamespaces;
@@ -37,6 +41,8 @@ pub struct Settings {
     pub exempt_runtime_class: String,
     /// Where admin rules and their companions live.
     pub admin: AdminNamespaces,
+    /// Where reservations are, and the ledgers of slots.
+    pub core_namespace: String,
 }
 
 /// A cache doesn't know yet what the request takes for granted.

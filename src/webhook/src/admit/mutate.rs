@@ -8,7 +8,8 @@ use outrigger_core::mutate::{self, Facts};
 use outrigger_core::offloading::Offloading;
 use serde_json::Value;
 
-use super::{Behind, Settings, admin, deny, deny_fields, expect_kind, offloading};
+use super::guests::Slot;
+use super::{Behind, Settings, admin, deny, deny_fields, expect_kind, guests, offloading};
 use crate::caches::{CachedRule, Caches};
 use crate::review::{Decision, Request};
 
@@ -30,13 +31,20 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -
         return admin::mutate(caches, settings, request);
     }
     let offloading = offloading::of(caches, &request.namespace)?;
-    if tenant.is_none() && offloading.is_none() {
+    if tenant.is_none() && offloading.is_none() && !caches.is_injected(&request.namespace) {
         // Only what is in such namespaces is sent here, so this one isn't known yet.
         return Err(Behind(format!(
-            "namespace {} is not known yet to belong to a tenant or to be offloaded",
+            "namespace {} is not known yet to belong to a tenant or to be offloaded, nor to be one whose guests get slots",
             request.namespace
         )));
     }
+    let slot = match guests::of(caches, request) {
+        Ok(slot) => slot,
+        Err((outcome, denied)) => {
+            request.guest = Some(outcome);
+            return Ok(denied);
+        }
+    };
     let rule = match &tenant {
         None => None,
         Some(_) => match rule_of(caches, settings, request)? {
@@ -44,8 +52,13 @@ pub fn mutate_pod(caches: &Caches, settings: &Settings, request: &mut Request) -
             Err(denied) => return Ok(denied),
         },
     };
-    let decision =
-        apply(&mut request.object, tenant.as_ref(), offloading.as_deref(), rule.as_ref(), settings);
+    let roles = Roles {
+        tenant: tenant.as_ref(),
+        offloading: offloading.as_deref(),
+        rule: rule.as_ref(),
+        slot: slot.as_ref(),
+    };
+    let decision = apply(&mut request.object, roles, settings);
     Ok(with_devices(decision, caches, request))
 }
 
@@ -58,14 +71,22 @@ pub(super) fn with_devices(mut decision: Decision, caches: &Caches, request: &Re
     decision
 }
 
+/// What a Pod's namespace and the Pod itself are besides.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Roles<'a> {
+    /// A tenant's.
+    pub(super) tenant: Option<&'a TenantId>,
+    /// Offloaded.
+    pub(super) offloading: Option<&'a Offloading>,
+    /// A companion.
+    pub(super) rule: Option<&'a CachedRule>,
+    /// A guest.
+    pub(super) slot: Option<&'a Slot>,
+}
+
 /// Runs the steps that concern the namespace: a tenant's that is offloaded too has both.
-pub(super) fn apply(
-    object: &mut Value,
-    tenant: Option<&TenantId>,
-    offloading: Option<&Offloading>,
-    rule: Option<&CachedRule>,
-    settings: &Settings,
-) -> Decision {
+pub(super) fn apply(object: &mut Value, roles: Roles<'_>, settings: &Settings) -> Decision {
+    let Roles { tenant, offloading, rule, slot } = roles;
     // Elsewhere our keys mean nothing.
     if tenant.is_some()
         && rule.is_none()
@@ -80,6 +101,7 @@ pub(super) fn apply(
             offloading,
             exempt_runtime_class: &settings.exempt_runtime_class,
         }),
+        machine: slot.map(Slot::facts),
         host_label: &settings.host_label,
     };
     match mutate::patch(object, &facts) {

@@ -27,6 +27,7 @@ fn settings() -> Settings {
         schedulers: vec!["default-scheduler".to_owned()],
         host_label: keys::DPU_HOST.to_owned(),
         exempt_runtime_class: "liqo".to_owned(),
+        core_namespace: keys::CORE_NAMESPACE.to_owned(),
         admin: AdminNamespaces::default(),
     }
 }

@@ -41,8 +41,13 @@ fn shared(name: &str) -> DeviceClaimSpec {
 
 fn run(pod: &Value, rule: &Rule) -> Result<Value, FieldError> {
     let tenant = TenantId::new("blue").unwrap();
-    let facts =
-        Facts { tenant: Some(&tenant), rule: Some(rule), offloading: None, host_label: keys::DPU_HOST };
+    let facts = Facts {
+        tenant: Some(&tenant),
+        rule: Some(rule),
+        offloading: None,
+        machine: None,
+        host_label: keys::DPU_HOST,
+    };
     let mut changed = pod.clone();
     mutate(&mut changed, &facts)?;
     // The patch makes the same of it.
@@ -106,7 +111,13 @@ fn what_is_there_stays_and_a_name_that_is_taken_is_told() {
     ] {
         let mut wrong = pod();
         *wrong.pointer_mut(pointer).unwrap_or(&mut Value::Null) = json!(1);
-        let facts = Facts { tenant: None, rule: Some(&rule), offloading: None, host_label: keys::DPU_HOST };
+        let facts = Facts {
+            tenant: None,
+            rule: Some(&rule),
+            offloading: None,
+            machine: None,
+            host_label: keys::DPU_HOST,
+        };
         assert_eq!(apply(&mut wrong, &facts, &mut Report::default()).unwrap_err().path, path);
     }
 }

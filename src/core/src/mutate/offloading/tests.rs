@@ -37,7 +37,7 @@ struct Expect {
 
 fn facts<'a>(offloading: &'a Offloading, exempt_runtime_class: &'a str) -> mutate::Facts<'a> {
     let offloading = Some(Facts { offloading, exempt_runtime_class });
-    mutate::Facts { tenant: None, rule: None, offloading, host_label: "" }
+    mutate::Facts { tenant: None, rule: None, offloading, machine: None, host_label: "" }
 }
 
 fn run(pod: &Value, strategy: &str, selector: &Value) -> Result<(Value, Report), FieldError> {

@@ -13,6 +13,7 @@ fn settings() -> Settings {
         schedulers: Vec::new(),
         host_label: keys::DPU_HOST.to_owned(),
         exempt_runtime_class: "liqo".to_owned(),
+        core_namespace: keys::CORE_NAMESPACE.to_owned(),
         admin: outrigger_core::admin::AdminNamespaces::default(),
     }
 }

@@ -1,0 +1,119 @@
+//! The slots of Machines, where there is no cluster to write them down in: those that the state's guests have, and those that
+//! were given since.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use outrigger_core::keys;
+use outrigger_core::slots::{Guests, Ledger, Verdict};
+use outrigger_runtime::cluster::Change;
+use outrigger_webhook::admit::guests::taking;
+use outrigger_webhook::caches::Caches;
+use outrigger_webhook::review::{Decision, Request};
+use serde_json::{Value, json};
+
+use crate::files::{InputError, Object};
+
+/// Whether a Pod has never been in a cluster.
+pub(crate) fn is_new(pod: &Value) -> bool {
+    pod.pointer("/metadata/uid").is_none_or(Value::is_null)
+}
+
+/// Where a Pod is that may name no namespace.
+pub(crate) fn namespace_of(pod: &Object) -> &str {
+    if pod.namespace.is_empty() { "default" } else { &pod.namespace }
+}
+
+/// A guest of the state. The rest of a Pod doesn't matter here, and may be as wrong as it likes.
+pub(crate) fn guest(caches: &Caches, object: &Object) -> Result<(), InputError> {
+    let at = |pointer: &str| object.value.pointer(pointer).cloned().unwrap_or_default();
+    let labels = at("/metadata/labels");
+    if labels.get(keys::POD_ROLE).is_none_or(|role| role != keys::GUEST) {
+        return Ok(());
+    }
+    let metadata = json!({"name": object.name, "namespace": namespace_of(object), "uid": at("/metadata/uid"),
+        "labels": labels});
+    let pod = json!({"metadata": metadata, "status": {"phase": at("/status/phase")}});
+    let pod: Pod = serde_json::from_value(pod).map_err(|error| object.wrong(error))?;
+    caches.guest(Change::Applied(pod));
+    Ok(())
+}
+
+/// Group and type.
+type Slot = (String, String);
+
+/// Who has got a slot since.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    /// How many guests a Machine's status counts that are not among the state's Pods.
+    unnamed: HashMap<Slot, u32>,
+    given: Mutex<Given>,
+}
+
+#[derive(Debug, Default)]
+struct Given {
+    ledgers: HashMap<Slot, Ledger>,
+    /// Pods without a name so far: each is another one.
+    nameless: usize,
+}
+
+impl Slots {
+    /// None yet.
+    pub(crate) fn new(caches: &Caches) -> Self {
+        let mut unnamed = HashMap::new();
+        for machine in caches.other_machines("") {
+            let Some(group) = machine.group.clone() else { continue };
+            for (type_, usage) in &machine.usages {
+                let named = u32::try_from(caches.guests(&group, type_).live.len()).unwrap_or(u32::MAX);
+                let counted = usage.used.saturating_add(usage.waiting);
+                unnamed.insert((group.clone(), type_.clone()), counted.saturating_sub(named));
+            }
+        }
+        Self { unnamed, given: Mutex::default() }
+    }
+
+    /// Takes the slot of a guest that has been admitted, and gives back that of one that is deleted. A dry run changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The refusal where none is left.
+    pub(crate) fn settle(&self, caches: &Caches, request: &Request) -> Result<(), Decision> {
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
+        if request.operation == "DELETE" {
+            release(caches, &mut given, request);
+            return Ok(());
+        }
+        let Some(mut taking) = taking(caches, request).map_err(|(_, refused)| refused)? else {
+            return Ok(());
+        };
+        if taking.name.is_empty() {
+            given.nameless += 1;
+            taking.ask.pod = format!("{}/ {}", taking.namespace, given.nameless);
+        }
+        let slot = (taking.slot.group().to_owned(), taking.slot.type_name().to_owned());
+        let guests = Guests {
+            unnamed: self.unnamed.get(&slot).copied().unwrap_or_default(),
+            ..caches.guests(&slot.0, &slot.1)
+        };
+        let ledger = given.ledgers.entry(slot).or_default();
+        // Time stands still: nothing is given back by it.
+        match ledger.answer(std::slice::from_ref(&taking.ask), &guests, taking.slot.slots, 0).as_slice() {
+            [Verdict::Granted] => Ok(()),
+            [Verdict::NoneLeft] => Err(taking.none_left()),
+            _ => Err(taking.unavailable("too many guests at once")),
+        }
+    }
+}
+
+fn release(caches: &Caches, given: &mut Given, request: &Request) {
+    let is_pod =
+        request.kind.group.is_empty() && request.kind.kind == "Pod" && request.sub_resource.is_empty();
+    let name = request.old_object.pointer("/metadata/name").and_then(Value::as_str);
+    let Some(name) = name.filter(|_| is_pod && request.dry_run != Some(true)) else { return };
+    let pod = format!("{}/{name}", request.namespace);
+    for ledger in given.ledgers.values_mut() {
+        ledger.release(&pod);
+    }
+    caches.guest(Change::Gone { namespace: request.namespace.clone(), name: name.to_owned() });
+}

@@ -1,0 +1,229 @@
+//! Which Machine has a group and its nodes, when two Machines ask for the same in one moment.
+//!
+//! What a Machine asks for is written down as a [`Claim`] before it is admitted, in one object of the cluster that is written
+//! only in the version it was read in; so the second of two that are asked about at once, by whatever replicas, sees the
+//! first. A claim counts until the own watch shows what came of it, and no longer than a grant of a slot, for the same
+//! reasons: see [`crate::slots`].
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::slots::{GRANT_SECONDS, MAX_BYTES};
+
+/// Name of the object that holds the claims.
+pub const LEDGER_NAME: &str = "machine-claims";
+
+/// What a Machine asks for that it has not had before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The Machine's name.
+    pub machine: String,
+    /// Its uid.
+    #[serde(default)]
+    pub uid: String,
+    /// Its `metadata.generation`.
+    #[serde(default)]
+    pub generation: i64,
+    /// The group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Names of nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
+    /// When it was admitted: seconds since 1970.
+    pub at: u64,
+}
+
+/// A Machine as a watch shows it.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// `metadata.name`.
+    pub name: &'a str,
+    /// `metadata.uid`.
+    pub uid: &'a str,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// Its group.
+    pub group: Option<&'a str>,
+    /// Names of its nodes.
+    pub nodes: &'a [String],
+}
+
+/// Why a claim can't be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Conflict {
+    /// This Machine has the group.
+    Group(String),
+    /// Of this node, by its index among the claim's, this Machine of this group has it.
+    Node(usize, String, String),
+    /// There are more claims at once than one object can hold.
+    Crowded,
+}
+
+/// Claims of Machines that not every watch shows yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claims {
+    claims: Vec<Claim>,
+}
+
+impl Claims {
+    /// From JSON; an empty text is none.
+    ///
+    /// # Errors
+    /// When it is something else.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let claims = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
+        Ok(Self { claims })
+    }
+
+    /// As JSON.
+    ///
+    /// # Errors
+    /// Never in practice: there is nothing in it that JSON could not carry.
+    pub fn write(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(&self.claims)
+    }
+
+    /// Writes a claim down. `seen`: all Machines that the watch shows. `ended`: uids of those whose end it has shown lately.
+    /// `claim.at` is now. Claims that count for nobody any more are dropped.
+    ///
+    /// # Errors
+    /// Who has it.
+    pub fn add(&mut self, claim: Claim, seen: &[Seen<'_>], ended: &HashSet<String>) -> Result<(), Conflict> {
+        let now = claim.at;
+        self.claims
+            .retain(|other| now < other.at.saturating_add(GRANT_SECONDS) && !ended.contains(&other.uid));
+        let pending = self.claims.iter().filter(|other| !other.is_shown(seen)).map(|other| Seen {
+            name: &other.machine,
+            uid: &other.uid,
+            generation: other.generation,
+            group: other.group.as_deref(),
+            nodes: &other.nodes,
+        });
+        let others: Vec<Seen<'_>> =
+            seen.iter().copied().chain(pending).filter(|other| other.name != claim.machine).collect();
+        conflict(&claim, &others)?;
+        self.claims.push(claim);
+        if self.write().map_or(usize::MAX, |text| text.len()) > MAX_BYTES {
+            self.claims.pop();
+            return Err(Conflict::Crowded);
+        }
+        Ok(())
+    }
+}
+
+/// Looks for a Machine that has what a claim is about.
+///
+/// # Errors
+/// The group first, then the first node.
+pub fn conflict(claim: &Claim, others: &[Seen<'_>]) -> Result<(), Conflict> {
+    if let Some(group) = &claim.group
+        && let Some(other) = others.iter().find(|other| other.group == Some(group))
+    {
+        return Err(Conflict::Group(other.name.to_owned()));
+    }
+    let mut wanted: HashMap<&str, usize> = HashMap::new();
+    for (i, node) in claim.nodes.iter().enumerate() {
+        wanted.entry(node).or_insert(i);
+    }
+    let taken = others.iter().flat_map(|other| {
+        let wanted = &wanted;
+        other.nodes.iter().filter_map(move |node| Some((*wanted.get(node.as_str())?, other)))
+    });
+    match taken.min_by_key(|(i, _)| *i) {
+        None => Ok(()),
+        Some((i, other)) => {
+            Err(Conflict::Node(i, other.name.to_owned(), other.group.unwrap_or_default().to_owned()))
+        }
+    }
+}
+
+impl Claim {
+    /// Whether the watch shows what came of it: the Machine as claimed, or as it has become since.
+    fn is_shown(&self, seen: &[Seen<'_>]) -> bool {
+        seen.iter().filter(|machine| machine.name == self.machine && machine.uid == self.uid).any(|machine| {
+            let nodes: HashSet<&String> = machine.nodes.iter().collect();
+            machine.generation > self.generation
+                || (self.group.as_deref().is_none_or(|group| machine.group == Some(group))
+                    && self.nodes.iter().all(|node| nodes.contains(node)))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(machine: &str, group: Option<&str>, nodes: &[&str], at: u64) -> Claim {
+        Claim {
+            machine: machine.to_owned(),
+            uid: format!("uid-{machine}"),
+            generation: 1,
+            group: group.map(str::to_owned),
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            at,
+        }
+    }
+
+    fn none() -> HashSet<String> {
+        HashSet::new()
+    }
+
+    #[test]
+    fn the_second_of_two_at_once_sees_the_first() {
+        let mut claims = Claims::default();
+        claims.add(claim("a", Some("g"), &["n1", "n2"], 100), &[], &none()).unwrap();
+        let written = Claims::read(&claims.write().unwrap()).unwrap();
+        assert_eq!(written, claims);
+        for (second, conflict) in [
+            (claim("b", Some("g"), &[], 100), Conflict::Group("a".into())),
+            (claim("b", Some("h"), &["x", "n2", "n1"], 100), Conflict::Node(1, "a".into(), "g".into())),
+            (claim("b", None, &["n1"], 99 + GRANT_SECONDS), Conflict::Node(0, "a".into(), "g".into())),
+        ] {
+            assert_eq!(claims.clone().add(second, &[], &none()), Err(conflict));
+        }
+        // The same one again, another one, and later.
+        assert_eq!(claims.clone().add(claim("a", Some("g"), &["n1"], 101), &[], &none()), Ok(()));
+        assert_eq!(claims.clone().add(claim("b", Some("h"), &["n3"], 100), &[], &none()), Ok(()));
+        assert_eq!(
+            claims.clone().add(claim("b", Some("g"), &["n1"], 100 + GRANT_SECONDS), &[], &none()),
+            Ok(())
+        );
+        // It has gone since.
+        let ended = HashSet::from(["uid-a".to_owned()]);
+        assert_eq!(claims.add(claim("b", Some("g"), &["n1"], 101), &[], &ended), Ok(()));
+    }
+
+    #[test]
+    fn what_the_watch_shows_counts_instead_of_the_claim() {
+        let mut claims = Claims::default();
+        claims.add(claim("a", Some("g"), &["n1"], 100), &[], &none()).unwrap();
+        let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (n1, n2) = (nodes(&["n1"]), nodes(&["n2"]));
+        let seen = |generation, group, nodes| Seen { name: "a", uid: "uid-a", generation, group, nodes };
+        let ask = |seen: Seen<'_>, nodes: &[&str]| {
+            claims.clone().add(claim("b", Some("h"), nodes, 101), &[seen], &none())
+        };
+        let by_a = || Err(Conflict::Node(0, "a".into(), "g".into()));
+        assert_eq!(ask(seen(1, Some("g"), &n1), &["n1"]), by_a());
+        // It has given the node back; or it is shown as it was before.
+        assert_eq!(ask(seen(2, Some("g"), &n2), &["n1"]), Ok(()));
+        assert_eq!(ask(seen(1, Some("g"), &n2), &["n1"]), by_a());
+        assert_eq!(ask(Seen { uid: "another", ..seen(2, Some("g"), &n2) }, &["n1"]), by_a());
+        assert_eq!(ask(seen(2, Some("g"), &n2), &["n2"]), by_a());
+    }
+
+    #[test]
+    fn an_object_holds_only_so_much() {
+        let mut claims = Claims::default();
+        let name = "n".repeat(250);
+        let many: Vec<String> = (0..3000).map(|i| format!("{name}{i}")).collect();
+        let big = |machine: &str| Claim { nodes: many.clone(), ..claim(machine, None, &[], 0) };
+        assert_eq!(claims.add(big("a"), &[], &none()), Ok(()));
+        let other =
+            Claim { nodes: many.iter().map(|n| format!("{n}b")).collect(), ..claim("b", None, &[], 0) };
+        assert_eq!(claims.add(other, &[], &none()), Err(Conflict::Crowded));
+        assert_eq!(claims.add(claim("c", Some("g"), &["x"], 0), &[], &none()), Ok(()));
+    }
+}

@@ -1,0 +1,193 @@
+//! Gives a guest the size of its slot and keeps it on the nodes of its group: what Imperator's Pod injector does to Pods.
+
+use serde_json::{Map, Value, json};
+
+use super::offloading::cut;
+use super::{NO_NODE, Report};
+use crate::field::{self, FieldError};
+use crate::keys;
+use crate::machine::{MachineType, Mode, type_key};
+use crate::quantity::Quantity;
+use crate::selector::{self, clash, product};
+
+/// Which slot a guest takes.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The machine group.
+    pub group: &'a str,
+    /// The machine type.
+    pub type_: &'a MachineType,
+}
+
+/// Where resources are told.
+const LISTS: [&str; 2] = ["requests", "limits"];
+
+/// Sets the resources of one container to the slot's, ANDs the slot's nodes into the required node affinity, and tolerates
+/// their taints.
+///
+/// # Errors
+/// A [`FieldError`] where the Pod isn't of the API's shape, has no container, or as a whole asks for less than its slot.
+pub fn apply(pod: &mut Value, facts: &super::Facts<'_>, report: &mut Report) -> Result<(), FieldError> {
+    facts.machine.map_or(Ok(()), |facts| inject(pod, facts, report))
+}
+
+/// Whether a Pod is as this step leaves it.
+pub fn is_done(pod: &Value, facts: Facts<'_>) -> bool {
+    let mut done = pod.clone();
+    inject(&mut done, facts, &mut Report::default()).is_ok() && done == *pod
+}
+
+fn inject(pod: &mut Value, facts: Facts<'_>, report: &mut Report) -> Result<(), FieldError> {
+    let Facts { group, type_ } = facts;
+    resources(pod, type_, report)?;
+    selector::tolerate(pod, &type_key(&type_.name), group, "NoSchedule")?;
+    selector::tolerate(pod, keys::NODE_POOL, Mode::Ready.as_str(), "NoSchedule")?;
+    let imposed = [json!({"matchExpressions": type_.expressions(group)})];
+    if let Some((own, theirs)) = clash::opposition(pod, &imposed) {
+        report.warnings.push(format!(
+            "{NO_NODE}: it asks for {}, its machine type for {}",
+            cut(&own),
+            cut(&theirs)
+        ));
+    }
+    product::and(pod, &imposed)
+}
+
+fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Result<(), FieldError> {
+    let object = field::as_object_mut(pod, "")?;
+    let metadata = field::object_mut(object, "", "metadata")?;
+    let labels = field::object(metadata, "metadata", "labels")?;
+    let named = labels.and_then(|labels| labels.get(keys::INJECTING_CONTAINER)).and_then(Value::as_str);
+    let named = named.map(str::to_owned);
+    let spec = field::object_mut(object, "", "spec")?;
+    whole(spec, type_)?;
+    let containers = field::list_mut(spec, "spec", "containers")?;
+    let i = container(containers, named.as_deref(), report);
+    let Some(container) = containers.get_mut(i) else {
+        return Err(FieldError::new(
+            "spec.containers",
+            "is empty; a guest needs a container that gets the resources of its slot",
+        ));
+    };
+    let path = format!("spec.containers[{i}]");
+    let resources = field::object_mut(field::as_object_mut(container, &path)?, &path, "resources")?;
+    let path = format!("{path}.resources");
+    for list in LISTS {
+        let amounts = field::object_mut(resources, &path, list)?;
+        for (name, slot) in type_.resources() {
+            set(amounts, &format!("{path}.{list}"), name, slot, report);
+        }
+    }
+    Ok(())
+}
+
+/// The container that gets the slot's resources: the one that the label names, else the first. Imperator takes the first
+/// too where the label names none.
+fn container(containers: &[Value], named: Option<&str>, report: &mut Report) -> usize {
+    let Some(named) = named else { return 0 };
+    let name = |container: &Value| container.get("name").and_then(Value::as_str) == Some(named);
+    containers.iter().position(name).unwrap_or_else(|| {
+        report.warnings.push(format!(
+            "metadata.labels[{}]: no container is called {:?}; the first gets the slot's resources",
+            keys::INJECTING_CONTAINER,
+            short(named)
+        ));
+        0
+    })
+}
+
+/// Sets one amount, unless it is that much already, however it is written.
+fn set(amounts: &mut Map<String, Value>, path: &str, name: String, slot: String, report: &mut Report) {
+    let own = amounts.get(&name).filter(|own| !own.is_null());
+    if let Some(own) = own {
+        if amount(own).is_some_and(|own| slot.parse() == Ok(own)) {
+            return;
+        }
+        let own = own.as_str().map_or_else(|| own.to_string(), str::to_owned);
+        report.warnings.push(format!(
+            "{path}: {} is {:?}; the slot's {slot:?} takes its place",
+            short(&name),
+            short(&own)
+        ));
+    }
+    amounts.insert(name, slot.into());
+}
+
+/// Resources of the Pod as a whole have to hold those of its containers, and so the slot's. Less would be refused by the API
+/// server, for a sum that nobody wrote.
+fn whole(spec: &Map<String, Value>, type_: &MachineType) -> Result<(), FieldError> {
+    let Some(resources) = field::object(spec, "spec", "resources")? else { return Ok(()) };
+    for list in LISTS {
+        let Some(amounts) = field::object(resources, "spec.resources", list)? else { continue };
+        for (name, slot) in [("cpu", &type_.cpu), ("memory", &type_.memory)] {
+            let own = amounts.get(name).and_then(|own| Some((own, amount(own)?)));
+            if let Some((own, _)) = own.filter(|(_, own)| own < slot) {
+                return Err(FieldError::new(
+                    format_args!("spec.resources.{list}[{name}]"),
+                    format_args!(
+                        "is {}, less than the {slot} of the slot of machine type {:?}; remove it, or use no less",
+                        short(&own.to_string()),
+                        type_.name
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a container of a guest may not grow to: beyond its slot, or beyond what it had before where that was more.
+///
+/// `pod` and `old`: a guest after a resize and before. `type_`: its machine type, where there still is one.
+pub fn outgrown(pod: &Value, old: &Value, type_: Option<&MachineType>) -> Option<FieldError> {
+    let containers = |pod: &'_ Value| -> Vec<Value> {
+        pod.pointer("/spec/containers").and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let before = containers(old);
+    let named = |container: &Value| before.iter().find(|old| old.get("name") == container.get("name"));
+    let find = |(i, container): (usize, &Value)| {
+        larger(&format!("spec.containers[{i}]"), container, named(container).unwrap_or(&Value::Null), type_)
+    };
+    let null = Value::Null;
+    containers(pod).iter().enumerate().find_map(find).or_else(|| {
+        let spec = |pod: &'_ Value| pod.get("spec").unwrap_or(&null).clone();
+        larger("spec", &spec(pod), &spec(old), type_)
+    })
+}
+
+fn larger(path: &str, now: &Value, before: &Value, type_: Option<&MachineType>) -> Option<FieldError> {
+    LISTS.iter().find_map(|list| {
+        ["cpu", "memory"].iter().find_map(|name| {
+            let of = |holder: &Value| amount(holder.get("resources")?.get(list)?.get(name)?);
+            let slot = type_.map(|type_| if *name == "cpu" { type_.cpu } else { type_.memory });
+            let most = of(before).into_iter().chain(slot).max();
+            let now = of(now)?;
+            (Some(now) > most).then(|| {
+                let most = most.map_or_else(|| "nothing".to_owned(), |most| most.to_string());
+                FieldError::new(
+                    format_args!("{path}.resources.{list}[{name}]"),
+                    format_args!(
+                        "grows to {now}, but the slot of this guest has {most}; use another machine type"
+                    ),
+                )
+            })
+        })
+    })
+}
+
+/// A quantity, which may be a number as well.
+fn amount(value: &Value) -> Option<Quantity> {
+    match value {
+        Value::String(text) => text.parse().ok(),
+        Value::Number(number) => number.to_string().parse().ok(),
+        _ => None,
+    }
+}
+
+/// The beginning of a text, so that a warning is shown whole.
+fn short(text: &str) -> String {
+    text.chars().take(24).collect()
+}
+
+#[cfg(test)]
+mod tests;

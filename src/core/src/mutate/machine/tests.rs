@@ -1,0 +1,268 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::machine::Gpu;
+use crate::mutate;
+
+const TERMS: &str =
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+
+fn large() -> MachineType {
+    MachineType {
+        name: "large".to_owned(),
+        cpu: "2000m".parse().unwrap(),
+        memory: "24Gi".parse().unwrap(),
+        gpu: Some(Gpu { resource: "nvidia.com/gpu".to_owned(), num: Quantity::whole(2), label: None }),
+        available: 2,
+    }
+}
+
+fn guest(spec: Value) -> Value {
+    let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "large", keys::POD_ROLE: "guest"});
+    let mut pod = json!({"metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}});
+    json_patch::merge(&mut pod["spec"], &spec);
+    pod
+}
+
+/// The Pod as the steps leave it, by its patch, and the warnings.
+fn admitted(pod: &Value) -> Result<(Value, Vec<String>), FieldError> {
+    let type_ = large();
+    let machine = Some(Facts { group: "g", type_: &type_ });
+    let facts = mutate::Facts { tenant: None, rule: None, offloading: None, machine, host_label: "" };
+    let (patch, report) = mutate::patch(&mut pod.clone(), &facts)?;
+    let mut after = pod.clone();
+    json_patch::patch(&mut after, &patch).unwrap();
+    let again = mutate::patch(&mut after.clone(), &facts)?;
+    assert_eq!(again.0.0, [], "once is enough");
+    let lasting =
+        |warning: &String| warning.starts_with(NO_NODE) || warning.contains("no container is called");
+    assert!(again.1.warnings.iter().all(lasting), "{:?}", again.1);
+    assert!(is_done(&after, Facts { group: "g", type_: &type_ }));
+    Ok((after, report.warnings))
+}
+
+fn slot() -> Value {
+    json!({"cpu": "2", "memory": "24Gi", "nvidia.com/gpu": "2"})
+}
+
+#[test]
+fn the_first_container_or_the_named_one_gets_the_slot() {
+    let (pod, warnings) = admitted(&guest(json!({}))).unwrap();
+    assert_eq!(pod["spec"]["containers"][0]["resources"], json!({"requests": slot(), "limits": slot()}));
+    assert_eq!(pod["spec"]["containers"][1].get("resources"), None);
+    assert!(warnings.is_empty(), "{warnings:?}");
+
+    let init = json!({"initContainers": [{"name": "b", "image": "i", "restartPolicy": "Always"}]});
+    let mut named = guest(init.clone());
+    named["metadata"]["labels"][keys::INJECTING_CONTAINER] = json!("b");
+    let (pod, warnings) = admitted(&named).unwrap();
+    assert_eq!(pod["spec"]["containers"][0].get("resources"), None);
+    assert_eq!(pod["spec"]["containers"][1]["resources"]["limits"], slot());
+    assert_eq!(
+        pod["spec"]["initContainers"], init["initContainers"],
+        "a sidecar is no container of the slot"
+    );
+    assert!(warnings.is_empty(), "{warnings:?}");
+
+    named["metadata"]["labels"][keys::INJECTING_CONTAINER] = json!("c");
+    let (pod, warnings) = admitted(&named).unwrap();
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], slot());
+    assert!(warnings[0].contains("no container is called \"c\""), "{warnings:?}");
+    assert!(warnings[0].len() <= 160);
+}
+
+#[test]
+fn the_rest_of_the_resources_stays_and_what_disagrees_is_told() {
+    let own = json!({"requests": {"cpu": "500m", "memory": "25769803776", "ephemeral-storage": "1Gi"},
+        "limits": {"cpu": 2, "memory": "much", "nvidia.com/gpu": null}, "claims": [{"name": "c"}]});
+    let pod = guest(json!({"containers": [{"name": "a", "resources": own, "resizePolicy": [{"x": 1}]}],
+        "schedulingGates": [{"name": "g"}], "resourceClaims": [{"name": "c"}], "unknown": {"x": [1]}}));
+    let (after, warnings) = admitted(&pod).unwrap();
+    let resources = &after["spec"]["containers"][0]["resources"];
+    assert_eq!(
+        resources["requests"],
+        json!({"cpu": "2", "memory": "25769803776", "ephemeral-storage": "1Gi", "nvidia.com/gpu": "2"}),
+        "what is as much stays as it is written"
+    );
+    assert_eq!(resources["limits"], json!({"cpu": 2, "memory": "24Gi", "nvidia.com/gpu": "2"}));
+    assert_eq!(resources["claims"], own["claims"]);
+    assert_eq!(after["spec"]["containers"][0]["resizePolicy"], json!([{"x": 1}]));
+    for key in ["schedulingGates", "resourceClaims", "unknown"] {
+        assert_eq!(after["spec"][key], pod["spec"][key]);
+    }
+    assert_eq!(
+        warnings,
+        [
+            "spec.containers[0].resources.requests: cpu is \"500m\"; the slot's \"2\" takes its place",
+            "spec.containers[0].resources.limits: memory is \"much\"; the slot's \"24Gi\" takes its place",
+        ]
+    );
+}
+
+#[test]
+fn every_term_is_kept_within_the_group() {
+    let term = |expressions: Value| json!({"matchExpressions": expressions});
+    let with = |required: Value| {
+        guest(json!({"affinity": {"podAffinity": {"x": 1},
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}))
+    };
+    let slot = json!([
+        {"key": "imperator.tenzen-y.io/large", "operator": "In", "values": ["g"]},
+        {"key": keys::NODE_POOL, "operator": "In", "values": ["ready"]}]);
+    for own in [Value::Null, json!({}), json!({"nodeSelectorTerms": []})] {
+        let (pod, _) = admitted(&with(own)).unwrap();
+        assert_eq!(pod.pointer(TERMS), Some(&json!([term(slot.clone())])));
+        assert_eq!(pod["spec"]["affinity"]["podAffinity"], json!({"x": 1}));
+    }
+    let fields = json!([{"key": "metadata.name", "operator": "In", "values": ["n"]}]);
+    let zone = json!({"key": "zone", "operator": "Exists"});
+    let own = json!({"nodeSelectorTerms": [term(json!([zone])), {"matchFields": fields}]});
+    let (pod, warnings) = admitted(&with(own)).unwrap();
+    assert_eq!(
+        pod.pointer(TERMS),
+        Some(
+            &json!([term(json!([zone, slot[0], slot[1]])), {"matchFields": fields, "matchExpressions": slot}])
+        )
+    );
+    assert!(warnings.is_empty(), "{warnings:?}");
+    let other = json!({"key": "imperator.tenzen-y.io/large", "operator": "In", "values": ["h"]});
+    let (_, warnings) = admitted(&with(json!({"nodeSelectorTerms": [term(json!([other]))]}))).unwrap();
+    assert_eq!(
+        warnings,
+        ["no node can match this Pod: it asks for imperator.tenzen-y.io/large In [h], its machine type for \
+          imperator.tenzen-y.io/large In [g]"]
+    );
+    // What is no affinity at all.
+    let (pod, _) = admitted(&guest(json!({"affinity": {}}))).unwrap();
+    assert_eq!(pod.pointer(TERMS), Some(&json!([term(slot)])));
+}
+
+#[test]
+fn tolerations_are_added_once() {
+    let ours = |key: &str, value: &str| json!({"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"});
+    let (type_, pool) = (ours("imperator.tenzen-y.io/large", "g"), ours(keys::NODE_POOL, "ready"));
+    let other = ours("imperator.tenzen-y.io/large", "h");
+    for (own, after) in [
+        (json!([]), json!([type_, pool])),
+        (json!([other]), json!([other, type_, pool])),
+        (json!([pool, other]), json!([pool, other, type_])),
+    ] {
+        let (pod, _) = admitted(&guest(json!({"tolerations": own}))).unwrap();
+        assert_eq!(pod["spec"]["tolerations"], after);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_path() {
+    for (spec, error) in [
+        (json!({"containers": []}), "spec.containers: is empty"),
+        (json!({"containers": null}), "spec.containers: is empty"),
+        (json!({"containers": "x"}), "spec.containers: must be a list"),
+        (json!({"containers": [1]}), "spec.containers[0]: must be an object"),
+        (json!({"containers": [{"resources": []}]}), "spec.containers[0].resources: must be an object"),
+        (
+            json!({"containers": [{"resources": {"limits": 1}}]}),
+            "spec.containers[0].resources.limits: must be an object",
+        ),
+        (json!({"affinity": {"nodeAffinity": 1}}), "spec.affinity.nodeAffinity: must be an object"),
+        (json!({"tolerations": {}}), "spec.tolerations: must be a list"),
+        (
+            json!({"resources": {"limits": {"memory": "1Gi"}}}),
+            "spec.resources.limits[memory]: is \"1Gi\", less than the 24Gi of the slot",
+        ),
+    ] {
+        let found = admitted(&guest(spec)).unwrap_err().to_string();
+        assert!(found.starts_with(error), "{found}");
+    }
+    assert!(admitted(&json!(7)).is_err());
+    assert!(admitted(&json!({"metadata": 1})).is_err());
+    // More, for its other containers, or what isn't a quantity: not ours to judge.
+    let whole = json!({"resources": {"requests": {"cpu": 3, "memory": "x"}, "limits": null}});
+    assert!(admitted(&guest(whole)).is_ok());
+}
+
+#[test]
+fn a_guest_does_not_outgrow_its_slot() {
+    let sized = |cpu: &str, memory: &str| {
+        let of = json!({"cpu": cpu, "memory": memory});
+        guest(
+            json!({"containers": [{"name": "a", "resources": {"requests": of, "limits": of}}, {"name": "b"}]}),
+        )
+    };
+    let large = large();
+    let old = sized("2", "24Gi");
+    for (new, grows) in [
+        (sized("2", "24Gi"), None),
+        (sized("1", "1Gi"), None),
+        (sized("2001m", "24Gi"), Some("spec.containers[0].resources.requests[cpu]: grows to 2001m")),
+        (sized("1", "25Gi"), Some("spec.containers[0].resources.requests[memory]: grows to 25Gi")),
+    ] {
+        let found = outgrown(&new, &old, Some(&large)).map(|error| error.to_string());
+        assert_eq!(found.is_some(), grows.is_some(), "{found:?}");
+        assert!(found.unwrap_or_default().starts_with(grows.unwrap_or_default()));
+    }
+    // Back to what it was; and what had more before us keeps it.
+    assert_eq!(outgrown(&old, &sized("1", "1Gi"), Some(&large)), None);
+    assert_eq!(outgrown(&sized("4", "1Gi"), &sized("4", "1Gi"), Some(&large)), None);
+    assert!(outgrown(&old, &sized("1", "1Gi"), None).is_some());
+    assert_eq!(outgrown(&json!(1), &json!({"spec": []}), Some(&large)), None);
+    let whole = guest(json!({"resources": {"limits": {"cpu": "9"}}}));
+    assert!(outgrown(&whole, &old, Some(&large)).unwrap().path.starts_with("spec.resources"));
+}
+
+fn anything() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        prop_oneof![Just("1Gi"), Just("2"), Just("b"), Just("In"), Just("Exists"), Just("1e400"), Just("")]
+            .prop_map(Value::from),
+    ];
+    let key = prop::sample::select(vec![
+        "spec",
+        "metadata",
+        "labels",
+        "containers",
+        "resources",
+        "requests",
+        "limits",
+        "cpu",
+        "memory",
+        "name",
+        "affinity",
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+        "matchExpressions",
+        "matchFields",
+        "key",
+        "operator",
+        "values",
+        "tolerations",
+        "nvidia.com/gpu",
+        keys::INJECTING_CONTAINER,
+    ]);
+    leaf.prop_recursive(9, 60, 4, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::vec((key.clone(), inner), 0..4).prop_map(|members| {
+                Value::Object(members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_json_is_answered(spec in anything(), pod in anything(), old in anything()) {
+        let mut whole = guest(json!({}));
+        json_patch::merge(&mut whole["spec"], &spec);
+        for pod in [&whole, &pod] {
+            // It checks that the patch applies and that once is enough.
+            let _ = admitted(pod);
+            let _ = outgrown(pod, &old, Some(&large()));
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Who has the slots of a machine type, so that no more guests are admitted than there are slots.
+//!
+//! A guest that has been admitted is seen by a replica of the webhook only when its watch shows the Pod, and two replicas may
+//! be asked in the same moment. So each admission is written down first, as a [`Grant`] in the type's [`Ledger`]: one object
+//! in the cluster, written only in the version that it was read in. Taken are the slots of the guests that the own watch
+//! shows *and* those of grants.
+//!
+//! A grant counts for [`GRANT_SECONDS`]: by then its Pod has been created, and every watch shows it, or it never will be. It
+//! counts no longer where the watch has shown the Pod's end. It stays for others when the own watch shows the Pod: theirs may
+//! be behind.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// How long a grant counts, in seconds. The API server gives a create 34 s in all (`requestTimeoutUpperBound` of
+/// `k8s.io/apiserver`), whatever other webhooks do after this one; the rest is for watches that are behind and for clocks
+/// that differ.
+pub const GRANT_SECONDS: u64 = 45;
+
+/// Most bytes of a ledger as JSON. An object of the API server's has 1.5 MiB at most, a ConfigMap 1 MiB.
+pub const MAX_BYTES: usize = 900 << 10;
+
+/// Name of the object that holds the ledger of a machine type. Names of groups and types may be too long for it, and have
+/// characters that it can't have.
+pub fn ledger_name(group: &str, type_: &str) -> String {
+    let digest = Sha256::digest(format!("{group}\n{type_}"));
+    let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
+    format!("slots-{hex}")
+}
+
+/// That a guest has been admitted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Namespace and name of the Pod, with a slash between.
+    pub pod: String,
+    /// Its uid, which tells it from others of its name.
+    #[serde(default)]
+    pub uid: String,
+    /// When it was admitted: seconds since 1970.
+    pub at: u64,
+}
+
+/// The grants of a machine type.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ledger {
+    grants: Vec<Grant>,
+}
+
+/// The guests of a machine type, as a watch shows them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guests {
+    /// Namespace and name of those that have a slot: they exist, and have neither succeeded nor failed.
+    pub live: HashSet<String>,
+    /// Uids of those whose end has been shown lately.
+    pub gone: HashSet<String>,
+    /// Slots that are taken by guests whom nobody can name. A watch names all.
+    pub unnamed: u32,
+}
+
+/// A guest that is to be admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// As of [`Grant`].
+    pub pod: String,
+    /// As of [`Grant`].
+    pub uid: String,
+    /// It will not be created: nothing is written down.
+    pub dry_run: bool,
+}
+
+/// What comes of an [`Ask`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has a slot, as soon as the ledger is written.
+    Granted,
+    /// None is left.
+    NoneLeft,
+    /// There are more grants than one object can hold.
+    Crowded,
+}
+
+impl Ledger {
+    /// From JSON; an empty text is an empty ledger.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        let grants = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
+        Ok(Self { grants })
+    }
+
+    /// As JSON.
+    ///
+    /// # Errors
+    /// Never in practice: there is nothing in it that JSON could not carry.
+    pub fn write(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(&self.grants)
+    }
+
+    /// Its grants.
+    pub fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+
+    /// Forgets a Pod that is known to be gone for good.
+    pub fn release(&mut self, pod: &str) {
+        self.grants.retain(|grant| grant.pod != pod);
+    }
+
+    /// Answers asks in their order, and writes down who has got a slot. `now`: seconds since 1970. Grants that count for
+    /// nobody any more are dropped.
+    pub fn answer(&mut self, asks: &[Ask], guests: &Guests, slots: u32, now: u64) -> Vec<Verdict> {
+        self.grants.retain(|grant| {
+            now < grant.at.saturating_add(GRANT_SECONDS) && !guests.gone.contains(&grant.uid)
+        });
+        let mut taken: HashSet<String> = guests.live.clone();
+        taken.extend(self.grants.iter().map(|grant| grant.pod.clone()));
+        let slots = u64::from(slots).saturating_sub(u64::from(guests.unnamed));
+        let mut bytes: usize = self.grants.iter().map(Grant::bytes).sum();
+        let mut answer = |ask: &Ask| {
+            // Of one name there is one Pod at a time. That the watch shows one says nothing about its slot: it may have ended,
+            // and the slot may be another's.
+            let others = taken.len() - usize::from(taken.contains(&ask.pod));
+            if others as u64 >= slots {
+                return Verdict::NoneLeft;
+            }
+            if ask.dry_run {
+                return Verdict::Granted;
+            }
+            let grant = Grant { pod: ask.pod.clone(), uid: ask.uid.clone(), at: now };
+            if bytes + grant.bytes() > MAX_BYTES {
+                return Verdict::Crowded;
+            }
+            bytes += grant.bytes();
+            taken.insert(ask.pod.clone());
+            self.grants.push(grant);
+            Verdict::Granted
+        };
+        asks.iter().map(&mut answer).collect()
+    }
+}
+
+impl Grant {
+    /// About how many bytes it has as JSON, and not less.
+    fn bytes(&self) -> usize {
+        self.pod.len() + self.uid.len() + 48
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! The slots of guests. All who ask for a type at a replica at once are answered by one write.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use outrigger_core::keys;
+use outrigger_core::slots::{Ask, Ledger, Verdict, ledger_name};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::{DEADLINE, Ledgers, Page, TRIES, now};
+use crate::admit::guests::{Outcome, Slot, Taking};
+use crate::review::Decision;
+
+/// Group and type.
+type Key = (String, String);
+
+/// Who waits, by what they ask for. There are no more than the server has connections. A type has an entry as long as
+/// somebody serves it.
+pub(super) type Queues = HashMap<Key, Vec<Waiting>>;
+
+#[derive(Debug)]
+pub(super) struct Waiting {
+    slot: Slot,
+    ask: Ask,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What came of it, or why nobody can tell.
+type Answer = Result<Verdict, String>;
+
+impl Ledgers {
+    /// Takes a slot for a guest, unless it is a dry run: then one has to be left.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn take(self: &Arc<Self>, taking: &Taking) -> Result<(), (Outcome, Decision)> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting { slot: taking.slot.clone(), ask: taking.ask.clone(), answer };
+        let key = (taking.slot.group().to_owned(), taking.slot.type_name().to_owned());
+        // Of its own: who asked first may hang up while others wait for the same write.
+        let served = match self.queues.lock().entry(key.clone()) {
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().push(waiting);
+                true
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(vec![waiting]);
+                false
+            }
+        };
+        if !served {
+            tokio::spawn(self.clone().serve(key));
+        }
+        let unavailable = |why: &str| (Outcome::Unavailable, taking.unavailable(why));
+        match timeout(DEADLINE, answered).await {
+            Ok(Ok(Ok(Verdict::Granted))) => Ok(()),
+            Ok(Ok(Ok(Verdict::NoneLeft))) => Err((Outcome::NoneLeft, taking.none_left())),
+            Ok(Ok(Ok(Verdict::Crowded))) => Err(unavailable("too many guests at once")),
+            Ok(Ok(Err(why))) => Err(unavailable(&why)),
+            Ok(Err(_)) => Err(unavailable("the webhook ends")),
+            Err(_) => Err(unavailable("the API server takes too long")),
+        }
+    }
+
+    /// Serves a type until nobody asks for it.
+    async fn serve(self: Arc<Self>, key: Key) {
+        let mut page = None;
+        loop {
+            let mut batch = {
+                let mut queues = self.queues.lock();
+                match queues.get_mut(&key) {
+                    Some(queue) if !queue.is_empty() => std::mem::take(queue),
+                    _ => {
+                        queues.remove(&key);
+                        return;
+                    }
+                }
+            };
+            // Those who have given up are owed nothing.
+            batch.retain(|waiting| !waiting.answer.is_closed());
+            let Some(slot) = batch.first().map(|waiting| waiting.slot.clone()) else { continue };
+            let asks: Vec<Ask> = batch.iter().map(|waiting| waiting.ask.clone()).collect();
+            let (answers, left) = self.answer(&slot, &asks, page.take()).await;
+            page = left;
+            for (waiting, answer) in batch.into_iter().zip(answers) {
+                // Who has given up meanwhile keeps the grant until its time is over.
+                let _ = waiting.answer.send(answer);
+            }
+        }
+    }
+
+    /// Answers asks for a type by one write, and tells what the ledger is then.
+    async fn answer(&self, slot: &Slot, asks: &[Ask], page: Option<Page>) -> (Vec<Answer>, Option<Page>) {
+        let name = ledger_name(slot.group(), slot.type_name());
+        let all = |why: String| (vec![Err(why); asks.len()], None);
+        let mut known = page;
+        for _ in 0..TRIES {
+            let old = known.is_some();
+            let page = match known.take() {
+                Some(page) => page,
+                None => match self.store.open(&name).await {
+                    Ok(page) => page,
+                    Err(why) => return all(why),
+                },
+            };
+            let mut ledger = match Ledger::read(page.text()) {
+                Ok(ledger) => ledger,
+                Err(error) => {
+                    let why = format!("data.ledger is no list of grants: {error}; delete it");
+                    return all(self.store.wrong(&name, why));
+                }
+            };
+            let before = ledger.grants().len();
+            let guests = self.caches.guests(slot.group(), slot.type_name());
+            let slots = self.caches.slots(slot.group(), slot.type_name());
+            let verdicts = ledger.answer(asks, &guests, slots, now());
+            if old && verdicts.contains(&Verdict::NoneLeft) {
+                // Others may have dropped grants since: nobody is refused for what was.
+                continue;
+            }
+            let granted = |(ask, verdict): (&Ask, &Verdict)| *verdict == Verdict::Granted && !ask.dry_run;
+            if !asks.iter().zip(&verdicts).any(granted) {
+                return (verdicts.into_iter().map(Ok).collect(), Some(page));
+            }
+            let saved = match ledger.write() {
+                Ok(text) => self.store.save(page, text, labels(slot), Some(owner(slot))).await,
+                Err(error) => Err(error.to_string()),
+            };
+            match saved {
+                Ok(Some(page)) => {
+                    tracing::debug!(%name, before, after = ledger.grants().len(), "slots taken");
+                    return (verdicts.into_iter().map(Ok).collect(), Some(page));
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    let answers = asks.iter().zip(&verdicts);
+                    let told = |pair| if granted(pair) { Err(why.clone()) } else { Ok(*pair.1) };
+                    return (answers.map(told).collect(), None);
+                }
+            }
+        }
+        all(self.store.wrong(&name, "others write it all the time"))
+    }
+}
+
+fn labels(slot: &Slot) -> std::collections::BTreeMap<String, String> {
+    [(keys::MACHINE_GROUP, slot.group()), (keys::MACHINE_TYPE, slot.type_name())]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+/// The ledger goes with the Machine.
+fn owner(slot: &Slot) -> OwnerReference {
+    let (name, uid) = slot.owner();
+    OwnerReference {
+        api_version: format!("{}/v1alpha1", keys::MACHINE_GROUP_DOMAIN),
+        kind: "Machine".to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        ..OwnerReference::default()
+    }
+}

@@ -1,0 +1,214 @@
+use std::collections::HashMap;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::get;
+use axum::{Json, Router};
+use kube::Config;
+use outrigger_core::groups::{Claim, Conflict};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::admit::guests::tests::{apply_machine, injected_namespace};
+use crate::admit::guests::{self, Outcome, Taking};
+use crate::review::{Decision, Request};
+
+/// ConfigMaps as the API server keeps them: version, object.
+type Objects = Arc<Mutex<HashMap<String, (u64, Value)>>>;
+
+type Answer = (StatusCode, Json<Value>);
+
+fn status(code: u16) -> Answer {
+    let reason = if code == 404 { "NotFound" } else { "Conflict" };
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "message": "no",
+        "reason": reason});
+    (StatusCode::from_u16(code).unwrap(), Json(status))
+}
+
+fn stored(objects: &mut HashMap<String, (u64, Value)>, name: String, mut object: Value) -> Answer {
+    let version = objects.values().map(|(version, _)| *version).max().unwrap_or_default() + 1;
+    object["metadata"]["resourceVersion"] = json!(version.to_string());
+    objects.insert(name, (version, object.clone()));
+    (StatusCode::OK, Json(object))
+}
+
+async fn read(State(objects): State<Objects>, Path(name): Path<String>) -> Answer {
+    objects
+        .lock()
+        .get(&name)
+        .map_or_else(|| status(404), |(_, object)| (StatusCode::OK, Json(object.clone())))
+}
+
+async fn create(State(objects): State<Objects>, Json(object): Json<Value>) -> Answer {
+    let mut objects = objects.lock();
+    let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+    if objects.contains_key(&name) { status(409) } else { stored(&mut objects, name, object) }
+}
+
+async fn replace(
+    State(objects): State<Objects>,
+    Path(name): Path<String>,
+    Json(object): Json<Value>,
+) -> Answer {
+    let mut objects = objects.lock();
+    let version: u64 = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    match objects.get(&name) {
+        Some((current, _)) if *current == version => stored(&mut objects, name, object),
+        Some(_) => status(409),
+        None => status(404),
+    }
+}
+
+/// An API server that has ConfigMaps only, and a client of it.
+async fn api_server() -> (Client, Objects) {
+    let objects = Objects::default();
+    let router = Router::new()
+        .route("/api/v1/namespaces/core/configmaps", axum::routing::post(create))
+        .route("/api/v1/namespaces/core/configmaps/{name}", get(read).put(replace))
+        .with_state(objects.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = client(listener.local_addr().unwrap().port());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (client, objects)
+}
+
+fn client(port: u16) -> Client {
+    let mut config = Config::new(format!("http://127.0.0.1:{port}").parse().unwrap());
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
+}
+
+/// A replica that knows the Machine, and will not see any guest in time.
+fn replica(client: &Client, slots: u32) -> Arc<Ledgers> {
+    let caches = Arc::new(Caches::default());
+    caches.injected_namespace(injected_namespace("n"));
+    let machine = json!({"metadata": {"name": "m", "uid": "u", "labels": {keys::MACHINE_GROUP: "g"}},
+        "spec": {"nodePool": [], "machineTypes": [{"name": "t", "spec": {"cpu": 1, "memory": 1}, "available": 100}]},
+        "status": {"availableMachines": [{"name": "t", "usage": {"maximum": 100, "slots": slots}}]}});
+    apply_machine(&caches, &machine);
+    Ledgers::new(client.clone(), "core".to_owned(), caches)
+}
+
+fn taking(ledgers: &Ledgers, name: &str, dry_run: bool) -> Taking {
+    let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
+    let request: Request =
+        serde_json::from_value(json!({"uid": "r", "operation": "CREATE", "namespace": "n",
+        "kind": {"version": "v1", "kind": "Pod"}, "dryRun": dry_run,
+        "object": {"metadata": {"name": name, "uid": format!("uid-{name}"), "labels": labels}}}))
+        .unwrap();
+    guests::taking(&ledgers.caches, &request).unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ten_slots_take_ten_guests_whoever_is_asked() {
+    let (client, objects) = api_server().await;
+    let replicas = [10; 3].map(|slots| replica(&client, slots));
+    let asked: Vec<_> = (0..200)
+        .map(|i| {
+            let ledgers = replicas[i % 3].clone();
+            tokio::spawn(async move { ledgers.take(&taking(&ledgers, &i.to_string(), i % 7 == 0)).await })
+        })
+        .collect();
+    let mut admitted = 0;
+    for (i, asked) in asked.into_iter().enumerate() {
+        match asked.await.unwrap() {
+            Ok(()) if i % 7 != 0 => admitted += 1,
+            Ok(()) => {}
+            Err((outcome, Decision::Deny { code, message, .. })) => {
+                assert_eq!((outcome, code), (Outcome::NoneLeft, 403), "{message}");
+                assert!(message.ends_with("namespace: <n>; there is no <t> left"), "{message}");
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(admitted, 10);
+    let objects = objects.lock();
+    let (version, ledger) = objects.values().next().unwrap();
+    assert!(*version <= 10, "asks share writes: {version}");
+    assert_eq!(ledger["metadata"]["ownerReferences"][0]["uid"], "u");
+    assert_eq!(ledger["metadata"]["labels"][keys::MACHINE_TYPE], "t");
+    let grants: Value = serde_json::from_str(ledger["data"]["ledger"].as_str().unwrap()).unwrap();
+    assert_eq!(grants.as_array().unwrap().len(), 10);
+    assert!(replicas.iter().all(|replica| replica.queues.lock().is_empty()));
+}
+
+#[tokio::test]
+async fn what_cannot_be_counted_is_refused_and_says_why() {
+    let told = async |ledgers: &Arc<Ledgers>, dry_run: bool| match ledgers
+        .take(&taking(ledgers, "p", dry_run))
+        .await
+    {
+        Err((Outcome::Unavailable, Decision::Deny { code: 503, message, .. })) => message,
+        other => panic!("{other:?}"),
+    };
+    // Nobody listens there.
+    let gone = replica(&client(1), 1);
+    for dry_run in [false, true] {
+        let message = told(&gone, dry_run).await;
+        assert!(
+            message.starts_with(
+                "name: <p>, namespace: <n>; the slots of <t> can't be counted now: ConfigMap core/slots-"
+            ) && message.ends_with("; try again"),
+            "{message}"
+        );
+    }
+    let claim = claim("a", "g", &[]);
+    assert!(matches!(gone.claim(&claim, false).await, Err(NoClaim::Unavailable(_))));
+
+    let (client, objects) = api_server().await;
+    let ledgers = replica(&client, 1);
+    ledgers.take(&taking(&ledgers, "p", true)).await.unwrap();
+    assert!(objects.lock().is_empty(), "a dry run writes nothing");
+    ledgers.take(&taking(&ledgers, "p", false)).await.unwrap();
+    let name = objects.lock().keys().next().unwrap().clone();
+    objects.lock().get_mut(&name).unwrap().1["data"]["ledger"] = json!("{");
+    let message = told(&ledgers, false).await;
+    assert!(
+        message.contains("data.ledger is no list of grants") && message.contains("delete it"),
+        "{message}"
+    );
+}
+
+fn claim(machine: &str, group: &str, nodes: &[&str]) -> Claim {
+    Claim {
+        machine: machine.to_owned(),
+        uid: machine.to_owned(),
+        generation: 1,
+        group: Some(group.to_owned()),
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+        at: 0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_machines_at_once_one_has_the_group_and_the_node() {
+    let (client, _) = api_server().await;
+    let replicas = [1; 3].map(|slots| replica(&client, slots));
+    for same in ["group", "node"] {
+        let asked: Vec<_> = (0..30)
+            .map(|i: usize| {
+                let ledgers = replicas[i % 3].clone();
+                let claim = match same {
+                    "group" => claim(&i.to_string(), "same", &[]),
+                    _ => claim(&i.to_string(), &format!("g{i}"), &["other", "same"][i.min(1)..]),
+                };
+                tokio::spawn(async move { ledgers.claim(&claim, false).await })
+            })
+            .collect();
+        let mut had = 0;
+        for asked in asked {
+            match asked.await.unwrap() {
+                Ok(()) => had += 1,
+                Err(NoClaim::Conflict(Conflict::Group(_))) => assert_eq!(same, "group"),
+                Err(NoClaim::Conflict(Conflict::Node(..))) => assert_eq!(same, "node"),
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(had, 1, "{same}");
+    }
+    assert!(replicas[0].claim(&claim("late", "free", &["free"]), true).await.is_ok());
+    assert!(
+        replicas[1].claim(&claim("later", "free", &["free"]), false).await.is_ok(),
+        "a dry run claims nothing"
+    );
+}
