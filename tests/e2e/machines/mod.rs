@@ -14,6 +14,7 @@ use outrigger_tests::tenant::node_of;
 use outrigger_tests::{eventually, root};
 use serde_json::{Value, json};
 
+mod gpus;
 mod nodes;
 mod stage;
 

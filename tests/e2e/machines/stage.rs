@@ -85,15 +85,20 @@ impl Stage {
 
     /// Applies the Machine: nodes as (name, mode, taint, type), types as (name, available).
     pub(super) fn machine(&self, pool: &[(&str, &str, bool, &str)], types: &[(&str, u32)]) {
+        let types: Vec<Value> = types
+            .iter()
+            .map(|(name, available)| json!({"name": name, "spec": slot(), "available": available}))
+            .collect();
+        self.machine_of(pool, &types);
+    }
+
+    /// The same with types as the API has them.
+    pub(super) fn machine_of(&self, pool: &[(&str, &str, bool, &str)], types: &[Value]) {
         let pool: Vec<Value> = pool
             .iter()
             .map(|(name, mode, taint, type_)| {
                 json!({"name": self.name(name), "mode": mode, "taint": taint, "machineType": [{"name": type_}]})
             })
-            .collect();
-        let types: Vec<Value> = types
-            .iter()
-            .map(|(name, available)| json!({"name": name, "spec": slot(), "available": available}))
             .collect();
         let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
             "metadata": {"name": self.group, "labels": {keys::MACHINE_GROUP: self.group}},
