@@ -229,7 +229,14 @@ async fn roles_allow_what_is_needed_and_no_more() {
         ("webhook", &["create", "pods", "-n", "tenant-roles"], false),
         ("webhook", &["list", "workloadrules", "-A"], true),
         ("webhook", &["get", "secrets", "-n", "tenant-roles"], false),
-        ("webhook", &["list", "pods", "-A"], false),
+        // Guests of Machines may be in any namespace.
+        ("webhook", &["list", "pods", "-A"], true),
+        ("webhook", &["get", "pods", "--subresource=log", "-n", "tenant-roles"], false),
+        ("webhook", &["delete", "pods", "-n", "tenant-roles"], false),
+        ("webhook", &["update", "configmaps", "-n", "imperator-system"], true),
+        ("webhook", &["list", "configmaps", "-n", "imperator-system"], false),
+        ("webhook", &["get", "configmaps", "-n", "kube-system"], false),
+        ("webhook", &["patch", "machines.imperator.tenzen-y.io"], false),
         ("webhook", &["patch", "nodes"], false),
         ("webhook", &["assign", "tenants.outrigger.dev"], false),
     ] {

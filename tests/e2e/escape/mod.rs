@@ -433,7 +433,7 @@ async fn devices_of_others_are_out_of_reach() {
 
     assert_eq!(s.placed("plain").await, s.own);
     assert_eq!(s.placed("escape-allowed").await, s.own);
-    s.event("marked", "metadata.labels[outrigger.dev/workload]: changes from (absent)").await;
+    s.event("marked", "metadata.labels[outrigger.dev/workload]: is added as").await;
     s.event("late", "requests[0].exactly.deviceClassName: is \\\"escape-late\\\"").await;
     for pod in ["marked", "late", "forged"] {
         let pod = s.admin.get(&s.pod(pod)).await.unwrap();

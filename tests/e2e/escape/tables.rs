@@ -860,7 +860,7 @@ pub(super) const CLAIMS: &str = r#"
 - what: a workload's label
   body: {metadata: {labels: {outrigger.dev/workload: w}},
     spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed}}]}}}
-  words: ['metadata.labels[outrigger.dev/workload]: changes from (absent) to w']
+  words: ['metadata.labels[outrigger.dev/workload]: is added as "w"']
 - what: a Pod's
   body: {metadata: {ownerReferences: [{apiVersion: v1, kind: Pod, name: p, uid: u}]},
     spec: {devices: {requests: [{name: d, exactly: {deviceClassName: escape-allowed}}]}}}
@@ -879,11 +879,11 @@ pub(super) const TAKEN: &str = r#"
 - what: for nobody
   ask: PATCH $CLAIMS/taken
   body: {metadata: {labels: {outrigger.dev/workload: null}}}
-  words: ['metadata.labels[outrigger.dev/workload]: changes from somebody to (absent)']
+  words: ['metadata.labels[outrigger.dev/workload]: is removed, was "somebody"']
 - what: for another
   ask: PATCH $CLAIMS/taken
   body: {metadata: {labels: {outrigger.dev/workload: w}}}
-  words: ['metadata.labels[outrigger.dev/workload]: changes from somebody to w']
+  words: ['metadata.labels[outrigger.dev/workload]: changes from "somebody" to "w"']
 - what: a label
   ask: PATCH $CLAIMS/taken
   body: {metadata: {labels: {a: b}}}
