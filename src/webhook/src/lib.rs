@@ -130,14 +130,15 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
     optional(process, client, caches, "workload rules", Caches::apply_rule);
     optional(process, client, caches, "namespace offloadings", Caches::apply_offloading);
     optional(process, client, caches, "machines", Caches::apply_machine);
+    // Clusters before Kubernetes 1.34 don't have these, nor those where it is turned off.
+    optional(process, client, caches, "resource claims", Caches::claim);
+    optional(process, client, caches, "device classes", Caches::device_class);
     let guests = watch_config().labels(&format!("{}={}", keys::POD_ROLE, keys::GUEST));
     one(process, client, caches, "guests", guests, Caches::guest);
     let injected = watch_config().labels(&format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED));
     one(process, client, caches, "namespaces of guests", injected, Caches::injected_namespace);
     one(process, client, caches, "nodes", watch_config(), Caches::node);
-    one(process, client, caches, "resource claims", watch_config(), Caches::claim);
     one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);
-    one(process, client, caches, "device classes", watch_config(), Caches::device_class);
     let offloaded = watch_config().labels(&format!("{}=true", keys::OFFLOADED));
     one(process, client, caches, "offloaded namespaces", offloaded, Caches::offloaded_namespace);
 }

@@ -59,13 +59,14 @@ pub fn claim_warnings(object: &Value) -> Vec<String> {
     device::warnings(spec_of(object).0)
 }
 
-/// The claim's spec in a ResourceClaim or in a ResourceClaimTemplate, and its path.
+/// The claim's spec in a ResourceClaim or in a ResourceClaimTemplate, and its path. By the kind: a claim may have a field
+/// `spec.spec` too, until the API server drops what it doesn't know.
 fn spec_of(object: &Value) -> (&Value, &'static str) {
     let spec = object.get("spec").unwrap_or(&Value::Null);
-    match spec.get("spec") {
-        Some(inner) => (inner, "spec.spec"),
-        None => (spec, "spec"),
+    if text(object, "kind") == Some("ResourceClaimTemplate") {
+        return (spec.get("spec").unwrap_or(&Value::Null), "spec.spec");
     }
+    (spec, "spec")
 }
 
 fn device_request(path: &str, request: &Value, policy: &Policy, faults: &mut Vec<FieldError>) {
@@ -74,6 +75,14 @@ fn device_request(path: &str, request: &Value, policy: &Policy, faults: &mut Vec
             format_args!("{path}.adminAccess"),
             "is true and reaches devices that others have; remove it",
         ));
+    }
+    for (path, toleration) in entries(request, path, "tolerations") {
+        if text(toleration, "key").unwrap_or_default().is_empty() {
+            faults.push(FieldError::new(
+                format_args!("{path}.key"),
+                "is missing, so it tolerates every taint, also of devices that are out of order; name one",
+            ));
+        }
     }
     let class = text(request, "deviceClassName").unwrap_or_default();
     if !policy.device_classes.contains(class) {
@@ -158,10 +167,24 @@ mod tests {
     fn what_a_claim_may_not_ask_for() {
         let judged =
             |spec: &Value, old: &Value| paths(claim(&json!({"spec": spec}), old, &policy(), Writer::User));
+        let decoy = json!({"devices": bad()["devices"], "spec": good()});
+        assert_eq!(
+            judged(&decoy, &Value::Null),
+            BAD.map(|p| format!("spec.{p}")),
+            "it only looks like a template"
+        );
+        let mut tolerant = good();
+        tolerant["devices"]["requests"][0]["exactly"]["tolerations"] =
+            json!([{"key": "a"}, {"operator": "Exists"}]);
+        assert_eq!(judged(&tolerant, &Value::Null), ["spec.devices.requests[0].exactly.tolerations[1].key"]);
         assert_eq!(judged(&good(), &Value::Null), Vec::<String>::new());
         assert_eq!(judged(&bad(), &Value::Null), BAD.map(|p| format!("spec.{p}")));
-        let template = json!({"spec": bad()});
-        assert_eq!(judged(&template, &Value::Null), BAD.map(|p| format!("spec.spec.{p}")), "a template");
+        let template = json!({"kind": "ResourceClaimTemplate", "spec": {"spec": bad()}});
+        assert_eq!(
+            paths(claim(&template, &Value::Null, &policy(), Writer::User)),
+            BAD.map(|p| format!("spec.spec.{p}")),
+            "a template"
+        );
         assert_eq!(judged(&bad(), &json!({"spec": bad()})), Vec::<String>::new(), "it was so before");
         let marked = json!({"metadata": {"labels": {"outrigger.dev/workload": "w"}}, "spec": good()});
         assert_eq!(claim(&marked, &Value::Null, &policy(), Writer::User).len(), 1);

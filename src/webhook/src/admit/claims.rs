@@ -1,6 +1,7 @@
 //! Validation of ResourceClaims and ResourceClaimTemplates in tenants' namespaces.
 
 use json_patch::Patch;
+use outrigger_core::tenant::Policy;
 use outrigger_core::validate::{self, Writer};
 
 use super::pods::with_facts;
@@ -11,9 +12,15 @@ use crate::review::{Decision, Request};
 pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) -> Result<Decision, Behind> {
     let id = owner(caches, &request.namespace)?;
     let writer = writer(settings, request);
-    let faults = with_facts(caches, settings, request, &id, |facts| {
-        validate::claim(&request.object, &request.old_object, facts.policy, writer)
-    })?;
+    let (object, old) = (&request.object, &request.old_object);
+    let faults = if request.operation == "UPDATE" && object.get("spec") == old.get("spec") {
+        // What a tenant may ask for doesn't matter, so claims can end also when there is no such Tenant any more.
+        validate::claim(object, old, &Policy::new(id), writer)
+    } else {
+        with_facts(caches, settings, request, &id, |facts| {
+            validate::claim(object, old, facts.policy, writer)
+        })?
+    };
     if !faults.is_empty() || request.operation != "CREATE" {
         return Ok(verdict(&faults));
     }
