@@ -143,15 +143,15 @@ async fn each_companion_has_a_device_of_its_own_on_its_dpu() {
 async fn a_workloads_claim_is_shared_by_its_companions() {
     let t = Tenant::new(Outrigger::shared().await, "dev-share", &[("a", 1), ("b", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1), ("b", 1)]).await;
-    rule(&t, "device", of_claims(&devices)).await;
+    rule(&t, "dpu.device", of_claims(&devices)).await;
     t.start("w", "b", json!({"app": "web", "version": "1"})).await;
     let claim = one_made(&t).await;
-    assert_eq!(claim.labels()["app"], "device");
+    assert_eq!(claim.labels()["app"], "dpu.device");
     assert_eq!(claim.labels()[keys::TENANT], "dev-share");
     assert_eq!(claim.annotations()["workload-name"], "w");
     assert_eq!(claim.annotations()["tenant-node-name"], t.node("b"));
     eventually("the rule says what its claim waits for", || async {
-        let message = t.condition("device", "Ready", Status::False, "Pending").await;
+        let message = t.condition("dpu.device", "Ready", Status::False, "Pending").await;
         let told = message.contains("0 of 1 companions are ready") && message.contains("Pod that uses");
         if told { Ok(()) } else { Err(message) }
     })
@@ -181,7 +181,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     for name in ["one", "two"] {
         let mut spec = rule_for("app", "web");
         spec["dpuSelectionPolicy"] = json!("Any");
-        spec["deviceClaims"] = json!([{"name": "shared", "fromRule": "device"}]);
+        spec["deviceClaims"] = json!([{"name": "shared", "fromRule": "dpu.device"}]);
         t.rule(name, spec).await;
     }
     let pods = t.ready(2).await;
@@ -199,12 +199,12 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     for pod in &pods {
         assert_eq!((node_of(pod), used(pod, "c")), (t.node("b-dpu1").as_str(), json!([{"name": "shared"}])));
     }
-    t.condition("device", "Ready", Status::True, "AllReady").await;
+    t.condition("dpu.device", "Ready", Status::True, "AllReady").await;
 
     // Another spec: the claim in use waits for its users, as a Pod for its containers; then there is a new one.
     let mut spec = of_claims(&devices);
     spec["template"]["spec"]["devices"]["requests"][0]["name"] = json!("s");
-    t.rule("device", spec).await;
+    t.rule("dpu.device", spec).await;
     eventually("the claim is on its way out", || async {
         let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.map_err(|e| e.to_string())?;
         now.metadata.deletion_timestamp.map(drop).ok_or_else(|| "it stays".to_owned())
@@ -226,7 +226,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     t.end("w").await;
     gone(&t.infra, &t.namespace, &[again.name_any()]).await;
     t.ready(0).await;
-    let status = t.condition("device", "Ready", Status::True, "NoMatch").await;
+    let status = t.condition("dpu.device", "Ready", Status::True, "NoMatch").await;
     assert_eq!(status, "no companion is wanted");
 }
 

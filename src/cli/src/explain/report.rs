@@ -262,6 +262,7 @@ fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs
         policy,
         namespace: &view.namespace,
         manager: true,
+        rule: None,
         schedulers: &args.scheduler_name,
         default_priority_class: view.default_priority_class.as_deref(),
         claims: &BTreeMap::new(),

@@ -40,6 +40,8 @@ pub struct Facts<'a> {
     pub namespace: &'a str,
     /// The request comes from Outrigger's manager, which alone may set Outrigger's own keys.
     pub manager: bool,
+    /// The rule that the Pod is a companion of. Set only when the manager makes it.
+    pub rule: Option<&'a Rule>,
     /// Schedulers that may be asked for by name.
     pub schedulers: &'a [String],
     /// The cluster's default PriorityClass, which the API server fills in.

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{Facts, cut, entries, reserved, text};
+use crate::claim::{Source, own_shared_name};
 use crate::field::FieldError;
 use crate::keys;
 
@@ -86,7 +87,9 @@ pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError
             format!("which was made for workload {workload:?} alone")
         } else if let Some(pod) = facts.pod_claims.get(name) {
             format!("which was made for Pod {pod:?} alone")
-        } else if reserved::is_of_companion(name) && !own.is_some_and(|own| reserved::is_for(name, own)) {
+        } else if reserved::is_of_companion(name)
+            && !own.is_some_and(|own| reserved::is_for(name, own) || is_shared(name, own, facts))
+        {
             "a name as only claims for one workload have it; use a claim with another name".to_owned()
         } else {
             continue;
@@ -96,6 +99,13 @@ pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError
             format_args!("is {:?}, {whose}", cut(name)),
         ));
     }
+}
+
+/// Whether the Pod's rule lets its companion for this workload use the claim of this name (`fromRule`). The claim's name need
+/// not tell its rule, and it may not be there yet.
+fn is_shared(name: &str, workload: &str, facts: &Facts<'_>) -> bool {
+    let mut claims = facts.rule.into_iter().flat_map(|rule| rule.devices().claims());
+    claims.any(|claim| matches!(&claim.source, Source::Rule(of) if own_shared_name(of, workload) == name))
 }
 
 /// Devices that a container asks for by the name of a resource (KEP-5004): the scheduler makes a claim of it. Where several

@@ -20,7 +20,7 @@ pub(super) fn is_of_companion(name: &str) -> bool {
 }
 
 /// Whether a name is that of the companion that some rule has for this workload, given as its label value. Of a rule whose
-/// name was cut or changed it can't be told, and so is denied.
+/// name was cut or changed it can't be told: such a claim is used by `fromRule` only.
 pub(super) fn is_for(name: &str, workload: &str) -> bool {
     let rule = name.rsplit_once('-').and_then(|(rule, _)| RuleName::new(rule).ok());
     rule.is_some_and(|rule| companion::own_name(&CompanionKey { rule, workload: workload.into() }) == name)

@@ -111,7 +111,7 @@ pub(super) fn apply(object: &mut Value, roles: Roles<'_>, settings: &Settings) -
 }
 
 /// The rule whose companion the Pod is. `None` for everybody else's Pods: only the manager's word makes a companion.
-fn rule_of(
+pub(super) fn rule_of(
     caches: &Caches,
     settings: &Settings,
     request: &Request,

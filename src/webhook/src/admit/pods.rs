@@ -3,6 +3,9 @@
 use outrigger_core::ids::TenantId;
 use outrigger_core::validate::{self, Facts};
 
+use serde_json::Value;
+
+use super::mutate::rule_of;
 use super::{Behind, Settings, is_manager, owner, verdict};
 use crate::caches::Caches;
 use crate::review::{Decision, Request};
@@ -14,9 +17,19 @@ pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) 
     let id = owner(caches, &request.namespace)?;
     // Everything but the creation of the Pod itself changes one that is there: ephemeral containers and resizes too.
     let created = request.operation == "CREATE" && request.sub_resource.is_empty();
+    // What the rule says of claims matters to a companion that has some. Later the Pod's claims can't change.
+    let claims = request.object.pointer("/spec/resourceClaims").and_then(Value::as_array);
+    let rule = if created && claims.is_some_and(|claims| !claims.is_empty()) {
+        match rule_of(caches, settings, request)? {
+            Ok(rule) => rule.and_then(|cached| cached.rule),
+            Err(denied) => return Ok(denied),
+        }
+    } else {
+        None
+    };
     let faults = with_facts(caches, settings, request, &id, |facts| {
         if created {
-            validate::create(&request.object, facts)
+            validate::create(&request.object, &Facts { rule: rule.as_deref(), ..*facts })
         } else {
             validate::update(&request.object, &request.old_object, facts)
         }
@@ -44,6 +57,7 @@ pub(super) fn with_facts<T>(
         policy: &tenant.policy,
         namespace: &request.namespace,
         manager: is_manager(settings, request),
+        rule: None,
         schedulers: &settings.schedulers,
         default_priority_class: default_priority_class.as_deref(),
         claims: &claims,

@@ -84,6 +84,46 @@ fn the_managers_word_is_taken_and_nobody_elses() {
     }
 }
 
+/// A rule whose companions use the claims of another one, whose name is not a part of the claims' names.
+fn sharing(generation: i64, of: &str) -> WorkloadRule {
+    let mut rule = serde_json::to_value(rule(generation, true)).unwrap();
+    rule["spec"]["deviceClaims"] = json!([{"name": "d", "fromRule": of}]);
+    serde_json::from_value(rule).unwrap()
+}
+
+/// The creation of a companion of it for workload `w1`.
+fn request_of(rule: &WorkloadRule) -> Request {
+    let hash = rule.compile().unwrap().template_hash().to_owned();
+    let mut request = request(MANAGER, &rule.metadata.generation.unwrap().to_string());
+    request.object["metadata"]["annotations"][keys::TEMPLATE_HASH] = json!(hash);
+    request.object["metadata"]["labels"] = json!({keys::WORKLOAD: "w1"});
+    request
+}
+
+#[test]
+fn a_companion_may_use_the_claim_that_its_rule_names_before_it_is_there() {
+    let long = "a".repeat(60);
+    for of in ["dpu.regex", &long] {
+        let caches = caches();
+        caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+        let rule = sharing(3, of);
+        caches.apply_rule(Change::Applied(rule.clone()));
+        let mut request = request_of(&rule);
+        assert!(matches!(mutate_pod(&caches, &settings(), &mut request), Ok(Decision::Allow { .. })));
+        assert_eq!(validate_pod(&caches, &settings(), &mut request), Ok(Decision::allow()), "{of}");
+        // The claims of other workloads and other rules stay theirs, and nobody else has the rule's word.
+        let mut forged = request.clone();
+        forged.object["metadata"]["labels"][keys::WORKLOAD] = json!("w2");
+        let (code, message) = denied(validate_pod(&caches, &settings(), &mut forged));
+        assert!(code == 403 && message.contains("spec.resourceClaims[0].resourceClaimName"), "{message}");
+        let mut others = request.clone();
+        others.user_info.username = "somebody".into();
+        assert_eq!(denied(validate_pod(&caches, &settings(), &mut others)).0, 403);
+        caches.apply_rule(Change::Applied(sharing(4, "another")));
+        assert!(validate_pod(&caches, &settings(), &mut request) != Ok(Decision::allow()));
+    }
+}
+
 #[test]
 fn a_cache_that_is_behind_is_not_missing_data() {
     let behind = |caches: &Caches, request: &Request| {
