@@ -46,7 +46,7 @@ pub(super) fn mutate(
     if caches.tenant(&tenant).is_none() {
         return Err(Behind(format!("Tenant {tenant} is not known yet")));
     }
-    let rule = match as_new_as(caches.admin_rule(name.as_str()), &name, uid, generation)? {
+    let rule = match as_new_as(caches.admin_rule(name.as_str()), &name, uid, generation, &request.object)? {
         Ok(rule) => rule,
         Err(denied) => return Ok(denied),
     };

@@ -126,23 +126,37 @@ pub(super) fn rule_of(
         Err(error) => return Ok(Err(deny_fields(422, &[error]))),
     };
     let cached = caches.rule(&request.namespace, name.as_str());
-    Ok(as_new_as(cached, &name, uid, made_by)?.map(Some))
+    Ok(as_new_as(cached, &name, uid, made_by, pod)?.map(Some))
 }
 
-/// The rule, if it is as new as the manager's own, and valid.
+/// The rule, if it is as new as the manager's own, and valid. A rule with device claims has to be the very one that the
+/// companion was made from: the annotation that tells so stays, and with claims of another one the companion would keep a
+/// ResourceClaimTemplate in use that nobody keeps for it.
 pub(super) fn as_new_as(
     cached: Option<CachedRule>,
     name: &RuleName,
     uid: &str,
     generation: i64,
+    pod: &Value,
 ) -> Result<Result<CachedRule, Decision>, Behind> {
     let kind = companion::kind(name.scope());
     let cached = cached
         .filter(|cached| cached.uid == uid && cached.generation >= generation)
         .ok_or_else(|| Behind(format!("{kind} {name} of generation {generation} is not known yet")))?;
-    if cached.rule.is_none() {
+    let Some(rule) = &cached.rule else {
         let message = format!("{kind} {name}: is not valid any more; see its Accepted condition");
         return Ok(Err(deny(422, message)));
+    };
+    let hash =
+        pod.get("metadata").and_then(|m| m.get("annotations")).and_then(|a| a.get(keys::TEMPLATE_HASH));
+    if !rule.devices().claims().is_empty() && hash.and_then(Value::as_str) != Some(rule.template_hash()) {
+        // It is the manager who is behind: waiting here would not help, and it tries again.
+        let message = format!(
+            "{kind} {name}: is of generation {} by now and has other device claims or another template than in \
+             generation {generation}, which the companion was made from; try again",
+            cached.generation
+        );
+        return Ok(Err(deny(503, message)));
     }
     Ok(Ok(cached))
 }

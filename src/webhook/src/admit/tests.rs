@@ -125,6 +125,19 @@ fn a_companion_may_use_the_claim_that_its_rule_names_before_it_is_there() {
 }
 
 #[test]
+fn claims_are_those_of_the_rule_that_the_companion_was_made_from() {
+    let caches = caches();
+    let rule = sharing(3, "first");
+    caches.apply_rule(Change::Applied(sharing(4, "second")));
+    let (code, message) = denied(mutate_pod(&caches, &settings(), &mut request_of(&rule)));
+    assert_eq!(code, 503, "the manager tries again");
+    assert!(message.contains("generation 4 by now") && message.contains("generation 3, which"), "{message}");
+    // What is newer in other ways only is as good.
+    caches.apply_rule(Change::Applied(sharing(5, "first")));
+    assert!(matches!(mutate_pod(&caches, &settings(), &mut request_of(&rule)), Ok(Decision::Allow { .. })));
+}
+
+#[test]
 fn a_cache_that_is_behind_is_not_missing_data() {
     let behind = |caches: &Caches, request: &Request| {
         let request = &mut request.clone();
