@@ -193,9 +193,10 @@ fn summary(
     let mut updated = 0;
     for (_, store) in &stores {
         let store = store.lock();
-        let Counts { created, ready, .. } = store.counts(name);
+        let Counts { created, ready, leaving, .. } = store.counts(name);
         counts.created += created;
         counts.ready += ready;
+        counts.leaving += leaving;
         updated += hash.map_or(created, |hash| store.updated(name, hash));
     }
     let waiting = || {
@@ -280,13 +281,14 @@ fn ready_condition(
     let Counts { created, ready, .. } = counts;
     let message = format!("{ready} of {matched} companions are ready");
     if let Some(updated) = rolling {
-        let message = format!("{message}; {updated} of {created} have the current template");
+        let message =
+            format!("{message}; {updated} of {created} have the current template{}", counts.leaving_note());
         return (Status::False, "RollingOut", message + &waiting().unwrap_or_default());
     }
     if *ready >= matched {
         return (Status::True, "AllReady", message);
     }
-    (Status::False, "Pending", message + &waiting().unwrap_or_default())
+    (Status::False, "Pending", message + &counts.leaving_note() + &waiting().unwrap_or_default())
 }
 
 impl AdminRules {

@@ -19,6 +19,24 @@ pub struct Counts {
     pub ready: i64,
     /// Of these, claims that no Pod has used yet. They wait for nobody, and nobody for them.
     pub idle: i64,
+    /// Besides these, claims that are being deleted. They stay as long as Pods use them.
+    pub leaving: i64,
+}
+
+impl Counts {
+    /// What a user has to know of claims that can't go, to be put after what else there is to say; empty without any. Nothing
+    /// deletes the Pods that use them: those may be anybody's.
+    pub fn leaving_note(&self) -> String {
+        match self.leaving {
+            0 => String::new(),
+            1 => {
+                "; 1 claim that is being deleted waits for the Pods that use it: delete those Pods".to_owned()
+            }
+            n => format!(
+                "; {n} claims that are being deleted wait for the Pods that use them: delete those Pods"
+            ),
+        }
+    }
 }
 
 /// Companions by key, counted by rule.
@@ -212,6 +230,7 @@ impl Store {
             created: i64::from(!o.terminating),
             ready: i64::from(!o.terminating && o.ready),
             idle: i64::from(!o.terminating && !o.ready && o.kind == Kind::Claim),
+            leaving: i64::from(o.terminating && o.kind == Kind::Claim),
         };
         let gained = new.as_ref().map(worth).unwrap_or_default();
         let lost = self.by_key.get(&key).map(worth).unwrap_or_default();
@@ -219,6 +238,7 @@ impl Store {
         counts.created += gained.created - lost.created;
         counts.ready += gained.ready - lost.ready;
         counts.idle += gained.idle - lost.idle;
+        counts.leaving += gained.leaving - lost.leaving;
         self.count_templates(&key, new.as_ref());
         self.note_unplaced(&key, new.as_ref().is_some_and(|o| o.unplaced));
         let of_rule = self.by_rule.entry(key.rule.clone()).or_default();
@@ -324,17 +344,40 @@ mod tests {
         let (a, b) = (key("r", "a"), key("r", "b"));
         store.applied(a.clone(), pod("1", true), None);
         store.applied(b.clone(), pod("2", false), None);
-        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0 });
+        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0, leaving: 0 });
         assert_eq!(store.updated(&a.rule, ""), 2);
         store.applied(b.clone(), pod("2", true), None);
         store.deleting(&a, "1");
-        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0 });
+        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0, leaving: 0 });
         assert_eq!(store.updated(&a.rule, ""), 1);
         assert_eq!(store.of_rule(&a.rule).count(), 2);
         store.deleted(&a, Kind::Pod, "1", None);
         store.deleted(&b, Kind::Pod, "2", None);
         assert_eq!(store.counts(&a.rule), Counts::default());
         assert_eq!(store.of_rule(&a.rule).count(), 0);
+    }
+
+    #[test]
+    fn claims_that_cannot_go_are_counted_and_told() {
+        let mut store = Store::default();
+        let (a, b) = (key("r", "a"), key("r", "b"));
+        let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, true) };
+        let leaving = |store: &Store| store.counts(&a.rule).leaving;
+        for (key, uid) in [(&a, "1"), (&b, "2")] {
+            store.applied(key.clone(), claim(uid), None);
+        }
+        assert_eq!((leaving(&store), store.counts(&a.rule).leaving_note()), (0, String::new()));
+        store.deleting(&a, "1");
+        assert!(store.counts(&a.rule).leaving_note().starts_with("; 1 claim that is being deleted waits"));
+        // The watch shows the same, and the other.
+        store.applied(a.clone(), Observed { terminating: true, ..claim("1") }, None);
+        store.applied(b.clone(), Observed { terminating: true, ..claim("2") }, None);
+        let note = store.counts(&a.rule).leaving_note();
+        assert!(note.contains("2 claims") && note.contains("delete those Pods"), "{note}");
+        store.deleted(&a, Kind::Claim, "1", None);
+        // A Pod that is being deleted goes by itself.
+        store.applied(a.clone(), Observed { terminating: true, ..pod("3", false) }, None);
+        assert_eq!(leaving(&store), 1);
     }
 
     #[test]
@@ -372,7 +415,7 @@ mod tests {
         store.deleted(&k, Kind::Pod, "p", Some("7"));
         assert_eq!(uids(&store), (Some("c".into()), None));
         store.applied(k.clone(), claim("c"), Some("8"));
-        assert_eq!(store.counts(&k.rule), Counts { created: 1, ready: 0, idle: 1 });
+        assert_eq!(store.counts(&k.rule), Counts { created: 1, ready: 0, idle: 1, leaving: 0 });
         assert_eq!(
             store.standing(&k.rule, |_| true),
             Standing { exist: 1, unready: 0 },

@@ -141,6 +141,7 @@ impl Known<'_> {
         if counts.ready >= matched && !earlier {
             return (Status::True, "AllReady", message);
         }
+        message.push_str(&counts.leaving_note());
         if let Some(none) = self.without_dpu() {
             return (Status::False, NO_DPU, format!("{message}; {none}"));
         }
