@@ -38,6 +38,8 @@ struct Known {
     by_name: HashMap<Name, Owner>,
     /// uid of the rule -> its templates, with their uids.
     by_rule: HashMap<String, BTreeMap<Name, String>>,
+    /// Those that are on their way out, and whose they are. Until they are gone nothing else can have their names.
+    leaving: HashMap<Name, RuleName>,
 }
 
 type Name = (String, String);
@@ -96,23 +98,44 @@ impl Templates {
     ) -> impl FnMut(Event<Metadata>) + use<F> {
         let this = this.clone();
         changes(move |change: Change<Metadata>| match change {
-            Change::Applied(template) => this.learn(&template),
+            Change::Applied(template) => {
+                if let Some(rule) = this.learn(&template) {
+                    touched(&template.namespace().unwrap_or_default(), rule);
+                }
+            }
             Change::Gone { namespace, name } => {
-                let owner = this.known.write().remove(&(namespace.clone(), name));
-                if let Some(rule) = owner {
+                let name = (namespace.clone(), name);
+                let lost = {
+                    let mut known = this.known.write();
+                    let left = known.leaving.remove(&name);
+                    known.remove(&name).or(left)
+                };
+                if let Some(rule) = lost {
                     touched(&namespace, rule);
                 }
             }
         })
     }
 
-    fn learn(&self, template: &Metadata) {
+    /// Takes a template in. Returns the rule that loses it, because it is on its way out: that is as good as gone.
+    fn learn(&self, template: &Metadata) -> Option<RuleName> {
+        let name = name(template);
         let mut known = self.known.write();
-        // One that is on its way out is as good as gone.
-        match owner(template).filter(|_| template.metadata.deletion_timestamp.is_none()) {
-            Some(owner) => known.insert(name(template), owner, template.uid().unwrap_or_default()),
+        let leaves = template.metadata.deletion_timestamp.is_some();
+        match owner(template) {
+            Some(owner) if leaves => {
+                known.leaving.insert(name.clone(), owner.rule);
+                known.remove(&name)
+            }
+            Some(owner) => {
+                known.leaving.remove(&name);
+                known.insert(name, owner, template.uid().unwrap_or_default());
+                None
+            }
             None => {
-                known.remove(&name(template));
+                known.leaving.remove(&name);
+                known.remove(&name);
+                None
             }
         }
     }
@@ -290,5 +313,32 @@ mod tests {
         assert_eq!((of("u"), of("v")), (vec!["c".to_owned()], Vec::new()));
         assert_eq!(*lost.lock().unwrap(), [("n".to_owned(), "r".to_owned())]);
         assert_eq!(templates.known.read().by_rule.len(), 1);
+    }
+
+    #[test]
+    fn a_rule_hears_of_a_template_that_leaves_slowly() {
+        let templates = Arc::new(Templates::default());
+        let told = Arc::new(Mutex::new(0));
+        let count = told.clone();
+        let mut watch = Templates::watch(&templates, move |_, _| *count.lock().unwrap() += 1);
+        watch(Event::Apply(template("a", "1", "u")));
+        let mut leaving = template("a", "1", "u");
+        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        for (event, times) in [
+            (Event::Apply(leaving.clone()), 1),
+            // Its finalizers change.
+            (Event::Apply(leaving.clone()), 1),
+            (Event::Delete(leaving.clone()), 2),
+            (Event::Apply(template("a", "2", "u")), 2),
+            (Event::Delete(template("a", "2", "u")), 3),
+        ] {
+            watch(event);
+            assert_eq!(*told.lock().unwrap(), times);
+        }
+        // One that is first seen so, by the watch or by an answer to a write.
+        templates.learn(&leaving);
+        watch(Event::Delete(leaving));
+        assert_eq!(*told.lock().unwrap(), 4);
+        assert!(templates.known.read().leaving.is_empty());
     }
 }
