@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use super::object::{self, Object, Objects};
 use super::place::Place;
-use super::refusal::{Verdict, verdict};
+use super::refusal::{Verdict, of_template, verdict, verdict_of_create};
 use super::templates::Templates;
 use crate::events::Events;
 use crate::metrics::{Metrics, Operation, Outcome};
@@ -177,7 +177,7 @@ impl Controller {
                 self.learn(space, id, place, &made);
                 Ok(())
             }
-            Err(error) => match verdict(&error) {
+            Err(error) => match verdict_of_create(&error, object, of_template) {
                 Verdict::Exists => self.exists(space, id, place, template::kind(object)).await,
                 other => Err(other),
             },

@@ -1,6 +1,8 @@
 //! What an answer of the API server to a write means for the next step.
 
 use kube::core::Status;
+use outrigger_core::claim;
+use serde_json::Value;
 
 /// What to do after a write failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub(crate) enum Verdict {
 
 /// Reads the error of a create, patch or delete of a companion.
 pub(crate) fn verdict(error: &kube::Error) -> Verdict {
-    verdict_with(error, |field| format!("spec.template.{field}"))
+    verdict_with(error, of_template)
 }
 
 /// Reads the error of a create, patch or delete of something that a rule makes; `field` tells what the rule calls one of its
@@ -35,6 +37,31 @@ pub(crate) fn verdict_with(error: &kube::Error, field: impl Fn(&str) -> String) 
         400 | 403 | 405 | 413 | 422 => Verdict::Refused(explain(status, field)),
         _ => Verdict::Transient(status.message.clone()),
     }
+}
+
+/// Reads the error of a create of `object`, otherwise as [`verdict_with`]: there is nothing to be looked for again where a
+/// cluster has no such kind.
+pub(crate) fn verdict_of_create(
+    error: &kube::Error,
+    object: &Value,
+    field: impl Fn(&str) -> String,
+) -> Verdict {
+    const SERVED: &str = claim::API_VERSION;
+    match error {
+        kube::Error::Api(status)
+            if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
+        {
+            Verdict::Refused(format!(
+                "this cluster doesn't serve {SERVED}, which devices need: Kubernetes does from version 1.34 on"
+            ))
+        }
+        _ => verdict_with(error, field),
+    }
+}
+
+/// What a rule calls a field of its companion.
+pub(crate) fn of_template(field: &str) -> String {
+    format!("spec.template.{field}")
 }
 
 fn is_namespace_missing(status: &Status) -> bool {
@@ -56,6 +83,7 @@ fn explain(status: &Status, field: impl Fn(&str) -> String) -> String {
 mod tests {
     use super::*;
     use kube::core::response::{StatusCause, StatusDetails};
+    use serde_json::json;
 
     fn status(code: u16, reason: &str, message: &str) -> kube::Error {
         kube::Error::Api(Box::new(Status {
@@ -78,6 +106,26 @@ mod tests {
         ));
         assert!(matches!(verdict(&status(503, "", "not yet")), Verdict::Transient(_)));
         assert!(matches!(verdict(&status(429, "TooManyRequests", "")), Verdict::Transient(_)));
+    }
+
+    #[test]
+    fn a_kind_that_is_not_served_is_not_looked_for() {
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"});
+        let of_create = |error: &kube::Error, object: &Value| verdict_of_create(error, object, of_template);
+        for reason in ["NotFound", "Failed to parse error data"] {
+            let error = status(404, reason, "404 page not found");
+            let verdict = of_create(&error, &claim);
+            assert!(
+                matches!(&verdict, Verdict::Refused(m) if m.contains("doesn't serve resource.k8s.io/v1")),
+                "{verdict:?}"
+            );
+            assert_eq!(of_create(&error, &json!({"apiVersion": "v1", "kind": "Pod"})), Verdict::LookAgain);
+        }
+        let missing = json!({"code": 404, "reason": "NotFound", "message": "namespaces \"n\" not found",
+            "details": {"name": "n", "kind": "namespaces"}});
+        let missing = kube::Error::Api(Box::new(serde_json::from_value(missing).unwrap()));
+        assert_eq!(of_create(&missing, &claim), Verdict::Refused("namespaces \"n\" not found".into()));
+        assert_eq!(of_create(&status(409, "Conflict", ""), &claim), Verdict::LookAgain);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use serde_json::Value;
 use tracing::{debug, info};
 
 use super::object::create_raw;
-use super::refusal::{Verdict, verdict_with};
+use super::refusal::{Verdict, verdict_of_create};
 use crate::state::Namespace;
 use crate::writes;
 
@@ -261,7 +261,7 @@ pub(crate) async fn try_out(
 
 /// What an error means, with the fields as the rule has them.
 fn verdict_of(template: &Template, error: &kube::Error) -> Verdict {
-    verdict_with(error, |field| {
+    verdict_of_create(error, &template.object, |field| {
         // The claim's spec is one further down in a template.
         let field = field.strip_prefix("spec.").unwrap_or(field);
         format!("spec.deviceClaims[{}].{field}", template.place)

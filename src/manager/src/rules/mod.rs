@@ -24,7 +24,7 @@ use tracing::{debug, info};
 
 use crate::admin::{self, AdminRules};
 use crate::companions::object;
-use crate::companions::refusal::{Verdict, verdict};
+use crate::companions::refusal::{Verdict, of_template, verdict_of_create};
 use crate::companions::templates::{self, Templates};
 use crate::events::Events;
 use crate::queue::Queue;
@@ -89,7 +89,7 @@ impl Attempt {
         }
         match object::create(client, &self.namespace, companion, &writes::dry_run()).await {
             Ok(_) => Some(Ok(())),
-            Err(error) => judge(&error),
+            Err(error) => judge(&error, companion),
         }
     }
 }
@@ -230,8 +230,8 @@ impl Controller {
 }
 
 /// What a refused creation says about the template; `None` where it says nothing.
-fn judge(error: &kube::Error) -> Option<Result<(), String>> {
-    match verdict(error) {
+fn judge(error: &kube::Error, companion: &Value) -> Option<Result<(), String>> {
+    match verdict_of_create(error, companion, of_template) {
         // The last of all checks: everything else has been passed.
         Verdict::Exists => Some(Ok(())),
         Verdict::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
