@@ -371,7 +371,7 @@ mod tests {
         assert!(store.counts(&a.rule).leaving_note().starts_with("; 1 claim that is being deleted waits"));
         // The watch shows the same, and the other.
         store.applied(a.clone(), Observed { terminating: true, ..claim("1") }, None);
-        store.applied(b.clone(), Observed { terminating: true, ..claim("2") }, None);
+        store.applied(b, Observed { terminating: true, ..claim("2") }, None);
         let note = store.counts(&a.rule).leaving_note();
         assert!(note.contains("2 claims") && note.contains("delete those Pods"), "{note}");
         store.deleted(&a, Kind::Claim, "1", None);
