@@ -100,7 +100,7 @@ impl Devices {
         }
         for claim in claims {
             let whose = format!("{}/{}", text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
-            this.taken.extend(allocated(claim).map(|device| (device, whose.clone())));
+            this.taken.extend(held(claim).map(|device| (device, whose.clone())));
         }
         this
     }
@@ -228,8 +228,20 @@ fn classes(spec: &Value) -> Vec<(String, String)> {
 
 /// The devices of a claim.
 fn allocated(claim: &Value) -> impl Iterator<Item = String> {
-    let results = list(claim, "/status/allocation/devices/results");
-    results.iter().map(|result| id(text(result, "/driver"), text(result, "/pool"), text(result, "/device")))
+    list(claim, "/status/allocation/devices/results").iter().map(device)
+}
+
+/// Those of them that nobody else can have: not what it only has access to as an administrator, nor a share of a device.
+fn held(claim: &Value) -> impl Iterator<Item = String> {
+    let alone = |result: &&Value| {
+        result.get("adminAccess") != Some(&Value::Bool(true)) && text(result, "/shareID").is_empty()
+    };
+    list(claim, "/status/allocation/devices/results").iter().filter(alone).map(device)
+}
+
+/// The device of an allocation's result.
+fn device(result: &Value) -> String {
+    id(text(result, "/driver"), text(result, "/pool"), text(result, "/device"))
 }
 
 fn id(driver: &str, pool: &str, device: &str) -> String {
@@ -319,6 +331,20 @@ mod tests {
             let found = reasons(&cluster(taken), &asked, nodes, scheduler);
             assert!(found[0].starts_with(expected), "{found:?}");
         }
+    }
+
+    #[test]
+    fn what_others_can_have_too_is_not_taken() {
+        const NONE_FITS: &str = "0/1 nodes are available: 1 cannot allocate all claims";
+        let slices = [slice("a", &["d0", "d1"])];
+        let mut admin = claim("admin", "crypto", Some(("a", "d0")));
+        admin["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = json!(true);
+        let mut share = claim("share", "crypto", Some(("a", "d1")));
+        share["status"]["allocation"]["devices"]["results"][0]["shareID"] = json!("s");
+        let none = None::<std::slice::Iter<'_, Value>>;
+        let cluster = Devices::read(Some(slices.iter()), none, [admin, share].iter());
+        let found = reasons(&cluster, &claim("c", "crypto", None), &["a"], Some(NONE_FITS));
+        assert!(found[0].starts_with("2 of 2 devices of a are free"), "{found:?}");
     }
 
     #[test]
