@@ -172,7 +172,7 @@ impl Devices {
             (Some(node), Some(nodes)) => nodes.contains(&node.as_str()),
             _ => true,
         };
-        let place = nodes.map_or_else(|| "any Node".to_owned(), |nodes| nodes.join(", "));
+        let place = nodes.map_or_else(|| "any Node".to_owned(), |nodes| first(nodes));
         let there: Vec<&String> =
             self.published.iter().filter(|(_, node)| within(node)).map(|(device, _)| device).collect();
         if nodes.is_some_and(<[_]>::is_empty) {
@@ -185,12 +185,8 @@ impl Devices {
         let owners: BTreeSet<&String> = there.iter().filter_map(|device| self.taken.get(*device)).collect();
         let free = there.iter().filter(|device| !self.taken.contains_key(**device)).count();
         if free == 0 {
-            let owners: Vec<&str> = owners.iter().take(SHOWN).map(|owner| owner.as_str()).collect();
-            return Some(format!(
-                "all {} devices of {place} are taken, by {}",
-                there.len(),
-                owners.join(", ")
-            ));
+            let owners: Vec<&str> = owners.iter().map(|owner| owner.as_str()).collect();
+            return Some(format!("all {} devices of {place} are taken, by {}", there.len(), first(&owners)));
         }
         // The words of the scheduler's plugin (`dynamicresources`).
         if !scheduler?.contains("cannot allocate all claims") {
@@ -206,8 +202,17 @@ impl Devices {
     }
 }
 
-/// Most owners of devices that are named.
+/// Most owners of devices, and most Nodes, that are named.
 const SHOWN: usize = 8;
+
+/// The first of some names, and how many there are besides.
+fn first(names: &[&str]) -> String {
+    let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
 
 /// What a claim asks for: request, with its alternative, and class.
 fn classes(spec: &Value) -> Vec<(String, String)> {
@@ -345,6 +350,14 @@ mod tests {
         let cluster = Devices::read(Some(slices.iter()), none, [admin, share].iter());
         let found = reasons(&cluster, &claim("c", "crypto", None), &["a"], Some(NONE_FITS));
         assert!(found[0].starts_with("2 of 2 devices of a are free"), "{found:?}");
+    }
+
+    #[test]
+    fn of_many_nodes_some_are_named() {
+        let nodes: Vec<String> = (1..=10).map(|i| format!("n{i}")).collect();
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let found = reasons(&cluster(&[]), &claim("c", "crypto", None), &nodes, Some(""));
+        assert_eq!(found, ["no driver publishes a device for n1, n2, n3, n4, n5, n6, n7, n8 and 2 more"]);
     }
 
     #[test]
