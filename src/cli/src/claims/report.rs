@@ -162,6 +162,8 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
         .collect();
     let names: BTreeSet<&str> =
         reserved.iter().copied().chain(using.iter().map(|pod| pod.name.as_str())).chain(owner).collect();
+    // Of one that several Pods share, none of them says whose it is.
+    let made_for = pods.iter().find(|pod| owner == Some(&pod.name));
     let label = |key: &str| {
         let of = |object: &Value| {
             object
@@ -170,7 +172,7 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
                 .and_then(Value::as_str)
                 .map(str::to_owned)
         };
-        of(value).or_else(|| using.iter().find_map(|pod| of(&pod.value)))
+        of(value).or_else(|| made_for.and_then(|pod| of(&pod.value)))
     };
     let running = |name: &&str| {
         pods.iter().any(|pod| pod.name == **name && text(&pod.value, "/status/phase") == "Running")

@@ -86,6 +86,10 @@ fn a_claim_made_for_a_companion_has_its_rule_and_workload() {
     let own = one(&[claim("c", labels)]);
     assert_eq!((own.rule.as_deref(), own.workload.as_deref()), (Some("r"), Some("w")));
     assert!(own.pods.is_empty());
+    let user = json!({"metadata": {"labels": {"outrigger.dev/rule": "r", "outrigger.dev/workload": "w"}},
+        "spec": {"resourceClaims": [{"name": "d", "resourceClaimName": "c"}]}});
+    let shared = one(&[claim("c", json!({})), object("Pod", "p", user)]);
+    assert_eq!((shared.rule, shared.workload, shared.pods), (None, None, vec!["p".to_owned()]));
 }
 
 #[test]
