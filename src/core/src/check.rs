@@ -90,6 +90,9 @@ checks! {
     /// A DeviceClass that isn't there.
     NO_CLASS = "no-device-class", Error, "There is no such DeviceClass",
         "Create it, or name one that is there.";
+    /// A rule whose claim isn't there to share.
+    FROM_RULE = "from-rule-missing", Warning, "A rule shares the claim of one that makes none",
+        "Create that rule with a ResourceClaim as template, or correct the name.";
     /// A DPU of nobody.
     DPU_UNOWNED = "dpu-without-owner", Warning, "A DPU belongs to no tenant, so nothing runs there",
         "Add its host to a Tenant's spec.hosts.";

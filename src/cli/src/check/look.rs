@@ -104,12 +104,7 @@ struct Look<'a> {
 impl Look<'_> {
     /// What an object is called; keeps where it stands.
     fn subject(&mut self, object: &Object) -> Subject {
-        let namespace =
-            if OWN[1..].iter().any(|(_, kind)| *kind == object.kind) && object.namespace.is_empty() {
-                "default".to_owned()
-            } else {
-                object.namespace.clone()
-            };
+        let namespace = namespace_of(object).to_owned();
         let subject = Subject { kind: object.kind.clone(), namespace, name: object.name.clone() };
         if let Some(file) = object.origin.file() {
             self.files.insert(subject.clone(), file.to_owned());
@@ -163,6 +158,11 @@ impl Look<'_> {
         let lint =
             Around { host_label: self.host_label, tenant: tenant.as_ref().map(TenantId::as_str), dpus };
         self.findings.extend(rules::doubts(subject, &rule, &lint));
+        let beside = |other: &&Object| namespace_of(other) == subject.namespace;
+        self.findings.extend(rules::shared(subject, &rule, |name| {
+            let mut all = self.admission.state().of(&object.group, &object.kind).filter(beside);
+            all.find(|other| other.name == name).map(|other| &other.value["spec"])
+        }));
         // Admission counts only DPUs that the manager has marked; what it warns of besides is told as it is.
         let known = outrigger_core::lint::rule(&rule, &Around { dpus: Some(0), ..lint });
         self.doubtful(subject, warnings.iter().filter(|warning| !known.contains(warning)));
@@ -240,6 +240,12 @@ impl Look<'_> {
             self.findings.extend(check::machines::machine(&machine.value, &around));
         }
     }
+}
+
+/// The namespace of an object, as kubectl takes one of ours that names none.
+fn namespace_of(object: &Object) -> &str {
+    let ours = OWN[1..].iter().any(|(_, kind)| *kind == object.kind);
+    if ours && object.namespace.is_empty() { "default" } else { &object.namespace }
 }
 
 /// The claims of a rule's spec, with their paths.

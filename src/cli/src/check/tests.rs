@@ -39,6 +39,8 @@ fn every_kind_of_fault_is_found() {
             "dangling-reference WorkloadRule tenant-blue/doubtful spec.template",
             "doubtful-placement WorkloadRule tenant-blue/doubtful spec.template.spec",
             "dpu-without-owner Node free-dpu metadata.labels[provisioning.dpu.nvidia.com/host]",
+            "from-rule-missing WorkloadRule tenant-blue/sharing spec.deviceClaims[0].fromRule",
+            "from-rule-missing WorkloadRule tenant-blue/sharing spec.deviceClaims[1].fromRule",
             "host-without-dpu Tenant blue spec.hosts",
             "machine-node-missing Machine general spec.nodePool[1].name",
             "never-allocated ResourceClaimTemplate tenant-blue/many spec.spec.devices.requests",

@@ -1,11 +1,13 @@
 //! Rules, tenants' and the platform's.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{API_REFUSES, DANGLING, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, Subject, devices};
+use super::{API_REFUSES, DANGLING, FROM_RULE, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, Subject, devices};
+use crate::claim::Source;
 use crate::device;
 use crate::lint::{self, Around, Doubt};
 use crate::rule::Rule;
+use crate::template::{self, Kind};
 
 /// What is doubtful about a rule that is valid.
 pub fn doubts(subject: &Subject, rule: &Rule, around: &Around<'_>) -> Vec<Finding> {
@@ -32,19 +34,61 @@ pub fn claims(subject: &Subject, spec: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     if template.get("kind").and_then(Value::as_str) == Some("ResourceClaim") {
         findings.extend(devices::spec(subject, inner, "spec.template.spec"));
-    } else if added.is_empty() {
-        // Where the rule adds claims, containers may use what isn't in the template.
-        findings.extend(Finding::of_faults(
-            &API_REFUSES,
-            subject,
-            device::pod_faults(inner, "spec.template.spec"),
-        ));
+    } else {
+        let faults = device::pod_faults(&with_claims(inner, added), "spec.template.spec");
+        findings.extend(Finding::of_faults(&API_REFUSES, subject, faults));
     }
     for (i, claim) in added.iter().enumerate() {
         // One that is another rule's is judged there.
         if let Some(claim) = claim.get("spec") {
             findings.extend(devices::spec(subject, claim, &format!("spec.deviceClaims[{i}].spec")));
         }
+    }
+    findings
+}
+
+/// A template's spec with the claims that the rule adds: its containers may use these too. Names that are no names, or are
+/// taken, admission refuses.
+fn with_claims(inner: &Value, added: &[Value]) -> Value {
+    let mut spec = inner.clone();
+    let Some(map) = spec.as_object_mut().filter(|_| !added.is_empty()) else { return spec };
+    let claims = map.entry("resourceClaims").or_insert(Value::Null);
+    if claims.is_null() {
+        *claims = json!([]);
+    }
+    // What is no list is told as it is.
+    let Some(claims) = claims.as_array_mut() else { return spec };
+    let known = claims.len();
+    for name in added.iter().filter_map(|claim| claim.get("name").and_then(Value::as_str)) {
+        let taken =
+            claims.iter().take(known).any(|own| own.get("name").and_then(Value::as_str) == Some(name));
+        if !taken {
+            claims.push(json!({"name": name, "resourceClaimName": "added"}));
+        }
+    }
+    spec
+}
+
+/// Claims that a rule shares with one that makes none: its companions wait for them. `other`: the spec of the rule of that
+/// name, of the same kind and in the same namespace.
+pub fn shared<'a>(subject: &Subject, rule: &Rule, other: impl Fn(&str) -> Option<&'a Value>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (i, claim) in rule.devices().claims().iter().enumerate() {
+        let Source::Rule(name) = &claim.source else { continue };
+        let name = name.as_str();
+        let message = match other(name) {
+            None => format!("is {name:?}, and there is no {} {name} in its namespace", subject.kind),
+            Some(spec) if template::kind(&spec["template"]) != Kind::Claim => {
+                format!("is {name:?}, whose template is no ResourceClaim")
+            }
+            Some(_) => continue,
+        };
+        findings.push(Finding::new(
+            &FROM_RULE,
+            subject,
+            format_args!("spec.deviceClaims[{i}].fromRule"),
+            message,
+        ));
     }
     findings
 }

@@ -78,6 +78,12 @@ fn claims_in_rules() {
     let pod = json!({"template": {"kind": "Pod", "spec": {"resourceClaims": [{"name": "d"}]}}});
     let told = ids(rules::claims(&subject, &pod));
     assert_eq!(told, [("api-server-refuses", "spec.template.spec.resourceClaims[0]".to_owned())]);
+    let uses = |name: &str| json!({"resources": {"claims": [{"name": name}]}});
+    let added = json!({"template": {"kind": "Pod", "spec": {"containers": [uses("x"), uses("z")]}},
+        "deviceClaims": [{"name": "x", "spec": request(json!({}))}]});
+    let told = ids(rules::claims(&subject, &added));
+    let at = "spec.template.spec.containers[1].resources.claims[0]".to_owned();
+    assert_eq!(told, [("api-server-refuses", at)]);
     let classes = devices::classes(&subject, &request(json!({})), "spec", &BTreeSet::from(["other"]));
     assert_eq!(
         ids(classes),
