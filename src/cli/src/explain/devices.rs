@@ -9,6 +9,7 @@ use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use serde_json::Value;
 
+use super::live::Claims;
 use crate::state::State;
 
 const GROUP: &str = "resource.k8s.io";
@@ -19,21 +20,30 @@ pub(super) struct Known {
     devices: Devices,
     /// Namespace and name -> ResourceClaim.
     claims: BTreeMap<(String, String), Value>,
+    /// Whether a claim that isn't among them may be there.
+    unseen: bool,
     /// Namespace and name -> Pod that uses claims.
     pods: BTreeMap<(String, String), Value>,
 }
 
 impl Known {
     /// What a state has. `whole`: it has all that there is, so that a kind without objects is one that has none.
-    pub(super) fn new(state: &State, whole: bool) -> Self {
+    /// `claims`: which claims it has.
+    pub(super) fn new(state: &State, whole: bool, claims: Claims) -> Self {
         let all = |kind| state.of(GROUP, kind).map(|object| &object.value);
         let seen = |kind| (whole || all(kind).next().is_some()).then(|| all(kind));
         let keep = |object: &crate::files::Object| {
             ((object.namespace.clone(), object.name.clone()), object.value.clone())
         };
         let uses = |object: &&crate::files::Object| object.value.pointer("/spec/resourceClaims").is_some();
+        let of_all = match claims {
+            Claims::Given => seen("ResourceClaim"),
+            Claims::Own => None,
+            Claims::All => Some(all("ResourceClaim")),
+        };
         Self {
-            devices: Devices::read(seen("ResourceSlice"), seen("DeviceClass"), all("ResourceClaim")),
+            devices: Devices::read(seen("ResourceSlice"), seen("DeviceClass"), of_all),
+            unseen: claims == Claims::Given && seen("ResourceClaim").is_none(),
             claims: state.of(GROUP, "ResourceClaim").map(keep).collect(),
             pods: state.of("", "Pod").filter(uses).map(keep).collect(),
         }
@@ -57,8 +67,9 @@ impl Known {
             let object = self.claim(namespace, companion);
             let spec = rule.template().get("spec");
             return vec![report(Asked {
-                claim: object.map(|_| companion),
+                claim: (object.is_some() || self.unseen).then_some(companion),
                 object,
+                unseen: self.unseen,
                 spec,
                 ..Asked::default()
             })];
@@ -82,7 +93,13 @@ impl Known {
                     Source::Rule(of) => {
                         let shared = outrigger_core::claim::own_shared_name(of, workload);
                         let object = self.claim(namespace, &shared);
-                        report(Asked { name, claim: Some(&shared), object, ..Asked::default() })
+                        report(Asked {
+                            name,
+                            claim: Some(&shared),
+                            object,
+                            unseen: self.unseen,
+                            ..Asked::default()
+                        })
                     }
                 }
             })
@@ -112,6 +129,6 @@ impl Known {
         });
         let scheduler = unscheduled.and_then(|condition| text(condition, "message")).unwrap_or_default();
         let object = claim.and_then(|name| self.claim(namespace, name));
-        Asked { name, claim, object, spec, scheduler: Some(scheduler) }
+        Asked { name, claim, object, spec, unseen: self.unseen, scheduler: Some(scheduler) }
     }
 }

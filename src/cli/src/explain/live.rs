@@ -28,14 +28,34 @@ pub(super) struct Source {
     pub(super) workloads: bool,
     /// It shows all devices that there are.
     pub(super) devices: bool,
+    /// Which ResourceClaims it shows.
+    pub(super) claims: Claims,
     /// What can't be known from it.
     pub(super) notes: Vec<String>,
 }
 
+/// Which ResourceClaims are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claims {
+    /// Those that were given; without any it isn't known whether there are some.
+    Given,
+    /// All of the tenant's namespace, and no others.
+    Own,
+    /// All that there are.
+    All,
+}
+
 impl Source {
     pub(super) fn files() -> Self {
-        let place = "--filename".to_owned();
-        Self { place, live: false, infrastructure: true, workloads: true, devices: false, notes: Vec::new() }
+        Self {
+            place: "--filename".to_owned(),
+            live: false,
+            infrastructure: true,
+            workloads: true,
+            devices: false,
+            claims: Claims::Given,
+            notes: Vec::new(),
+        }
     }
 }
 
@@ -75,8 +95,8 @@ pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> 
         );
     }
     let place = "the cluster".to_owned();
-    let Reader { devices, notes, .. } = reader;
-    let source = Source { place, live: true, infrastructure, workloads, devices, notes };
+    let Reader { devices, claims, notes, .. } = reader;
+    let source = Source { place, live: true, infrastructure, workloads, devices, claims, notes };
     Ok((State::new(reader.objects), source))
 }
 
@@ -92,12 +112,13 @@ pub(crate) struct Reader {
     notes: Vec<String>,
     /// All that there is of devices has been read.
     devices: bool,
+    claims: Claims,
 }
 
 impl Reader {
     /// Nothing yet.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, objects: Vec::new(), notes: Vec::new(), devices: false }
+        Self { client, objects: Vec::new(), notes: Vec::new(), devices: false, claims: Claims::Given }
     }
 
     /// The objects so far, and what couldn't be read.
@@ -130,12 +151,12 @@ impl Reader {
         self.may::<Event>(namespace, ListParams::default().fields(refused)).await?;
         self.may::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
         self.may::<PriorityClass>(None, ListParams::default()).await?;
-        self.devices().await
+        self.devices(namespace).await
     }
 
     /// What there is of devices, where a rule asks for some. Of claims those of all namespaces: somebody else's may have what
-    /// is asked for.
-    async fn devices(&mut self) -> Result<(), InputError> {
+    /// is asked for. Who may not read those reads the tenant's.
+    async fn devices(&mut self, namespace: Option<&str>) -> Result<(), InputError> {
         let before = self.notes.len();
         self.may::<DeviceClass>(None, ListParams::default()).await?;
         let rules = self.objects.iter().filter(|object| object.is(keys::WORKLOAD_GROUP, "WorkloadRule"));
@@ -147,7 +168,17 @@ impl Reader {
         if !rules.clone().any(asks) {
             return Ok(());
         }
+        let noted = self.notes.len();
         self.may::<ResourceClaim>(None, ListParams::default()).await?;
+        if self.notes.len() == noted {
+            self.claims = Claims::All;
+        } else if namespace.is_some() {
+            let noted = self.notes.len();
+            self.may::<ResourceClaim>(namespace, ListParams::default()).await?;
+            if self.notes.len() == noted {
+                self.claims = Claims::Own;
+            }
+        }
         self.may::<ResourceSlice>(None, ListParams::default()).await?;
         self.devices = self.notes.len() == before;
         Ok(())

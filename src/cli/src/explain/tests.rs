@@ -160,6 +160,7 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
         workloads,
         live: true,
         devices: false,
+        claims: live::Claims::Given,
         place: "the cluster".into(),
         notes: vec!["said".into()],
     };
@@ -243,4 +244,16 @@ fn why_a_claim_has_no_devices() {
     assert!(reason(2).starts_with("there is no ResourceClaim d-"), "{}", reason(2));
     assert_eq!((&shared["outcome"], shared.get("placement")), (&json!("Companion"), None));
     assert_eq!((&shared["claims"][0]["phase"], shared["claims"][0].get("name")), (&json!("Absent"), None));
+
+    // Without any claims it isn't known whether there is this one, unless they have all been read.
+    let none = objects.split_last().unwrap().1;
+    for (claims, phase) in
+        [(live::Claims::Given, "Unknown"), (live::Claims::Own, "Absent"), (live::Claims::All, "Absent")]
+    {
+        let report = from(live::Source { claims, ..live::Source::files() }, none, &[]).unwrap();
+        let shared = &report["rules"][0]["workloads"][0]["claims"][2];
+        assert_eq!(shared["phase"], phase, "{claims:?}");
+        assert_eq!(shared["reasons"] == json!([]), phase == "Unknown", "{claims:?}");
+        assert_eq!(report["rules"][1]["workloads"][0]["claims"][0]["phase"], phase, "{claims:?}");
+    }
 }

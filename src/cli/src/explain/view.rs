@@ -59,7 +59,8 @@ impl View {
     /// # Errors
     /// When an object can't be read, or it isn't clear whose rules are meant.
     pub(super) fn new(state: &State, args: &ExplainArgs, source: Source) -> Result<Self, InputError> {
-        let Source { place, live, infrastructure, workloads: sees_workloads, devices, mut notes } = source;
+        let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, mut notes } =
+            source;
         let tenants = Tenants::new(state, &mut notes)?;
         let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
         let tenant = tenants.choose(args, &rules, &place)?;
@@ -114,7 +115,7 @@ impl View {
             events: events(state)?,
             default_priority_class: caches.default_priority_class(),
             device_resources: caches.device_resources(),
-            devices: Known::new(state, devices),
+            devices: Known::new(state, devices, claims),
             notes,
             tenant,
         })

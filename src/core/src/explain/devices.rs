@@ -17,6 +17,8 @@ pub struct Devices {
     sees_published: bool,
     /// The devices that are allocated, and the claim that has them, as `namespace/name`.
     taken: BTreeMap<String, String>,
+    /// Whether the ResourceClaims of all namespaces can be seen: without, it isn't known what is free.
+    sees_claims: bool,
 }
 
 /// A claim that a companion uses, or is.
@@ -30,6 +32,8 @@ pub struct Asked<'a> {
     pub object: Option<&'a Value>,
     /// What it asks for, where there is none.
     pub spec: Option<&'a Value>,
+    /// Whether ResourceClaims of its namespace can't be seen, so that there may be one.
+    pub unseen: bool,
     /// The scheduler's words about the Pod that uses it; `None` where there is no such Pod.
     pub scheduler: Option<&'a str>,
 }
@@ -62,6 +66,8 @@ pub enum ClaimPhase {
     Terminating,
     /// There is none.
     Absent,
+    /// Nobody looked.
+    Unknown,
 }
 
 impl ClaimPhase {
@@ -72,22 +78,24 @@ impl ClaimPhase {
             Self::Pending => "pending",
             Self::Terminating => "terminating",
             Self::Absent => "does not exist",
+            Self::Unknown => "can't be seen",
         }
     }
 }
 
 impl Devices {
-    /// Reads what there is: ResourceSlices, DeviceClasses (`None`: they can't be seen), and the ResourceClaims of all
-    /// namespaces.
+    /// Reads what there is: ResourceSlices, DeviceClasses, and the ResourceClaims of all namespaces. `None`: they can't
+    /// be seen.
     pub fn read<'a>(
         slices: Option<impl Iterator<Item = &'a Value>>,
         classes: Option<impl Iterator<Item = &'a Value>>,
-        claims: impl Iterator<Item = &'a Value>,
+        claims: Option<impl Iterator<Item = &'a Value>>,
     ) -> Self {
         let name = |object: &Value| text(object, "/metadata/name").to_owned();
         let mut this = Self {
             classes: classes.map(|classes| classes.map(name).collect()),
             sees_published: slices.is_some(),
+            sees_claims: claims.is_some(),
             ..Self::default()
         };
         for slice in slices.into_iter().flatten() {
@@ -98,7 +106,7 @@ impl Devices {
                 this.published.insert(id, node.map(str::to_owned));
             }
         }
-        for claim in claims {
+        for claim in claims.into_iter().flatten() {
             let whose = format!("{}/{}", text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
             this.taken.extend(held(claim).map(|device| (device, whose.clone())));
         }
@@ -127,9 +135,13 @@ impl Devices {
                 report.reasons.push("it is being deleted, and goes when no Pod uses it any more".to_owned());
                 return report;
             }
-            ClaimPhase::Pending | ClaimPhase::Absent => {}
+            ClaimPhase::Pending | ClaimPhase::Absent | ClaimPhase::Unknown => {}
         }
         if let (Some(claim), None) = (asked.claim, asked.object) {
+            if asked.unseen {
+                report.phase = ClaimPhase::Unknown;
+                return report;
+            }
             report.reasons.push(format!("there is no ResourceClaim {claim}"));
             return report;
         }
@@ -181,6 +193,9 @@ impl Devices {
         }
         if there.is_empty() {
             return Some(format!("no driver publishes a device for {place}"));
+        }
+        if !self.sees_claims {
+            return None;
         }
         let owners: BTreeSet<&String> = there.iter().filter_map(|device| self.taken.get(*device)).collect();
         let free = there.iter().filter(|device| !self.taken.contains_key(**device)).count();
@@ -291,7 +306,7 @@ mod tests {
             .iter()
             .map(|(pool, device)| claim(&format!("of-{device}"), "crypto", Some((pool, device))))
             .collect();
-        Devices::read(Some(slices.iter()), Some(classes.iter()), claims.iter())
+        Devices::read(Some(slices.iter()), Some(classes.iter()), Some(claims.iter()))
     }
 
     fn reasons(cluster: &Devices, claim: &Value, nodes: &[&str], scheduler: Option<&str>) -> Vec<String> {
@@ -347,7 +362,7 @@ mod tests {
         let mut share = claim("share", "crypto", Some(("a", "d1")));
         share["status"]["allocation"]["devices"]["results"][0]["shareID"] = json!("s");
         let none = None::<std::slice::Iter<'_, Value>>;
-        let cluster = Devices::read(Some(slices.iter()), none, [admin, share].iter());
+        let cluster = Devices::read(Some(slices.iter()), none, Some([admin, share].iter()));
         let found = reasons(&cluster, &claim("c", "crypto", None), &["a"], Some(NONE_FITS));
         assert!(found[0].starts_with("2 of 2 devices of a are free"), "{found:?}");
     }
@@ -391,8 +406,19 @@ mod tests {
         let blind = Devices::read(
             None::<std::slice::Iter<'_, Value>>,
             None::<std::slice::Iter<'_, Value>>,
-            [].iter(),
+            None::<std::slice::Iter<'_, Value>>,
         );
         assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], Some("")), Vec::<String>::new());
+        let unseen = cluster.explain(&Asked { claim: Some("c"), unseen: true, ..Asked::default() }, None);
+        assert_eq!((unseen.phase, unseen.reasons), (ClaimPhase::Unknown, vec![]));
+        // Nor is what others have known.
+        let slices = [slice("a", &["d0"])];
+        let none = None::<std::slice::Iter<'_, Value>>;
+        let blind = Devices::read(Some(slices.iter()), none.clone(), none);
+        let words = "cannot allocate all claims";
+        assert_eq!(
+            reasons(&blind, &claim("c", "crypto", None), &["a"], Some(words)),
+            [format!("its Pod isn't scheduled: {words}")]
+        );
     }
 }
