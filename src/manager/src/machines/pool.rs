@@ -119,6 +119,8 @@ impl Controller {
         });
         let mut writes = writes.buffer_unordered(AT_ONCE);
         let mut failed = None;
+        // In the order of their nodes, not of the answers: the same faults are told in the same words.
+        let mut refused = BTreeMap::new();
         while let Some((name, result)) = writes.next().await {
             match result {
                 Ok(node) => {
@@ -130,12 +132,14 @@ impl Controller {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => {
                     if is_refusal(&error) {
-                        faults.push(format!("Node {name:?}: {error}"));
+                        let fault = format!("Node {name:?}: {error}");
+                        refused.insert(name, fault);
                     }
                     failed = Some(error);
                 }
             }
         }
+        faults.extend(refused.into_values());
         failed
     }
 

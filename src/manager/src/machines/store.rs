@@ -125,6 +125,22 @@ fn created<K: Resource>(object: &K) -> Timestamp {
     object.meta().creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
 }
 
+/// Whether nothing but the status of an object may be different. Who looks at it has nothing new to do then; and what it
+/// writes there itself must not call it again at once, past the pauses between its tries.
+fn only_status<K: Resource>(before: Option<&K>, now: Option<&K>) -> bool {
+    let (Some(before), Some(now)) = (before.map(K::meta), now.map(K::meta)) else { return false };
+    before.uid == now.uid
+        && before.generation == now.generation
+        && before.labels == now.labels
+        && before.finalizers == now.finalizers
+        && before.owner_references == now.owner_references
+        && before.deletion_timestamp == now.deletion_timestamp
+}
+
+fn owners(object: &MachineNodePool) -> impl Iterator<Item = Key> {
+    object.owner_references().iter().map(|owner| Key::Machine(owner.name.as_str().into()))
+}
+
 /// The group of a Machine, by its label.
 pub(super) fn group(machine: &Machine) -> Option<&str> {
     machine.labels().get(keys::MACHINE_GROUP).map(String::as_str).filter(|group| !group.is_empty())
@@ -140,6 +156,9 @@ impl Store {
     pub(super) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let (before, now) = inner.machines.change(change);
+        if only_status(before.as_deref(), now.as_deref()) {
+            return Vec::new();
+        }
         let mut names: BTreeSet<String> = BTreeSet::new();
         for object in before.iter().chain(&now) {
             names.insert(object.name_any());
@@ -154,11 +173,19 @@ impl Store {
         let mut inner = self.inner.write();
         let (before, now) = inner.pools.change(change);
         let mut touched = BTreeSet::new();
+        if only_status(before.as_deref(), now.as_deref()) {
+            let says = |pool: &MachineNodePool| pool.status.as_ref().map(|status| status.conditions.clone());
+            // Their Machine says what they say.
+            if before.as_deref().map(says) != now.as_deref().map(says) {
+                touched.extend(now.iter().flat_map(|pool| owners(pool)));
+            }
+            return touched.into_iter().collect();
+        }
         for (object, is) in [(&before, false), (&now, true)] {
             let Some(object) = object else { continue };
             let claim = (created(&**object), object.name_any());
             touched.insert(Key::Pool(claim.1.as_str().into()));
-            touched.extend(object.owner_references().iter().map(|o| Key::Machine(o.name.as_str().into())));
+            touched.extend(owners(object));
             for node in &object.spec.node_pool {
                 let claims = inner.claims.entry(node.name.clone()).or_default();
                 if is {
@@ -215,8 +242,7 @@ impl Store {
             .collect::<Vec<_>>();
         for pool in pools.chain(marked) {
             if let Some(object) = inner.pools.0.get(&pool) {
-                touched
-                    .extend(object.owner_references().iter().map(|o| Key::Machine(o.name.as_str().into())));
+                touched.extend(owners(object));
                 touched.insert(Key::Pool(pool.into()));
             }
         }

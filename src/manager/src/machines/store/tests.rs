@@ -17,7 +17,7 @@ fn pool(group: &str, created: &str, nodes: &[&str]) -> MachineNodePool {
         .map(|name| json!({"name": name, "mode": "ready", "machineType": [{"name": "t"}]}))
         .collect();
     serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool",
-        "metadata": {"name": pool_name(group), "creationTimestamp": created,
+        "metadata": {"name": pool_name(group), "creationTimestamp": created, "generation": nodes.len(),
             "ownerReferences": [{"apiVersion": "v1", "kind": "Machine", "name": group, "uid": group, "controller": true}]},
         "spec": {"machineGroupName": group, "nodePool": nodes, "machineTypeStock": []}}))
     .unwrap()
@@ -144,4 +144,34 @@ fn what_is_seen_of_a_type() {
     assert_eq!(store.pod(gone("home", "used")), [m("a")]);
     assert_eq!(store.pod(gone("home", "used")), []);
     assert_eq!(seen().used, 0);
+}
+
+#[test]
+fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
+    let store = Store::new("core");
+    let mut object = machine("a", "g", EARLY);
+    assert_eq!(store.machine(Change::Applied(object.clone())), [m("a")]);
+    object.status = Some(serde_json::from_value(json!({"conditions": [], "availableMachines": []})).unwrap());
+    assert_eq!(store.machine(Change::Applied(object.clone())), []);
+    assert!(store.get_machine("a").unwrap().status.is_some());
+    object.metadata.labels = Some([(keys::MACHINE_GROUP.to_owned(), "h".to_owned())].into());
+    assert_eq!(store.machine(Change::Applied(object.clone())), [m("a")]);
+    object.metadata.generation = Some(2);
+    assert_eq!(store.machine(Change::Applied(object)), [m("a")]);
+
+    let mut object = pool("g", EARLY, &["n"]);
+    assert_eq!(store.pool(Change::Applied(object.clone())), [m("g"), p("g")]);
+    let says = |message: &str, nodes: Value| {
+        Some(
+            serde_json::from_value(json!({"nodePool": nodes, "conditions": [{"type": "Ready", "status": "False",
+                "reason": "Failure", "message": message, "lastTransitionTime": EARLY}]}))
+            .unwrap(),
+        )
+    };
+    object.status = says("one", json!([]));
+    assert_eq!(store.pool(Change::Applied(object.clone())), [m("g")]);
+    object.status = says("one", json!([{"name": "n", "condition": "Healthy"}]));
+    assert_eq!(store.pool(Change::Applied(object.clone())), []);
+    object.metadata.finalizers = Some(vec![keys::POOL_FINALIZER.to_owned()]);
+    assert_eq!(store.pool(Change::Applied(object)), [m("g"), p("g")]);
 }
