@@ -193,7 +193,7 @@ impl Controller {
         {
             let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
             if let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
-                self.store.service(Change::Applied(service));
+                self.store.written_service(service);
             }
         }
         if plan.left_out {
@@ -234,7 +234,7 @@ impl Controller {
         }
         if let Some(set) = found.note(&what, apply(&sets, &name, &wanted).await) {
             info!(statefulset = name, replicas = plan.replicas, "written");
-            self.store.set(Change::Applied(set));
+            self.store.written_set(set);
         }
     }
 

@@ -64,6 +64,10 @@ impl Gone {
         self.0.extend(uid);
     }
 
+    fn forget(&mut self, uid: &str) {
+        self.0.retain(|gone| gone != uid);
+    }
+
     fn has(&self, uid: &str) -> bool {
         self.0.iter().any(|gone| gone == uid)
     }
@@ -80,6 +84,14 @@ impl<K> Default for Kept<K> {
 }
 
 impl<K: Resource> Kept<K> {
+    /// The same of what a watch for a label tells: it calls gone also what has only lost the label, and may show it again.
+    fn shown(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
+        if let Change::Applied(object) = &change {
+            self.1.forget(object.meta().uid.as_deref().unwrap_or_default());
+        }
+        self.change(change)
+    }
+
     /// What there was before, and what there is now.
     fn change(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
         match change {
@@ -291,18 +303,28 @@ impl Store {
         if changed { inner.all_machines() } else { Vec::new() }
     }
 
-    /// A StatefulSet of reservations.
+    /// A StatefulSet of reservations, as the watch tells.
     pub(super) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let both = inner.sets.change(change);
+        let both = inner.sets.shown(change);
         inner.concerned(both)
     }
 
-    /// A Service of reservations.
+    /// A StatefulSet of reservations, as a write was answered.
+    pub(super) fn written_set(&self, set: StatefulSet) {
+        self.inner.write().sets.change(Change::Applied(set));
+    }
+
+    /// A Service of reservations, as the watch tells.
     pub(super) fn service(&self, change: Change<Service>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let both = inner.services.change(change);
+        let both = inner.services.shown(change);
         inner.concerned(both)
+    }
+
+    /// A Service of reservations, as a write was answered.
+    pub(super) fn written_service(&self, service: Service) {
+        self.inner.write().services.change(Change::Applied(service));
     }
 
     /// Everything there is to look at.

@@ -175,3 +175,26 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     object.metadata.finalizers = Some(vec![keys::POOL_FINALIZER.to_owned()]);
     assert_eq!(store.pool(Change::Applied(object)), [m("g"), p("g")]);
 }
+
+#[test]
+fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
+    let store = Store::new("core");
+    let metadata = json!({"name": "g-t", "namespace": "core", "uid": "u", "resourceVersion": "1"});
+    let service: Service = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+    let set: StatefulSet = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+    store.service(Change::Applied(service.clone()));
+    store.set(Change::Applied(set.clone()));
+    let there = || (store.get_service("g-t").is_some(), store.get_set("g-t").is_some());
+    assert_eq!(there(), (true, true));
+    store.service(gone("core", "g-t"));
+    store.set(gone("core", "g-t"));
+    store.written_service(service.clone());
+    store.written_set(set.clone());
+    assert_eq!(there(), (false, false));
+    store.service(Change::Applied(service.clone()));
+    store.set(Change::Applied(set.clone()));
+    assert_eq!(there(), (true, true));
+    store.written_service(service);
+    store.written_set(set);
+    assert_eq!(there(), (true, true));
+}
