@@ -187,14 +187,15 @@ impl Controller {
         let what = format!("Service {namespace}/{name}");
         let wanted = objects::service(object, group, &type_.name, &self.settings);
         let live = self.store.get_service(&name);
-        if let Some(fault) = live.as_deref().and_then(|live| foreign(live, &what, object)) {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+        let differs = match &live {
+            Some(live) => live.metadata.deletion_timestamp.is_none() && !says(&**live, &wanted),
+            None => is_free(&services, &name, &wanted, &what, object, found).await,
+        };
+        if let Some(fault) = live.as_deref().and_then(|live| not_ours(live, &wanted, &what, object)) {
             found.faults.push(fault);
-        } else if live.is_none_or(|live| live.metadata.deletion_timestamp.is_none() && !says(&*live, &wanted))
-        {
-            let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
-            if let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
-                self.store.written_service(service);
-            }
+        } else if differs && let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
+            self.store.written_service(service);
         }
         if plan.left_out {
             let message = format!(
@@ -210,8 +211,8 @@ impl Controller {
         let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
         let wanted = objects::stateful_set(object, group, type_, plan.replicas, &self.settings);
         match self.store.get_set(&name) {
-            Some(live) if foreign(&*live, &what, object).is_some() => {
-                found.faults.extend(foreign(&*live, &what, object));
+            Some(live) if not_ours(&*live, &wanted, &what, object).is_some() => {
+                found.faults.extend(not_ours(&*live, &wanted, &what, object));
                 return;
             }
             // It is made anew when it is gone.
@@ -228,6 +229,9 @@ impl Controller {
             None => {
                 if let Some(fault) = self.no_priority(found).await {
                     found.faults.push(fault);
+                    return;
+                }
+                if !is_free(&sets, &name, &wanted, &what, object, found).await {
                     return;
                 }
             }
@@ -333,6 +337,47 @@ fn foreign<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<Strin
     Some(format!("{what}: belongs to {} {}; delete it, or wait until it is gone", owner.kind, owner.name))
 }
 
+/// That a Service or StatefulSet of this name is not the Machine's, in words. Where it has no controller its labels say whose
+/// it is: the namespace may be home to others too.
+fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine) -> Option<String> {
+    if is_owned_by(live, &machine.uid().unwrap_or_default()) {
+        return None;
+    }
+    if let Some(fault) = foreign(live, what, machine) {
+        return Some(fault);
+    }
+    let labels = wanted.pointer("/metadata/labels").and_then(Value::as_object);
+    let has = |(key, value): (&String, &Value)| live.labels().get(key).map(String::as_str) == value.as_str();
+    let all = labels.is_some_and(|labels| labels.iter().all(has));
+    (!all).then(|| format!("{what}: is not of this Machine; delete it, or choose another group or type name"))
+}
+
+/// Whether nobody else has a name that the watch shows nothing of: it shows only what has our label. Else says who, and
+/// that it has to be tried again, for the watch won't tell when that one goes.
+async fn is_free<K>(
+    api: &Api<K>,
+    name: &str,
+    wanted: &Value,
+    what: &str,
+    machine: &Machine,
+    found: &mut Findings,
+) -> bool
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let Some(live) = found.note(what, api.get_opt(name).await) else { return false };
+    let Some(live) = live else { return true };
+    let fault = not_ours(&live, wanted, what, machine);
+    if fault.is_none() && live.meta().deletion_timestamp.is_none() {
+        return true;
+    }
+    found.faults.extend(fault);
+    found.retry.get_or_insert_with(|| {
+        kube::Error::Api(Box::new(kube::core::Status::failure("", "Conflict").with_code(409)))
+    });
+    false
+}
+
 /// What of the pool is compared apart from its spec, which is compared as a whole.
 fn labels_only(wanted: &Value) -> Value {
     json!({"metadata": wanted["metadata"], "spec": {}})
@@ -347,3 +392,33 @@ where
 
 /// How long a Pod's changes are gathered before a Machine is looked at: they come in crowds.
 pub(super) const SETTLE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_in_the_namespace_is_not_taken_over() {
+        let machine: Machine = serde_json::from_value(json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1",
+            "kind": "Machine", "metadata": {"name": "m", "uid": "u"}, "spec": {"nodePool": [], "machineTypes": []}}))
+        .unwrap();
+        let labels = json!(domain::reservation_labels("g", "t"));
+        let wanted = json!({"metadata": {"labels": labels}});
+        let owner = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "K", "name": "k", "uid": uid, "controller": controller}]);
+        let part = json!({keys::POD_ROLE: keys::RESERVATION});
+        for (name, labels, owners, ours) in [
+            ("owned", &json!({}), owner("u", true), true),
+            ("no controller, labelled", &labels, json!([]), true),
+            ("owned without a controller, labelled", &labels, owner("v", false), true),
+            ("nobody's", &json!({}), json!([]), false),
+            ("some labels", &part, json!([]), false),
+            ("labelled, of another", &labels, owner("v", true), false),
+        ] {
+            let live: Service = serde_json::from_value(
+                json!({"metadata": {"name": "g-t", "labels": labels, "ownerReferences": owners}}),
+            )
+            .unwrap();
+            assert_eq!(not_ours(&live, &wanted, "Service core/g-t", &machine).is_none(), ours, "{name}");
+        }
+    }
+}

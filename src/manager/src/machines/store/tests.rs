@@ -163,8 +163,10 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     assert_eq!(store.pool(Change::Applied(object.clone())), [m("g"), p("g")]);
     let says = |message: &str, nodes: Value| {
         Some(
-            serde_json::from_value(json!({"nodePool": nodes, "conditions": [{"type": "Ready", "status": "False",
-                "reason": "Failure", "message": message, "lastTransitionTime": EARLY}]}))
+            serde_json::from_value(
+                json!({"nodePool": nodes, "conditions": [{"type": "Ready", "status": "False",
+                "reason": "Failure", "message": message, "lastTransitionTime": EARLY}]}),
+            )
             .unwrap(),
         )
     };
