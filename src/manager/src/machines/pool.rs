@@ -59,6 +59,12 @@ impl Controller {
     fn work(&self, name: &str, pool: &MachineNodePool) -> Work {
         let group = &pool.spec.machine_group_name;
         let mut work = Work::default();
+        if let Some(first) = self.other_first(name, group) {
+            work.faults.push(format!(
+                "spec.machineGroupName: is {group}, which MachineNodePool {first} has already; delete one of them"
+            ));
+            return work;
+        }
         let mut own: BTreeSet<&str> = BTreeSet::new();
         for (i, entry) in pool.spec.node_pool.iter().enumerate() {
             let mut faults = Vec::new();
@@ -101,6 +107,11 @@ impl Controller {
             }
         }
         work
+    }
+
+    /// The pool that a group belongs to, if it isn't this one. Two would each take off what the other one has written.
+    fn other_first(&self, name: &str, group: &str) -> Option<String> {
+        self.store.first_pool_of(group).filter(|first| first != name)
     }
 
     /// Writes all of them, whatever becomes of each. Returns what has to be tried again.
@@ -147,6 +158,10 @@ impl Controller {
     /// of the API server, past all caches: nobody looks for them afterwards.
     async fn release(&self, name: &str, pool: &MachineNodePool) -> Stepped {
         let group = &pool.spec.machine_group_name;
+        if self.other_first(name, group).is_some() {
+            // What the group's marks are is for that one to say; it looks again when this one is gone.
+            return self.let_go(name, pool).await;
+        }
         let api: Api<Node> = Api::all(self.client.clone());
         let mut patches = BTreeMap::new();
         let mut page = ListParams::default().limit(PAGE);
@@ -175,10 +190,14 @@ impl Controller {
             // And looks once more.
             return Ok(Some(Duration::ZERO));
         }
+        self.let_go(name, pool).await
+    }
+
+    async fn let_go(&self, name: &str, pool: &MachineNodePool) -> Stepped {
         let others: Vec<String> =
             pool.finalizers().iter().filter(|f| *f != keys::POOL_FINALIZER).cloned().collect();
         self.finalizers(pool, &others).await?;
-        info!(pool = name, "its nodes are clean");
+        info!(pool = name, "has no marks on nodes any more");
         Ok(None)
     }
 

@@ -198,6 +198,10 @@ impl Store {
             let claim = (created(&**object), object.name_any());
             touched.insert(Key::Pool(claim.1.as_str().into()));
             touched.extend(owners(object));
+            // Another one may have waited for its group.
+            touched.extend(
+                inner.pools_of(&object.spec.machine_group_name).map(|(_, name)| Key::Pool(name.into())),
+            );
             for node in &object.spec.node_pool {
                 let claims = inner.claims.entry(node.name.clone()).or_default();
                 if is {
@@ -385,6 +389,11 @@ impl Store {
         self.inner.read().owner_of(node).cloned()
     }
 
+    /// The pool that marks nodes for a group: the oldest that names it, also while it is being deleted and cleans them.
+    pub(super) fn first_pool_of(&self, group: &str) -> Option<String> {
+        self.inner.read().pools_of(group).min().map(|(_, name)| name)
+    }
+
     /// Nodes that are marked for a group.
     pub(super) fn marked(&self, group: &str) -> Vec<(String, Arc<NodeSeen>)> {
         let inner = self.inner.read();
@@ -439,6 +448,11 @@ impl Inner {
     fn of_group<'a>(&'a self, name: &'a str) -> Vec<String> {
         let of = self.machines.0.values().filter(|machine| group(machine) == Some(name));
         of.map(|machine| machine.name_any()).collect()
+    }
+
+    fn pools_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = Claim> + 'a {
+        let of = self.pools.0.values().filter(move |pool| pool.spec.machine_group_name == group);
+        of.map(|pool| (created(&**pool), pool.name_any()))
     }
 
     /// The Machines of the group that an object is of: also when it belongs to somebody else, and is in their way.

@@ -200,3 +200,21 @@ fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
     store.written_set(set);
     assert_eq!(there(), (true, true));
 }
+
+#[test]
+fn the_oldest_pool_has_the_group_and_the_next_is_told_when_it_goes() {
+    let store = Store::new("core");
+    let named = |name: &str, created: &str| {
+        let mut object = pool("g", created, &[]);
+        object.metadata.name = Some(name.to_owned());
+        object
+    };
+    let key = |name: &str| Key::Pool(name.into());
+    store.pool(Change::Applied(named("young", LATE)));
+    assert_eq!(store.first_pool_of("g").as_deref(), Some("young"));
+    assert_eq!(store.pool(Change::Applied(named("old", EARLY))), [m("g"), key("old"), key("young")]);
+    assert_eq!(store.first_pool_of("g").as_deref(), Some("old"));
+    assert_eq!(store.pool(gone("", "old")), [m("g"), key("old"), key("young")]);
+    assert_eq!(store.first_pool_of("g").as_deref(), Some("young"));
+    assert_eq!(store.first_pool_of("h"), None);
+}
