@@ -44,9 +44,20 @@ impl crate::queue::Key for Key {
 #[derive(Debug, Default)]
 pub(super) struct Ledgers {
     /// Of which one of that name.
-    pub(super) uid: String,
+    uid: String,
+    /// Of which group, for its slots are on that one's nodes.
+    group: String,
     /// By the type's name.
     pub(super) types: HashMap<String, Ledger>,
+}
+
+impl Ledgers {
+    /// Forgets what is of another Machine of that name, or of another group of it.
+    pub(super) fn is_of(&mut self, uid: &str, group: &str) {
+        if self.uid != uid || self.group != group {
+            *self = Self { uid: uid.to_owned(), group: group.to_owned(), types: HashMap::new() };
+        }
+    }
 }
 
 /// Makes Machines and MachineNodePools what they should be.
@@ -136,4 +147,21 @@ pub(super) fn ready(faults: &[String], generation: Option<i64>) -> Condition {
 /// Whether the API server has said no, and will as long as nothing changes.
 pub(super) fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![409, 429].contains(&status.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_machine_and_another_group_begin_anew() {
+        let mut ledgers = Ledgers::default();
+        for (uid, group, left) in
+            [("u", "g", false), ("u", "g", true), ("u", "h", false), ("v", "h", false), ("v", "h", true)]
+        {
+            ledgers.is_of(uid, group);
+            assert_eq!(ledgers.types.contains_key("t"), left, "{uid} {group}");
+            ledgers.types.insert("t".to_owned(), Ledger::new(4));
+        }
+    }
 }

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::controller::{Controller, Ledgers, Stepped, is_refusal, ready};
+use super::controller::{Controller, Stepped, is_refusal, ready};
 use super::objects::{self, is_in_the_way, says};
 use super::store::{group, is_owned_by};
 use crate::writes::{self, gone, only};
@@ -130,14 +130,16 @@ impl Controller {
         let mut all = self.ledgers.lock();
         let ledgers = all.entry(machine.name.clone()).or_default();
         let uid = object.uid().unwrap_or_default();
-        if ledgers.uid != uid {
-            *ledgers = Ledgers { uid, ..Ledgers::default() };
-        }
+        ledgers.is_of(&uid, group);
         let ledgers = &mut ledgers.types;
         ledgers.retain(|name, _| machine.type_named(name).is_some());
         let step = |type_: &MachineType| {
             let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {
-                Ledger::new(object.usage(&type_.name).and_then(|usage| usage.slots).unwrap_or_default())
+                // What the status says is of this group only if its reservations are there.
+                let set = self.store.get_set(&reservation_name(group, &type_.name));
+                let usage =
+                    set.filter(|set| is_owned_by(&**set, &uid)).and_then(|_| object.usage(&type_.name));
+                Ledger::new(usage.and_then(|usage| usage.slots).unwrap_or_default())
             });
             ledger.step(&self.store.seen(machine, group, type_), now)
         };
