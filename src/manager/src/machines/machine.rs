@@ -71,6 +71,11 @@ impl Controller {
                 self.keep_pool(&object, group, &mut found).await;
                 let plans = self.plans(&object, &machine, group);
                 for (type_, plan) in machine.types.iter().zip(&plans) {
+                    // The others do without it.
+                    if let Some(fault) = name_fault(group, &type_.name) {
+                        found.faults.push(fault);
+                        continue;
+                    }
                     self.keep_type(&object, &machine, group, type_, plan, &mut found).await;
                 }
                 self.tidy(&uid, group, &machine, &mut found).await;
@@ -114,9 +119,6 @@ impl Controller {
         }
         let mut names = HashSet::new();
         for type_ in &machine.types {
-            if let Some(fault) = name_fault(group, &type_.name) {
-                return Err(fault);
-            }
             if !names.insert(&type_.name) {
                 return Err(format!("spec.machineTypes: {} is there twice; take one away", type_.name));
             }
@@ -141,7 +143,8 @@ impl Controller {
                     set.filter(|set| is_owned_by(&**set, &uid)).and_then(|_| object.usage(&type_.name));
                 Ledger::new(usage.and_then(|usage| usage.slots).unwrap_or_default())
             });
-            ledger.step(&self.store.seen(machine, group, type_), now)
+            let plan = ledger.step(&self.store.seen(machine, group, type_), now);
+            offered(plan, group, &type_.name)
         };
         machine.types.iter().map(step).collect()
     }
@@ -323,6 +326,14 @@ impl Controller {
     }
 }
 
+/// A type that can't have reservations has no slots.
+fn offered(mut plan: Plan, group: &str, type_: &str) -> Plan {
+    if name_fault(group, type_).is_some() {
+        plan.usage.slots = Some(0);
+    }
+    plan
+}
+
 /// Whether some node of the pool serves a type.
 fn serves(machine: &domain::Machine, type_: &str) -> bool {
     machine.pool.iter().any(|node| node.types.iter().any(|name| name == type_))
@@ -398,6 +409,16 @@ pub(super) const SETTLE: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_type_without_a_name_for_reservations_has_no_slots_and_others_keep_theirs() {
+        let seen = domain::usage::Seen { maximum: 4, in_pool: true, used: 2, ..Default::default() };
+        let plan = Ledger::new(4).step(&seen, Duration::ZERO);
+        assert_eq!(offered(plan, "g", "t").usage.slots, plan.usage.slots);
+        assert_ne!(plan.usage.slots, Some(0));
+        let overlong = offered(plan, "g", &"t".repeat(60)).usage;
+        assert_eq!((overlong.slots, overlong.used), (Some(0), 2));
+    }
 
     #[test]
     fn what_others_have_in_the_namespace_is_not_taken_over() {
