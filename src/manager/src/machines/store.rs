@@ -198,10 +198,10 @@ impl Store {
             let claim = (created(&**object), object.name_any());
             touched.insert(Key::Pool(claim.1.as_str().into()));
             touched.extend(owners(object));
-            // Another one may have waited for its group.
-            touched.extend(
-                inner.pools_of(&object.spec.machine_group_name).map(|(_, name)| Key::Pool(name.into())),
-            );
+            let group = &object.spec.machine_group_name;
+            // Another one may have waited for its group, or a Machine for its name.
+            touched.extend(inner.of_group(group).into_iter().map(|name| Key::Machine(name.into())));
+            touched.extend(inner.pools_of(group).map(|(_, name)| Key::Pool(name.into())));
             for node in &object.spec.node_pool {
                 let claims = inner.claims.entry(node.name.clone()).or_default();
                 if is {

@@ -217,4 +217,6 @@ fn the_oldest_pool_has_the_group_and_the_next_is_told_when_it_goes() {
     assert_eq!(store.pool(gone("", "old")), [m("g"), key("old"), key("young")]);
     assert_eq!(store.first_pool_of("g").as_deref(), Some("young"));
     assert_eq!(store.first_pool_of("h"), None);
+    store.machine(Change::Applied(machine("next", "g", LATE)));
+    assert_eq!(store.pool(gone("", "young")), [m("g"), m("next"), key("young")]);
 }
