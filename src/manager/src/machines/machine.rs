@@ -71,6 +71,9 @@ impl Controller {
                 self.keep_pool(&object, group, &mut found).await;
                 let plans = self.plans(&object, &machine, group);
                 for (type_, plan) in machine.types.iter().zip(&plans) {
+                    if !self.leadership.leads() {
+                        return Ok(None);
+                    }
                     // The others do without it.
                     if let Some(fault) = name_fault(group, &type_.name) {
                         found.faults.push(fault);

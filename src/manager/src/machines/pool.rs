@@ -52,6 +52,9 @@ impl Controller {
         }
         let mut work = self.work(name, &pool);
         let failed = self.write_nodes(std::mem::take(&mut work.patches), &mut work.faults).await;
+        if !self.leadership.leads() {
+            return Ok(None);
+        }
         self.write_pool(&pool, work).await?;
         failed.map_or(Ok(None), Err)
     }
@@ -124,15 +127,20 @@ impl Controller {
         let writes = stream::iter(patches).map(|(name, patch)| {
             let api = api.clone();
             async move {
+                // There may be very many of them.
+                if !self.leadership.leads() {
+                    return None;
+                }
                 let result = api.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await;
-                (name, result)
+                Some((name, result))
             }
         });
         let mut writes = writes.buffer_unordered(AT_ONCE);
         let mut failed = None;
         // In the order of their nodes, not of the answers: the same faults are told in the same words.
         let mut refused = BTreeMap::new();
-        while let Some((name, result)) = writes.next().await {
+        while let Some(written) = writes.next().await {
+            let Some((name, result)) = written else { continue };
             match result {
                 Ok(node) => {
                     info!(node = name, "marked");
