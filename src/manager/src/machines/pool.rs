@@ -26,6 +26,9 @@ const AT_ONCE: usize = 8;
 /// Nodes that are asked for at once when a pool goes.
 const PAGE: u32 = 500;
 
+/// How long a pool that goes waits when its nodes were marked again while it cleaned them.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// What is to be done with the nodes of a pool.
 #[derive(Default)]
 struct Work {
@@ -170,6 +173,25 @@ impl Controller {
             // What the group's marks are is for that one to say; it looks again when this one is gone.
             return self.let_go(name, pool).await;
         }
+        // Looks once more after it has written; where there is work again then, somebody else writes too.
+        for _ in 0..2 {
+            let patches = self.unclean(name, group).await?;
+            if patches.is_empty() {
+                return self.let_go(name, pool).await;
+            }
+            let mut faults = Vec::new();
+            if let Some(error) = self.write_nodes(patches, &mut faults).await {
+                if !faults.is_empty() {
+                    self.events.machine(&pool.object_ref(&()), "Failure", &faults.join("; ")).await;
+                }
+                return Err(error);
+            }
+        }
+        Ok(Some(PAUSE))
+    }
+
+    /// The patches that clean nodes of a group's marks.
+    async fn unclean(&self, name: &str, group: &str) -> Result<BTreeMap<String, Value>, kube::Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         let mut patches = BTreeMap::new();
         let mut page = ListParams::default().limit(PAGE);
@@ -187,18 +209,7 @@ impl Controller {
                 None => break,
             }
         }
-        if !patches.is_empty() {
-            let mut faults = Vec::new();
-            if let Some(error) = self.write_nodes(patches, &mut faults).await {
-                if !faults.is_empty() {
-                    self.events.machine(&pool.object_ref(&()), "Failure", &faults.join("; ")).await;
-                }
-                return Err(error);
-            }
-            // And looks once more.
-            return Ok(Some(Duration::ZERO));
-        }
-        self.let_go(name, pool).await
+        Ok(patches)
     }
 
     async fn let_go(&self, name: &str, pool: &MachineNodePool) -> Stepped {
