@@ -184,7 +184,7 @@ impl Devices {
             (Some(node), Some(nodes)) => nodes.contains(&node.as_str()),
             _ => true,
         };
-        let place = nodes.map_or_else(|| "any Node".to_owned(), |nodes| first(nodes));
+        let place = nodes.map_or_else(|| "any Node".to_owned(), first);
         let there: Vec<&String> =
             self.published.iter().filter(|(_, node)| within(node)).map(|(device, _)| device).collect();
         if nodes.is_some_and(<[_]>::is_empty) {
