@@ -1,13 +1,11 @@
 //! Who has the slots of a machine type, so that no more guests are admitted than there are slots.
 //!
-//! A guest that has been admitted is seen by a replica of the webhook only when its watch shows the Pod, and two replicas may
-//! be asked in the same moment. So each admission is written down first, as a [`Grant`] in the type's [`Ledger`]: one object
-//! in the cluster, written only in the version that it was read in. Taken are the slots of the guests that the own watch
-//! shows *and* those of grants.
+//! A guest that has been admitted is a Pod only some time later, and two replicas may be asked in the same moment. So each
+//! admission is written down first, as a [`Grant`] in the type's [`Ledger`]: one object in the cluster, written only in the
+//! version that it was read in. Taken are the slots of the guests that the API server lists after that *and* those of grants.
 //!
-//! A grant counts for [`GRANT_SECONDS`]: by then its Pod has been created, and every watch shows it, or it never will be. It
-//! counts no longer where the watch has shown the Pod's end. It stays for others when the own watch shows the Pod: theirs may
-//! be behind.
+//! A grant counts for [`GRANT_SECONDS`]: by then its Pod has been created, and a list shows it, or it never will be. It counts
+//! no longer where a watch has shown the Pod's end.
 
 use std::collections::HashSet;
 
@@ -15,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// How long a grant counts, in seconds. The API server gives a create 34 s in all (`requestTimeoutUpperBound` of
-/// `k8s.io/apiserver`), whatever other webhooks do after this one; the rest is for watches that are behind and for clocks
-/// that differ.
+/// `k8s.io/apiserver`), whatever other webhooks do after this one; the rest is for clocks that differ.
 pub const GRANT_SECONDS: u64 = 45;
 
 /// Most bytes of a ledger as JSON. An object of the API server's has 1.5 MiB at most, a ConfigMap 1 MiB.
@@ -48,14 +45,14 @@ pub struct Ledger {
     grants: Vec<Grant>,
 }
 
-/// The guests of a machine type, as a watch shows them.
+/// The guests of a machine type, as the API server shows them after the ledger was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guests {
     /// Namespace and name of those that have a slot: they exist, and have neither succeeded nor failed.
     pub live: HashSet<String>,
     /// Uids of those whose end has been shown lately.
     pub gone: HashSet<String>,
-    /// Slots that are taken by guests whom nobody can name. A watch names all.
+    /// Slots that are taken by guests whom nobody can name. A cluster names all.
     pub unnamed: u32,
 }
 

@@ -23,6 +23,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 
 pub use machines::CachedMachine;
+pub(crate) use machines::has_ended;
 pub use offloading::CachedOffloading;
 
 /// The caches. They may be behind the API server; whoever finds something missing waits for a change.

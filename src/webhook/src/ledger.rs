@@ -4,6 +4,7 @@
 //!
 //! Only guests and Machines come here; nobody else waits for the API server.
 
+mod census;
 mod claims;
 mod slots;
 
@@ -41,6 +42,7 @@ const TRIES: usize = 64;
 #[derive(Debug)]
 pub struct Ledgers {
     store: Store,
+    census: census::Census,
     caches: Arc<Caches>,
     queues: Mutex<slots::Queues>,
 }
@@ -48,8 +50,8 @@ pub struct Ledgers {
 impl Ledgers {
     /// Ledgers in a namespace of the client's cluster.
     pub fn new(client: Client, namespace: String, caches: Arc<Caches>) -> Arc<Self> {
-        let store = Store { api: Api::namespaced(client, &namespace), namespace };
-        Arc::new(Self { store, caches, queues: Mutex::default() })
+        let store = Store { api: Api::namespaced(client.clone(), &namespace), namespace };
+        Arc::new(Self { store, census: census::Census::new(client), caches, queues: Mutex::default() })
     }
 }
 

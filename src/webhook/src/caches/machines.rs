@@ -225,11 +225,10 @@ impl Caches {
         let (pod, seat) = match change {
             Change::Applied(pod) => {
                 let labels = pod.labels();
-                let ended = pod.status.as_ref().and_then(|status| status.phase.as_deref());
                 let seat = match (labels.get(keys::MACHINE_GROUP), labels.get(keys::MACHINE_TYPE)) {
                     (Some(group), Some(type_))
                         if labels.get(keys::POD_ROLE).is_some_and(|role| role == keys::GUEST)
-                            && !matches!(ended, Some("Succeeded" | "Failed")) =>
+                            && !has_ended(&pod) =>
                     {
                         let uid = pod.uid().unwrap_or_default();
                         Some(Seat { uid, slot: (group.clone(), type_.clone()) })
@@ -243,6 +242,12 @@ impl Caches {
         // Nobody waits for a guest.
         self.machines.guests.write().put(pod, seat, Instant::now());
     }
+}
+
+/// Whether a Pod has succeeded or failed, and so gives its slot back.
+pub(crate) fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use outrigger_core::keys;
-use outrigger_core::slots::{Ask, Ledger, Verdict, ledger_name};
+use outrigger_core::slots::{Ask, Guests, Ledger, Verdict, ledger_name};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -114,9 +114,15 @@ impl Ledgers {
                 }
             };
             let before = ledger.grants().len();
-            let guests = self.caches.guests(slot.group(), slot.type_name());
+            // In this order: of a grant whose time is over by now the list shows the Pod, if there ever was one.
+            let now = now();
+            let live = match self.census.live(slot.group(), slot.type_name(), &self.caches).await {
+                Ok(live) => live,
+                Err(why) => return all(why),
+            };
+            let guests = Guests { live, ..self.caches.guests(slot.group(), slot.type_name()) };
             let slots = self.caches.slots(slot.group(), slot.type_name());
-            let verdicts = ledger.answer(asks, &guests, slots, now());
+            let verdicts = ledger.answer(asks, &guests, slots, now);
             if old && verdicts.contains(&Verdict::NoneLeft) {
                 // Others may have dropped grants since: nobody is refused for what was.
                 continue;

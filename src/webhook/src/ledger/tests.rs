@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
@@ -15,6 +15,9 @@ use crate::review::{Decision, Request};
 
 /// ConfigMaps as the API server keeps them: version, object.
 type Objects = Arc<Mutex<HashMap<String, (u64, Value)>>>;
+
+/// The guests as the API server lists them; nothing where it can't.
+type Pods = Arc<Mutex<Option<Vec<Value>>>>;
 
 type Answer = (StatusCode, Json<Value>);
 
@@ -59,13 +62,55 @@ async fn replace(
     }
 }
 
-/// An API server that has ConfigMaps only, and a client of it.
+/// As far as a client of ours encodes them.
+fn parameters(query: Option<String>) -> HashMap<String, String> {
+    let decoded = |text: &str| text.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
+    let query = query.unwrap_or_default();
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(key, value)| (key.to_owned(), decoded(value))).collect()
+}
+
+/// One after the other, so that somebody has to ask for the rest.
+fn listed(all: &[Value], query: &HashMap<String, String>) -> Answer {
+    assert!(!query.contains_key("resourceVersion"), "{query:?}");
+    let at: usize = query.get("continue").map_or(0, |at| at.parse().unwrap());
+    let next = if at + 1 < all.len() { (at + 1).to_string() } else { String::new() };
+    let items: Vec<&Value> = all.iter().skip(at).take(1).collect();
+    (StatusCode::OK, Json(json!({"metadata": {"continue": next}, "items": items})))
+}
+
+async fn guests_listed(State(pods): State<Pods>, RawQuery(query): RawQuery) -> Answer {
+    let query = parameters(query);
+    let selector = "imperator.tenzen-y.io/machine-group=g,imperator.tenzen-y.io/machine-type=t,\
+                    imperator.tenzen-y.io/pod-role=guest";
+    assert_eq!(query["labelSelector"], selector);
+    pods.lock().as_ref().map_or_else(|| status(500), |pods| listed(pods, &query))
+}
+
+/// `late` has a label that no watch has shown yet.
+async fn namespaces_listed(RawQuery(query): RawQuery) -> Answer {
+    let query = parameters(query);
+    assert_eq!(query["labelSelector"], "imperator.tenzen.io/inject-resource=enabled");
+    listed(&["n", "late"].map(|name| json!({"metadata": {"name": name}})), &query)
+}
+
+/// An API server without guests, and a client of it.
 async fn api_server() -> (Client, Objects) {
+    api_server_with(Arc::new(Mutex::new(Some(Vec::new())))).await
+}
+
+/// An API server that has ConfigMaps and these guests, and a client of it.
+async fn api_server_with(pods: Pods) -> (Client, Objects) {
     let objects = Objects::default();
+    let lists = Router::new()
+        .route("/api/v1/pods", get(guests_listed))
+        .route("/api/v1/namespaces", get(namespaces_listed))
+        .with_state(pods);
     let router = Router::new()
         .route("/api/v1/namespaces/core/configmaps", axum::routing::post(create))
         .route("/api/v1/namespaces/core/configmaps/{name}", get(read).put(replace))
-        .with_state(objects.clone());
+        .with_state(objects.clone())
+        .merge(lists);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = client(listener.local_addr().unwrap().port());
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -130,6 +175,21 @@ async fn ten_slots_take_ten_guests_whoever_is_asked() {
     let grants: Value = serde_json::from_str(ledger["data"]["ledger"].as_str().unwrap()).unwrap();
     assert_eq!(grants.as_array().unwrap().len(), 10);
     assert!(replicas.iter().all(|replica| replica.queues.lock().is_empty()));
+}
+
+#[tokio::test]
+async fn guests_that_no_watch_has_shown_have_their_slots() {
+    let pods = Pods::default();
+    let (client, _) = api_server_with(pods.clone()).await;
+    let ledgers = replica(&client, 2);
+    let pod = |namespace: &str, name: &str, phase: &str| json!({"metadata": {"namespace": namespace, "name": name}, "status": {"phase": phase}});
+    let outcome = async |name: &str| ledgers.take(&taking(&ledgers, name, true)).await.map_err(|no| no.0);
+    assert_eq!(outcome("a").await, Err(Outcome::Unavailable), "they can't be listed");
+    let ended = [pod("n", "x", "Succeeded"), pod("n", "y", "Failed"), pod("unlabelled", "z", "Running")];
+    *pods.lock() = Some([&ended[..], &[pod("n", "b", "Pending")]].concat());
+    assert_eq!(outcome("a").await, Ok(()));
+    *pods.lock() = Some([&ended[..], &[pod("n", "b", "Pending"), pod("late", "c", "Running")]].concat());
+    assert_eq!(outcome("a").await, Err(Outcome::NoneLeft));
 }
 
 #[tokio::test]
