@@ -38,6 +38,11 @@ use crate::caches::Caches;
 use crate::ledger::Ledgers;
 use crate::settings::AdmissionArgs;
 
+/// What a watch is called that slots or groups of Machines are given out by.
+const MACHINES: &str = "machines";
+const GUESTS: &str = "guests";
+const GUEST_NAMESPACES: &str = "namespaces of guests";
+
 /// Settings of the webhook.
 #[derive(Debug, Clone, Args)]
 pub struct WebhookArgs {
@@ -129,14 +134,14 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
     optional(process, client, caches, "tenants", Caches::apply_tenant);
     optional(process, client, caches, "workload rules", Caches::apply_rule);
     optional(process, client, caches, "namespace offloadings", Caches::apply_offloading);
-    optional(process, client, caches, "machines", Caches::apply_machine);
+    optional(process, client, caches, MACHINES, Caches::apply_machine);
     // Clusters before Kubernetes 1.34 don't have these, nor those where it is turned off.
     optional(process, client, caches, "resource claims", Caches::claim);
     optional(process, client, caches, "device classes", Caches::device_class);
     let guests = watch_config().labels(&format!("{}={}", keys::POD_ROLE, keys::GUEST));
-    one(process, client, caches, "guests", guests, Caches::guest);
+    one(process, client, caches, GUESTS, guests, Caches::guest);
     let injected = watch_config().labels(&format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED));
-    one(process, client, caches, "namespaces of guests", injected, Caches::injected_namespace);
+    one(process, client, caches, GUEST_NAMESPACES, injected, Caches::injected_namespace);
     one(process, client, caches, "nodes", watch_config(), Caches::node);
     one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);
     let offloaded = watch_config().labels(&format!("{}=true", keys::OFFLOADED));

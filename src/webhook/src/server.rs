@@ -20,6 +20,7 @@ use crate::caches::Caches;
 use crate::ledger::{Ledgers, NoClaim};
 use crate::metrics::{Metrics, Verdict, Webhook};
 use crate::review::{self, Decision, Request};
+use crate::{GUEST_NAMESPACES, GUESTS, MACHINES};
 
 /// Largest body. A review carries the object and the old one, each at most 3 MiB at the API server, and as JSON.
 pub const MAX_BODY: usize = 8 << 20;
@@ -96,7 +97,13 @@ impl App {
             }
         };
         drop(body);
-        let (mut decision, mut verdict) = self.decide(admit, &mut request, began).await;
+        let (mut decision, mut verdict) = match unlisted(&self.readiness, webhook, &request) {
+            None => self.decide(admit, &mut request, began).await,
+            Some(refused) => {
+                request.guest = (webhook == Webhook::ValidateGuests).then_some(Outcome::Unavailable);
+                (refused, Verdict::Behind)
+            }
+        };
         if matches!(decision, Decision::Allow { .. })
             && let Err(refused) = self.take(webhook, &mut request).await
         {
@@ -176,6 +183,30 @@ impl App {
     }
 }
 
+/// Refuses a new guest, or a Machine, while a watch that decides about it has not been listed: what it doesn't show yet would
+/// be given away, or be told not to exist.
+fn unlisted(readiness: &Readiness, webhook: Webhook, request: &Request) -> Option<Decision> {
+    let needed: &[&str] = match webhook {
+        Webhook::MutatePods | Webhook::ValidateGuests
+            if request.operation == "CREATE"
+                && request.sub_resource.is_empty()
+                && guests::guest(&request.object).is_some() =>
+        {
+            &[MACHINES, GUESTS, GUEST_NAMESPACES]
+        }
+        Webhook::ValidateMachines if machines::claim(request).is_some() => &[MACHINES],
+        _ => return None,
+    };
+    let missing: Vec<&str> = readiness.missing().into_iter().filter(|task| needed.contains(task)).collect();
+    (!missing.is_empty()).then(|| {
+        let message = format!(
+            "this replica of the webhook has only just begun and doesn't know all {} yet; try again",
+            missing.join(", ")
+        );
+        Decision::Deny { code: 503, message, causes: Vec::new() }
+    })
+}
+
 /// Denials are for the operator too. The object itself is never logged: it may hold secrets.
 fn log(request: &Request, decision: &Decision) {
     let (uid, namespace, user) = (&request.uid, &request.namespace, &request.user_info.username);
@@ -184,5 +215,40 @@ fn log(request: &Request, decision: &Decision) {
         Decision::Allow { patch, .. } => {
             debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_core::keys;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_given_out_by_what_is_not_listed_yet() {
+        let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
+        let request = |operation: &str, labels: &serde_json::Value| -> Request {
+            let object = json!({"metadata": {"name": "p", "labels": labels}});
+            serde_json::from_value(json!({"uid": "r", "operation": operation, "namespace": "n",
+                "kind": {"version": "v1", "kind": "Pod"}, "object": object}))
+            .unwrap()
+        };
+        let guest = request("CREATE", &labels);
+        let readiness = Readiness::default();
+        let (listed, other) = (readiness.wait_for(GUESTS), readiness.wait_for("nodes"));
+        for webhook in [Webhook::MutatePods, Webhook::ValidateGuests] {
+            let refused = unlisted(&readiness, webhook, &guest);
+            assert!(
+                matches!(&refused, Some(Decision::Deny { code: 503, message, .. }) if message.contains("all guests yet")),
+                "{refused:?}"
+            );
+            assert!(unlisted(&readiness, webhook, &request("UPDATE", &labels)).is_none());
+            assert!(unlisted(&readiness, webhook, &request("CREATE", &json!({}))).is_none());
+        }
+        listed.done();
+        readiness.end();
+        assert!(unlisted(&readiness, Webhook::ValidateGuests, &guest).is_none(), "it ends, and knows all");
+        drop(other);
     }
 }

@@ -256,7 +256,7 @@ fn labels(pod: &Value) -> Option<&Map<String, Value>> {
 }
 
 /// Group and type of a guest.
-pub(super) fn guest(pod: &Value) -> Option<(&str, &str)> {
+pub(crate) fn guest(pod: &Value) -> Option<(&str, &str)> {
     machine::guest(labels(pod)?)
 }
 
