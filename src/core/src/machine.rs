@@ -206,9 +206,9 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// How many guests there may be at once.
+    /// How many guests there may be at once. A guest that waits and the reservation that makes room for it are one slot.
     pub fn slots(&self) -> u32 {
-        let backed = self.reserved.saturating_add(self.used).saturating_add(self.waiting);
+        let backed = self.reserved.saturating_add(self.used);
         self.slots.unwrap_or(backed).min(self.maximum)
     }
 }
@@ -286,6 +286,7 @@ mod tests {
         assert_eq!(usage(3, 1, 0, None).slots(), 4);
         assert_eq!(usage(0, 0, 0, None).slots(), 0);
         assert_eq!(usage(4, 2, 0, None).slots(), 4);
+        assert_eq!(usage(2, 0, 1, None).slots(), 2, "one of the two goes for the guest that waits");
         assert_eq!(usage(0, 1, 0, Some(3)).slots(), 3);
         assert_eq!(usage(0, 1, 0, Some(9)).slots(), 4);
         assert_eq!(replicas(&usage(0, 1, 1, None), 1), 1);
