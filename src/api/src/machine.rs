@@ -11,6 +11,7 @@ use kube::{CustomResource, KubeSchema, ResourceExt};
 use outrigger_core::field::FieldError;
 use outrigger_core::keys;
 use outrigger_core::machine as domain;
+use outrigger_core::quantity::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -358,8 +359,12 @@ impl PoolNode {
 
 impl MachineType {
     fn compile(&self, path: &str, faults: &mut Vec<FieldError>) -> Option<domain::MachineType> {
+        // More exact than a container can ask for it would never be what an admitted Pod has.
         let mut read = |key: &str, text: &str| {
-            text.parse().map_err(|e| faults.push(FieldError::new(format_args!("{path}.spec.{key}"), e))).ok()
+            let size: Result<Quantity, _> = text.parse();
+            size.map(Quantity::ceil_milli)
+                .map_err(|e| faults.push(FieldError::new(format_args!("{path}.spec.{key}"), e)))
+                .ok()
         };
         let cpu = read("cpu", &self.spec.cpu);
         let memory = read("memory", &self.spec.memory);
@@ -439,6 +444,12 @@ mod tests {
         assert_eq!(read.usage("t").unwrap().slots(), 1);
         assert_eq!(read.usage("other"), None);
         assert_eq!(machine(json!(null)).compile().unwrap().types[0].gpu, None);
+        let mut exact = machine(json!({"type": "nvidia.com/gpu", "num": "0.0001"}));
+        exact.spec.machine_types[0].spec.cpu = "0.33333".to_owned();
+        assert_eq!(
+            json!(exact.compile().unwrap().types[0].resources()),
+            json!({"cpu": "334m", "memory": "1Gi", "nvidia.com/gpu": "1m"})
+        );
     }
 
     #[test]

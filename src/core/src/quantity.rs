@@ -55,6 +55,13 @@ impl Quantity {
         Self { nanos: i128::from(count) * NANOS, format: Format::Decimal }
     }
 
+    /// Rounded up to thousandths, as the API server does with what containers ask for.
+    #[must_use]
+    pub fn ceil_milli(self) -> Self {
+        let milli = NANOS / 1000;
+        Self { nanos: divide_up(self.nanos, milli).saturating_mul(milli), ..self }
+    }
+
     /// Whether it is less than nothing.
     pub fn is_negative(&self) -> bool {
         self.nanos < 0
@@ -262,6 +269,16 @@ mod tests {
         assert_eq!(of(&"9".repeat(60)).nanos(), i128::MAX);
         assert_eq!(of("1e999999999").nanos(), i128::MAX);
         assert_eq!(of("1e-999999999").nanos(), 1);
+    }
+
+    #[test]
+    fn thousandths_are_rounded_up() {
+        for (text, up) in
+            [("0.33333", "334m"), ("1u", "1m"), ("0.3333Ki", "341300m"), ("1500m", "1500m"), ("2Gi", "2Gi")]
+        {
+            assert_eq!(of(text).ceil_milli().to_string(), up, "{text}");
+        }
+        assert!(of("1e999").ceil_milli() >= of("1e20"));
     }
 
     #[test]
