@@ -146,7 +146,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     rule(&t, "dpu.device", of_claims(&devices)).await;
     t.start("w", "b", json!({"app": "web", "version": "1"})).await;
     let claim = one_made(&t).await;
-    assert_eq!(claim.labels()["app"], "dpu.device");
+    assert_eq!(claim.labels()["app"], "device");
     assert_eq!(claim.labels()[keys::TENANT], "dev-share");
     assert_eq!(claim.annotations()["workload-name"], "w");
     assert_eq!(claim.annotations()["tenant-node-name"], t.node("b"));
