@@ -408,18 +408,19 @@ fn slots_are_counted_within_a_stream() {
     assert_eq!(stream(&two, &["+a", "?b", "+b", "+c", "?d", "+b"]), "yyynny");
     assert_eq!(stream(&two, &["+", "+", "+"]), "yyn", "without a name each is another");
     assert_eq!(stream(&two, &["+a", "+b", "-a", "+c", "+d"]), "yyyyn");
-    // Guests that the status counts have theirs, whether the files have the Pods or not.
+    // Guests that the status counts have theirs, whether the files have the Pods or not. One that waits takes the place of a
+    // reservation: of three slots two are taken.
     let used = usage("maximum: 4, reserved: 2, used: 1, waiting: 1");
-    assert_eq!(stream(&used, &["+a", "+b", "+c"]), "yyn");
+    assert_eq!(stream(&used, &["+a", "+b", "+c"]), "ynn");
     let known = guest(
         "known",
         &json!({"metadata": {"namespace": "guests", "uid": "u"}, "status": {"phase": "Running"}}),
     );
     let with = |pod: &Value| format!("{used}---\n{pod}");
-    assert_eq!(stream(&with(&known), &["+a", "+b", "+c"]), "yyn");
-    assert_eq!(stream(&with(&known), &["+a", "+b", "-known", "+c", "+d"]), "yyyyn");
+    assert_eq!(stream(&with(&known), &["+a", "+b", "+c"]), "ynn");
+    assert_eq!(stream(&with(&known), &["+a", "+b", "-known", "+c", "+d"]), "ynyyn");
     let other = guest("other", &json!({"metadata": {"namespace": "guests"}, "status": {"phase": "Failed"}}));
-    assert_eq!(stream(&with(&other), &["+a", "+b", "+c"]), "yyn", "it has ended");
+    assert_eq!(stream(&with(&other), &["+a", "+b", "+c"]), "ynn", "it has ended");
     assert_eq!(stream(&usage("maximum: 1, reserved: 3"), &["+a", "+b"]), "yn");
     assert_eq!(stream(&usage("maximum: 9, reserved: 0, slots: 2"), &["+a", "+b", "+c"]), "yyn");
 }
