@@ -10,6 +10,7 @@ pub mod conditions;
 pub mod device_claim;
 pub mod machine;
 pub mod namespace_offloading;
+mod null;
 pub mod rule_wire;
 pub mod tenant;
 pub mod workload_rule;

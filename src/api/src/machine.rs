@@ -15,6 +15,8 @@ use outrigger_core::quantity::Quantity;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::null::or_default;
+
 // Quantities and modes are texts here, whatever they hold: an object from before the schema must not keep all others from
 // being read.
 /// A group of nodes, and the machine types whose slots they give out.
@@ -274,11 +276,6 @@ pub struct NodeCondition {
     /// Healthy: guests may run on it. Maintenance: its mode says that none may. Unhealthy: it isn't ready, or not there.
     #[schemars(extend("enum" = ["Healthy", "Maintenance", "Unhealthy"]))]
     pub condition: String,
-}
-
-/// Null is as good as absent, as for every field of the API.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
 /// A quantity may be a number as well.

@@ -16,6 +16,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
+use crate::null::or_default;
+
 // Names and selector are texts and JSON here, whatever the schema says of them: an object from before the schema must not
 // keep all others from being read.
 /// Where the Pods of a namespace may run.
@@ -124,11 +126,6 @@ pub struct RemoteNamespaceCondition {
 
 fn default_name() -> String {
     "DefaultName".to_owned()
-}
-
-/// Null is as good as absent, as for every field of the API.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
 fn or_default_name<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {

@@ -109,7 +109,7 @@ pub fn reservation_name(group: &str, type_: &str) -> String {
 }
 
 /// Longest name of a StatefulSet: the API puts it into a label of its Pods, followed by a hash of up to eleven characters.
-const MAX_RESERVATION_NAME: usize = 52;
+pub const MAX_RESERVATION_NAME: usize = 52;
 
 /// What is wrong with group and type as parts of [`reservation_name`], in words; `None` when nothing is. A Service's name has
 /// to begin with a letter.

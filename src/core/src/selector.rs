@@ -66,12 +66,7 @@ pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), Fiel
     if requirements.is_empty() {
         return Ok(());
     }
-    let pod = field::as_object_mut(pod, "")?;
-    let spec = field::object_mut(pod, "", "spec")?;
-    let affinity = field::object_mut(spec, "spec", "affinity")?;
-    let node = field::object_mut(affinity, AFFINITY, "nodeAffinity")?;
-    let required = field::object_mut(node, NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")?;
-    let terms = field::list_mut(required, REQUIRED, "nodeSelectorTerms")?;
+    let terms = required_terms(pod)?;
     if terms.is_empty() {
         let all: Vec<Value> = requirements.iter().map(Requirement::to_json).collect();
         terms.push(json!({"matchExpressions": all}));
@@ -131,6 +126,16 @@ pub fn demands(pod: &Value, requirement: &Requirement) -> Result<(), FieldError>
         }
     }
     Ok(())
+}
+
+/// The terms of a Pod's required node affinity, which are made where they are not there.
+fn required_terms(pod: &mut Value) -> Result<&mut Vec<Value>, FieldError> {
+    let pod = field::as_object_mut(pod, "")?;
+    let spec = field::object_mut(pod, "", "spec")?;
+    let affinity = field::object_mut(spec, "spec", "affinity")?;
+    let node = field::object_mut(affinity, AFFINITY, "nodeAffinity")?;
+    let required = field::object_mut(node, NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")?;
+    field::list_mut(required, REQUIRED, "nodeSelectorTerms")
 }
 
 /// A value in a message: its beginning.

@@ -12,6 +12,8 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::ids::hex;
+
 /// How long a grant counts, in seconds. The API server gives a create 34 s in all (`requestTimeoutUpperBound` of
 /// `k8s.io/apiserver`), whatever other webhooks do after this one; the rest is for clocks that differ.
 pub const GRANT_SECONDS: u64 = 45;
@@ -23,8 +25,7 @@ pub const MAX_BYTES: usize = 900 << 10;
 /// characters that it can't have.
 pub fn ledger_name(group: &str, type_: &str) -> String {
     let digest = Sha256::digest(format!("{group}\n{type_}"));
-    let hex: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
-    format!("slots-{hex}")
+    format!("slots-{}", hex(&digest, 20))
 }
 
 /// That a guest has been admitted.

@@ -36,7 +36,6 @@ const OWN: [(&str, &str); 4] = [
 const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 
 const DEVICES: &str = "resource.k8s.io";
-const MACHINES: &str = "imperator.tenzen-y.io";
 
 /// Looks at everything.
 ///
@@ -78,7 +77,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
             "there are no DeviceClasses: whether those that are named exist wasn't looked at".to_owned(),
         );
     }
-    for (group, kind) in [("", "Node"), (MACHINES, "Machine")] {
+    for (group, kind) in [("", "Node"), (keys::MACHINE_GROUP_DOMAIN, "Machine")] {
         for object in state.of(group, kind) {
             look.subject(object);
         }
@@ -236,7 +235,7 @@ impl Look<'_> {
             let resource = class.value.pointer("/spec/extendedResourceName").and_then(Value::as_str);
             around.classes.insert(&class.name, resource);
         }
-        for machine in state.of(MACHINES, "Machine") {
+        for machine in state.of(keys::MACHINE_GROUP_DOMAIN, "Machine") {
             self.findings.extend(check::machines::machine(&machine.value, &around));
         }
     }

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::offloading::cut;
 use super::{Facts, NO_NODE, Report};
 use crate::claim::{self, DeviceClaim, Source};
 use crate::field::{self, FieldError};
@@ -108,9 +109,6 @@ fn wire(
     Ok(())
 }
 
-/// Most characters of each side of a contradiction in a warning.
-const MAX_SIDE: usize = 80;
-
 /// What has to be said about the claims of a Pod: that devices which are allocated already are where the Pod may not run, or
 /// that it bypasses the scheduler, which alone allocates devices. `allocated` tells the terms of the node selector of a claim's
 /// allocation, by the claim's name.
@@ -141,13 +139,6 @@ pub fn warnings<T: AsRef<[Value]>>(pod: &Value, allocated: impl Fn(&str) -> Opti
         }
     }
     warnings
-}
-
-fn cut(text: &str) -> String {
-    if text.chars().count() <= MAX_SIDE {
-        return text.to_owned();
-    }
-    text.chars().take(MAX_SIDE - 1).chain(['…']).collect()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{AFFINITY, NODE_AFFINITY, REQUIRED, TERMS};
-use crate::field::{self, FieldError};
+use super::{TERMS, required_terms};
+use crate::field::FieldError;
 
 /// Most bytes that a product may have, as JSON. etcd takes objects of 1.5 MiB (its `--max-request-bytes`), and a Pod has to
 /// hold more than its affinity. The API server's own refusal would come later, and would not say what is too much.
@@ -29,12 +29,7 @@ pub fn and(pod: &mut Value, imposed: &[Value]) -> Result<(), FieldError> {
     if imposed.is_empty() {
         return Ok(());
     }
-    let pod = field::as_object_mut(pod, "")?;
-    let spec = field::object_mut(pod, "", "spec")?;
-    let affinity = field::object_mut(spec, "spec", "affinity")?;
-    let node = field::object_mut(affinity, AFFINITY, "nodeAffinity")?;
-    let required = field::object_mut(node, NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")?;
-    let terms = field::list_mut(required, REQUIRED, "nodeSelectorTerms")?;
+    let terms = required_terms(pod)?;
     check(terms, TERMS)?;
     if terms.is_empty() {
         bound(&[], imposed)?;

@@ -8,6 +8,7 @@ use outrigger_api::machine::{Gpu, MachineSpec};
 use outrigger_core::field::FieldError;
 use outrigger_core::groups::{Claim, Conflict, Seen, conflict};
 use outrigger_core::ids::{is_dns_label, is_label_name};
+use outrigger_core::machine::MAX_RESERVATION_NAME;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::{keys, machine as domain};
 use serde::Deserialize;
@@ -19,14 +20,12 @@ use crate::review::{Decision, Request};
 /// The kind that is validated here.
 const KIND: (&str, &str, &str) = (keys::MACHINE_GROUP_DOMAIN, "v1alpha1", "Machine");
 
-/// Name parts of labels that mean something else on nodes and Pods than a machine type.
-const RESERVED: [&str; 5] = ["machine-group", "machine-type", "pod-role", "node-pool", "injecting-container"];
+/// Labels that mean something else on nodes and Pods than a machine type.
+const RESERVED: [&str; 5] =
+    [keys::MACHINE_GROUP, keys::MACHINE_TYPE, keys::POD_ROLE, keys::NODE_POOL, keys::INJECTING_CONTAINER];
 
 /// Longest name of a Service.
 const MAX_NAME: usize = 63;
-
-/// Longest name of a StatefulSet whose Pods can be made: a label of theirs has a hash besides.
-const MAX_STATEFUL_SET: usize = 52;
 
 /// Validates Machines.
 ///
@@ -158,7 +157,7 @@ fn further(new: &Machine, compiled: &domain::Machine) -> Option<FieldError> {
             );
             return fault("name", message);
         }
-        if RESERVED.contains(&&**name) {
+        if RESERVED.contains(&domain::type_key(name).as_str()) {
             let message = format!(
                 "is {name:?}, but the label {} means something else; choose another name",
                 domain::type_key(name)
@@ -223,9 +222,9 @@ fn warnings(caches: &Caches, new: &Machine, compiled: &domain::Machine) -> Vec<S
         }
         let group = compiled.group.as_deref().unwrap_or_default();
         let length = domain::reservation_name(group, &type_.name).len();
-        if length > MAX_STATEFUL_SET {
+        if length > MAX_RESERVATION_NAME {
             warnings.push(format!(
-                "{path}.name: with the group's it has {length} characters; beyond {MAX_STATEFUL_SET} nothing is reserved"
+                "{path}.name: with the group's it has {length} characters; beyond {MAX_RESERVATION_NAME} nothing is reserved"
             ));
         }
         let (Some(gpu), Some(said)) = (&type_.gpu, &said.spec.gpu) else { continue };
