@@ -69,6 +69,14 @@ impl ControlPlane {
     /// # Errors
     /// When it can't be built or started; the message has the end of the log that tells why.
     pub fn start() -> anyhow::Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// As [`Self::start`], with further flags of `up`.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_with(flags: &[&str]) -> anyhow::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let program = build()?;
         let runs = root().join("target/control-plane");
@@ -78,6 +86,7 @@ impl ControlPlane {
         let mut child = Command::new(program)
             .args(["up", "--until-stdin-eof", "--dir"])
             .arg(&dir)
+            .args(flags)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -7,6 +7,7 @@
 
 pub mod control_plane;
 pub mod devices;
+pub mod kubelet;
 pub mod outrigger;
 pub mod pki;
 pub mod stream;

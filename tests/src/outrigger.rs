@@ -92,6 +92,16 @@ impl Outrigger {
     /// # Errors
     /// When the API server refuses something.
     pub fn install(&self) -> anyhow::Result<()> {
+        self.define()?;
+        self.plane.infra.apply(&self.webhook_configurations()?)?;
+        self.plane.infra.apply_file("webhooks/policies.yaml")
+    }
+
+    /// Applies definitions and roles.
+    ///
+    /// # Errors
+    /// When the API server refuses something.
+    pub fn define(&self) -> anyhow::Result<()> {
         let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}});
         self.plane.infra.apply(std::slice::from_ref(&system))?;
         self.plane.tenant.apply(&[system])?;
@@ -107,9 +117,7 @@ impl Outrigger {
             cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
         }
         // The controllers for quotas and garbage look for new kinds every half a minute, and when they start.
-        self.plane.command("restart infra/kube-controller-manager")?;
-        self.plane.infra.apply(&self.webhook_configurations()?)?;
-        self.plane.infra.apply_file("webhooks/policies.yaml")
+        self.plane.command("restart infra/kube-controller-manager")
     }
 
     /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service.

@@ -31,6 +31,7 @@ use outrigger_proto::TENANT_ID;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_runtime::cluster::{ClusterArgs, follow, watch_config};
 use outrigger_runtime::events::Events;
+use outrigger_runtime::expiry::{self, Expiry};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
 use outrigger_runtime::tls::ClientTls;
@@ -138,6 +139,11 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         metrics.workloads.clone(),
     );
     process.registry.register("agent_connections", "Streams begun", metrics.connections.clone());
+    if let Some(file) = args.client_cert_file.clone() {
+        let expiry = Arc::new(Expiry::new("client"));
+        expiry::register(&[&expiry], &mut process.registry, &process.readiness);
+        process.spawn("client certificate", expiry::follow(file, expiry));
+    }
     let link = Link {
         address: args.manager_address,
         tls: ClientTls {

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{TenantId, is_dns_label, is_dns_subdomain};
+use outrigger_core::keys;
 use outrigger_core::tenant::{self as domain, Identity, PodSecurity, Policy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -188,8 +189,9 @@ fn baseline() -> String {
     PodSecurity::Baseline.as_str().to_owned()
 }
 
-/// Namespaces that are the cluster's own and never a tenant's.
-const SYSTEM: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+/// Namespaces that are the cluster's or our own and never a tenant's.
+const SYSTEM: [&str; 5] =
+    ["default", "kube-system", "kube-public", "kube-node-lease", keys::SYSTEM_NAMESPACE];
 
 impl Tenant {
     /// The tenant's id: its name.
@@ -225,7 +227,9 @@ impl Tenant {
         } else if SYSTEM.contains(&namespace.as_str()) || namespace.starts_with("kube-") {
             errors.push(FieldError::new(
                 "spec.namespace",
-                format_args!("is {namespace:?}, which belongs to the cluster itself; choose another"),
+                format_args!(
+                    "is {namespace:?}, which belongs to the cluster itself or to Outrigger; choose another"
+                ),
             ));
         }
         let mut identities = Vec::with_capacity(spec.identities.len());
@@ -328,6 +332,7 @@ mod tests {
         assert_eq!(errors(&long, json!({})), ["metadata.name", "spec.namespace"]);
         for (spec, path) in [
             (json!({"namespace": "kube-system"}), "spec.namespace"),
+            (json!({"namespace": "outrigger-system"}), "spec.namespace"),
             (json!({"namespace": "default"}), "spec.namespace"),
             (json!({"namespace": "A"}), "spec.namespace"),
             (json!({"identities": ["a.b", "spiffe://x"]}), "spec.identities[1]"),

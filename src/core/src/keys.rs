@@ -179,8 +179,20 @@ pub const WORKLOAD_GROUP: &str = "workload.universe.nvidia.com";
 /// Field manager of the manager's writes.
 pub const MANAGER: &str = "outrigger-manager";
 
-/// Field manager of the webhook's writes.
+/// Name of the webhook's Service and service account, and field manager of its writes.
 pub const WEBHOOK: &str = "outrigger-webhook";
+
+/// Name of the two configurations by which the API server asks the webhook.
+pub const WEBHOOK_CONFIGURATION: &str = "outrigger";
+
+/// Secret in which the webhook's replicas keep the certificates that they sign themselves.
+pub const WEBHOOK_SELF_SIGNED: &str = "outrigger-webhook-self-signed";
+
+/// Secret in which the manager's replicas keep the certificates that they sign themselves.
+pub const MANAGER_SELF_SIGNED: &str = "outrigger-manager-self-signed";
+
+/// ConfigMap that says what agents have to trust where the manager signs its certificates itself.
+pub const CA_CONFIG_MAP: &str = "outrigger-ca";
 
 /// Field manager of the agent's writes in the tenant's cluster.
 pub const AGENT: &str = "outrigger-agent";

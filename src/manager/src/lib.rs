@@ -45,6 +45,7 @@ use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::{ClusterArgs, follow, watch, watch_config, watch_optional};
 use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::process::ProcessArgs;
+use outrigger_runtime::self_signed::{self, Component, Place};
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_runtime::{Process, duration};
@@ -177,7 +178,9 @@ fn transport(args: &ManagerArgs) -> anyhow::Result<Option<Arc<ServerTls>>> {
     match (&tls, args.insecure) {
         (Some(_), true) => bail!("--insecure is given together with a certificate; remove one of them"),
         (None, false) => {
-            bail!("--tls-cert-file and --tls-key-file are needed, or --insecure on loopback or a socket")
+            bail!(
+                "--tls-cert-file and --tls-key-file are needed, or --tls self-signed, or --insecure on loopback or a socket"
+            )
         }
         (None, true) if !args.bind_address.is_local() => {
             bail!("--insecure is only allowed on loopback or a socket file, not on {}", args.bind_address)
@@ -188,6 +191,13 @@ fn transport(args: &ManagerArgs) -> anyhow::Result<Option<Arc<ServerTls>>> {
         _ => Ok(tls),
     }
 }
+
+/// How the manager keeps a certificate that it signs itself.
+const SELF_SIGNED: Component = Component {
+    service: keys::MANAGER,
+    secret: keys::MANAGER_SELF_SIGNED,
+    places: &[Place::ConfigMap { name: keys::CA_CONFIG_MAP }],
+};
 
 /// Runs the manager until it is told to end.
 ///
@@ -220,6 +230,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         me: me.into(),
     };
     parts.watch(&process);
+    let client = parts.client.clone();
     let listener = args.bind_address.listen().context("--bind-address")?;
     parts.control(&process, &args);
     if args.manage_offloading {
@@ -247,8 +258,9 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     };
     let mut server = Server::new("grpc", listener).limits(limits);
     if let Some(tls) = tls {
-        tls.register(&mut process.registry);
+        tls.register(&mut process.registry, &process.readiness);
         process.spawn("certificate files", tls.clone().follow());
+        self_signed::start(&process, &client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
         server = server.tls(tls);
     } else {
         warn!("serving in plain text: whoever reaches the address can speak for any tenant and the platform");

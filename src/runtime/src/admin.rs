@@ -47,7 +47,7 @@ pub fn router(readiness: Readiness, registry: Registry) -> Router {
         .route("/metrics", get(metrics).with_state(Arc::new(registry)))
 }
 
-/// Says what is missing; with `?verbose` also what is not, a line each, as the API server does.
+/// Says what is missing; with `?verbose` also what is not, a line each, as the API server does, and what to look after.
 async fn readyz(State(readiness): State<Readiness>, RawQuery(query): RawQuery) -> Response {
     let tasks = readiness.tasks();
     let missing: Vec<_> = tasks.iter().filter(|task| !task.done).map(|task| task.name).collect();
@@ -61,6 +61,9 @@ async fn readyz(State(readiness): State<Readiness>, RawQuery(query): RawQuery) -
     let mut body = String::new();
     for Task { name, done } in tasks.iter().filter(|_| verbose) {
         body += &format!("[{}] {name}\n", if *done { '+' } else { '-' });
+    }
+    for (name, warning) in readiness.warnings().iter().filter(|_| verbose) {
+        body += &format!("[!] {name}: {warning}\n");
     }
     (status, body + &verdict).into_response()
 }
@@ -104,7 +107,11 @@ mod tests {
         assert_eq!(body, "[+] rules\n[-] peers\nnot ready: peers\n");
         assert_eq!(get(&router, "/livez").await.0, StatusCode::OK);
         peers.done();
-        assert_eq!(get(&router, "/readyz").await.0, StatusCode::OK);
+        readiness.warning("certificate").set(Some("ends soon".to_owned()));
+        let (status, _, body) = get(&router, "/readyz").await;
+        assert_eq!((status.as_u16(), body.as_str()), (200, "ok\n"), "a warning hinders nothing");
+        let (_, _, body) = get(&router, "/readyz?verbose").await;
+        assert_eq!(body, "[+] rules\n[+] peers\n[!] certificate: ends soon\nok\n");
         readiness.end();
         let (status, _, body) = get(&router, "/readyz").await;
         assert_eq!((status.as_u16(), body.as_str()), (503, "not ready: shutting down\n"));

@@ -15,6 +15,7 @@ pub struct Readiness {
 #[derive(Debug, Default)]
 struct Inner {
     tasks: Mutex<Vec<Task>>,
+    warnings: Mutex<Vec<(&'static str, Option<String>)>>,
     /// Told whenever a task is done.
     done: Notify,
     ending: AtomicBool,
@@ -37,12 +38,32 @@ pub struct ReadyHandle {
     at: usize,
 }
 
+/// Something that is well now and will not stay so by itself: readiness doesn't depend on it, `/readyz?verbose` tells it.
+#[derive(Debug)]
+pub struct Warning {
+    inner: Arc<Inner>,
+    at: usize,
+}
+
 impl Readiness {
     /// A task that has to be done before the process is ready.
     pub fn wait_for(&self, name: &'static str) -> ReadyHandle {
         let mut tasks = self.inner.tasks.lock();
         tasks.push(Task { name, done: false });
         ReadyHandle { inner: self.inner.clone(), at: tasks.len() - 1 }
+    }
+
+    /// Something to warn of; nothing is wrong with it yet.
+    pub fn warning(&self, name: &'static str) -> Warning {
+        let mut warnings = self.inner.warnings.lock();
+        warnings.push((name, None));
+        Warning { inner: self.inner.clone(), at: warnings.len() - 1 }
+    }
+
+    /// What there is to warn of now: its name, and what is wrong with it.
+    pub fn warnings(&self) -> Vec<(&'static str, String)> {
+        let warnings = self.inner.warnings.lock();
+        warnings.iter().filter_map(|(name, text)| Some((*name, text.clone()?))).collect()
     }
 
     /// The process is about to end: it is not ready from now on, whatever its tasks say.
@@ -92,6 +113,18 @@ impl ReadyHandle {
     }
 }
 
+impl Warning {
+    /// Says what is wrong, or that nothing is any more. Whether that is another thing than before.
+    pub fn set(&self, text: Option<String>) -> bool {
+        let mut warnings = self.inner.warnings.lock();
+        // Warnings are only ever added, so the place stays its own.
+        let Some((_, last)) = warnings.get_mut(self.at) else { return false };
+        let other = *last != text;
+        *last = text;
+        other
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +164,17 @@ mod tests {
         b.done();
         waiting.await.unwrap();
         ready.done().await;
+    }
+
+    #[test]
+    fn warnings_are_told_and_hinder_nothing() {
+        let ready = Readiness::default();
+        let warning = ready.warning("a");
+        assert!(warning.set(Some("is old".to_owned())));
+        assert!(!warning.set(Some("is old".to_owned())), "nothing new");
+        assert_eq!((ready.is_ready(), ready.warnings()), (true, vec![("a", "is old".to_owned())]));
+        assert!(warning.set(None));
+        assert!(ready.warnings().is_empty());
     }
 
     #[test]

@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -14,17 +13,20 @@ use arc_swap::ArcSwap;
 use clap::Args;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tracing::{error, info};
 
 use crate::duration;
+use crate::expiry::{self, Expiry, Validity};
+use crate::ready::Readiness;
+use crate::self_signed::{SelfSignedArgs, TlsSource};
 
 /// How often files are looked at again by default. The kubelet itself takes up to a minute to renew them.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -49,6 +51,10 @@ pub struct ServerTlsArgs {
     /// in use.
     #[arg(long, env = "OUTRIGGER_TLS_RELOAD_INTERVAL", default_value = "5s", value_parser = duration, value_name = "DURATION")]
     pub tls_reload_interval: Duration,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub self_signed: SelfSignedArgs,
 }
 
 impl Default for ServerTlsArgs {
@@ -59,18 +65,28 @@ impl Default for ServerTlsArgs {
             tls_key_file: None,
             tls_client_ca_file: None,
             tls_reload_interval: RELOAD_INTERVAL,
+            self_signed: SelfSignedArgs::default(),
         }
     }
 }
 
 impl ServerTlsArgs {
-    /// The server's TLS, or `None` where no files are named.
+    /// The server's TLS, or `None` where no files are named. With `--tls self-signed` it has no certificate yet.
     ///
     /// # Errors
-    /// When only one of certificate and key is named, or the files can't be used.
+    /// When only one of certificate and key is named, or the files can't be used, or settings don't go together.
     pub fn load(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
         if self.tls_reload_interval.is_zero() {
             bail!("--tls-reload-interval must be longer than 0s");
+        }
+        if self.self_signed.tls == TlsSource::SelfSigned {
+            if self.tls_cert_file.is_some() || self.tls_key_file.is_some() {
+                bail!("--tls self-signed goes without --tls-cert-file and --tls-key-file; remove them");
+            }
+            self.self_signed.check()?;
+            let mut tls = ServerTls::given(self.tls_client_ca_file.clone())?;
+            tls.interval = self.tls_reload_interval;
+            return Ok(Some(Arc::new(tls)));
         }
         match (&self.tls_cert_file, &self.tls_key_file) {
             (Some(cert), Some(key)) => {
@@ -93,15 +109,36 @@ pub struct ServerTls {
     interval: Duration,
     current: ArcSwap<ServerConfig>,
     last: Mutex<Last>,
-    not_after: Gauge<i64, AtomicI64>,
+    serving: Expiry,
+    client_ca: Expiry,
     failures: Counter,
 }
 
 #[derive(Debug)]
 struct Paths {
-    cert: PathBuf,
-    key: PathBuf,
+    pair: Pair,
     client_ca: Option<PathBuf>,
+}
+
+/// Where a certificate and its key come from.
+#[derive(Debug)]
+enum Pair {
+    Files {
+        cert: PathBuf,
+        key: PathBuf,
+    },
+    /// From us: [`ServerTls::give`]. `None` at first.
+    Given(Mutex<Option<(Vec<u8>, Vec<u8>)>>),
+}
+
+/// Nothing to show yet: handshakes fail.
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesServerCert for NoCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        None
+    }
 }
 
 /// What the last look at the files found.
@@ -115,9 +152,15 @@ struct Last {
 /// The files' contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Files {
-    cert: Vec<u8>,
-    key: Vec<u8>,
+    pair: Option<(Vec<u8>, Vec<u8>)>,
     client_ca: Option<Vec<u8>>,
+}
+
+/// What came of the files: the configuration, and when its certificates end.
+struct Made {
+    config: ServerConfig,
+    serving: Option<Validity>,
+    client_ca: Option<Validity>,
 }
 
 impl ServerTls {
@@ -126,29 +169,55 @@ impl ServerTls {
     /// # Errors
     /// When a file can't be read or used; the message names it.
     pub fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> anyhow::Result<Self> {
-        let paths = Paths { cert, key, client_ca };
-        let files = paths.read()?;
-        let (config, not_after) = paths.config(&files)?;
-        let gauge = Gauge::default();
-        gauge.set(not_after);
-        Ok(Self {
-            paths,
-            interval: RELOAD_INTERVAL,
-            current: ArcSwap::from_pointee(config),
-            last: Mutex::new(Last { files, failure: None }),
-            not_after: gauge,
-            failures: Counter::default(),
-        })
+        Self::new(Paths { pair: Pair::Files { cert, key }, client_ca })
     }
 
-    /// Shows when the certificate ends, and how often a new one could not be used.
-    pub fn register(&self, registry: &mut Registry) {
-        let name = "tls_certificate_not_after_seconds";
-        registry.sub_registry_with_label(("use".into(), "serving".into())).register(
-            name,
-            "When the certificate expires, Unix time",
-            self.not_after.clone(),
-        );
+    /// TLS without a certificate: handshakes fail until one is [given](Self::give).
+    ///
+    /// # Errors
+    /// When the file of clients' CA can't be read or used; the message names it.
+    pub fn given(client_ca: Option<PathBuf>) -> anyhow::Result<Self> {
+        Self::new(Paths { pair: Pair::Given(Mutex::new(None)), client_ca })
+    }
+
+    fn new(paths: Paths) -> anyhow::Result<Self> {
+        let files = paths.read()?;
+        let made = paths.make(&files)?;
+        let this = Self {
+            paths,
+            interval: RELOAD_INTERVAL,
+            current: ArcSwap::from_pointee(made.config),
+            last: Mutex::new(Last { files, failure: None }),
+            serving: Expiry::new("serving"),
+            client_ca: Expiry::new("client_ca"),
+            failures: Counter::default(),
+        };
+        this.shown(made.serving, made.client_ca);
+        Ok(this)
+    }
+
+    /// Uses this certificate and key, both PEM, from the next connection on, if they can be used and are new. Nothing
+    /// happens where they come from files.
+    pub fn give(&self, cert: &[u8], key: &[u8]) {
+        if let Pair::Given(given) = &self.paths.pair {
+            *given.lock() = Some((cert.to_vec(), key.to_vec()));
+            self.refresh();
+        }
+    }
+
+    fn shown(&self, serving: Option<Validity>, client_ca: Option<Validity>) {
+        for (expiry, validity) in [(&self.serving, serving), (&self.client_ca, client_ca)] {
+            if let Some(validity) = validity {
+                expiry.set(validity);
+            }
+        }
+    }
+
+    /// Shows when certificates end, and how often new ones could not be used.
+    pub fn register(&self, registry: &mut Registry, readiness: &Readiness) {
+        let mut all = vec![&self.serving];
+        all.extend(self.paths.client_ca.is_some().then_some(&self.client_ca));
+        expiry::register(&all, registry, readiness);
         let name = "tls_reload_failures";
         registry.register(name, "New certificates or CAs that could not be used", self.failures.clone());
     }
@@ -166,8 +235,8 @@ impl ServerTls {
             if files == last.files {
                 return Ok(None);
             }
-            let (config, not_after) = self.paths.config(&files)?;
-            Ok(Some((files, config, not_after)))
+            let made = self.paths.make(&files)?;
+            Ok(Some((files, made)))
         };
         // A swap between two of the files shows an old certificate beside a new key: the second look is whole.
         let attempt: anyhow::Result<_> = look().or_else(|_| look());
@@ -176,19 +245,19 @@ impl ServerTls {
                 last.failure = None;
                 false
             }
-            Ok(Some((files, config, not_after))) => {
-                self.current.store(Arc::new(config));
-                self.not_after.set(not_after);
+            Ok(Some((files, made))) => {
+                self.current.store(Arc::new(made.config));
+                self.shown(made.serving, made.client_ca);
                 *last = Last { files, failure: None };
-                info!(file = %self.paths.cert.display(), not_after, "TLS files renewed");
+                info!(from = %self.paths.pair, not_after = self.serving.not_after(), "TLS renewed");
                 true
             }
             Err(error) => {
                 let failure = format!("{error:#}");
                 if last.failure.as_ref() != Some(&failure) {
                     self.failures.inc();
-                    error!(file = %self.paths.cert.display(), error = %failure,
-                        "the new files can't be used; the last good ones stay");
+                    error!(from = %self.paths.pair, error = %failure,
+                        "what is new can't be used; the last good stays");
                     last.failure = Some(failure);
                 }
                 false
@@ -196,9 +265,12 @@ impl ServerTls {
         }
     }
 
-    /// Looks at the files again and again.
+    /// Looks at the files again and again, and at the time.
     pub async fn follow(self: Arc<Self>) {
         loop {
+            for expiry in [&self.serving, &self.client_ca] {
+                expiry.look(expiry::now());
+            }
             tokio::time::sleep(self.interval).await;
             let this = self.clone();
             // Files on a network may take their time.
@@ -273,35 +345,53 @@ fn roots(pem: &[u8]) -> anyhow::Result<RootCertStore> {
     Ok(roots)
 }
 
+impl std::fmt::Display for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Files { cert, .. } => write!(f, "{}", cert.display()),
+            Self::Given(_) => f.write_str("self-signed"),
+        }
+    }
+}
+
 impl Paths {
     fn read(&self) -> anyhow::Result<Files> {
-        Ok(Files {
-            cert: read(&self.cert)?,
-            key: read(&self.key)?,
-            client_ca: self.client_ca.as_deref().map(read).transpose()?,
-        })
+        let pair = match &self.pair {
+            Pair::Files { cert, key } => Some((read(cert)?, read(key)?)),
+            Pair::Given(given) => given.lock().clone(),
+        };
+        Ok(Files { pair, client_ca: self.client_ca.as_deref().map(read).transpose()? })
     }
 
-    /// A configuration and when its certificate ends, Unix time in seconds.
-    fn config(&self, files: &Files) -> anyhow::Result<(ServerConfig, i64)> {
-        let (cert, key) = (self.cert.display(), self.key.display());
-        let chain = chain(&files.cert).with_context(|| format!("{cert} can't be used"))?;
-        let not_after = not_after(&chain).with_context(|| format!("{cert} can't be used"))?;
-        let private_key = private_key(&files.key).with_context(|| format!("{key} can't be used"))?;
+    fn make(&self, files: &Files) -> anyhow::Result<Made> {
+        let (cert, key) = match &self.pair {
+            Pair::Files { cert, key } => (cert.display().to_string(), key.display().to_string()),
+            Pair::Given(_) => ("tls.crt".to_owned(), "tls.key".to_owned()),
+        };
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let mut client_ca = None;
         let builder = match self.client_ca.as_ref().zip(files.client_ca.as_ref()) {
             None => builder.with_no_client_auth(),
             Some((path, pem)) => {
-                let verifier =
-                    client_verifier(pem).with_context(|| format!("{} can't be used", path.display()))?;
-                builder.with_client_cert_verifier(verifier)
+                let unusable = || format!("{} can't be used", path.display());
+                client_ca = latest(&chain(pem).with_context(unusable)?);
+                builder.with_client_cert_verifier(client_verifier(pem).with_context(unusable)?)
             }
         };
-        // Refuses a key that isn't the certificate's.
-        let mut config = builder
-            .with_single_cert(chain, private_key)
-            .with_context(|| format!("{cert} and {key} can't be used together"))?;
+        let mut serving = None;
+        let mut config = if let Some((cert_pem, key_pem)) = &files.pair {
+            let chain = chain(cert_pem).with_context(|| format!("{cert} can't be used"))?;
+            let first = chain.first().context("there is no certificate in it")?;
+            serving = Some(Validity::of(first).with_context(|| format!("{cert} can't be used"))?);
+            let private_key = private_key(key_pem).with_context(|| format!("{key} can't be used"))?;
+            // Refuses a key that isn't the certificate's.
+            builder
+                .with_single_cert(chain, private_key)
+                .with_context(|| format!("{cert} and {key} can't be used together"))?
+        } else {
+            builder.with_cert_resolver(Arc::new(NoCertificate))
+        };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if self.client_ca.is_some() {
             // A resumed session brings its client's certificate along without verifying it again: one that has expired
@@ -309,7 +399,7 @@ impl Paths {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok((config, not_after))
+        Ok(Made { config, serving, client_ca })
     }
 }
 
@@ -317,12 +407,17 @@ fn client_verifier(pem: &[u8]) -> anyhow::Result<Arc<dyn ClientCertVerifier>> {
     Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots(pem)?), provider()).build()?)
 }
 
-/// When the first certificate ends, Unix time in seconds. rustls checks signatures but doesn't tell dates; x509-parser,
-/// which the ecosystem uses for that, parses without verifying.
-fn not_after(chain: &[CertificateDer<'_>]) -> anyhow::Result<i64> {
-    let leaf = chain.first().context("there is no certificate in it")?;
-    let (_, leaf) = x509_parser::parse_x509_certificate(leaf).context("the certificate can't be parsed")?;
-    Ok(leaf.validity().not_after.timestamp())
+/// That of the CA which ends last: while a CA is being changed, the old one may end.
+fn latest(chain: &[CertificateDer<'_>]) -> Option<Validity> {
+    chain.iter().filter_map(|ca| Validity::of(ca).ok()).max_by_key(|validity| validity.not_after)
+}
+
+/// The first certificate of a PEM file.
+///
+/// # Errors
+/// When the file can't be read, or there is none in it.
+pub(crate) fn first_certificate(path: &Path) -> anyhow::Result<CertificateDer<'static>> {
+    chain(&read(path)?)?.into_iter().next().context("there is no certificate in it")
 }
 
 #[cfg(test)]

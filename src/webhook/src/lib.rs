@@ -29,6 +29,7 @@ use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::{self, Change, ClusterArgs, changes, watch_config};
 use outrigger_runtime::process::ProcessArgs;
+use outrigger_runtime::self_signed::{self, Component, Place};
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
 use serde::de::DeserializeOwned;
@@ -78,7 +79,10 @@ pub struct WebhookArgs {
 pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let mut process = Process::new(args.process)?;
     let Some(tls) = args.tls.load()? else {
-        bail!("--tls-cert-file and --tls-key-file are needed: the API server calls webhooks by HTTPS only");
+        bail!(
+            "--tls-cert-file and --tls-key-file are needed, or --tls self-signed: the API server calls webhooks by \
+             HTTPS only"
+        );
     };
     let client = args.cluster.client().await?;
     let settings: Settings = args.admission.into();
@@ -87,8 +91,9 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     watch_admin_rules(&process, &client, &caches, &settings.admin);
 
     let metrics = Arc::new(metrics::Metrics::new(&mut process.registry));
-    tls.register(&mut process.registry);
+    tls.register(&mut process.registry, &process.readiness);
     process.spawn("certificate files", tls.clone().follow());
+    self_signed::start(&process, &client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
     let listener = args.bind_address.listen().context("--bind-address")?;
     let limits = Limits { max_connections: args.max_connections, ..Limits::default() };
     let ledgers = Ledgers::new(client, settings.core_namespace.clone(), caches.clone());
@@ -96,6 +101,18 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     process.serve(Server::new("webhook", listener).tls(tls).limits(limits), router);
     process.run().await
 }
+
+/// How the webhook keeps a certificate that it signs itself.
+const SELF_SIGNED: Component = {
+    const fn entries(kind: &'static str) -> Place {
+        Place::Webhooks { kind, name: keys::WEBHOOK_CONFIGURATION, entries: ".outrigger.dev" }
+    }
+    Component {
+        service: keys::WEBHOOK,
+        secret: keys::WEBHOOK_SELF_SIGNED,
+        places: &[entries("MutatingWebhookConfiguration"), entries("ValidatingWebhookConfiguration")],
+    }
+};
 
 /// Keeps the caches current. The webhook is ready when each has been listed, or the cluster has no such kind.
 fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {

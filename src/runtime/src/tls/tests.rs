@@ -210,12 +210,49 @@ fn the_end_of_a_certificate_is_shown() {
     mount.publish_pair(&authority.pair());
     let tls = load(&mount).unwrap();
     let mut registry = crate::admin::registry();
-    tls.register(&mut registry);
+    tls.register(&mut registry, &Readiness::default());
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     let line = format!(
         "outrigger_tls_certificate_not_after_seconds{{use=\"serving\"}} {}\n",
-        not_after(&chain(&std::fs::read(mount.path("tls.crt")).unwrap()).unwrap()).unwrap()
+        Validity::of(&first_certificate(&mount.path("tls.crt")).unwrap()).unwrap().not_after
     );
     assert!(text.contains(&line), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_given_is_served_and_nothing_before_it() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    let config = client(&dir, &authority, None);
+    let tls = Arc::new(ServerTls::given(None).unwrap());
+    let server = serve(hello(), Some(tls.clone()), Limits::default());
+    assert!(!served(&server, &config).await, "there is no certificate yet");
+    let (first, second) = (authority.pair(), authority.pair());
+    tls.give(first.0.as_bytes(), first.1.as_bytes());
+    assert_eq!(shown(&server, &config).await, der(&first.0));
+    tls.give(second.0.as_bytes(), first.1.as_bytes());
+    let fresh = client(&dir, &authority, None);
+    assert_eq!(shown(&server, &fresh).await, der(&first.0), "a foreign key leaves the last good one");
+    tls.give(second.0.as_bytes(), second.1.as_bytes());
+    let fresh = client(&dir, &authority, None);
+    assert_eq!(shown(&server, &fresh).await, der(&second.0));
+}
+
+#[test]
+fn the_client_ca_that_ends_last_counts() {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    let until = |year| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        (params.self_signed(&key).unwrap().pem(), params.not_after.unix_timestamp())
+    };
+    let ((old, _), (new, end)) = (until(2030), until(2040));
+    let (cert, key) = authority.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &format!("{new}{old}"))]);
+    let ca = Some(mount.path("ca.crt"));
+    let tls = ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap();
+    assert_eq!(tls.client_ca.not_after(), Some(end));
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use json_patch::Patch;
 use outrigger_core::{keys, mutate};
-use serde_json::Value;
 
 use super::{
     Admit, Behind, Settings, deny, guests, mutate_pod, validate_admin_rule, validate_claim, validate_guest,
@@ -25,8 +24,8 @@ struct Entry {
     operations: &'static [&'static str],
     /// What a namespace must be like for its objects to be sent, ANDed; empty: all are.
     namespaces: &'static [Requirement],
-    /// What the object must be like besides, or what it was before.
-    condition: Option<fn(&Value) -> bool>,
+    /// What the request must be like besides.
+    condition: Option<fn(&Request) -> bool>,
     admit: Admit,
 }
 
@@ -47,11 +46,15 @@ enum Requirement {
     AdminResources,
 }
 
-const OF_TENANTS: &[Requirement] = &[Requirement::Exists(keys::TENANT)];
+/// Whatever labels these get: the cluster itself, and we, have to be able to start without us.
+const NOT_SYSTEMS: Requirement =
+    Requirement::NameNotIn(&["kube-system", "kube-public", "kube-node-lease", keys::SYSTEM_NAMESPACE]);
+
+const OF_TENANTS: &[Requirement] = &[Requirement::Exists(keys::TENANT), NOT_SYSTEMS];
 
 /// Namespaces whose Pods never wait for us, whoever labels them.
 const SYSTEM: &[&str] =
-    &["kube-system", "kube-public", "kube-node-lease", "outrigger-system", keys::ADMIN_NAMESPACE];
+    &["kube-system", "kube-public", "kube-node-lease", keys::SYSTEM_NAMESPACE, keys::ADMIN_NAMESPACE];
 
 const CLAIMS: &str = "resource.k8s.io";
 
@@ -62,7 +65,7 @@ const MUTATING: &[Entry] = &[
         sub_resources: &[""],
         operations: &["CREATE"],
         namespaces: &[Requirement::AdminResources, Requirement::DoesNotExist(keys::TENANT)],
-        condition: Some(|pod| mutate::refuse_own_keys(pod).is_err()),
+        condition: Some(|request| mutate::refuse_own_keys(&request.object).is_err()),
         admit: mutate_pod,
     },
     Entry {
@@ -98,7 +101,7 @@ const MUTATING: &[Entry] = &[
             Requirement::IsNot(keys::OFFLOADED, "true"),
             Requirement::NameNotIn(SYSTEM),
         ],
-        condition: Some(guests::is_marked),
+        condition: Some(is_guest),
         admit: mutate_pod,
     },
 ];
@@ -146,7 +149,7 @@ const VALIDATING: &[Entry] = &[
         sub_resources: &[""],
         operations: &["CREATE", "UPDATE"],
         namespaces: &[],
-        condition: None,
+        condition: Some(spec_changes),
         admit: validate_tenant,
     },
     Entry {
@@ -164,7 +167,7 @@ const VALIDATING: &[Entry] = &[
         sub_resources: &[""],
         operations: &["CREATE", "UPDATE"],
         namespaces: &[],
-        condition: None,
+        condition: Some(spec_changes),
         admit: validate_offloading,
     },
     Entry {
@@ -185,10 +188,20 @@ const VALIDATING: &[Entry] = &[
             Requirement::Is(keys::INJECT_RESOURCE, keys::INJECT_ENABLED),
             Requirement::NameNotIn(SYSTEM),
         ],
-        condition: Some(guests::is_marked),
+        condition: Some(is_guest),
         admit: validate_guest,
     },
 ];
+
+/// What is only about metadata passes without us: finalizers can go also when we don't run.
+fn spec_changes(request: &Request) -> bool {
+    request.operation != "UPDATE" || request.object.get("spec") != request.old_object.get("spec")
+}
+
+/// What is marked as a guest, or was.
+fn is_guest(request: &Request) -> bool {
+    guests::is_marked(&request.object) || guests::is_marked(&request.old_object)
+}
 
 impl Entry {
     fn is_asked(
@@ -214,10 +227,7 @@ impl Entry {
             && self.sub_resources.contains(&request.sub_resource.as_str())
             && self.operations.contains(&request.operation.as_str())
             && self.namespaces.iter().all(meets)
-            && self.condition.is_none_or(|condition| {
-                condition(&request.object)
-                    || (!request.old_object.is_null() && condition(&request.old_object))
-            })
+            && self.condition.is_none_or(|condition| condition(request))
     }
 }
 
@@ -270,8 +280,11 @@ pub fn decide(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
 
     /// What is registered, in words: path, resource, operation, namespaces.
     fn registered(file: &str) -> BTreeSet<(String, String, String, String)> {

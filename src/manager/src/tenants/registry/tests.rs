@@ -144,9 +144,15 @@ fn a_full_quota_is_told() {
 
 #[test]
 fn counts_of_objects() {
-    for (quantity, number) in
-        [("0", 0), ("1500", 1500), ("10k", 10_000), ("2M", 2_000_000), ("1G", 1_000_000_000), ("1Ki", 1024)]
-    {
+    for (quantity, number) in [
+        ("0", 0),
+        ("1500", 1500),
+        ("10k", 10_000),
+        ("2M", 2_000_000),
+        ("1G", 1_000_000_000),
+        ("1Ki", 1024),
+        ("k", 0),
+    ] {
         assert_eq!(count(quantity), Some(number), "{quantity}");
     }
     for none in ["", "x", "1.5", "-1", "99999999999999999G"] {

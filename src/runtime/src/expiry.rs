@@ -1,0 +1,214 @@
+//! When certificates end: as a metric always, as a warning when the end is near.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use rustls_pki_types::CertificateDer;
+use tracing::{info, warn};
+
+use crate::ready::{Readiness, Warning};
+
+/// The longest time before the end at which to warn, in seconds: a week.
+const WARN_BEFORE: i64 = 7 * 24 * 3600;
+
+/// How often a file is looked at that nobody else reads. The kubelet itself takes up to a minute to renew it.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// From when to when a certificate is good. Unix time in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The first second.
+    pub not_before: i64,
+    /// The last second.
+    pub not_after: i64,
+}
+
+impl Validity {
+    /// That of a certificate. rustls checks signatures but doesn't tell dates; x509-parser, which the ecosystem uses for
+    /// that, parses without verifying.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn of(certificate: &CertificateDer<'_>) -> anyhow::Result<Self> {
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(certificate).context("the certificate can't be parsed")?;
+        let validity = parsed.validity();
+        Ok(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
+    }
+
+    /// When two thirds of it are over: who renews does so then, and has the last third for its troubles.
+    pub fn renewal(&self) -> i64 {
+        self.not_before.saturating_add(self.life() / 3 * 2 + self.life() % 3 * 2 / 3)
+    }
+
+    /// When to begin to warn: nobody renewed it at two thirds of its life, nor since.
+    pub fn warning(&self) -> i64 {
+        self.not_after.saturating_sub((self.life() / 6).min(WARN_BEFORE))
+    }
+
+    fn life(&self) -> i64 {
+        self.not_after.saturating_sub(self.not_before).max(0)
+    }
+}
+
+/// The end of one certificate in use, or the latest one of several.
+#[derive(Debug)]
+pub struct Expiry {
+    /// The metric's label.
+    what: &'static str,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    validity: Option<Validity>,
+    shown: Option<(Ends, Warning)>,
+}
+
+/// The metric. A certificate is in it from when it is known.
+type Ends = Family<Labels, Gauge<i64, AtomicI64>>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    r#use: &'static str,
+}
+
+/// Shows the ends of all certificates of this process from now on. Once for all of them: they are one metric.
+pub fn register(all: &[&Expiry], registry: &mut Registry, readiness: &Readiness) {
+    let ends = Ends::default();
+    let name = "tls_certificate_not_after_seconds";
+    registry.register(name, "When the certificate expires, Unix time", ends.clone());
+    for expiry in all {
+        let warning = readiness.warning(match expiry.what {
+            "serving" => "serving certificate",
+            "client" => "client certificate",
+            "client_ca" => "CA of clients' certificates",
+            other => other,
+        });
+        let mut state = expiry.state.lock();
+        if let Some(validity) = state.validity {
+            ends.get_or_create(&Labels { r#use: expiry.what }).set(validity.not_after);
+        }
+        state.shown = Some((ends.clone(), warning));
+    }
+}
+
+impl Expiry {
+    /// The end of what is used for this: `serving`, `client`, `client_ca`.
+    pub fn new(what: &'static str) -> Self {
+        Self { what, state: Mutex::default() }
+    }
+
+    /// Another certificate is in use.
+    pub fn set(&self, validity: Validity) {
+        let mut state = self.state.lock();
+        if let Some((ends, _)) = &state.shown {
+            ends.get_or_create(&Labels { r#use: self.what }).set(validity.not_after);
+        }
+        state.validity = Some(validity);
+    }
+
+    /// When the certificate ends that was set last, Unix time in seconds.
+    pub fn not_after(&self) -> Option<i64> {
+        self.state.lock().validity.map(|validity| validity.not_after)
+    }
+
+    /// Warns if the end is near now (Unix time in seconds), and no longer if it isn't.
+    pub fn look(&self, now: i64) {
+        let state = self.state.lock();
+        let (Some(validity), Some((_, warning))) = (state.validity, &state.shown) else { return };
+        let end = UNIX_EPOCH + Duration::from_secs(u64::try_from(validity.not_after).unwrap_or_default());
+        let end = humantime::format_rfc3339_seconds(end);
+        let text = if now > validity.not_after {
+            Some(format!("has ended at {end}; nobody who verifies it will accept it"))
+        } else if now >= validity.warning() {
+            Some(format!("ends at {end} and was not renewed in time"))
+        } else {
+            None
+        };
+        let told = text.clone();
+        if warning.set(text) {
+            match told {
+                Some(text) => warn!(certificate = self.what, "{text}"),
+                None => info!(certificate = self.what, %end, "renewed"),
+            }
+        }
+    }
+}
+
+/// Shows the end of the first certificate in a file for as long as the process runs, for a file that is otherwise read only
+/// now and then.
+pub async fn follow(file: impl AsRef<Path> + Send + Sync + 'static, expiry: Arc<Expiry>) {
+    let file = Arc::new(file);
+    loop {
+        let (path, shown) = (file.clone(), expiry.clone());
+        // Files on a network may take their time. One that can't be read is told of by who uses it.
+        let _ = tokio::task::spawn_blocking(move || {
+            let first = crate::tls::first_certificate((*path).as_ref());
+            if let Ok(validity) = first.and_then(|certificate| Validity::of(&certificate)) {
+                shown.set(validity);
+            }
+            shown.look(now());
+        })
+        .await;
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Unix time in seconds.
+pub fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewed_at_two_thirds_and_warned_of_in_the_last_sixth_or_week() {
+        let day = 24 * 3600;
+        for (days, renewal, warning) in [(90, 60, 83), (30, 20, 25), (3650, 2433, 3643), (1, 0, 0), (0, 0, 0)]
+        {
+            let validity = Validity { not_before: 0, not_after: days * day };
+            assert_eq!((validity.renewal() / day, validity.warning() / day), (renewal, warning), "{days}");
+        }
+        let whole = Validity { not_before: i64::MIN, not_after: i64::MAX };
+        assert!(whole.renewal() <= whole.not_after && whole.warning() <= whole.not_after);
+        let turned = Validity { not_before: 10, not_after: 0 };
+        assert_eq!((turned.renewal(), turned.warning()), (10, 0));
+    }
+
+    #[test]
+    fn a_warning_comes_and_goes() {
+        let (readiness, mut registry) = (Readiness::default(), Registry::default());
+        let expiry = Expiry::new("serving");
+        register(&[&expiry], &mut registry, &readiness);
+        expiry.look(0);
+        assert!(readiness.warnings().is_empty(), "nothing is known yet");
+        expiry.set(Validity { not_before: 0, not_after: 600 });
+        for (now, expected) in [
+            (0, None),
+            (499, None),
+            (500, Some("ends at 1970-01-01T00:10:00Z and was not renewed in time")),
+            (601, Some("has ended at 1970-01-01T00:10:00Z; nobody who verifies it will accept it")),
+        ] {
+            expiry.look(now);
+            let expected = expected.map(|text| ("serving certificate", text.to_owned()));
+            assert_eq!(readiness.warnings(), Vec::from_iter(expected), "{now}");
+            assert!(readiness.is_ready());
+        }
+        expiry.set(Validity { not_before: 600, not_after: 1200 });
+        expiry.look(601);
+        assert!(readiness.warnings().is_empty());
+        assert_eq!(expiry.not_after(), Some(1200));
+    }
+}

@@ -1,0 +1,123 @@
+//! What to do next, given what the Secret holds, what the bundles carry, and what time it is.
+
+use super::issue::{authority, leaf};
+use super::state::{Next, State};
+
+/// What is wanted of the certificates.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    /// What the CAs are called.
+    pub(super) name: String,
+    /// DNS names and IP addresses of the server, the most important first.
+    pub(super) names: Vec<String>,
+    /// How long a serving certificate lives, in seconds.
+    pub(super) life: i64,
+    /// How long a CA lives, in seconds.
+    pub(super) ca_life: i64,
+    /// How long all bundles carry a new CA before it signs, in seconds.
+    pub(super) overlap: i64,
+}
+
+/// One step. Each is one write of the Secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing, until then (Unix time in seconds), unless something else changes.
+    Wait(i64),
+    /// There is no CA, or it has ended: make one, which signs at once. Nobody can have trusted it before.
+    Begin,
+    /// Make the CA that will follow. It doesn't sign yet.
+    Announce,
+    /// All bundles carry it since now.
+    Trusted,
+    /// It has been trusted for long enough: it signs from now on, and the former one's key goes.
+    Promote,
+    /// Make a serving certificate: the one there is comes of age.
+    Renew,
+    /// Make one that has the names it lacks, beside those it has. Replicas that want different names, as they do while a
+    /// setting is rolled out, agree on all of them.
+    Rename,
+    /// Trust no longer what has ended.
+    Forget,
+}
+
+/// The next step. `carried`: every bundle carries everything that the state trusts. `now`: Unix time in seconds.
+pub(super) fn plan(state: Option<&State>, wanted: &Wanted, carried: bool, now: i64) -> Step {
+    let Some(state) = state else { return Step::Begin };
+    let (ca, leaf) = (&state.signer.certificate, &state.leaf.certificate);
+    let next = state.next.as_ref().filter(|next| now <= next.ca.certificate.validity.not_after);
+    if now > ca.validity.not_after {
+        return if next.is_some() && carried { Step::Promote } else { Step::Begin };
+    }
+    if leaf.issuer != ca.subject || now >= leaf.validity.renewal() {
+        return Step::Renew;
+    }
+    if wanted.names.iter().any(|name| !leaf.names.contains(name)) {
+        return Step::Rename;
+    }
+    let mut until = leaf.validity.renewal();
+    match next {
+        None if now >= ca.validity.renewal() => return Step::Announce,
+        None => until = until.min(ca.validity.renewal()),
+        Some(Next { trusted_since: None, .. }) if carried => return Step::Trusted,
+        Some(Next { trusted_since: None, .. }) => {}
+        Some(Next { trusted_since: Some(since), .. }) => {
+            let signs = since.saturating_add(wanted.overlap);
+            if now >= signs && carried {
+                return Step::Promote;
+            }
+            until = until.min(signs.max(now.saturating_add(1)));
+        }
+    }
+    if state.former.iter().any(|ca| now > ca.validity.not_after) {
+        return Step::Forget;
+    }
+    let ends = state.former.iter().map(|ca| ca.validity.not_after.saturating_add(1));
+    Step::Wait(ends.fold(until, i64::min))
+}
+
+/// The state after a step. `None`: as it is.
+///
+/// # Errors
+/// When a certificate can't be made.
+pub(super) fn take(
+    step: Step,
+    state: Option<&State>,
+    wanted: &Wanted,
+    now: i64,
+) -> anyhow::Result<Option<State>> {
+    let certify = |signer: &_, names: &[String]| leaf(signer, names, now, wanted.life);
+    let Some(state) = state.filter(|_| step != Step::Begin) else {
+        let signer = authority(&wanted.name, now, wanted.ca_life)?;
+        let leaf = certify(&signer, &wanted.names)?;
+        return Ok(Some(State { leaf, signer, next: None, former: Vec::new() }));
+    };
+    let mut new = state.clone();
+    match step {
+        Step::Wait(_) | Step::Begin => return Ok(None),
+        Step::Announce => {
+            let ca = authority(&wanted.name, now, wanted.ca_life)?;
+            new.next = Some(Next { ca, trusted_since: None });
+        }
+        Step::Trusted => {
+            if let Some(next) = &mut new.next {
+                next.trusted_since = Some(now);
+            }
+        }
+        Step::Promote => {
+            let Some(next) = new.next.take() else { return Ok(None) };
+            new.leaf = certify(&next.ca, &wanted.names)?;
+            let former = std::mem::replace(&mut new.signer, next.ca);
+            // Certificates of its may be in use by replicas that are slow.
+            new.former.insert(0, former.certificate);
+        }
+        Step::Renew => new.leaf = certify(&new.signer, &wanted.names)?,
+        Step::Rename => {
+            let mut names = wanted.names.clone();
+            names.extend(state.leaf.certificate.names.iter().filter(|n| !wanted.names.contains(n)).cloned());
+            names.truncate(super::MAX_NAMES);
+            new.leaf = certify(&new.signer, &names)?;
+        }
+        Step::Forget => new.former.retain(|ca| now <= ca.validity.not_after),
+    }
+    Ok(Some(new))
+}

@@ -1,0 +1,196 @@
+//! What the Secret holds: a certificate, the CA that signs, and whom to trust.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use anyhow::{Context, bail};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::extensions::GeneralName;
+
+use crate::expiry::Validity;
+
+/// The serving certificate and its key.
+pub(super) const LEAF: (&str, &str) = ("tls.crt", "tls.key");
+/// All CAs that are trusted.
+pub(super) const TRUST: &str = "ca.crt";
+/// The CA that signs, and its key.
+pub(super) const SIGNER: (&str, &str) = ("signer.crt", "signer.key");
+/// The CA that will sign, and its key.
+pub(super) const NEXT: (&str, &str) = ("next.crt", "next.key");
+/// Since when all bundles have carried that one, Unix time in seconds.
+pub(super) const NEXT_TRUSTED_SINCE: &str = "next-trusted-since";
+/// All keys, so that one that is no longer needed is taken out.
+const KEYS: [&str; 8] = [LEAF.0, LEAF.1, TRUST, SIGNER.0, SIGNER.1, NEXT.0, NEXT.1, NEXT_TRUSTED_SINCE];
+
+/// More CAs than this are not trusted at once: the oldest go. Each stays until it has ended, and is followed at two thirds
+/// of its life.
+const MAX_TRUSTED: usize = 8;
+
+/// A certificate as PEM, and what is needed of what it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Certificate {
+    pub(super) pem: String,
+    pub(super) validity: Validity,
+    pub(super) subject: String,
+    pub(super) issuer: String,
+    /// DNS names and IP addresses.
+    pub(super) names: Vec<String>,
+}
+
+/// A certificate with its private key, PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) certificate: Certificate,
+    pub(super) key: String,
+}
+
+/// The key is nobody's to see.
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// A CA that will sign when it has been trusted for long enough.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Next {
+    pub(super) ca: Pair,
+    /// Since when all bundles have carried it, Unix time in seconds.
+    pub(super) trusted_since: Option<i64>,
+}
+
+/// What the replicas share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) leaf: Pair,
+    pub(super) signer: Pair,
+    pub(super) next: Option<Next>,
+    /// CAs that signed before. Their keys are gone.
+    pub(super) former: Vec<Certificate>,
+}
+
+impl Certificate {
+    /// The first certificate in a PEM text.
+    pub(super) fn read(pem: &str) -> anyhow::Result<Self> {
+        Self::all(pem)?.into_iter().next().context("there is no certificate in it")
+    }
+
+    fn all(pem: &str) -> anyhow::Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for der in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            all.push(Self::parse(&der.context("it is no PEM")?)?);
+        }
+        Ok(all)
+    }
+
+    fn parse(der: &CertificateDer<'_>) -> anyhow::Result<Self> {
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(der).context("the certificate can't be parsed")?;
+        let mut names = Vec::new();
+        for name in parsed.subject_alternative_name()?.iter().flat_map(|names| &names.value.general_names) {
+            match name {
+                GeneralName::DNSName(name) => names.push((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => names.extend(address(bytes)),
+                _ => {}
+            }
+        }
+        Ok(Self {
+            pem: pem_of(der),
+            validity: Validity::of(der)?,
+            subject: parsed.subject().to_string(),
+            issuer: parsed.issuer().to_string(),
+            names,
+        })
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<String> {
+    let ip = match bytes.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+        16 => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+        _ => return None,
+    };
+    Some(ip.to_string())
+}
+
+/// A certificate as PEM.
+pub(super) fn pem_of(der: &[u8]) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(64));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = more;
+    }
+    pem + "-----END CERTIFICATE-----\n"
+}
+
+impl State {
+    /// What is in a Secret; `None` when nothing is.
+    ///
+    /// # Errors
+    /// When something is in it that can't be used: it is left alone then, because somebody may still need it.
+    pub(super) fn read(data: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<Option<Self>> {
+        if data.is_empty() {
+            return Ok(None);
+        }
+        let text = |key: &str| -> anyhow::Result<Option<&str>> {
+            data.get(key).map(|value| std::str::from_utf8(value).with_context(|| key.to_owned())).transpose()
+        };
+        let pair = |keys: (&str, &str)| -> anyhow::Result<Option<Pair>> {
+            match (text(keys.0)?, text(keys.1)?) {
+                (Some(pem), Some(key)) => {
+                    let certificate = Certificate::read(pem).with_context(|| keys.0.to_owned())?;
+                    super::issue::belong_together(&certificate, key).with_context(|| keys.1.to_owned())?;
+                    Ok(Some(Pair { certificate, key: key.to_owned() }))
+                }
+                (None, None) => Ok(None),
+                _ => bail!("{} and {} are needed together", keys.0, keys.1),
+            }
+        };
+        let needed =
+            |keys: (&'static str, &str)| pair(keys)?.with_context(|| format!("{} is missing", keys.0));
+        let (leaf, signer) = (needed(LEAF)?, needed(SIGNER)?);
+        let trusted_since = text(NEXT_TRUSTED_SINCE)?
+            .map(|since| since.trim().parse().with_context(|| format!("{NEXT_TRUSTED_SINCE}: {since:?}")))
+            .transpose()?;
+        let next = pair(NEXT)?.map(|ca| Next { ca, trusted_since });
+        let known = [Some(&signer), next.as_ref().map(|next| &next.ca)];
+        let mut former = Certificate::all(text(TRUST)?.unwrap_or_default()).context(TRUST)?;
+        former.retain(|ca| !known.iter().flatten().any(|pair| pair.certificate == *ca));
+        former.truncate(MAX_TRUSTED);
+        Ok(Some(Self { leaf, signer, next, former }))
+    }
+
+    /// The Secret's data: what each key is to hold, `None` where it is to go.
+    pub(super) fn write(&self) -> BTreeMap<&'static str, Option<String>> {
+        let mut data: BTreeMap<_, _> = KEYS.iter().map(|key| (*key, None)).collect();
+        let mut pair = |keys: (&'static str, &'static str), pair: &Pair| {
+            data.insert(keys.0, Some(pair.certificate.pem.clone()));
+            data.insert(keys.1, Some(pair.key.clone()));
+        };
+        pair(LEAF, &self.leaf);
+        pair(SIGNER, &self.signer);
+        if let Some(next) = &self.next {
+            pair(NEXT, &next.ca);
+            data.insert(NEXT_TRUSTED_SINCE, next.trusted_since.map(|since| since.to_string()));
+        }
+        data.insert(TRUST, Some(self.trust()));
+        data
+    }
+
+    /// All CAs that are trusted, PEM: the one that signs, the one that will, those that did. The newest first, whatever
+    /// each is now: a bundle isn't written for a CA that only begins to sign.
+    pub(super) fn trust(&self) -> String {
+        let next = self.next.iter().map(|next| &next.ca.certificate);
+        let mut all: Vec<_> =
+            std::iter::once(&self.signer.certificate).chain(next).chain(&self.former).collect();
+        all.sort_by_key(|ca| (Reverse(ca.validity.not_before), &ca.pem));
+        all.into_iter().take(MAX_TRUSTED).map(|ca| ca.pem.as_str()).collect()
+    }
+}

@@ -1,0 +1,133 @@
+//! Certificates, and webhooks that aren't there. A control plane of its own, with the real cert-manager; the tests change
+//! what all requests go through, so they run one after the other.
+// Helpers of tests fail by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod cert_manager;
+mod cold_start;
+mod load;
+mod self_signed;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_core::keys;
+use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::outrigger::{Outrigger, SYSTEM};
+use outrigger_tests::{eventually, root};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+/// Whose namespace requests are about.
+const TENANT: &str = "load";
+const NAMESPACE: &str = "tenant-load";
+
+/// The name that the API server verifies.
+const WEBHOOK: &str = "outrigger-webhook.outrigger-system.svc";
+
+/// A control plane with cert-manager, definitions, roles, policies and a tenant's namespace, and no webhook
+/// configurations. Whoever has it has it alone.
+async fn alone() -> (MutexGuard<'static, ()>, &'static Outrigger) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+    static SHARED: OnceCell<Outrigger> = OnceCell::const_new();
+    let one = ONE_AT_A_TIME.lock().await;
+    let outrigger = SHARED
+        .get_or_init(async || {
+            let outrigger = Outrigger::new(ControlPlane::start_with(&["--cert-manager"]).unwrap()).unwrap();
+            outrigger.define().unwrap();
+            let infra = &outrigger.plane.infra;
+            infra.apply_file("webhooks/policies.yaml").unwrap();
+            infra
+                .apply(&[
+                    outrigger_tests::tenant::tenant(TENANT, json!({})),
+                    json!({"apiVersion": "v1",
+                "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": {keys::TENANT: TENANT}}}),
+                    // The API server connects by the Service's name, to where the name leads. Loopback forces that, and a port.
+                    json!({"apiVersion": "v1", "kind": "Service",
+                    "metadata": {"name": "outrigger-webhook", "namespace": SYSTEM},
+                    "spec": {"type": "ExternalName", "externalName": "localhost"}}),
+                ])
+                .unwrap();
+            outrigger
+        })
+        .await;
+    (one, outrigger)
+}
+
+/// The shipped configurations, the port apart.
+fn configurations(port: u16) -> Vec<Value> {
+    ["mutating", "validating"]
+        .iter()
+        .map(|kind| {
+            let text = std::fs::read_to_string(root().join(format!("webhooks/{kind}.yaml"))).unwrap();
+            let mut configuration: Value = serde_yaml::from_str(&text).unwrap();
+            for webhook in configuration["webhooks"].as_array_mut().unwrap() {
+                webhook["clientConfig"]["service"]["port"] = json!(port);
+            }
+            configuration
+        })
+        .collect()
+}
+
+/// Takes the configurations out again.
+fn remove_configurations(outrigger: &Outrigger) {
+    outrigger
+        .plane
+        .infra
+        .kubectl(&["delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "outrigger"])
+        .unwrap();
+}
+
+/// The bundles of all entries of both configurations, each once, PEM.
+async fn bundles(outrigger: &Outrigger) -> Vec<String> {
+    let mut all = Vec::new();
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        let text = outrigger.plane.infra.kubectl(&["get", kind, "outrigger", "-o", "json"]).unwrap();
+        let configuration: Value = serde_json::from_str(&text).unwrap();
+        for webhook in configuration["webhooks"].as_array().unwrap() {
+            let bundle = webhook["clientConfig"]["caBundle"].as_str().unwrap_or_default();
+            all.push(String::from_utf8(STANDARD.decode(bundle).unwrap()).unwrap());
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Waits until all entries carry this bundle.
+async fn injected(outrigger: &Outrigger, what: &str, is_it: impl Fn(&str) -> bool) -> String {
+    eventually(what, || async {
+        match bundles(outrigger).await.as_slice() {
+            [one] if is_it(one) => Ok(one.clone()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// A key of a Secret, decoded.
+fn secret(outrigger: &Outrigger, name: &str, key: &str) -> Option<String> {
+    let text = outrigger.plane.infra.kubectl(&["get", "secret", name, "-n", SYSTEM, "-o", "json"]).unwrap();
+    let secret: Value = serde_json::from_str(&text).unwrap();
+    let data = STANDARD.decode(secret["data"][key].as_str()?).unwrap();
+    Some(String::from_utf8(data).unwrap())
+}
+
+/// How many certificates a PEM text has.
+fn count(pem: &str) -> usize {
+    pem.matches("BEGIN CERTIFICATE").count()
+}
+
+/// Starts a webhook under its service account.
+fn start_webhook(outrigger: &Outrigger, name: &str, port: u16, admin: u16, more: &[String]) {
+    let kubeconfig = outrigger.plane.dir.join("webhook.kubeconfig");
+    outrigger.plane.infra.service_account(SYSTEM, "outrigger-webhook", &kubeconfig).unwrap();
+    let mut args = vec![
+        "webhook".to_owned(),
+        format!("--bind-address=127.0.0.1:{port}"),
+        format!("--admin-address=127.0.0.1:{admin}"),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        "--shutdown-delay=0s".to_owned(),
+    ];
+    args.extend_from_slice(more);
+    outrigger.run(name, &args).unwrap();
+}
