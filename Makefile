@@ -21,13 +21,18 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 	@tests/controlplane/build.sh >/dev/null
 	@tests/grpcurl/build.sh >/dev/null
 
+.PHONY: test-tools
+test-tools: control-plane ## Build what tests need beside it: Helm, promtool (once; minutes)
+	@tests/helm/build.sh >/dev/null
+	@tests/prometheus/build.sh >/dev/null
+
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters
 	@$(CARGO) build --locked --profile demo --bin outrigger --bin demo
 	@target/demo/demo $(if $(KEEP),--keep)
 
 .PHONY: test
-test: control-plane ## Run all tests, the end-to-end ones on a real control plane
+test: test-tools ## Run all tests, the end-to-end ones on a real control plane
 	$(CARGO) build --locked --bin outrigger
 	$(CARGO) test --locked --workspace
 	cd tests/controlplane && go generate && CGO_ENABLED=0 go test -trimpath .
@@ -36,8 +41,16 @@ test: control-plane ## Run all tests, the end-to-end ones on a real control plan
 lint: control-plane ## Check format, lints and generated files
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	cd tests/controlplane && test -z "$$(gofmt -l .)"
+	cd tests && test -z "$$(gofmt -l .)"
 	@$(MAKE) --no-print-directory crds-check
+
+IMAGE ?= outrigger
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+DOCKER ?= docker
+
+.PHONY: image
+image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
+	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
 
 .PHONY: bench
 bench: control-plane ## Measure matching, the webhook, and tenants beside each other; prints figures and ratios
@@ -55,4 +68,4 @@ crds: ## Write deploy/crds from the Rust types
 crds-check:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir "$$dir" && \
-	diff -r deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }
+	diff -r -x Kustomization deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }

@@ -14,10 +14,19 @@ use crate::cert_manager::{commands, run};
 use crate::{NAMESPACE, WEBHOOK, alone, configurations, start_webhook};
 
 fn deployment(namespace: &str, name: &str) -> Value {
+    let mut spec = spec();
+    spec["tolerations"] = json!([{"operator": "Exists"}]);
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": namespace},
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": name}}, "template": {
             "metadata": {"labels": {"app": name}},
-            "spec": {"tolerations": [{"operator": "Exists"}], "containers": [{"name": "c", "image": "i"}]}}}})
+            "spec": spec}}})
+}
+
+/// What a Pod is that may be anywhere: as our own are, whose namespace takes no others.
+fn spec() -> Value {
+    json!({"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "c", "image": "i", "securityContext": {
+            "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]})
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +82,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     };
     let pod = |namespace: &str| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace},
-            "spec": {"containers": [{"name": "c", "image": "i"}]}})
+            "spec": spec()})
     };
     let error = refused(&pod(NAMESPACE));
     assert!(error.contains("failed calling webhook \"pods.outrigger.dev\""), "{error}");

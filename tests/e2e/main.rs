@@ -13,6 +13,7 @@ mod grpc;
 mod identity;
 mod lifecycle;
 mod machines;
+mod monitoring;
 mod offline;
 mod offloading;
 mod rollout;

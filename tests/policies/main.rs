@@ -436,7 +436,7 @@ impl Setup {
             infra.apply(std::slice::from_ref(&offloading)).map_err(|e| e.to_string())
         })
         .await;
-        infra.apply_file("deploy/rbac/manager.yaml").unwrap();
+        infra.apply_file("deploy/base/manager/rbac.yaml").unwrap();
         infra.apply(&roles()).unwrap();
         old_pods(client).await;
         Admin.patch(at("tenant-blue"), tenant_claims::prepared()).send(client).await.unwrap();

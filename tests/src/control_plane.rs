@@ -261,6 +261,23 @@ pub fn grpcurl() -> anyhow::Result<PathBuf> {
     built("tests/grpcurl/build.sh")
 }
 
+/// Builds Helm and returns its program.
+///
+/// # Errors
+/// When it can't be built; what the build says goes to standard error.
+pub fn helm() -> anyhow::Result<PathBuf> {
+    built("tests/helm/build.sh")
+}
+
+/// Builds what there is of Prometheus and returns its directory: `promtool`, `series`, and the Prometheus Operator's
+/// definitions in `crds`.
+///
+/// # Errors
+/// When it can't be built; what the build says goes to standard error.
+pub fn prometheus() -> anyhow::Result<PathBuf> {
+    built("tests/prometheus/build.sh")
+}
+
 fn built(script: &str) -> anyhow::Result<PathBuf> {
     let script = root().join(script);
     let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;

@@ -10,6 +10,7 @@ pub mod devices;
 pub mod kubelet;
 pub mod outrigger;
 pub mod pki;
+pub mod shipped;
 pub mod stream;
 pub mod tenant;
 pub mod writes;

@@ -13,7 +13,13 @@ use tokio::sync::OnceCell;
 
 use crate::control_plane::ControlPlane;
 use crate::pki::Authority;
-use crate::{eventually, root};
+use crate::{eventually, root, shipped};
+
+/// What is installed in the infrastructure cluster.
+pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
+
+/// What is installed in tenants' clusters.
+pub const TENANT: &str = "deploy/overlays/tenant";
 
 /// The namespace of Outrigger's own service accounts.
 pub const SYSTEM: &str = "outrigger-system";
@@ -87,37 +93,41 @@ impl Outrigger {
         })
     }
 
-    /// Applies definitions, roles and the webhook's configuration.
+    /// Applies what is shipped for both clusters, apart from what needs nodes that run containers: the parts themselves
+    /// run as processes here, and the webhook is reached on loopback.
     ///
     /// # Errors
     /// When the API server refuses something.
     pub fn install(&self) -> anyhow::Result<()> {
         self.define()?;
-        self.plane.infra.apply(&self.webhook_configurations()?)?;
-        self.plane.infra.apply_file("webhooks/policies.yaml")
+        let mut objects = shipped::kustomize(INFRASTRUCTURE)?;
+        objects.retain(|object| is_admission(object) && object["webhooks"].is_null());
+        objects.extend(self.webhook_configurations()?);
+        self.plane.infra.apply(&objects)
     }
 
-    /// Applies definitions and roles.
+    /// Applies definitions, roles, and what else there is but admission.
     ///
     /// # Errors
     /// When the API server refuses something.
     pub fn define(&self) -> anyhow::Result<()> {
-        let system = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}});
-        self.plane.infra.apply(std::slice::from_ref(&system))?;
-        self.plane.tenant.apply(&[system])?;
-        self.plane.infra.apply_file("deploy/crds")?;
-        self.plane.infra.apply_file("deploy/rbac/manager.yaml")?;
-        self.plane.infra.apply_file("deploy/rbac/webhook.yaml")?;
-        self.plane.infra.apply_file("deploy/rbac/slots.yaml")?;
-        self.plane.infra.apply_file("deploy/rbac/admin.yaml")?;
-        self.plane.infra.apply_file("deploy/rbac/machines.yaml")?;
-        self.plane.tenant.apply_file("deploy/crds/workloadrules.workload.universe.nvidia.com.yaml")?;
-        self.plane.tenant.apply_file("deploy/rbac/agent.yaml")?;
-        for cluster in [&self.plane.infra, &self.plane.tenant] {
+        for (cluster, overlay) in [(&self.plane.infra, INFRASTRUCTURE), (&self.plane.tenant, TENANT)] {
+            let mut objects = shipped::kustomize(overlay)?;
+            objects.retain(|object| object["kind"] != "Deployment" && !is_admission(object));
+            cluster.apply(&objects)?;
             cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
         }
         // The controllers for quotas and garbage look for new kinds every half a minute, and when they start.
         self.plane.command("restart infra/kube-controller-manager")
+    }
+
+    /// What a container of ours is started with where it is installed, and what loopback and files in other places force.
+    fn start_part(&self, name: &str, overlay: &str, part: &str, forced: &[String]) -> anyhow::Result<()> {
+        let (args, _) = shipped::container(&shipped::kustomize(overlay)?, &format!("outrigger-{part}"))?;
+        // Whoever reads the log of a failed test is no machine, and nobody routes to it.
+        let here = ["--log-format=text", "--shutdown-delay=0s"].map(str::to_owned);
+        let args = shipped::with(&shipped::with(&args, &here), forced);
+        self.run(name, &args)
     }
 
     /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service.
@@ -156,16 +166,16 @@ impl Outrigger {
         let kubeconfig = self.plane.dir.join("webhook.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-webhook", &kubeconfig)?;
         let pair = self.authority.issue(name, &["127.0.0.1"])?;
-        self.run(
+        self.start_part(
             name,
+            INFRASTRUCTURE,
+            "webhook",
             &[
-                "webhook".to_owned(),
                 format!("--bind-address=127.0.0.1:{port}"),
                 format!("--admin-address=127.0.0.1:{admin_port}"),
                 format!("--tls-cert-file={}", pair.cert.display()),
                 format!("--tls-key-file={}", pair.key.display()),
                 format!("--kubeconfig={}", kubeconfig.display()),
-                "--shutdown-delay=0s".to_owned(),
             ],
         )
     }
@@ -186,10 +196,11 @@ impl Outrigger {
         let kubeconfig = self.plane.dir.join("manager.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig)?;
         let pair = self.authority.issue(name, &["127.0.0.1", "api-gateway.local"])?;
-        self.run(
+        self.start_part(
             name,
+            INFRASTRUCTURE,
+            "manager",
             &[
-                "manager".to_owned(),
                 format!("--bind-address=tcp://127.0.0.1:{grpc_port}"),
                 format!("--admin-address=127.0.0.1:{admin_port}"),
                 format!("--admin-identity={ADMIN}"),
@@ -197,7 +208,6 @@ impl Outrigger {
                 format!("--tls-key-file={}", pair.key.display()),
                 format!("--tls-client-ca-file={}", self.authority.file().display()),
                 format!("--kubeconfig={}", kubeconfig.display()),
-                "--shutdown-delay=0s".to_owned(),
             ],
         )
     }
@@ -223,8 +233,7 @@ impl Outrigger {
         let kubeconfig = self.plane.dir.join(format!("agent-{tenant}.kubeconfig"));
         self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
         let pair = self.authority.issue(&format!("agent-{tenant}"), &[&tenant_identity(tenant)])?;
-        let mut args = vec![
-            "agent".to_owned(),
+        let forced = [
             format!("--manager-address=https://127.0.0.1:{}", self.grpc_port),
             format!("--tenant-id={tenant}"),
             "--admin-address=127.0.0.1:0".to_owned(),
@@ -232,10 +241,8 @@ impl Outrigger {
             format!("--client-cert-file={}", pair.cert.display()),
             format!("--client-key-file={}", pair.key.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
-            "--shutdown-delay=0s".to_owned(),
         ];
-        args.extend_from_slice(more);
-        self.run(&format!("agent-{tenant}"), &args)
+        self.start_part(&format!("agent-{tenant}"), TENANT, "agent", &shipped::with(&forced, more))
     }
 
     /// A client certificate with these names, and whom it trusts.
@@ -306,6 +313,11 @@ impl Outrigger {
     pub async fn webhook_metrics(&self) -> String {
         get(self.webhook_admin, "/metrics").await.expect("metrics").1
     }
+}
+
+/// What requests are admitted by: the webhook's configurations and the policies.
+fn is_admission(object: &Value) -> bool {
+    object["apiVersion"] == "admissionregistration.k8s.io/v1"
 }
 
 /// A plain GET on loopback: status and body.

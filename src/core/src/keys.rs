@@ -144,7 +144,7 @@ pub const POOL_FINALIZER: &str = "imperator-machinenodepool-finalizer";
 /// Namespace of reservations. The default of a setting, and Imperator's.
 pub const CORE_NAMESPACE: &str = "imperator-system";
 
-/// PriorityClass of reservations: below every other, so that guests take their places. Shipped in `deploy/rbac/machines.yaml`.
+/// PriorityClass of reservations: below every other, so that guests take their places. Shipped in `deploy/base/machines`.
 pub const RESERVATION_PRIORITY: &str = "outrigger-reservation";
 
 /// Taints that Kubernetes puts on Nodes which take no Pods. Any of them makes a node of a pool not ready.

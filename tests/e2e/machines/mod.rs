@@ -265,7 +265,7 @@ async fn a_statefulset_that_cannot_become_ours_is_replaced() {
 
 #[tokio::test]
 async fn what_is_applied_is_what_is_shipped() {
-    let text = std::fs::read_to_string(root().join("deploy/rbac/machines.yaml")).unwrap();
+    let text = std::fs::read_to_string(root().join("deploy/base/machines/rbac.yaml")).unwrap();
     let class = serde_yaml::Deserializer::from_str(&text)
         .map(|document| serde::Deserialize::deserialize(document).unwrap())
         .find(|object: &Value| object["kind"] == "PriorityClass")

@@ -260,7 +260,7 @@ impl Controller {
                 kube::Error::Api(Box::new(kube::core::Status::failure("", "NotFound").with_code(404)))
             });
             format!(
-                "PriorityClass {}: is missing; apply deploy/rbac/machines.yaml",
+                "PriorityClass {}: is missing; apply deploy/base/machines/rbac.yaml",
                 keys::RESERVATION_PRIORITY
             )
         })

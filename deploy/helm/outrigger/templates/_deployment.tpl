@@ -1,0 +1,186 @@
+{{/*
+A part's Deployment: dict "root", "component", "args", "env", "ports", "mounts", "volumes", and "replicated" for what runs
+several times and never on DPUs.
+*/}}
+{{- define "outrigger.deployment" -}}
+{{- $values := index .root.Values .component -}}
+{{- $selector := include "outrigger.selector" . -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: outrigger-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "outrigger.labels" . | nindent 4 }}
+spec:
+  replicas: {{ if .replicated }}{{ $values.replicas }}{{ else }}1{{ end }}
+  selector:
+    matchLabels:
+      {{- $selector | nindent 6 }}
+  strategy:
+    {{- if .replicated }}
+    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
+    {{- else }}
+    type: Recreate
+    {{- end }}
+  template:
+    metadata:
+      labels:
+        {{- $selector | nindent 8 }}
+      {{- with $values.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      serviceAccountName: outrigger-{{ .component }}
+      priorityClassName: {{ .root.Values.priorityClass.name }}
+      # The process's delay and the time that it drains, together, and something to spare.
+      terminationGracePeriodSeconds: 30
+      {{- with .root.Values.image.pullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- if .replicated }}
+      affinity:
+        {{- include "outrigger.noDpus" .root | nindent 8 }}
+      topologySpreadConstraints:
+        {{- include "outrigger.spread" .component | nindent 8 }}
+      {{- end }}
+      {{- with $values.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $values.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        fsGroup: 65532
+        seccompProfile: {type: RuntimeDefault}
+      containers:
+        - name: {{ .component }}
+          image: {{ include "outrigger.image" .root | quote }}
+          {{- with .root.Values.image.pullPolicy }}
+          imagePullPolicy: {{ . }}
+          {{- end }}
+          args:
+            - {{ .component }}
+            {{- range .args }}
+            - {{ . | quote }}
+            {{- end }}
+            - --log-format={{ .root.Values.log.format }}
+            {{- if ne .root.Values.log.level "info" }}
+            - {{ printf "--log-level=%s" .root.Values.log.level | quote }}
+            {{- end }}
+            {{- range $values.extraArgs }}
+            - {{ . | quote }}
+            {{- end }}
+          {{- with .env }}
+          env:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          ports:
+            {{- range $name, $port := .ports }}
+            - {name: {{ $name }}, containerPort: {{ $port }}}
+            {{- end }}
+            - {name: admin, containerPort: 8080}
+          startupProbe:
+            httpGet: {path: /livez, port: admin}
+            periodSeconds: 1
+            failureThreshold: 60
+          livenessProbe:
+            httpGet: {path: /livez, port: admin}
+            periodSeconds: 10
+            timeoutSeconds: 5
+            failureThreshold: 3
+          readinessProbe:
+            httpGet: {path: /readyz, port: admin}
+            periodSeconds: 2
+            timeoutSeconds: 2
+            failureThreshold: 2
+          resources:
+            {{- toYaml $values.resources | nindent 12 }}
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities: {drop: [ALL]}
+          volumeMounts:
+            {{- range $name := .mounts }}
+            - {name: {{ $name }}, mountPath: /etc/outrigger/{{ $name }}, readOnly: true}
+            {{- else }} []
+            {{- end }}
+      volumes:
+        {{- .volumes | default "[]" | nindent 8 }}
+{{- end }}
+
+{{/* A part that answers: its Service and its budget for disruptions. dict "root", "component", "port", "portName". */}}
+{{- define "outrigger.service" -}}
+{{- $service := (index .root.Values .component).service | default dict -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: outrigger-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "outrigger.labels" . | nindent 4 }}
+  {{- with $service.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- if and $service.type (ne $service.type "ClusterIP") }}
+  type: {{ $service.type }}
+  {{- end }}
+  selector:
+    {{- include "outrigger.selector" . | nindent 4 }}
+  ports:
+    - {name: {{ .portName }}, port: {{ .port }}, targetPort: {{ .portName }}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: outrigger-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "outrigger.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  # One that isn't ready anyhow doesn't keep a node from being drained.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "outrigger.selector" . | nindent 6 }}
+{{- end }}
+
+{{/* The keys of a Secret as a volume: dict "name", "secret", "keys". */}}
+{{- define "outrigger.secretVolume" -}}
+- name: {{ .name }}
+  secret:
+    secretName: {{ .secret }}
+    defaultMode: 288 # 0440
+    items:
+      {{- range .keys }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
+{{- end }}
+
+{{/* The agent's files: its part of the values. */}}
+{{- define "outrigger.agentVolumes" -}}
+# One volume, so that both change at once.
+- name: tls
+  projected:
+    defaultMode: 288 # 0440
+    sources:
+      - secret:
+          name: {{ .tlsSecret }}
+          items:
+            - {key: tls.crt, path: tls.crt}
+            - {key: tls.key, path: tls.key}
+      - configMap:
+          name: {{ .caConfigMap }}
+          items:
+            - {key: ca.crt, path: manager-ca.crt}
+{{- end }}

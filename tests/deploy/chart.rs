@@ -1,0 +1,322 @@
+//! The chart: the same objects as the kustomizations, and what its values change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outrigger_tests::root;
+use outrigger_tests::shipped::{chart, chart_in, container, kustomize, name, of_kind};
+use serde_json::{Value, json};
+
+use crate::{OVERLAYS, overlay};
+
+/// An object without what only one of the two says of it.
+fn bare(mut object: Value) -> Value {
+    for (field, keys) in [
+        ("labels", &["helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"][..]),
+        // It keeps definitions when a release goes.
+        ("annotations", &["helm.sh/resource-policy"]),
+    ] {
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        let Some(map) = metadata.get_mut(field).and_then(Value::as_object_mut) else { continue };
+        map.retain(|key, _| !keys.contains(&key.as_str()));
+        if map.is_empty() {
+            metadata.remove(field);
+        }
+    }
+    plain(&mut object);
+    object
+}
+
+/// Without differences of writing. kustomize gives some expressions more line breaks than they had, which mean nothing, and
+/// writes numbers in another way.
+fn plain(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = text.split_whitespace().collect::<Vec<_>>().join(" "),
+        Value::Number(number) if number.is_f64() => *value = json!(number.to_string().trim_end_matches(".0")),
+        Value::Number(number) => *value = json!(number.to_string()),
+        Value::Array(all) => all.iter_mut().for_each(plain),
+        Value::Object(all) => all.values_mut().for_each(plain),
+        _ => {}
+    }
+}
+
+/// Compares kustomize's objects with Helm's, and says of each what would have to change.
+fn assert_same(what: &str, ours: &BTreeMap<String, Value>, theirs: &BTreeMap<String, Value>) {
+    assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>(), "{what}");
+    for (key, object) in ours {
+        let difference = json_patch::diff(object, &theirs[key]);
+        assert!(difference.is_empty(), "{what}: {key}: Helm's is otherwise: {difference}");
+    }
+}
+
+fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let count = objects.len();
+    let all: BTreeMap<_, _> = objects.into_iter().map(|object| (name(&object), bare(object))).collect();
+    assert_eq!(all.len(), count, "an object is there twice");
+    all
+}
+
+#[test]
+fn kustomize_and_helm_make_the_same_objects() {
+    for (name, values) in OVERLAYS {
+        let mut ours = by_name(kustomize(&overlay(name)).unwrap());
+        let theirs = by_name(chart(values).unwrap());
+        // Helm puts a release into a namespace that is there already.
+        assert!(ours.remove("Namespace outrigger-system").is_some(), "{name}");
+        assert_same(name, &ours, &theirs);
+    }
+}
+
+#[test]
+fn monitoring_is_the_same_too() {
+    let ours = by_name(kustomize("deploy/monitoring").unwrap());
+    let with = chart(&["--set", "monitoring.enabled=true,monitoring.dashboard=true"]).unwrap();
+    let mut theirs = by_name(with);
+    theirs.retain(|key, _| ours.contains_key(key));
+    assert_eq!(ours.len(), 3);
+    assert_same("monitoring", &ours, &theirs);
+}
+
+#[test]
+fn components_are_values() {
+    for (component, values) in [
+        ("liqo", "crds.liqo=false,manager.manageOffloading=false"),
+        ("imperator", "crds.imperator=false,manager.manageMachines=false,machines.createNamespace=false"),
+        ("cert-manager", "certManager.enabled=true"),
+        ("self-signed", "selfSigned.enabled=true"),
+    ] {
+        let dir = format!("target/{component}-{}", std::process::id());
+        std::fs::create_dir_all(root().join(&dir)).unwrap();
+        let own = format!(
+            "resources: [../../deploy/overlays/infrastructure]\ncomponents: [../../deploy/components/{component}]\n"
+        );
+        std::fs::write(root().join(&dir).join("kustomization.yaml"), own).unwrap();
+        let mut ours = by_name(kustomize(&dir).unwrap());
+        std::fs::remove_dir_all(root().join(&dir)).unwrap();
+        ours.remove("Namespace outrigger-system");
+        let mut theirs = by_name(chart(&["--set", values]).unwrap());
+        // A patch puts a flag last.
+        for objects in [&mut ours, &mut theirs] {
+            let manager = objects.get_mut("Deployment outrigger-system/outrigger-manager").unwrap();
+            let args = &mut manager["spec"]["template"]["spec"]["containers"][0]["args"];
+            args.as_array_mut().unwrap().sort_by_key(Value::to_string);
+        }
+        assert_same(component, &ours, &theirs);
+    }
+}
+
+/// What the Pods mount is what cert-manager makes.
+#[test]
+fn certificates_are_those_that_are_mounted() {
+    let made: BTreeSet<String> = of_kind(&kustomize("certs").unwrap(), "Certificate")
+        .map(|certificate| certificate["spec"]["secretName"].as_str().unwrap().to_owned())
+        .collect();
+    for deployment in of_kind(&kustomize(&overlay("infrastructure")).unwrap(), "Deployment") {
+        for volume in deployment["spec"]["template"]["spec"]["volumes"].as_array().unwrap() {
+            let secret = volume["secret"]["secretName"].as_str().unwrap();
+            assert!(made.contains(secret), "nobody makes {secret}: {made:?}");
+        }
+    }
+}
+
+#[test]
+fn versions_are_one() {
+    let text = std::fs::read_to_string(root().join("deploy/helm/outrigger/Chart.yaml")).unwrap();
+    let chart: Value = serde_yaml::from_str(&text).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!((chart["version"].as_str(), chart["appVersion"].as_str()), (Some(version), Some(version)));
+    for (name, _) in OVERLAYS {
+        for deployment in of_kind(&kustomize(&overlay(name)).unwrap(), "Deployment") {
+            let image = deployment["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+            assert_eq!(image, format!("registry.example/outrigger:{version}"), "{name}");
+        }
+    }
+}
+
+/// The text of all objects, as JSON.
+fn text(objects: &[Value]) -> String {
+    serde_json::to_string(objects).unwrap()
+}
+
+#[test]
+fn another_namespace_is_used_everywhere() {
+    let objects = chart_in("companions", &[]).unwrap();
+    assert!(!text(&objects).contains("outrigger-system"));
+    let (webhook, _) = container(&objects, "outrigger-webhook").unwrap();
+    let user = "--manager-user=system:serviceaccount:companions:outrigger-manager".to_owned();
+    assert!(webhook.contains(&user), "{webhook:?}");
+    let (manager, _) = container(&objects, "outrigger-manager").unwrap();
+    assert!(manager.contains(&"--lease-namespace=companions".to_owned()), "{manager:?}");
+}
+
+#[test]
+fn another_label_of_hosts_is_used_everywhere() {
+    let objects = chart(&["--set", "hostLabel=example.com/host"]).unwrap();
+    assert!(!text(&objects).contains("provisioning.dpu.nvidia.com/host"));
+    for part in ["outrigger-webhook", "outrigger-manager"] {
+        let (args, _) = container(&objects, part).unwrap();
+        assert!(args.contains(&"--host-label=example.com/host".to_owned()), "{args:?}");
+    }
+}
+
+/// The object of that kind and name.
+fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    objects
+        .iter()
+        .find(|o| o["kind"] == kind && o["metadata"]["name"] == name)
+        .unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+#[test]
+fn values_change_what_they_say() {
+    let webhook = ("Deployment", "outrigger-webhook", "/spec/template/spec");
+    let manager = ("Deployment", "outrigger-manager", "/spec/template/spec");
+    let agent = ["agent.enabled=true", "agent.tenantId=blue", "agent.managerAddress=https://m.example:9090"];
+    let with_agent = agent.join(",");
+    for (values, (kind, name, at), path, expected) in [
+        ("image.tag=2.0.0", webhook, "/containers/0/image", json!("registry.example/outrigger:2.0.0")),
+        (
+            "image.digest=sha256:0000000000000000000000000000000000000000000000000000000000000000",
+            webhook,
+            "/containers/0/image",
+            json!(
+                "registry.example/outrigger@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+            ),
+        ),
+        ("image.pullPolicy=Always", manager, "/containers/0/imagePullPolicy", json!("Always")),
+        ("image.pullSecrets[0].name=pull", manager, "/imagePullSecrets", json!([{"name": "pull"}])),
+        ("webhook.tlsSecret=mine", webhook, "/volumes/0/secret/secretName", json!("mine")),
+        ("manager.clientCaSecret=mine", manager, "/volumes/1/secret/secretName", json!("mine")),
+        ("manager.nodeSelector.role=infra", manager, "/nodeSelector", json!({"role": "infra"})),
+        ("webhook.resources.requests.cpu=1", webhook, "/containers/0/resources/requests/cpu", json!(1)),
+        (
+            "priorityClass.name=system-cluster-critical",
+            webhook,
+            "/priorityClassName",
+            json!("system-cluster-critical"),
+        ),
+        ("webhook.replicas=3", ("Deployment", "outrigger-webhook", ""), "/spec/replicas", json!(3)),
+        (
+            "manager.service.type=LoadBalancer",
+            ("Service", "outrigger-manager", ""),
+            "/spec/type",
+            json!("LoadBalancer"),
+        ),
+        (
+            "networkPolicy.apiServerCIDRs={10.0.0.0/28}",
+            ("NetworkPolicy", "outrigger-webhook", ""),
+            "/spec/ingress/0/from",
+            json!([{"ipBlock": {"cidr": "10.0.0.0/28"}}]),
+        ),
+        (
+            "networkPolicy.apiServerPorts={8443}",
+            ("NetworkPolicy", "outrigger", ""),
+            "/spec/egress/1/ports",
+            json!([{"protocol": "TCP", "port": 8443}]),
+        ),
+        (
+            "webhook.caBundle=QUJD",
+            ("ValidatingWebhookConfiguration", "outrigger", ""),
+            "/webhooks/0/clientConfig/caBundle",
+            json!("QUJD"),
+        ),
+        (
+            with_agent.as_str(),
+            ("Deployment", "outrigger-agent", "/spec/template/spec"),
+            "/containers/0/env",
+            json!([{"name": "OUTRIGGER_TENANT_ID", "value": "blue"},
+                {"name": "OUTRIGGER_MANAGER_ADDRESS", "value": "https://m.example:9090"}]),
+        ),
+    ] {
+        let objects = chart(&["--set", values]).unwrap();
+        let found = find(&objects, kind, name).pointer(&format!("{at}{path}"));
+        assert_eq!(found, Some(&expected), "{values}");
+    }
+}
+
+#[test]
+fn flags_come_from_values() {
+    for (values, part, flag) in [
+        ("log.level=debug", "outrigger-webhook", "--log-level=debug"),
+        ("log.format=text", "outrigger-manager", "--log-format=text"),
+        (
+            "manager.adminIdentities={a.example,b.example}",
+            "outrigger-manager",
+            "--admin-identity=a.example,b.example",
+        ),
+        ("manager.manageOffloading=false", "outrigger-manager", "--manage-offloading=false"),
+        ("manager.manageMachines=false", "outrigger-manager", "--manage-machines=false"),
+        ("webhook.extraArgs={--max-connections=9}", "outrigger-webhook", "--max-connections=9"),
+    ] {
+        let (args, _) = container(&chart(&["--set", values]).unwrap(), part).unwrap();
+        assert!(args.contains(&flag.to_owned()), "{values}: {args:?}");
+        crate::references::accepted(&args, &[]);
+    }
+}
+
+#[test]
+fn what_is_turned_off_is_not_there() {
+    for (values, gone) in [
+        ("networkPolicy.enabled=false", "\"NetworkPolicy\""),
+        ("priorityClass.create=false", "\"value\":1000000000"),
+        ("crds.install=false", "\"CustomResourceDefinition\""),
+        ("crds.liqo=false", "namespaceoffloadings.offloading.liqo.io"),
+        ("crds.imperator=false", "machines.imperator.tenzen-y.io"),
+        ("manager.enabled=false", "outrigger-manager-machines"),
+        ("machines.createNamespace=false", "\"name\":\"imperator-system\""),
+        ("webhook.enabled=false", "outrigger-webhook\",\"namespace"),
+        ("webhook.enabled=false", "MutatingWebhookConfiguration"),
+    ] {
+        let all = text(&chart(&[]).unwrap());
+        assert!(all.contains(gone), "{gone} is not there anyhow");
+        let rest = text(&chart(&["--set", values]).unwrap());
+        assert!(!rest.contains(gone), "{values}: {gone}");
+    }
+}
+
+#[test]
+fn every_clientconfig_gets_the_bundle() {
+    let objects = chart(&["--set", "webhook.caBundle=QUJD"]).unwrap();
+    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+        for webhook in find(&objects, kind, "outrigger")["webhooks"].as_array().unwrap() {
+            assert_eq!(webhook["clientConfig"]["caBundle"], "QUJD", "{}", webhook["name"]);
+        }
+    }
+}
+
+#[test]
+fn uninstallation_keeps_what_people_have_made() {
+    for (_, values) in OVERLAYS {
+        let objects = chart(values).unwrap();
+        let kept = of_kind(&objects, "CustomResourceDefinition").chain(of_kind(&objects, "Namespace"));
+        for object in kept {
+            let annotation = &object["metadata"]["annotations"]["helm.sh/resource-policy"];
+            assert_eq!(annotation, "keep", "{}", name(object));
+        }
+    }
+}
+
+#[test]
+fn values_that_can_not_be_are_refused_with_their_path() {
+    for (values, said) in [
+        ("webhook.replicas=0", "/webhook/replicas"),
+        ("webhook.replica=2", "'replica' not allowed"),
+        ("webhooks.replicas=2", "'webhooks' not allowed"),
+        ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
+        ("image.digest=latest", "/image/digest"),
+        ("hostLabel=a b", "/hostLabel"),
+        ("log.format=xml", "/log/format"),
+        ("manager.service.type=Ingress", "/manager/service/type"),
+        ("networkPolicy.apiServerCIDRs={nowhere}", "/networkPolicy/apiServerCIDRs/0"),
+        ("networkPolicy.apiServerPorts={70000}", "/networkPolicy/apiServerPorts/0"),
+        ("agent.enabled=true", "/agent/tenantId"),
+        ("agent.enabled=true,agent.tenantId=blue", "/agent/managerAddress"),
+        ("agent.enabled=true,agent.tenantId=Blue_,agent.managerAddress=https://m:1", "/agent/tenantId"),
+        ("agent.enabled=true,agent.tenantId=blue,agent.managerAddress=http://m:1", "/agent/managerAddress"),
+        ("webhook.caBundle=-----BEGIN CERTIFICATE-----", "/webhook/caBundle"),
+        ("webhook.extraArgs={-v}", "/webhook/extraArgs/0"),
+        ("certManager.enabled=true,selfSigned.enabled=true", "choose one"),
+    ] {
+        let refusal = chart(&["--set", values]).expect_err(values).to_string();
+        assert!(refusal.contains(said), "{values}: {refusal}");
+    }
+}

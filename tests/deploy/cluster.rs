@@ -1,0 +1,268 @@
+//! The manifests on a real API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use outrigger_core::keys;
+use outrigger_runtime::tls::ServerTls;
+use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
+use outrigger_tests::outrigger::SYSTEM;
+use outrigger_tests::shipped::{kustomize, name, of_kind, output};
+use outrigger_tests::tenant::{is_ready, node_of};
+use outrigger_tests::{eventually, root};
+use serde_json::{Value, json};
+
+use crate::overlay;
+
+/// The lines of a page's shell blocks that have this in them.
+fn block(page: &str, with: &str) -> String {
+    let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
+    let mut found = text.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    found.find(|block| block.contains(with)).unwrap_or_else(|| panic!("{page} has no {with}")).to_owned()
+}
+
+/// Makes certificates as docs/installation.md does by hand: by its own commands, in both clusters.
+fn certificates(plane: &ControlPlane) {
+    let dir = plane.dir.join("by-hand");
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(build().unwrap(), dir.join("kubectl")).unwrap();
+    let script = format!(
+        "set -euo pipefail\ncd {}\n{}\nexport KUBECONFIG={}\n{}",
+        dir.display(),
+        block("installation.md", "issue ca webhook"),
+        plane.tenant.kubeconfig.display(),
+        block("installation.md", "issue client-ca agent"),
+    );
+    let mut command = Command::new("bash");
+    command.args(["-c", &script]).env("KUBECONFIG", &plane.infra.kubeconfig);
+    command.env("PATH", format!("{}:{}", dir.display(), std::env::var("PATH").unwrap()));
+    output(command).unwrap();
+
+    for part in ["webhook", "manager", "agent"] {
+        let file = |end: &str| dir.join(format!("{part}.{end}"));
+        ServerTls::load(file("crt"), file("key"), Some(dir.join("client-ca.crt"))).unwrap();
+    }
+    let ca = STANDARD.encode(std::fs::read(dir.join("ca.crt")).unwrap());
+    for kind in ["mutating", "validating"] {
+        let of = format!("{kind}webhookconfiguration");
+        let found = plane.infra.kubectl(&["get", &of, "outrigger", "-o", "json"]).unwrap();
+        let found: Value = serde_json::from_str(&found).unwrap();
+        for webhook in found["webhooks"].as_array().unwrap() {
+            assert_eq!(webhook["clientConfig"]["caBundle"], ca.as_str(), "{}", webhook["name"]);
+        }
+    }
+}
+
+/// Every Secret and ConfigMap that the Pods of these objects wait for is there, with all that they take out of it.
+fn nothing_is_missing(cluster: &Cluster, objects: &[Value]) {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut count = 0;
+    for deployment in of_kind(objects, "Deployment") {
+        for volume in list(&deployment["spec"]["template"]["spec"]["volumes"]) {
+            let mut sources = list(&volume["projected"]["sources"]);
+            sources.push(volume);
+            for source in sources {
+                for (kind, field) in [("secret", "secretName"), ("secret", "name"), ("configMap", "name")] {
+                    let Some(name) = source[kind][field].as_str() else { continue };
+                    let found = cluster.kubectl(&["get", kind, name, "-n", SYSTEM, "-o", "json"]).unwrap();
+                    let found: Value = serde_json::from_str(&found).unwrap();
+                    for item in list(&source[kind]["items"]) {
+                        let key = item["key"].as_str().unwrap();
+                        assert!(found["data"][key].is_string(), "{kind} {name} has no {key}");
+                        count += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(count > 0);
+}
+
+/// A Node as a kubelet would make it.
+fn node(name: &str, labels: Value, taints: Value) -> Value {
+    let mut node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints}});
+    node["metadata"]["labels"]["kubernetes.io/hostname"] = json!(name);
+    node
+}
+
+/// What the API server has of each object: its version.
+fn versions(cluster: &Cluster, objects: &[Value]) -> BTreeMap<String, String> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    let found = cluster.kubectl_with(&["get", "-f", "-", "-o", "json"], &list.to_string()).unwrap();
+    let found: Value = serde_json::from_str(&found).unwrap();
+    let found = found["items"].as_array().unwrap();
+    assert_eq!(found.len(), objects.len());
+    found.iter().map(|o| (name(o), o["metadata"]["resourceVersion"].as_str().unwrap().to_owned())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
+    let plane = ControlPlane::start().unwrap();
+    for definition in ["podmonitors", "prometheusrules"] {
+        let file = prometheus().unwrap().join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
+        for cluster in [&plane.infra, &plane.tenant] {
+            cluster.kubectl(&["apply", "--server-side", "-f", file.to_str().unwrap()]).unwrap();
+        }
+    }
+    let tainted = json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
+    plane
+        .infra
+        .apply(&[
+            node("plain", json!({}), json!([])),
+            node("control-plane", json!({}), tainted),
+            node("dpu", json!({keys::DPU_HOST: "host-a"}), json!([])),
+        ])
+        .unwrap();
+    plane
+        .tenant
+        .apply(&[node("host-a", json!({}), json!([])), node("host-b", json!({}), json!([]))])
+        .unwrap();
+
+    let with_monitoring = |name: &str| -> Vec<Value> {
+        kustomize(&overlay(name))
+            .unwrap()
+            .into_iter()
+            .chain(kustomize("deploy/monitoring").unwrap())
+            .collect()
+    };
+    for (cluster, name, parts) in [
+        (&plane.infra, "infrastructure", &["webhook", "manager"][..]),
+        (&plane.tenant, "tenant", &["agent"]),
+        (&plane.tenant, "webhook-only", &["webhook"]),
+        (&plane.infra, "all-in-one", &["webhook", "manager", "agent"]),
+    ] {
+        cluster.apply(&with_monitoring(name)).unwrap();
+        for part in parts {
+            runs(cluster, part).await;
+        }
+        answers(cluster, parts).await;
+    }
+
+    certificates(&plane);
+    nothing_is_missing(&plane.infra, &kustomize(&overlay("infrastructure")).unwrap());
+    nothing_is_missing(&plane.tenant, &kustomize(&overlay("tenant")).unwrap());
+
+    // Nobody but us changes anything now.
+    for cluster in ["infra", "tenant"] {
+        plane.command(&format!("term {cluster}/kube-controller-manager")).unwrap();
+        plane.command(&format!("term {cluster}/kube-scheduler")).unwrap();
+    }
+    for (cluster, name) in [(&plane.infra, "all-in-one"), (&plane.tenant, "webhook-only")] {
+        let objects = with_monitoring(name);
+        // Who makes a Namespace also owns the label that the API server adds, until he applies it again.
+        cluster.apply(&of_kind(&objects, "Namespace").cloned().collect::<Vec<_>>()).unwrap();
+        let before = versions(cluster, &objects);
+        cluster.apply(&objects).unwrap();
+        assert_eq!(before, versions(cluster, &objects), "{name}");
+    }
+}
+
+/// The Pods of a part are created under the namespace's restrictions, scheduled, and nowhere but where they may.
+async fn runs(cluster: &Cluster, part: &str) {
+    let pods: Api<Pod> = Api::namespaced(cluster.client().await, SYSTEM);
+    let which = ListParams::default().labels(&format!("app.kubernetes.io/component={part}"));
+    let count = if part == "agent" { 1 } else { 2 };
+    let found = eventually(&format!("{part} runs"), || async {
+        let all = pods.list(&which).await.map_err(|e| e.to_string())?.items;
+        let up = all.iter().filter(|pod| is_ready(pod) && pod.metadata.deletion_timestamp.is_none()).count();
+        if up == count && all.len() == count {
+            return Ok(all);
+        }
+        let conditions: Vec<_> = all.iter().map(|pod| pod.status.as_ref().map(|s| &s.conditions)).collect();
+        Err(format!("{up} of {} are ready, {count} are wanted: {conditions:?}", all.len()))
+    })
+    .await;
+    for pod in &found {
+        assert!(part == "agent" || node_of(pod) != "dpu", "{} is on a DPU", pod.name_any());
+        assert_eq!(pod.spec.as_ref().unwrap().priority, Some(1_000_000_000), "{}", pod.name_any());
+    }
+    let nodes: BTreeSet<&str> = found.iter().map(node_of).collect();
+    assert_eq!(nodes.len(), count, "{part} is on {nodes:?}");
+}
+
+/// Each Service leads to ports of its part's Pods.
+async fn answers(cluster: &Cluster, parts: &[&str]) {
+    for (part, port) in [("webhook", 9443), ("manager", 9090)] {
+        if !parts.contains(&part) {
+            continue;
+        }
+        eventually(&format!("the Service of {part} leads to it"), || async {
+            let of = format!("kubernetes.io/service-name=outrigger-{part}");
+            let found = cluster
+                .kubectl(&["get", "endpointslices", "-n", SYSTEM, "-l", &of, "-o", "json"])
+                .map_err(|e| e.to_string())?;
+            let found: Value = serde_json::from_str(&found).map_err(|e| e.to_string())?;
+            let slice = &found["items"][0];
+            let ready = slice["endpoints"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|e| e["conditions"]["ready"] == true);
+            if slice["ports"][0]["port"] == port && ready.count() == 2 {
+                Ok(())
+            } else {
+                Err(slice.to_string())
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
+    let plane = ControlPlane::start().unwrap();
+    let infra = &plane.infra;
+    let nodes = ["one", "two", "three", "four"].map(|name| node(name, json!({}), json!([])));
+    infra.apply(&nodes).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(helm().unwrap());
+        command.args(args).arg("--namespace=companions").current_dir(root());
+        // What it keeps of its own goes with the control plane.
+        command.env("KUBECONFIG", &infra.kubeconfig).env("HOME", &plane.dir);
+        output(command).unwrap()
+    };
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "companions",
+        "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
+    infra.apply(&[namespace]).unwrap();
+    let ready = async |replicas: usize| {
+        eventually(&format!("{replicas} webhooks are ready"), || async {
+            let found = infra
+                .kubectl(&["get", "deployment", "outrigger-webhook", "-n", "companions", "-o", "json"])
+                .map_err(|e| e.to_string())?;
+            let found: Value = serde_json::from_str(&found).map_err(|e| e.to_string())?;
+            let status = &found["status"];
+            if status["readyReplicas"] == replicas && status["replicas"] == replicas {
+                return Ok(());
+            }
+            Err(status.to_string())
+        })
+        .await;
+    };
+    run(&["install", "outrigger", "deploy/helm/outrigger"]);
+    ready(2).await;
+    run(&["upgrade", "outrigger", "deploy/helm/outrigger", "--set", "webhook.replicas=3"]);
+    ready(3).await;
+    infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+    let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"},
+        "spec": {"hosts": ["host-a"], "identities": ["spiffe://outrigger/tenant/blue"]}});
+    // The webhook that would judge it only seems to run here.
+    infra.kubectl(&["delete", "validatingwebhookconfiguration", "outrigger"]).unwrap();
+    infra.apply(&[tenant]).unwrap();
+    run(&["uninstall", "outrigger"]);
+    infra.kubectl(&["get", "tenant", "blue"]).unwrap();
+    let left = infra.kubectl(&[
+        "get",
+        "deployments,services,validatingadmissionpolicies",
+        "-n",
+        "companions",
+        "-o",
+        "name",
+    ]);
+    assert_eq!(left.unwrap(), "");
+}

@@ -1,0 +1,109 @@
+//! What is shipped: the manifests of `deploy/`, as kubectl's kustomize and Helm render them.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Mutex;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::control_plane::{build, helm};
+use crate::root;
+
+/// The objects of a kustomization of the work tree.
+///
+/// # Errors
+/// When kubectl can't render it, with its words.
+pub fn kustomize(dir: &str) -> anyhow::Result<Vec<Value>> {
+    // Tests start many agents; what they are started with doesn't change meanwhile.
+    static RENDERED: Mutex<BTreeMap<String, Vec<Value>>> = Mutex::new(BTreeMap::new());
+    let mut rendered = RENDERED.lock().map_err(|_| anyhow::anyhow!("another test has failed"))?;
+    if let Some(objects) = rendered.get(dir) {
+        return Ok(objects.clone());
+    }
+    let mut command = Command::new(build()?);
+    command.args(["kubectl", "kustomize"]).arg(root().join(dir));
+    let objects = objects(&output(command)?)?;
+    rendered.insert(dir.to_owned(), objects.clone());
+    Ok(objects)
+}
+
+/// The objects of the chart, installed into the namespace `outrigger-system` with more arguments.
+///
+/// # Errors
+/// When Helm can't render it, with its words.
+pub fn chart(args: &[&str]) -> anyhow::Result<Vec<Value>> {
+    chart_in(crate::outrigger::SYSTEM, args)
+}
+
+/// As [`chart`], in another namespace.
+///
+/// # Errors
+/// When Helm can't render it, with its words.
+pub fn chart_in(namespace: &str, args: &[&str]) -> anyhow::Result<Vec<Value>> {
+    let mut command = Command::new(helm()?);
+    command.args(["template", "outrigger", "deploy/helm/outrigger", "--namespace", namespace]);
+    command.args(args).current_dir(root());
+    objects(&output(command)?)
+}
+
+/// Standard output of a command.
+///
+/// # Errors
+/// When it fails, with what it said.
+pub fn output(mut command: Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The documents of a text.
+///
+/// # Errors
+/// When it isn't YAML.
+pub fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
+    let documents = serde_yaml::Deserializer::from_str(text).map(Value::deserialize);
+    let all: Vec<Value> = documents.collect::<Result<_, _>>()?;
+    Ok(all.into_iter().filter(|object| !object.is_null()).collect())
+}
+
+/// Kind and name of an object, with its namespace where it has one.
+pub fn name(object: &Value) -> String {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let namespace = text("/metadata/namespace");
+    let slash = if namespace.is_empty() { "" } else { "/" };
+    format!("{} {namespace}{slash}{}", text("/kind"), text("/metadata/name"))
+}
+
+/// All objects of a kind.
+pub fn of_kind<'a>(objects: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    objects.iter().filter(move |object| object["kind"] == kind)
+}
+
+/// The one container of a Deployment: its arguments, and its environment as `NAME=value`.
+///
+/// # Errors
+/// When there is no such Deployment, or it has something else than values.
+pub fn container(objects: &[Value], deployment: &str) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+    let found = of_kind(objects, "Deployment")
+        .find(|object| object["metadata"]["name"] == deployment)
+        .with_context(|| format!("no Deployment {deployment}"))?;
+    let container = &found["spec"]["template"]["spec"]["containers"][0];
+    let list = |field: &str| container[field].as_array().cloned().unwrap_or_default();
+    let args = list("args").iter().map(|arg| arg.as_str().map(str::to_owned)).collect::<Option<_>>();
+    let env = list("env")
+        .iter()
+        .map(|v| Some(format!("{}={}", v["name"].as_str()?, v["value"].as_str()?)))
+        .collect::<Option<_>>();
+    Ok((args.context("args that are no text")?, env.context("env without a value")?))
+}
+
+/// Arguments with more flags, each `--name=value`, in place of those of the same names.
+pub fn with(args: &[String], flags: &[String]) -> Vec<String> {
+    let flag = |arg: &str| arg.split('=').next().unwrap_or_default().to_owned();
+    let replaced = |arg: &str| flags.iter().any(|other| flag(other) == flag(arg));
+    args.iter().filter(|arg| !replaced(arg)).chain(flags).cloned().collect()
+}
