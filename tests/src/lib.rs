@@ -5,14 +5,17 @@
 // It is for tests: a failure here is a failure of the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod collector;
 pub mod control_plane;
 pub mod devices;
 pub mod kubelet;
+pub mod openmetrics;
 pub mod outrigger;
 pub mod pki;
 pub mod shipped;
 pub mod stream;
 pub mod tenant;
+pub mod wire;
 pub mod writes;
 
 use std::future::Future;

@@ -193,23 +193,33 @@ impl Outrigger {
     /// # Errors
     /// When it can't be started.
     pub fn start_replica(&self, name: &str, grpc_port: u16, admin_port: u16) -> anyhow::Result<()> {
+        self.start_replica_with(name, grpc_port, admin_port, &["--shutdown-delay=0s".to_owned()])
+    }
+
+    /// As [`Self::start_replica`], with these arguments in place of a short end.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_replica_with(
+        &self,
+        name: &str,
+        grpc_port: u16,
+        admin_port: u16,
+        more: &[String],
+    ) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("manager.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig)?;
         let pair = self.authority.issue(name, &["127.0.0.1", "api-gateway.local"])?;
-        self.start_part(
-            name,
-            INFRASTRUCTURE,
-            "manager",
-            &[
-                format!("--bind-address=tcp://127.0.0.1:{grpc_port}"),
-                format!("--admin-address=127.0.0.1:{admin_port}"),
-                format!("--admin-identity={ADMIN}"),
-                format!("--tls-cert-file={}", pair.cert.display()),
-                format!("--tls-key-file={}", pair.key.display()),
-                format!("--tls-client-ca-file={}", self.authority.file().display()),
-                format!("--kubeconfig={}", kubeconfig.display()),
-            ],
-        )
+        let forced = [
+            format!("--bind-address=tcp://127.0.0.1:{grpc_port}"),
+            format!("--admin-address=127.0.0.1:{admin_port}"),
+            format!("--admin-identity={ADMIN}"),
+            format!("--tls-cert-file={}", pair.cert.display()),
+            format!("--tls-key-file={}", pair.key.display()),
+            format!("--tls-client-ca-file={}", self.authority.file().display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        self.start_part(name, INFRASTRUCTURE, "manager", &shipped::with(&forced, more))
     }
 
     /// Starts an agent for a tenant, named `agent-<tenant>`, which sees one namespace of the tenant cluster, or all.
@@ -224,7 +234,7 @@ impl Outrigger {
         self.start_agent_with(tenant, &more)
     }
 
-    /// Starts an agent for a tenant with more arguments.
+    /// Starts an agent for a tenant with more arguments, which may also name another manager or admin address.
     ///
     /// # Errors
     /// When it can't be started.
@@ -235,8 +245,8 @@ impl Outrigger {
         let pair = self.authority.issue(&format!("agent-{tenant}"), &[&tenant_identity(tenant)])?;
         let forced = [
             format!("--manager-address=https://127.0.0.1:{}", self.grpc_port),
-            format!("--tenant-id={tenant}"),
             "--admin-address=127.0.0.1:0".to_owned(),
+            format!("--tenant-id={tenant}"),
             format!("--ca-file={}", self.authority.file().display()),
             format!("--client-cert-file={}", pair.cert.display()),
             format!("--client-key-file={}", pair.key.display()),
@@ -325,15 +335,25 @@ fn is_admission(object: &Value) -> bool {
 /// # Errors
 /// When nobody answers, in words.
 pub async fn get(port: u16, path: &str) -> Result<(u16, String), String> {
-    use http_body_util::{BodyExt, Empty};
+    ask(port, http::Method::GET, path, "").await
+}
+
+/// A plain request on loopback: status and body of the answer.
+///
+/// # Errors
+/// When nobody answers, in words.
+pub async fn ask(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
+    use http_body_util::{BodyExt, Full};
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| text(&e))?;
     let io = hyper_util::rt::TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(|e| text(&e))?;
     tokio::spawn(connection);
-    let request = http::Request::get(path)
+    let request = http::Request::builder()
+        .method(method)
+        .uri(path)
         .header("host", "127.0.0.1")
-        .body(Empty::<bytes::Bytes>::new())
+        .body(Full::new(bytes::Bytes::copy_from_slice(body.as_bytes())))
         .map_err(|e| text(&e))?;
     let response = sender.send_request(request).await.map_err(|e| text(&e))?;
     let status = response.status().as_u16();

@@ -8,6 +8,7 @@
 //! pauses, and begins with everything.
 
 pub mod connect;
+pub mod metrics;
 pub mod namespaces;
 pub mod pod;
 pub mod rules;
@@ -16,7 +17,6 @@ pub mod store;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -36,8 +36,7 @@ use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
 use outrigger_runtime::tls::ClientTls;
 use outrigger_runtime::{Process, duration};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +45,7 @@ use tonic::metadata::AsciiMetadataValue;
 use tracing::{info, warn};
 
 use crate::connect::{Address, Link};
+use crate::metrics::Metrics;
 use crate::rules::{RuleStore, Syncer};
 use crate::store::Store;
 
@@ -127,18 +127,13 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
             bail!("--insecure is only allowed to loopback or a socket file");
         }
     }
-    let mut process = Process::new(args.process)?;
+    let mut process = Process::new(keys::AGENT, args.process)?;
     let client = args.cluster.client().await?;
     let store = Arc::new(Store::default());
     watch_pods(&process, &client, &store, &args.namespaces, &args.rules_namespace);
 
-    let metrics = Metrics::default();
-    process.registry.register(
-        "agent_workloads",
-        "Workloads of the tenant cluster",
-        metrics.workloads.clone(),
-    );
-    process.registry.register("agent_connections", "Streams begun", metrics.connections.clone());
+    let metrics = Metrics::new(&mut process.registry);
+    report(&mut process, &store, &metrics);
     if let Some(file) = args.client_cert_file.clone() {
         let expiry = Arc::new(Expiry::new("client"));
         expiry::register(&[&expiry], &mut process.registry, &process.readiness);
@@ -176,6 +171,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
             interval: args.periodic_check_interval,
             at_once: args.max_concurrent_reconciles,
             drain: process.drain.clone(),
+            metrics: metrics.clone(),
         };
         process.spawn("rules", async move {
             // A round that doesn't know all rules would delete what is only not listed yet.
@@ -204,10 +200,10 @@ fn watch_pods(process: &Process, client: &Client, store: &Arc<Store>, namespaces
     }
 }
 
-#[derive(Debug, Clone, Default)]
-struct Metrics {
-    workloads: Gauge<i64, AtomicI64>,
-    connections: Counter,
+/// What `/debug/state` shows of an agent.
+fn report(process: &mut Process, store: &Arc<Store>, metrics: &Metrics) {
+    let (store, connected) = (store.clone(), metrics.connected.clone());
+    process.report("agent", move || json!({"workloads": store.len(), "connected": connected.get() > 0}));
 }
 
 /// Keeps a stream open.
@@ -259,6 +255,7 @@ impl Sender {
             let (store, metrics) = (store.clone(), metrics.clone());
             async move {
                 let message = if first { store.sync() } else { store.next_change().await };
+                metrics.sent(&message);
                 metrics.workloads.set(i64::try_from(store.len()).unwrap_or(i64::MAX));
                 Some((message, false))
             }
@@ -272,10 +269,10 @@ impl Sender {
         if let Some(connected) = connected.take() {
             connected.done();
         }
-        client
-            .workload_stream(request)
-            .await
-            .map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?;
+        self.metrics.connected.set(1);
+        let ended = client.workload_stream(request).await;
+        self.metrics.connected.set(0);
+        ended.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?;
         Ok(())
     }
 }

@@ -14,10 +14,12 @@ pub mod admin;
 pub mod companions;
 pub mod events;
 pub mod grpc;
+pub mod lag;
 pub mod machines;
 pub mod metrics;
 pub mod namespaces;
 pub mod queue;
+pub mod report;
 pub mod rules;
 pub mod state;
 pub mod stream;
@@ -44,9 +46,11 @@ use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cluster::{ClusterArgs, follow, watch, watch_config, watch_optional};
 use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
+use outrigger_runtime::metrics::{LEADER, collect};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::self_signed::{self, Component, Place};
 use outrigger_runtime::serve::{Limits, Server};
+use outrigger_runtime::telemetry::traced;
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_runtime::{Process, duration};
 use tonic::service::Routes;
@@ -55,8 +59,10 @@ use tracing::warn;
 use crate::admin::AdminRules;
 use crate::companions::templates::Templates;
 use crate::grpc::{Access, Rules, Workloads};
+use crate::lag::Lag;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
+use crate::report::Reporter;
 use crate::state::{CompanionId, RuleId, Spaces};
 use crate::tenants::claim::Claims;
 use crate::tenants::controller::Key;
@@ -204,7 +210,7 @@ const SELF_SIGNED: Component = Component {
 /// # Errors
 /// When settings or files can't be used, an address can't be had, or a task fails.
 pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
-    let mut process = Process::new(args.process.clone())?;
+    let mut process = Process::new(keys::MANAGER, args.process.clone())?;
     let tls = transport(&args)?;
     let client = args.cluster.client().await?;
     let metrics = Arc::new(Metrics::new(&mut process.registry));
@@ -223,12 +229,15 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
         registry,
         tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60))),
+        machines: machines::queue(),
         events: Arc::new(events::Events::new(client.clone(), me.clone())),
         leadership: Leadership::default(),
+        lag: Arc::new(Lag::new(metrics.clone())),
         metrics,
         client,
         me: me.into(),
     };
+    parts.report(&mut process);
     parts.watch(&process);
     let client = parts.client.clone();
     let listener = args.bind_address.listen().context("--bind-address")?;
@@ -241,7 +250,14 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
             core_namespace: args.core_namespace.clone(),
             image: args.reservation_image.clone(),
         };
-        machines::start(&process, &parts.client, &parts.leadership, &parts.events, settings);
+        machines::start(
+            &process,
+            &parts.client,
+            &parts.leadership,
+            &parts.events,
+            settings,
+            parts.machines.clone(),
+        );
     }
 
     let access = Arc::new(Access {
@@ -249,7 +265,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         readiness: process.readiness.clone(),
         plain: tls.is_none(),
     });
-    let router = routes(&process, parts, access, &args)?.into_axum_router();
+    let router = traced(routes(&process, parts, access, &args)?.into_axum_router());
     let limits = Limits {
         window: 4 << 20,
         max_connections: args.max_connections,
@@ -289,6 +305,7 @@ fn routes(
         queue: parts.queue,
         rules: parts.rules,
         metrics: parts.metrics,
+        lag: parts.lag,
         drain: process.drain.clone(),
         max_streams: args.max_streams_per_tenant.max(1),
         max_rate: args.max_messages_per_second,
@@ -350,13 +367,30 @@ struct Parts {
     queue: Arc<Queue<CompanionId>>,
     rules: Arc<Queue<RuleId>>,
     tenants: Arc<Queue<Key>>,
+    machines: Arc<Queue<machines::Key>>,
     events: Arc<events::Events>,
     metrics: Arc<Metrics>,
+    lag: Arc<Lag>,
     leadership: Leadership,
     me: Arc<str>,
 }
 
 impl Parts {
+    /// Shows what is in hand.
+    fn report(&self, process: &mut Process) {
+        let reporter = Reporter {
+            spaces: self.spaces.clone(),
+            leadership: self.leadership.clone(),
+            companions: self.queue.clone(),
+            rules: self.rules.clone(),
+            tenants: self.tenants.clone(),
+            machines: self.machines.clone(),
+        };
+        collect(&mut process.registry, reporter.clone());
+        LEADER.register(&mut process.registry, self.leadership.gauge());
+        process.report("manager", move || reporter.state());
+    }
+
     fn watch(&self, process: &Process) {
         let watches = Watches {
             spaces: self.spaces.clone(),
@@ -407,6 +441,7 @@ impl Parts {
             rules: self.rules.clone(),
             events: self.events.clone(),
             metrics: self.metrics.clone(),
+            lag: self.lag.clone(),
             registry: self.registry.clone(),
             leadership: self.leadership.clone(),
             templates: self.templates.clone(),
@@ -444,6 +479,8 @@ impl Parts {
             field_manager: keys::MANAGER.to_owned(),
         };
         let (client, leadership) = (self.client.clone(), self.leadership.clone());
-        process.drained(lead(client, lease, leadership, process.drain.clone()));
+        // The Lease is given back at once, while the streams go on until agents have been told to go: another replica leads
+        // by then.
+        process.drained(lead(client, lease, leadership, process.ending.clone()));
     }
 }

@@ -3,19 +3,25 @@
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
-use outrigger_runtime::admin::LATENCY_BUCKETS;
+use outrigger_runtime::metrics::{self, LATENCY_BUCKETS};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
+
+/// Upper bounds of the lag's buckets, in seconds: from a moment to an API server that is away.
+const LAG_BUCKETS: [f64; 14] =
+    [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// Metrics of a manager.
 #[derive(Debug)]
 pub struct Metrics {
     /// Open workload streams.
     pub streams: Gauge<i64, AtomicI64>,
+    /// Time from a workload's message to its companion's creation.
+    pub lag: Histogram,
     messages: Family<MessageLabels, Counter>,
     writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
 }
@@ -82,17 +88,14 @@ impl Metrics {
     pub fn new(registry: &mut Registry) -> Self {
         let this = Self {
             streams: Gauge::default(),
+            lag: Histogram::new(LAG_BUCKETS),
             messages: Family::default(),
             writes: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
         };
-        registry.register("workload_streams", "Open workload streams", this.streams.clone());
-        registry.register(
-            "workload_messages",
-            "Messages received on workload streams",
-            this.messages.clone(),
-        );
-        let help = "Time that the API server took for a write of a companion";
-        registry.register_with_unit("companion_write", help, Unit::Seconds, this.writes.clone());
+        metrics::STREAMS.register(registry, this.streams.clone());
+        metrics::MESSAGES.register(registry, this.messages.clone());
+        metrics::COMPANION_LAG.register(registry, this.lag.clone());
+        metrics::COMPANION_WRITE.register(registry, this.writes.clone());
         this
     }
 

@@ -24,6 +24,17 @@ pub trait Key: Clone + Eq + Hash + Ord {
     fn group(&self) -> Self::Group;
 }
 
+/// How many keys of a queue wait for what.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// To be handed out now.
+    pub ready: usize,
+    /// For their time.
+    pub delayed: usize,
+    /// Nothing: they are being worked on.
+    pub busy: usize,
+}
+
 /// A queue for many producers and one consumer.
 #[derive(Debug)]
 pub struct Queue<K: Key> {
@@ -173,6 +184,13 @@ impl<K: Key> Queue<K> {
         self.inner.lock().ready.values().map(VecDeque::len).sum()
     }
 
+    /// How many keys wait for what.
+    pub fn counts(&self) -> Counts {
+        let inner = self.inner.lock();
+        let ready = inner.ready.values().map(VecDeque::len).sum();
+        Counts { ready, delayed: inner.timers.len(), busy: inner.busy.len() }
+    }
+
     /// Whether no key waits to be handed out now.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -285,6 +303,7 @@ mod tests {
         q.add(["a"]);
         assert_eq!(q.next().await, "b");
         assert!(tokio::time::timeout(Duration::from_secs(60), q.next()).await.is_err(), "a is busy");
+        assert_eq!(q.counts(), Counts { ready: 0, delayed: 0, busy: 2 });
         q.done(&"a");
         assert_eq!(q.next().await, "a");
         q.done(&"a");

@@ -1,4 +1,5 @@
-//! The admin port: health and metrics, in plain HTTP, apart from everything that tenants can reach.
+//! The admin port: health and metrics, in plain HTTP, apart from everything that tenants can reach. Where it is asked for,
+//! [`crate::debug`] too.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -9,42 +10,53 @@ use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::debug::Debug;
+use crate::metrics::{self, ProcessMetrics};
 use crate::ready::{Readiness, Task};
+use crate::watched;
 
-/// Upper bounds of latency buckets, in seconds: 0.1 ms to 10 s, about three a decade.
-pub const LATENCY_BUCKETS: [f64; 16] =
-    [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+pub use crate::metrics::LATENCY_BUCKETS;
 
-/// A registry whose metrics are called `outrigger_...`, with what is known of the build and since when it runs.
-///
-/// Labels are made from enums: what comes from outside, such as an object's name, would make as many series.
+/// The commit of the source, where whoever builds says so by `OUTRIGGER_COMMIT`.
+pub const COMMIT: &str = match option_env!("OUTRIGGER_COMMIT") {
+    Some(commit) if !commit.is_empty() => commit,
+    _ => "unknown",
+};
+
+/// A registry whose metrics are called `outrigger_...`, with what every server shows: what is known of the build, since when
+/// it runs, and how its watches are. All metrics are described in [`crate::metrics`].
 pub fn registry() -> Registry {
-    let mut registry = Registry::with_prefix("outrigger");
-    registry.register(
-        "build",
-        "What is running",
-        Info::new(vec![("version", env!("CARGO_PKG_VERSION").to_owned())]),
-    );
+    let mut registry = Registry::with_prefix(metrics::PREFIX);
+    let build = vec![("version", env!("CARGO_PKG_VERSION")), ("commit", COMMIT)];
+    metrics::BUILD.register(&mut registry, Info::new(build));
     let started = Gauge::<i64, AtomicI64>::default();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     started.set(i64::try_from(now).unwrap_or(i64::MAX));
-    registry.register("process_start_time_seconds", "When the process began, Unix time", started);
+    metrics::STARTED.register(&mut registry, started);
+    watched::register(&mut registry);
     registry
 }
 
-/// `/livez`, `/readyz` and `/metrics`.
+/// `/livez`, `/readyz` and `/metrics`, and `/debug` where there is one.
 ///
 /// Live is a process that can answer: it never depends on anybody else. Ready is one that has all it needs.
-pub fn router(readiness: Readiness, registry: Registry) -> Router {
-    Router::new()
+pub fn router(readiness: Readiness, registry: Registry, debug: Option<Debug>) -> Router {
+    // The process' own metrics have the names that everybody gives them, without our prefix.
+    let mut standard = Registry::default();
+    metrics::collect(&mut standard, ProcessMetrics::default());
+    let router = Router::new()
         .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(readyz).with_state(readiness))
-        .route("/metrics", get(metrics).with_state(Arc::new(registry)))
+        .route("/readyz", get(readyz).with_state(readiness.clone()))
+        .route("/metrics", get(show).with_state(Arc::new([registry, standard])));
+    match debug {
+        Some(debug) => router.nest("/debug", debug.router(readiness)),
+        None => router,
+    }
 }
 
 /// Says what is missing; with `?verbose` also what is not, a line each, as the API server does, and what to look after.
@@ -68,9 +80,10 @@ async fn readyz(State(readiness): State<Readiness>, RawQuery(query): RawQuery) -
     (status, body + &verdict).into_response()
 }
 
-async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
+async fn show(State(registries): State<Arc<[Registry; 2]>>) -> Response {
     let mut body = String::new();
-    if let Err(error) = encode(&mut body, &registry) {
+    let encoded = registries.iter().try_for_each(|registry| encode_registry(&mut body, registry));
+    if let Err(error) = encoded.and_then(|()| encode_eof(&mut body)) {
         return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
     }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -98,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn readiness_says_what_is_missing_and_liveness_does_not_care() {
         let readiness = Readiness::default();
-        let router = router(readiness.clone(), registry());
+        let router = router(readiness.clone(), registry(), None);
         let (rules, peers) = (readiness.wait_for("rules"), readiness.wait_for("peers"));
         rules.done();
         let (status, _, body) = get(&router, "/readyz").await;
@@ -120,10 +133,16 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_are_open_metrics() {
-        let (status, kind, body) = get(&router(Readiness::default(), registry()), "/metrics").await;
+        let (status, kind, body) = get(&router(Readiness::default(), registry(), None), "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert_eq!(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
-        for name in ["outrigger_build_info{version=", "outrigger_process_start_time_seconds 1", "# EOF"] {
+        for name in [
+            "outrigger_build_info{version=",
+            "outrigger_process_start_time_seconds 1",
+            "\nprocess_cpu_seconds_total ",
+            "\nprocess_resident_memory_bytes ",
+            "# EOF",
+        ] {
             assert!(body.contains(name), "{name} in {body}");
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use futures::{Stream, StreamExt};
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
@@ -18,6 +19,7 @@ use tracing::{debug, info, warn};
 
 use crate::process::Process;
 use crate::ready::ReadyHandle;
+use crate::watched::{CountingLayer, Watch};
 
 /// Which cluster to talk to.
 #[derive(Debug, Clone, Default, Args)]
@@ -50,7 +52,8 @@ impl ClusterArgs {
         } else {
             Config::infer().await.context("no cluster is configured; use --kubeconfig")?
         };
-        Client::try_from(config).context("the cluster's configuration can't be used")
+        let builder = ClientBuilder::try_from(config).context("the cluster's configuration can't be used")?;
+        Ok(builder.with_layer(&CountingLayer).build())
     }
 }
 
@@ -173,11 +176,25 @@ async fn drive<K>(
     what: &'static str,
     optional: bool,
     ready: ReadyHandle,
+    sink: impl FnMut(Event<K>),
+) where
+    K: Resource + Clone + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    Watch::follow(what, read(stream, what, optional, ready, sink)).await;
+}
+
+async fn read<K>(
+    stream: impl Stream<Item = watcher::Result<Event<K>>>,
+    what: &'static str,
+    optional: bool,
+    ready: ReadyHandle,
     mut sink: impl FnMut(Event<K>),
 ) where
     K: Resource + Clone + Debug + Send + 'static,
     K::DynamicType: Default,
 {
+    let mut watch = Watch::new(what);
     let mut ready = Some(ready);
     let mut failing = false;
     let mut absent = false;
@@ -192,6 +209,10 @@ async fn drive<K>(
                 // A list that begins has not succeeded yet.
                 failing &= matches!(event, Event::Init);
                 let listed = matches!(event, Event::InitDone);
+                if listed || matches!(event, Event::Init) {
+                    // Where there is no such kind there is nothing to list.
+                    watch.synced(listed || absent);
+                }
                 sink(event);
                 absent &= !listed;
                 if listed && let Some(ready) = ready.take() {
@@ -200,6 +221,7 @@ async fn drive<K>(
                 }
             }
             Err(error) if optional && is_no_such_kind(&error) => {
+                watch.synced(true);
                 if !std::mem::replace(&mut absent, true) {
                     info!(what, "this cluster doesn't have the kind; it is looked for again now and then");
                 }
@@ -208,8 +230,12 @@ async fn drive<K>(
                 }
             }
             // Each failure in a row says the same; the first is enough.
-            Err(error) if failing => debug!(what, %error, "the watch goes on failing"),
+            Err(error) if failing => {
+                watch.failed();
+                debug!(what, %error, "the watch goes on failing");
+            }
             Err(error) => {
+                watch.failed();
                 failing = true;
                 warn!(what, %error, "the watch failed and is begun anew; until then this may be out of date");
             }

@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use rustls_pki_types::CertificateDer;
 use tracing::{info, warn};
 
+use crate::metrics;
 use crate::ready::{Readiness, Warning};
 
 /// The longest time before the end at which to warn, in seconds: a week.
@@ -84,8 +85,7 @@ struct Labels {
 /// Shows the ends of all certificates of this process from now on. Once for all of them: they are one metric.
 pub fn register(all: &[&Expiry], registry: &mut Registry, readiness: &Readiness) {
     let ends = Ends::default();
-    let name = "tls_certificate_not_after_seconds";
-    registry.register(name, "When the certificate expires, Unix time", ends.clone());
+    metrics::CERTIFICATE_ENDS.register(registry, ends.clone());
     for expiry in all {
         let warning = readiness.warning(match expiry.what {
             "serving" => "serving certificate",

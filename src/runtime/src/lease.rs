@@ -5,7 +5,7 @@
 //! API server stops at once to call itself leader.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -14,6 +14,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use kube_lease_manager::{LeaseManager, LeaseManagerBuilder};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -35,9 +36,15 @@ pub struct Leadership {
 struct Inner {
     leads: AtomicBool,
     gained: Notify,
+    gauge: Gauge<i64, AtomicI64>,
 }
 
 impl Leadership {
+    /// 1 while it leads, else 0.
+    pub fn gauge(&self) -> Gauge<i64, AtomicI64> {
+        self.inner.gauge.clone()
+    }
+
     /// Whether it leads now.
     pub fn leads(&self) -> bool {
         self.inner.leads.load(Ordering::Acquire)
@@ -58,6 +65,7 @@ impl Leadership {
         if self.inner.leads.swap(leads, Ordering::AcqRel) == leads {
             return;
         }
+        self.inner.gauge.set(i64::from(leads));
         if leads {
             info!(lease = name, "leading");
             self.inner.gained.notify_waiters();

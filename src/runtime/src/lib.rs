@@ -6,15 +6,18 @@
 pub mod admin;
 pub mod bind;
 pub mod cluster;
+pub mod debug;
 pub mod events;
 pub mod expiry;
 pub mod lease;
+pub mod metrics;
 pub mod process;
 pub mod ready;
 pub mod self_signed;
 pub mod serve;
 pub mod telemetry;
 pub mod tls;
+mod watched;
 
 pub use process::Process;
 

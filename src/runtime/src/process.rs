@@ -9,16 +9,18 @@ use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::admin;
 use crate::bind::Bind;
+use crate::debug::{Debug, Report};
 use crate::duration;
 use crate::ready::Readiness;
 use crate::serve::{Limits, Server};
-use crate::telemetry::LogArgs;
+use crate::telemetry::{self, LogArgs, Telemetry, TraceArgs};
 
 /// Settings of every server.
 #[derive(Debug, Clone, Args)]
@@ -37,18 +39,28 @@ pub struct ProcessArgs {
     #[arg(long, env = "OUTRIGGER_DRAIN_TIMEOUT", default_value = "20s", value_parser = duration, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
+    /// Serve /debug on the admin address, to loopback and socket files only: what the process has in hand, and the level
+    /// of its log, which can be changed there.
+    #[arg(long, env = "OUTRIGGER_DEBUG_ENDPOINTS")]
+    pub debug_endpoints: bool,
+
     #[command(flatten)]
     #[allow(missing_docs)]
     pub log: LogArgs,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub trace: TraceArgs,
 }
 
 /// A server process.
-#[derive(Debug)]
 pub struct Process {
     /// What has to be done before traffic may come.
     pub readiness: Readiness,
     /// Metrics of this process.
     pub registry: Registry,
+    /// Cancelled as soon as the process is told to end, while it goes on serving: for what others are waiting for.
+    pub ending: CancellationToken,
     /// Cancelled when servers should finish what is under way and take no more.
     pub drain: CancellationToken,
     /// Cancelled when they should drop what is left.
@@ -57,16 +69,18 @@ pub struct Process {
     servers: TaskTracker,
     /// Cancelled when a task has ended that should not have.
     failed: CancellationToken,
+    telemetry: Option<Telemetry>,
+    reports: Vec<(&'static str, Report)>,
 }
 
 impl Process {
-    /// A process that isn't serving yet. Logging begins here.
+    /// A process that isn't serving yet; traces know it by this name. Logging begins here.
     ///
     /// # Errors
-    /// When logging can't begin.
-    pub fn new(args: ProcessArgs) -> anyhow::Result<Self> {
-        args.log.init()?;
-        Ok(Self::silent(args))
+    /// When logging or tracing can't begin.
+    pub fn new(name: &'static str, args: ProcessArgs) -> anyhow::Result<Self> {
+        let telemetry = telemetry::init(name, &args.log, &args.trace)?;
+        Ok(Self { telemetry: Some(telemetry), ..Self::silent(args) })
     }
 
     /// As [`Self::new`], without logging.
@@ -74,12 +88,24 @@ impl Process {
         Self {
             readiness: Readiness::default(),
             registry: admin::registry(),
+            ending: CancellationToken::new(),
             drain: CancellationToken::new(),
             force: CancellationToken::new(),
             args,
             servers: TaskTracker::new(),
             failed: CancellationToken::new(),
+            telemetry: None,
+            reports: Vec::new(),
         }
+    }
+
+    /// Has `/debug/state` show this part of the process, where it is served.
+    pub fn report(
+        &mut self,
+        name: &'static str,
+        report: impl Fn() -> serde_json::Value + Send + Sync + 'static,
+    ) {
+        self.reports.push((name, Box::new(report)));
     }
 
     /// Runs a task for as long as the process serves. Its end before that, also by a panic, is a failure of the
@@ -138,7 +164,10 @@ impl Process {
         let admin_end = CancellationToken::new();
         let limits = Limits { max_connections: 64, ..Limits::default() };
         let admin = Server::new("admin", listener).limits(limits);
-        let router = admin::router(self.readiness.clone(), self.registry);
+        let (level, traces) = self.telemetry.map(|t| (t.level, t.traces)).unzip();
+        let debug = Debug { parts: self.reports, level };
+        let debug = self.args.debug_endpoints.then_some(debug);
+        let router = admin::router(self.readiness.clone(), self.registry, debug);
         let admin = tokio::spawn(admin.run(router, admin_end.clone(), admin_end.clone()));
 
         let failed = tokio::select! {
@@ -146,6 +175,7 @@ impl Process {
             () = self.failed.cancelled() => true,
         };
         self.readiness.end();
+        self.ending.cancel();
         let mut cut = false;
         if !failed {
             info!(delay = ?self.args.shutdown_delay, "told to end; not ready any more");
@@ -155,11 +185,12 @@ impl Process {
             }
         }
         self.drain.cancel();
+        let deadline = Instant::now() + self.args.drain_timeout;
         self.servers.close();
         if !cut {
             tokio::select! {
                 () = self.servers.wait() => info!("drained"),
-                () = tokio::time::sleep(self.args.drain_timeout) => {
+                () = tokio::time::sleep_until(deadline) => {
                     warn!(timeout = ?self.args.drain_timeout, "what is still under way is cut off");
                 }
                 Some(()) = told.recv() => cut = true,
@@ -171,6 +202,9 @@ impl Process {
         self.force.cancel();
         // Connections end at the next chance to run.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.servers.wait()).await;
+        if let Some(traces) = traces.flatten().filter(|_| !cut) {
+            traces.flush(deadline.saturating_duration_since(Instant::now())).await;
+        }
         admin_end.cancel();
         let _ = admin.await;
         if failed { Err(anyhow::anyhow!("a task has failed; see the log")) } else { Ok(()) }

@@ -1,17 +1,27 @@
-//! Logs.
+//! Logs and traces.
+
+mod line;
+mod trace;
 
 use std::io::IsTerminal;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use parking_lot::Mutex;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
+
+use self::line::Lines;
+use self::trace::Traces;
+pub use self::trace::{Origin, TraceArgs, follow_headers, inject_headers, inject_metadata, traced};
 
 /// How logs are written. They go to standard error.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LogArgs {
     /// Least level that is logged: error, warn, info, debug or trace; or directives such as
-    /// `info,outrigger_manager=debug`.
+    /// `info,outrigger_manager=debug`. With --debug-endpoints it can be changed while the process runs.
     #[arg(long, env = "OUTRIGGER_LOG_LEVEL", default_value = "info", value_name = "LEVEL")]
     pub log_level: String,
 
@@ -29,34 +39,102 @@ pub enum LogFormat {
     Json,
 }
 
-impl LogArgs {
-    /// Begins to log. To be called once.
+/// What has begun to be told: the level of the log, which may change, and the traces.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    /// The level of the log.
+    pub(crate) level: LogLevel,
+    /// Where traces go, if anywhere.
+    pub(crate) traces: Option<Traces>,
+}
+
+/// The level of the log while the process runs.
+#[derive(Debug)]
+pub struct LogLevel {
+    handle: reload::Handle<EnvFilter, Registry>,
+    /// As it was asked for last.
+    now: Mutex<String>,
+}
+
+impl LogLevel {
+    /// As it was asked for last.
+    pub fn get(&self) -> String {
+        self.now.lock().clone()
+    }
+
+    /// Logs by these directives from now on.
     ///
     /// # Errors
-    /// When the level can't be read, or logging has begun already.
-    pub fn init(&self) -> anyhow::Result<()> {
-        let filter = EnvFilter::try_new(&self.log_level)
-            .with_context(|| format!("--log-level {:?} can't be read", self.log_level))?;
-        let builder = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal());
-        match self.log_format {
-            LogFormat::Text => builder.try_init(),
-            LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
-        }
-        .map_err(|e| anyhow::anyhow!("logging has begun already: {e}"))
+    /// When they can't be read, in words; the level stays what it is then.
+    pub fn set(&self, directives: &str) -> Result<(), String> {
+        let filter =
+            filter(directives).map_err(|error| format!("{directives:?} is no log level: {error}"))?;
+        let mut now = self.now.lock();
+        self.handle.reload(filter).map_err(|error| error.to_string())?;
+        directives.clone_into(&mut now);
+        Ok(())
     }
+}
+
+fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
+    EnvFilter::try_new(directives)
+}
+
+/// Begins to log, and to send traces where that is asked for. `service` is what traces call this process. To be called
+/// once, in a tokio runtime.
+///
+/// # Errors
+/// When the level can't be read, the traces' endpoint can't be used, or logging has begun already.
+pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> anyhow::Result<Telemetry> {
+    let filter =
+        filter(&log.log_level).with_context(|| format!("--log-level {:?} can't be read", log.log_level))?;
+    let traces = trace.traces(service)?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = Lines { json: log.log_format == LogFormat::Json };
+    let text = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal());
+    let layer = match log.log_format {
+        LogFormat::Text => text.boxed(),
+        // Spans are for traces; what a line is about is in its own fields.
+        LogFormat::Json => {
+            text.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
+        }
+    };
+    tracing_subscriber::registry()
+        .with(layer.with_filter(filter))
+        .with(traces.as_ref().map(Traces::layer))
+        .try_init()
+        .map_err(|e| anyhow::anyhow!("logging has begun already: {e}"))?;
+    let level = LogLevel { handle, now: Mutex::new(log.log_level.clone()) };
+    Ok(Telemetry { level, traces })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_level_that_is_none_is_refused() {
+    #[tokio::test]
+    async fn a_level_that_is_none_is_refused() {
         let args = LogArgs { log_level: "info,x=loud".to_owned(), log_format: LogFormat::Text };
-        let error = format!("{:#}", args.init().unwrap_err());
+        let error = format!("{:#}", init("test", &args, &TraceArgs::default()).unwrap_err());
         assert!(error.contains("--log-level") && error.contains("loud"), "{error}");
+    }
+
+    #[test]
+    fn the_level_changes_while_something_logs() {
+        let (filter, handle) = reload::Layer::new(filter("warn").unwrap());
+        let level = LogLevel { handle, now: Mutex::new("warn".to_owned()) };
+        let subscriber = tracing_subscriber::registry()
+            .with(tracing_subscriber::fmt::layer().with_test_writer().with_filter(filter));
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(!tracing::enabled!(tracing::Level::DEBUG));
+            level.set("warn,outrigger_runtime=debug").unwrap();
+            assert!(tracing::enabled!(tracing::Level::DEBUG));
+            assert_eq!(level.get(), "warn,outrigger_runtime=debug");
+            let error = level.set("outrigger_runtime=loud").unwrap_err();
+            assert!(error.contains("loud"), "{error}");
+            assert!(tracing::enabled!(tracing::Level::DEBUG), "what can't be read changes nothing");
+            level.set("error").unwrap();
+            assert!(!tracing::enabled!(tracing::Level::WARN));
+        });
     }
 }

@@ -25,6 +25,7 @@ use tracing::{error, info};
 
 use crate::duration;
 use crate::expiry::{self, Expiry, Validity};
+use crate::metrics;
 use crate::ready::Readiness;
 use crate::self_signed::{SelfSignedArgs, TlsSource};
 
@@ -218,8 +219,7 @@ impl ServerTls {
         let mut all = vec![&self.serving];
         all.extend(self.paths.client_ca.is_some().then_some(&self.client_ca));
         expiry::register(&all, registry, readiness);
-        let name = "tls_reload_failures";
-        registry.register(name, "New certificates or CAs that could not be used", self.failures.clone());
+        metrics::CERTIFICATE_FAILURES.register(registry, self.failures.clone());
     }
 
     /// The configuration for the next connection.

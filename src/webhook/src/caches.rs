@@ -4,6 +4,7 @@ mod allocated;
 mod devices;
 mod machines;
 mod offloading;
+mod sizes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;

@@ -77,7 +77,7 @@ pub struct WebhookArgs {
 /// # Errors
 /// When settings or files can't be used, an address can't be had, or a task fails.
 pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
-    let mut process = Process::new(args.process)?;
+    let mut process = Process::new(keys::WEBHOOK, args.process)?;
     let Some(tls) = args.tls.load()? else {
         bail!(
             "--tls-cert-file and --tls-key-file are needed, or --tls self-signed: the API server calls webhooks by \
@@ -89,6 +89,9 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let caches = Arc::new(Caches::new(&settings.host_label));
     watch(&process, &client, &caches);
     watch_admin_rules(&process, &client, &caches, &settings.admin);
+
+    let cached = caches.clone();
+    process.report("caches", move || cached.sizes());
 
     let metrics = Arc::new(metrics::Metrics::new(&mut process.registry));
     tls.register(&mut process.registry, &process.readiness);

@@ -1,18 +1,22 @@
 //! The HTTP side: bodies in, bodies out.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use outrigger_runtime::ready::Readiness;
+use outrigger_runtime::telemetry::follow_headers;
 use tokio::time::{Instant, timeout_at};
-use tracing::{debug, info, warn};
+use tracing::field::Empty;
+use tracing::{Instrument, Span, debug, debug_span, info, warn};
 
 use crate::admit::guests::{self, Outcome};
 use crate::admit::{self, Admit, Settings, machines};
@@ -67,9 +71,27 @@ pub fn router(
 
 /// One path: reviews in, this decision out.
 fn serve(webhook: Webhook, admit: Admit) -> MethodRouter<Arc<App>> {
-    post(move |State(app): State<Arc<App>>, body: Result<Bytes, BytesRejection>| async move {
-        app.answer(webhook, admit, body).await
-    })
+    post(
+        move |State(app): State<Arc<App>>, Traced(span): Traced, body: Result<Bytes, BytesRejection>| async move {
+            span.record("webhook", tracing::field::debug(webhook));
+            app.answer(webhook, admit, body).instrument(span).await
+        },
+    )
+}
+
+/// The span of a request, in the trace that the API server has begun, if it has. It names the request and the verdict, and
+/// nothing of the object.
+struct Traced(Span);
+
+impl<S: Sync> FromRequestParts<S> for Traced {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let span =
+            debug_span!("admission", otel.kind = "server", webhook = Empty, uid = Empty, verdict = Empty);
+        follow_headers(&span, &parts.headers);
+        Ok(Self(span))
+    }
 }
 
 impl App {
@@ -92,11 +114,13 @@ impl App {
             Ok(request) => request,
             Err(error) => {
                 self.metrics.answered(webhook, Verdict::Invalid, began.elapsed());
-                warn!(%error, "no review");
+                // It has no uid that could be told.
+                warn!(?webhook, %error, "no review");
                 return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
             }
         };
         drop(body);
+        Span::current().record("uid", cut(&request.uid));
         let (mut decision, mut verdict) = match unlisted(&self.readiness, webhook, &request) {
             None => self.decide(admit, &mut request, began).await,
             Some(refused) => {
@@ -112,8 +136,9 @@ impl App {
         if let Some(outcome) = request.guest.filter(|_| request.dry_run != Some(true)) {
             self.metrics.guest(outcome);
         }
+        Span::current().record("verdict", tracing::field::debug(verdict));
         self.metrics.answered(webhook, verdict, began.elapsed());
-        log(&request, &decision);
+        log(webhook, &request, &decision);
         match review::write(&request.uid, &decision) {
             Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
@@ -207,15 +232,24 @@ fn unlisted(readiness: &Readiness, webhook: Webhook, request: &Request) -> Optio
     })
 }
 
-/// Denials are for the operator too. The object itself is never logged: it may hold secrets.
-fn log(request: &Request, decision: &Decision) {
-    let (uid, namespace, user) = (&request.uid, &request.namespace, &request.user_info.username);
+/// Denials are for the operator too. The object itself is never logged: it may hold secrets. Every line about a request names
+/// it: whoever adds one adds `uid` to it.
+fn log(webhook: Webhook, request: &Request, decision: &Decision) {
+    let (uid, namespace, user) =
+        (cut(&request.uid), cut(&request.namespace), cut(&request.user_info.username));
     match decision {
-        Decision::Deny { code, message, .. } => info!(%uid, %namespace, %user, code, %message, "denied"),
+        Decision::Deny { code, message, .. } => {
+            info!(uid, ?webhook, namespace, user, code, reason = %message, "denied");
+        }
         Decision::Allow { patch, .. } => {
-            debug!(%uid, %namespace, %user, operations = patch.0.len(), "allowed");
+            debug!(uid, ?webhook, namespace, user, operations = patch.0.len(), "allowed");
         }
     }
+}
+
+/// The beginning of a name: those of Kubernetes are shorter, and who else calls may call itself anything.
+fn cut(name: &str) -> &str {
+    &name[..name.floor_char_boundary(253)]
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub(super) enum Found {
     Refused(&'static str, String),
     /// The infrastructure cluster has not been reached since then.
     LinkDown(Option<Timestamp>),
+    /// The manager has no service for rules.
+    Unsupported,
 }
 
 /// The status that a rule should have. Transition times come from the one it has.
@@ -50,6 +52,16 @@ pub(super) fn compute(rule: &WorkloadRule, found: &Found, now: Timestamp) -> Wor
             WorkloadRuleStatus {
                 observed_generation: Some(generation),
                 sync_result: Some("success".to_owned()),
+                conditions: keep(&before, conditions),
+                ..before
+            }
+        }
+        Found::Unsupported => {
+            let message = "the infrastructure cluster's manager has no WorkloadRuleService and takes no rules from here; \
+                           upgrade it";
+            let conditions = vec![said("Synced", Status::False, "ManagerTooOld", message)];
+            WorkloadRuleStatus {
+                sync_result: Some("unknown".to_owned()),
                 conditions: keep(&before, conditions),
                 ..before
             }

@@ -13,17 +13,20 @@ use outrigger_core::keys;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::{TENANT_ID, v1};
 use outrigger_runtime::events::Events;
+use outrigger_runtime::telemetry::inject_metadata;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::RuleStore;
+use super::skew::{self, Stubborn};
 use super::status::{Found, compute};
 use crate::connect::Link;
+use crate::metrics::{Metrics, Round};
 
 /// Largest answer that is read: a brief list of a thousand rules with their conditions has about 2 MiB.
 const MAX_ANSWER: usize = 64 << 20;
@@ -56,6 +59,8 @@ pub struct Syncer {
     pub at_once: usize,
     /// Cancelled when the process ends.
     pub drain: CancellationToken,
+    /// Counts.
+    pub metrics: Metrics,
 }
 
 /// What is remembered between rounds.
@@ -63,11 +68,15 @@ pub struct Syncer {
 struct Memory {
     client: Option<WorkloadRuleServiceClient<Channel>>,
     failures: u32,
+    /// The manager has no service for rules.
+    unsupported: bool,
     reached: Option<Timestamp>,
     /// Rules that the infrastructure cluster has refused: by uid, the generation, the words, and until when.
     refused: HashMap<String, (i64, Found, Instant)>,
     /// Rules that have been written: by uid, the generation, and until when a list may not show it yet.
     written: HashMap<String, (i64, Instant)>,
+    /// Rules of which the manager keeps only a part.
+    stubborn: Stubborn,
 }
 
 impl Syncer {
@@ -78,21 +87,33 @@ impl Syncer {
         loop {
             match self.round(&mut memory).await {
                 Ok(wrote) => {
+                    self.metrics.round(Round::Ok);
                     memory.failures = 0;
+                    memory.unsupported = false;
                     memory.reached = Some(Timestamp::now());
                     closely = if wrote { CLOSELY.0 } else { closely.saturating_sub(1) };
                 }
+                Err(status) if status.code() == Code::Unimplemented => {
+                    // An older manager. The workload stream is another matter, and goes on.
+                    self.metrics.round(Round::Unsupported);
+                    if !std::mem::replace(&mut memory.unsupported, true) {
+                        warn!(reason = status.message(), "the manager takes no rules from here; upgrade it");
+                    }
+                    memory.client = None;
+                    self.out_of_reach(&Found::Unsupported).await;
+                }
                 Err(status) => {
+                    self.metrics.round(Round::Failed);
                     memory.client = None;
                     memory.failures = memory.failures.saturating_add(1);
                     let (code, message) = (status.code(), status.message());
                     if memory.failures == FAILURES {
-                        warn!(?code, message, "rules can't be synced; trying on");
+                        warn!(?code, reason = message, "rules can't be synced; trying on");
                     } else {
-                        debug!(?code, message, "a round failed");
+                        debug!(?code, reason = message, "a round failed");
                     }
                     if memory.failures >= FAILURES {
-                        self.link_down(&memory).await;
+                        self.out_of_reach(&Found::LinkDown(memory.reached)).await;
                     }
                 }
             }
@@ -132,6 +153,7 @@ impl Syncer {
         memory.refused.retain(|uid, _| uids.contains(uid));
         let now = Instant::now();
         memory.written.retain(|uid, (_, until)| uids.contains(uid) && *until > now);
+        memory.stubborn.retain(&uids);
         let known = &*memory;
         let results: Vec<_> = futures::stream::iter(here.iter().cloned())
             .map(|rule| {
@@ -151,6 +173,12 @@ impl Syncer {
             let uid = rule.uid().unwrap_or_default();
             let generation = rule.metadata.generation.unwrap_or_default();
             let known = memory.written.get(&uid).is_some_and(|(of, _)| *of == generation);
+            match there.get(&rule.name_any()) {
+                // Not what is only remembered as written.
+                Some(shown) if written && !known => memory.stubborn.wrote(&uid, generation, shown),
+                _ if matches!(found, Found::Synced(_)) && !written => memory.stubborn.kept(&uid),
+                _ => {}
+            }
             if written && !known {
                 memory.written.insert(uid.clone(), (generation, Instant::now() + SHOWN));
             }
@@ -194,16 +222,18 @@ impl Syncer {
         let (name, uid) = (rule.name_any(), rule.uid().unwrap_or_default());
         let has_finalizer = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
         if rule.metadata.deletion_timestamp.is_some() {
-            let ours = there.is_some_and(|there| !there.origin.is_empty());
+            let ours = there.is_some_and(|there| skew::is_ours(there, has_finalizer));
             if ours {
-                client.delete(self.about(v1::DeleteRequest { id: name })).await?;
+                let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
+                let call = async { client.delete(self.about(v1::DeleteRequest { id: name })).await };
+                call.instrument(span).await?;
             }
             if has_finalizer {
                 self.finalizer(rule, false).await;
             }
             return Ok((Found::Synced(None), ours));
         }
-        if let Some(theirs) = there.filter(|there| there.origin.is_empty()) {
+        if let Some(theirs) = there.filter(|there| !skew::is_ours(there, has_finalizer)) {
             let message = format!(
                 "there is a rule {} in the infrastructure cluster that did not come from here; delete it there, or choose \
                  another name",
@@ -212,10 +242,7 @@ impl Syncer {
             return Ok((Found::Refused("NameTaken", message), false));
         }
         let message = v1::Rule { origin: uid.clone(), ..rule_wire::message(rule) };
-        if let Some(there) = there
-            && there.revision == message.revision
-            && there.origin == uid
-        {
+        if let Some(there) = there.filter(|there| skew::is_same(there, &message)) {
             return Ok((Found::Synced(there.status.clone()), false));
         }
         let generation = rule.metadata.generation.unwrap_or_default();
@@ -228,16 +255,26 @@ impl Syncer {
         {
             return Ok((found.clone(), false));
         }
+        if there.is_some_and(|there| memory.stubborn.is(&uid, generation, there)) {
+            return Ok((Found::Refused("ManagerTooOld", skew::KEPT_IN_PART.to_owned()), false));
+        }
         // Before it is made: else nobody would take it out again if this were deleted meanwhile.
         if !has_finalizer && !self.finalizer(rule, true).await {
             return Ok((Found::Synced(None), false));
         }
         let rule = Some(v1::Rule { revision: String::new(), status: None, ..message });
-        let result = match there {
-            None => client.create(self.about(v1::CreateRequest { rule })).await.map(drop),
-            Some(_) => client.update(self.about(v1::UpdateRequest { rule })).await.map(drop),
+        let span = debug_span!(
+            "sync rule",
+            verb = if there.is_none() { "create" } else { "update" },
+            otel.kind = "client"
+        );
+        let call = async {
+            match there {
+                None => client.create(self.about(v1::CreateRequest { rule })).await.map(drop),
+                Some(_) => client.update(self.about(v1::UpdateRequest { rule })).await.map(drop),
+            }
         };
-        match result {
+        match call.instrument(span).await {
             Ok(()) => Ok((Found::Synced(None), true)),
             Err(status) => finding(status).map(|found| (found, false)),
         }
@@ -285,11 +322,11 @@ impl Syncer {
         }
     }
 
-    /// The infrastructure cluster can't be reached: rules say so, and those that are given up may go.
-    async fn link_down(&self, memory: &Memory) {
+    /// Nothing can be written in the infrastructure cluster: rules say so, and those that are given up may go.
+    async fn out_of_reach(&self, why: &Found) {
         for rule in self.store.all() {
             if rule.metadata.deletion_timestamp.is_none() {
-                self.tell(&rule, &Found::LinkDown(memory.reached)).await;
+                self.tell(&rule, why).await;
             } else if rule.annotations().contains_key(keys::ABANDON)
                 && rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
             {
@@ -307,6 +344,7 @@ impl Syncer {
         let mut request = Request::new(message);
         request.metadata_mut().insert(TENANT_ID, self.tenant.clone());
         request.set_timeout(Duration::from_secs(30));
+        inject_metadata(request.metadata_mut());
         request
     }
 }

@@ -59,9 +59,18 @@ const NO_NODE: &str = "no node can match this Pod";
 /// The first field that makes it impossible to place the Pod safely; the request has to be denied then. What `pod` holds
 /// after an error is of no use.
 pub fn mutate(pod: &mut Value, facts: &Facts<'_>) -> Result<Report, FieldError> {
+    mutate_told(pod, facts, &mut |_, _| ())
+}
+
+/// Is told of each step when it is over: its name, and whether it went well. For whoever has a clock.
+pub type Told<'a> = &'a mut dyn FnMut(&'static str, bool);
+
+fn mutate_told(pod: &mut Value, facts: &Facts<'_>, told: Told<'_>) -> Result<Report, FieldError> {
     let mut report = Report::default();
-    for (_, step) in STEPS {
-        step(pod, facts, &mut report)?;
+    for (name, step) in STEPS {
+        let done = step(pod, facts, &mut report);
+        told(name, done.is_ok());
+        done?;
     }
     // A step that could tell whose words contradict whose has done so.
     if !report.warnings.iter().any(|warning| warning.starts_with(NO_NODE))
@@ -90,13 +99,21 @@ const OWNED_OF_GUESTS: &[&str] = &["containers"];
 /// # Errors
 /// As [`mutate`].
 pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), FieldError> {
+    patch_told(pod, facts, &mut |_, _| ())
+}
+
+/// As [`patch`], and tells of each step.
+///
+/// # Errors
+/// As [`mutate`].
+pub fn patch_told(pod: &mut Value, facts: &Facts<'_>, told: Told<'_>) -> Result<(Patch, Report), FieldError> {
     let containers: &[&str] = match (facts.rule, facts.machine) {
         (Some(rule), _) if !rule.devices().claims().is_empty() => &claims::CONTAINERS,
         (_, Some(_)) => OWNED_OF_GUESTS,
         _ => &[],
     };
     let mut before = owned(pod, containers);
-    let report = mutate(pod, facts)?;
+    let report = mutate_told(pod, facts, told)?;
     let mut after = owned(pod, containers);
     let terms = new_terms(&mut before, &mut after);
     let mut patch = json_patch::diff(&before, &after);

@@ -11,6 +11,7 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::{self, Kind};
+use outrigger_runtime::telemetry::inject_headers;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -160,8 +161,10 @@ where
     R: DeserializeOwned + Clone + Debug,
 {
     let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
-    let request = Request::new(K::url_path(&(), Some(namespace)))
+    let mut request = Request::new(K::url_path(&(), Some(namespace)))
         .create(params, body)
         .map_err(kube::Error::BuildRequest)?;
+    // The API server, and through it the webhook, may continue the trace.
+    inject_headers(request.headers_mut());
     client.request::<R>(request).await
 }

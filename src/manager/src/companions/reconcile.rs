@@ -12,13 +12,14 @@ use outrigger_runtime::lease::Leadership;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, info, warn};
 
 use super::object::{self, Object, Objects};
 use super::place::Place;
 use super::refusal::{Verdict, of_template, verdict, verdict_of_create};
 use super::templates::Templates;
 use crate::events::Events;
+use crate::lag::{Lag, Step};
 use crate::metrics::{Metrics, Operation, Outcome};
 use crate::queue::Queue;
 use crate::state::{CompanionId, Inner, Refusal, RuleId, Space, Spaces};
@@ -50,6 +51,8 @@ pub struct Controller {
     pub events: Arc<Events>,
     /// Counts.
     pub metrics: Arc<Metrics>,
+    /// Which companions messages have asked for.
+    pub lag: Arc<Lag>,
     /// Which hosts have DPUs.
     pub registry: Arc<Registry>,
     /// Whether this replica cares for tenants that nobody serves.
@@ -76,30 +79,46 @@ impl Controller {
 
     async fn step(&self, id: &CompanionId) {
         let space = self.spaces.space(&id.namespace);
+        let mut step = self.lag.begin(id);
         let Some(place) = self.spaces.place(id) else { return self.queue.forget(id) };
-        self.act(&space, id, &place).await;
+        self.act(&space, id, &place, &mut step).await;
         // Whatever came of it, it may be another companion's turn now.
         let turns = space.lock().turns(&id.key.rule, &self.registry);
         self.queue.add(space.ids(turns));
     }
 
-    async fn act(&self, space: &Space, id: &CompanionId, place: &Place) {
+    async fn act(&self, space: &Space, id: &CompanionId, place: &Place, step: &mut Step<'_>) {
         let (action, kind) = self.decide(space, &id.key, place);
         let done = match action {
             Action::Nothing | Action::Wait => {
+                if matches!(action, Action::Wait) {
+                    step.goes_on();
+                }
                 self.queue.forget(id);
                 return;
             }
-            Action::Create(object) => self.create(space, id, place, &object).await,
+            Action::Create(object) => {
+                let done = self.create(space, id, place, &object).instrument(step.span("create")).await;
+                if done.is_ok() {
+                    step.created();
+                }
+                done
+            }
             Action::Annotate(patch) => {
                 let turn = space.lock().facts.write(&id.key, Instant::now());
                 if let Err(pause) = turn {
                     self.queue.add_after(id.clone(), pause);
                     return;
                 }
-                self.annotate(space, id, place, kind, &patch).await
+                self.annotate(space, id, place, kind, &patch).instrument(step.span("annotate")).await
             }
-            Action::Delete { uid, reason } => self.delete(space, id, place, kind, &uid, reason).await,
+            Action::Delete { uid, reason } => {
+                let deletion = self.delete(space, id, place, kind, &uid, reason);
+                let done = deletion.instrument(step.span("delete")).await;
+                // Another one may have to be made in its place.
+                step.goes_on();
+                done
+            }
             Action::Refuse(message) => Err(Verdict::Refused(message)),
         };
         match done {
@@ -107,9 +126,13 @@ impl Controller {
                 space.lock().refusals.remove(&id.key);
                 self.queue.forget(id);
             }
-            Err(Verdict::LookAgain) => self.queue.retry(id.clone()),
+            Err(Verdict::LookAgain) => {
+                step.goes_on();
+                self.queue.retry(id.clone());
+            }
             Err(Verdict::Transient(message)) => {
-                info!(companion = %place.name, namespace = %place.namespace, %message, "will be tried again");
+                step.goes_on();
+                info!(companion = %place.name, namespace = %place.namespace, reason = %message, "will be tried again");
                 self.queue.retry(id.clone());
             }
             Err(Verdict::Exists | Verdict::Refused(_)) if space.lock().tenant.is_none() => {}
@@ -302,7 +325,7 @@ impl Controller {
         };
         self.queue.add_after(id.clone(), REFUSED_PAUSE);
         if let Some(uid) = told {
-            warn!(companion = %place.name, namespace = %place.namespace, rule = %id.key.rule, %message, "refused");
+            warn!(companion = %place.name, namespace = %place.namespace, rule = %id.key.rule, reason = %message, "refused");
             self.events.companion_refused(&space.rule_id(&id.key.rule), &uid, &message).await;
         }
     }

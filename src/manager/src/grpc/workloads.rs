@@ -18,10 +18,11 @@ use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
-use tracing::{info, warn};
+use tracing::{Instrument, debug_span, info, warn};
 
 use super::access::{Access, Admitted};
 use super::pace::Pace;
+use crate::lag::{Asked, Lag};
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
@@ -45,6 +46,8 @@ pub struct Workloads {
     pub rules: Arc<Queue<RuleId>>,
     /// Counts.
     pub metrics: Arc<Metrics>,
+    /// Which companions messages have asked for.
+    pub lag: Arc<Lag>,
     /// Cancelled when the process drains: streams end, agents go to another replica.
     pub drain: CancellationToken,
     /// Streams that one tenant may have open at once.
@@ -116,7 +119,7 @@ impl Workloads {
             Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
             Err(status) => {
                 let (code, message) = (status.code(), status.message());
-                warn!(%caller, tenant = %id, stream = number, claim, ?code, message, "stream ended");
+                warn!(%caller, tenant = %id, stream = number, claim, ?code, reason = message, "stream ended");
             }
         }
         if current {
@@ -180,7 +183,9 @@ impl Workloads {
                 }
             };
             let Some(message) = message else { return Ok(()) };
-            let keys = match self.apply(session, message).await {
+            let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = kind(&message));
+            let asked = Asked::now(&span);
+            let keys = match self.apply(session, message).instrument(span).await {
                 Err(status) if status.code() == Code::ResourceExhausted => {
                     self.claims
                         .tell(&session.id, session.claim, &[("refused", json!(status.message()))])
@@ -192,7 +197,9 @@ impl Workloads {
             for key in &keys {
                 self.rules.add_after(session.space.rule_id(&key.rule), crate::rules::SETTLE);
             }
-            self.queue.add(session.space.ids(keys));
+            let ids = session.space.ids(keys);
+            self.lag.asked(&ids, &asked);
+            self.queue.add(ids);
             pace.wait().await;
         }
     }
@@ -253,6 +260,16 @@ impl Workloads {
         for rule in space.rule_ids() {
             self.rules.add_after(rule, crate::rules::SETTLE);
         }
+    }
+}
+
+/// What a message is, as traces have it.
+fn kind(message: &WorkloadStreamRequest) -> &'static str {
+    match message.message {
+        Some(Message::WorkloadUpdate(_)) => "update",
+        Some(Message::WorkloadDelete(_)) => "delete",
+        Some(Message::WorkloadSync(_)) => "sync",
+        None => "none",
     }
 }
 

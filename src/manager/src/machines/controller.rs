@@ -25,7 +25,7 @@ const AT_ONCE: usize = 8;
 
 /// What there is to look at.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Key {
+pub enum Key {
     /// A Machine, by its name.
     Machine(Arc<str>),
     /// A MachineNodePool, by its name.

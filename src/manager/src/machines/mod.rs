@@ -30,7 +30,8 @@ use tokio::time::Instant;
 
 use crate::events::Events;
 use crate::queue::Queue;
-use controller::{Controller, Key};
+use controller::Controller;
+pub use controller::Key;
 pub use objects::Settings;
 use store::Store;
 
@@ -48,6 +49,11 @@ impl Sinks {
     }
 }
 
+/// What there is to look at; nothing yet.
+pub fn queue() -> Arc<Queue<Key>> {
+    Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60)))
+}
+
 /// Starts the watches and the controllers.
 pub fn start(
     process: &Process,
@@ -55,9 +61,9 @@ pub fn start(
     leadership: &Leadership,
     events: &Arc<Events>,
     settings: Settings,
+    queue: Arc<Queue<Key>>,
 ) {
     let store = Arc::new(Store::new(&settings.core_namespace));
-    let queue = Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60)));
     let sinks = Sinks { store: store.clone(), queue: queue.clone() };
 
     watch_optional::<Machine>(process, client, "machines", watch_config(), sinks.of(Store::machine));

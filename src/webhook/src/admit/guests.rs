@@ -38,6 +38,20 @@ pub enum Outcome {
     Changed,
 }
 
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Admitted,
+        Self::UnknownGroup,
+        Self::UnknownType,
+        Self::WrongMachine,
+        Self::NotCounted,
+        Self::NoneLeft,
+        Self::Unavailable,
+        Self::Changed,
+    ];
+}
+
 /// The slot that a guest asks for.
 #[derive(Debug, Clone)]
 pub struct Slot {

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::guests::Slot;
 use super::{Behind, Settings, admin, deny, deny_fields, expect_kind, guests, offloading};
 use crate::caches::{CachedRule, Caches};
+use crate::metrics::StepClock;
 use crate::review::{Decision, Request};
 
 /// Decides about the creation of a Pod. The request's object is changed on the way, but not when a cache is behind: the
@@ -104,7 +105,8 @@ pub(super) fn apply(object: &mut Value, roles: Roles<'_>, settings: &Settings) -
         machine: slot.map(Slot::facts),
         host_label: &settings.host_label,
     };
-    match mutate::patch(object, &facts) {
+    let mut clock = StepClock::new();
+    match mutate::patch_told(object, &facts, &mut |step, passed| clock.over(step, passed)) {
         Ok((patch, report)) => Decision::Allow { patch, warnings: report.warnings },
         Err(error) => deny_fields(422, &[error]),
     }

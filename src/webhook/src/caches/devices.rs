@@ -28,6 +28,20 @@ pub(super) struct Classes {
     resources: Arc<BTreeMap<String, BTreeSet<String>>>,
 }
 
+impl Claims {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.workloads.len() + self.pods.len()
+    }
+}
+
+impl Classes {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.classes.len()
+    }
+}
+
 impl Caches {
     /// The ResourceClaims of a namespace that were made for one workload: name to the workload's label value.
     pub fn claims(&self, namespace: &str) -> Arc<BTreeMap<String, String>> {

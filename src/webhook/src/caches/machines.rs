@@ -34,6 +34,13 @@ pub(super) struct Machines {
     guests: RwLock<Seats>,
 }
 
+impl Machines {
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.machines.read().len()
+    }
+}
+
 /// A Machine as the API has it.
 #[derive(Debug)]
 pub struct CachedMachine {

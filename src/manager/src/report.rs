@@ -1,0 +1,208 @@
+//! What a manager has in hand, counted when somebody asks: for `/metrics`, and for `/debug`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use outrigger_core::ids::TenantId;
+use outrigger_runtime::lease::Leadership;
+use outrigger_runtime::metrics::{self, Metric};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use serde_json::{Value, json};
+
+use crate::machines;
+use crate::queue::{Counts, Queue};
+use crate::state::{CompanionId, Inner, RuleId, Spaces};
+use crate::tenants::controller::Key;
+
+type Number = Gauge<i64, AtomicI64>;
+
+/// Looks at what the manager knows.
+#[derive(Clone)]
+pub struct Reporter {
+    /// What is known.
+    pub spaces: Arc<Spaces>,
+    /// Whether this replica cares for tenants that nobody serves.
+    pub leadership: Leadership,
+    /// Companions to look at.
+    pub companions: Arc<Queue<CompanionId>>,
+    /// Rules to look at.
+    pub rules: Arc<Queue<RuleId>>,
+    /// Tenants and DPUs to look at.
+    pub tenants: Arc<Queue<Key>>,
+    /// Machines and their pools to look at.
+    pub machines: Arc<Queue<machines::Key>>,
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reporter").finish_non_exhaustive()
+    }
+}
+
+/// Where a tenant's stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum Place {
+    Connected,
+    Lost,
+    Elsewhere,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StreamLabels {
+    stream: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum Waits {
+    Ready,
+    Delayed,
+    Busy,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueLabels {
+    queue: &'static str,
+    state: Waits,
+}
+
+/// What there is of one tenant, or of all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Total {
+    workloads: usize,
+    wanted: usize,
+    created: i64,
+    ready: i64,
+    refused: usize,
+}
+
+/// One tenant.
+#[derive(Debug)]
+struct OfTenant {
+    id: TenantId,
+    namespace: String,
+    place: Place,
+    /// What this replica sees to; nothing of a tenant that another one acts for.
+    total: Total,
+}
+
+impl Reporter {
+    /// Counts by rule are kept anyway, so this takes a moment for each rule, not for each companion.
+    fn look(&self) -> Vec<OfTenant> {
+        let leads = self.leadership.leads();
+        let all = self.spaces.all();
+        let of_tenant = |space: &Arc<crate::state::Space>| {
+            let mut inner = space.lock();
+            let id = inner.tenant.clone()?;
+            let acts = inner.acts(leads);
+            let place = match (inner.stream.connected, acts || inner.stream.acts(true)) {
+                (true, _) => Place::Connected,
+                // Nobody's, or this replica's that has lost it.
+                (false, true) => Place::Lost,
+                (false, false) => Place::Elsewhere,
+            };
+            let total = if acts { count(&mut inner) } else { Total::default() };
+            Some(OfTenant { id, namespace: space.namespace.to_string(), place, total })
+        };
+        all.iter().filter_map(of_tenant).collect()
+    }
+
+    /// The same for people, tenants by name.
+    pub fn state(&self) -> Value {
+        let tenants: Vec<Value> = self
+            .look()
+            .into_iter()
+            .map(|OfTenant { id, namespace, place, total }| {
+                json!({
+                    "tenant": id.as_str(),
+                    "namespace": namespace,
+                    "stream": format!("{place:?}"),
+                    "workloads": total.workloads,
+                    "companions": {
+                        "wanted": total.wanted, "created": total.created, "ready": total.ready, "refused": total.refused,
+                    },
+                })
+            })
+            .collect();
+        let queue =
+            |Counts { ready, delayed, busy }| json!({"ready": ready, "delayed": delayed, "busy": busy});
+        json!({
+            "leads": self.leadership.leads(),
+            "queues": {
+                "companions": queue(self.companions.counts()),
+                "rules": queue(self.rules.counts()),
+                "tenants": queue(self.tenants.counts()),
+                "machines": queue(self.machines.counts()),
+            },
+            "tenants": tenants,
+        })
+    }
+}
+
+fn count(inner: &mut Inner) -> Total {
+    let rules: Vec<_> = inner.rules.keys().cloned().collect();
+    let mut total =
+        Total { workloads: inner.index.workloads(), refused: inner.refusals.len(), ..Total::default() };
+    for rule in &rules {
+        total.wanted += inner.index.matched(rule);
+        let counts = inner.among(rule, |companions| companions.counts(rule)).unwrap_or_default();
+        total.created += counts.created;
+        total.ready += counts.ready;
+    }
+    total
+}
+
+fn number(count: impl TryInto<i64>) -> Number {
+    let number = Number::default();
+    number.set(count.try_into().unwrap_or(i64::MAX));
+    number
+}
+
+impl Collector for Reporter {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let tenants = Family::<StreamLabels, Number>::default();
+        let workloads = Family::<StreamLabels, Number>::default();
+        for stream in [Place::Connected, Place::Lost, Place::Elsewhere] {
+            tenants.get_or_create(&StreamLabels { stream }).set(0);
+        }
+        for stream in [Place::Connected, Place::Lost] {
+            workloads.get_or_create(&StreamLabels { stream }).set(0);
+        }
+        let mut all = Total::default();
+        for OfTenant { place: stream, total, .. } in self.look() {
+            tenants.get_or_create(&StreamLabels { stream }).inc();
+            if stream != Place::Elsewhere {
+                let count = i64::try_from(total.workloads).unwrap_or(i64::MAX);
+                workloads.get_or_create(&StreamLabels { stream }).inc_by(count);
+            }
+            all.wanted += total.wanted;
+            all.created += total.created;
+            all.ready += total.ready;
+            all.refused += total.refused;
+        }
+        metrics::TENANTS.show(&mut encoder, &tenants)?;
+        metrics::WORKLOADS.show(&mut encoder, &workloads)?;
+        let mut show = |metric: &Metric, count: Number| metric.show(&mut encoder, &count);
+        show(&metrics::COMPANIONS_WANTED, number(all.wanted))?;
+        show(&metrics::COMPANIONS_CREATED, number(all.created))?;
+        show(&metrics::COMPANIONS_READY, number(all.ready))?;
+        show(&metrics::COMPANIONS_REFUSED, number(all.refused))?;
+        let queues = Family::<QueueLabels, Number>::default();
+        for (queue, counts) in [
+            ("companions", self.companions.counts()),
+            ("rules", self.rules.counts()),
+            ("tenants", self.tenants.counts()),
+            ("machines", self.machines.counts()),
+        ] {
+            let Counts { ready, delayed, busy } = counts;
+            for (state, count) in [(Waits::Ready, ready), (Waits::Delayed, delayed), (Waits::Busy, busy)] {
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                queues.get_or_create(&QueueLabels { queue, state }).set(count);
+            }
+        }
+        metrics::QUEUE.show(&mut encoder, &queues)
+    }
+}

@@ -1,0 +1,181 @@
+//! `/debug` on the admin port, behind a flag: what the process has in hand, and the level of its log.
+//!
+//! The admin port is plain HTTP for everybody who reaches the Pod, for Prometheus' sake. So these paths answer only who comes
+//! from the same machine: by loopback, which is where `kubectl port-forward` arrives, or by a socket file.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::{Map, Value, json};
+use tracing::warn;
+
+use crate::admin::COMMIT;
+use crate::metrics::ProcessMetrics;
+use crate::ready::Readiness;
+use crate::serve::Peer;
+use crate::telemetry::LogLevel;
+use crate::watched;
+
+/// Longest log level that is read, in bytes.
+const MAX_LEVEL: usize = 1 << 10;
+
+/// What some part of a process has in hand, as JSON, when it is asked.
+pub type Report = Box<dyn Fn() -> Value + Send + Sync>;
+
+/// What is shown at `/debug`.
+#[derive(Default)]
+pub struct Debug {
+    /// The parts of the process, by name.
+    pub parts: Vec<(&'static str, Report)>,
+    /// The level of the log, where there is a log.
+    pub level: Option<LogLevel>,
+}
+
+struct Shown {
+    debug: Debug,
+    readiness: Readiness,
+}
+
+impl Debug {
+    /// `/state` and `/log-level`.
+    pub(crate) fn router(self, readiness: Readiness) -> Router {
+        let shown = Arc::new(Shown { debug: self, readiness });
+        Router::new()
+            .route("/state", get(state))
+            .route("/log-level", get(level).put(set_level))
+            .layer(DefaultBodyLimit::max(MAX_LEVEL))
+            .layer(from_fn(only_from_here))
+            .with_state(shown)
+    }
+}
+
+/// Refuses whoever isn't on this machine, and pages in a browser that is: these say where they come from.
+async fn only_from_here(request: Request, next: Next) -> Response {
+    let here = request.extensions().get::<Peer>().is_some_and(|peer| match peer.address {
+        Some(address) => address.ip().to_canonical().is_loopback(),
+        None => true,
+    });
+    if !here || request.headers().contains_key(header::ORIGIN) {
+        let words = "/debug is only for loopback and socket files: use kubectl port-forward\n";
+        return (StatusCode::FORBIDDEN, words).into_response();
+    }
+    next.run(request).await
+}
+
+async fn state(State(shown): State<Arc<Shown>>) -> Response {
+    let mut all = Map::new();
+    all.insert("version".to_owned(), json!({"version": env!("CARGO_PKG_VERSION"), "commit": COMMIT}));
+    all.insert("not_ready".to_owned(), json!(shown.readiness.missing()));
+    all.insert("process".to_owned(), ProcessMetrics::state());
+    all.insert("tokio".to_owned(), tokio_state());
+    all.insert("watches".to_owned(), watched::state());
+    for (name, report) in &shown.debug.parts {
+        all.insert((*name).to_owned(), report());
+    }
+    let body = format!("{:#}\n", Value::Object(all));
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// How busy the runtime is.
+fn tokio_state() -> Value {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let workers = metrics.num_workers();
+    let busy: Vec<f64> = (0..workers).map(|n| metrics.worker_total_busy_duration(n).as_secs_f64()).collect();
+    json!({
+        "workers": workers,
+        "alive_tasks": metrics.num_alive_tasks(),
+        "global_queue_depth": metrics.global_queue_depth(),
+        "worker_busy_seconds": busy,
+    })
+}
+
+async fn level(State(shown): State<Arc<Shown>>) -> Response {
+    match &shown.debug.level {
+        Some(level) => format!("{}\n", level.get()).into_response(),
+        None => (StatusCode::NOT_FOUND, "there is no log\n").into_response(),
+    }
+}
+
+async fn set_level(State(shown): State<Arc<Shown>>, body: Bytes) -> Response {
+    let Some(level) = &shown.debug.level else {
+        return (StatusCode::NOT_FOUND, "there is no log\n").into_response();
+    };
+    let wanted = String::from_utf8_lossy(&body).trim().to_owned();
+    if wanted.is_empty() {
+        let words = "the body is empty: send a level such as debug, or info,outrigger_manager=debug\n";
+        return (StatusCode::BAD_REQUEST, words).into_response();
+    }
+    // Whoever reads the log later should know why there is more of it, or less; so it is said while there is more.
+    let before = level.get();
+    let told = tracing::enabled!(tracing::Level::WARN);
+    let tell = || warn!(before, wanted, "the level of the log is changed");
+    if told {
+        tell();
+    }
+    match level.set(&wanted) {
+        Ok(()) => {
+            if !told {
+                tell();
+            }
+            format!("{wanted}\n").into_response()
+        }
+        Err(words) => {
+            warn!(wanted, "a level of the log that can't be read");
+            (StatusCode::BAD_REQUEST, format!("{words}\n")).into_response()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn ask(address: Option<&str>, origin: bool, path: &str) -> (u16, String) {
+        let debug = Debug { parts: vec![("part", Box::new(|| json!({"n": 1})))], level: None };
+        let router = debug.router(Readiness::default());
+        let mut request = axum::http::Request::get(path);
+        if origin {
+            request = request.header("origin", "http://evil.example");
+        }
+        let mut request = request.body(Body::empty()).unwrap();
+        if address != Some("nobody") {
+            let address = address.map(|address| address.parse().unwrap());
+            request.extensions_mut().insert(Peer { address, ..Peer::default() });
+        }
+        let answer = router.oneshot(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn only_who_is_on_the_machine_is_answered() {
+        for (address, origin, status) in [
+            (Some("127.0.0.1:1"), false, 200),
+            (Some("[::1]:1"), false, 200),
+            (Some("[::ffff:127.0.0.1]:1"), false, 200),
+            (None, false, 200),
+            (Some("10.0.0.1:1"), false, 403),
+            (Some("[::ffff:10.0.0.1]:1"), false, 403),
+            (Some("nobody"), false, 403),
+            (Some("127.0.0.1:1"), true, 403),
+        ] {
+            assert_eq!(ask(address, origin, "/state").await.0, status, "{address:?}");
+        }
+        let (_, body) = ask(None, false, "/state").await;
+        let state: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(state["part"]["n"], 1);
+        assert!(state["tokio"]["workers"].as_u64() > Some(0), "{body}");
+        assert_eq!(ask(None, false, "/log-level").await.0, 404);
+    }
+}

@@ -1,0 +1,171 @@
+//! What the kernel says of this process, under the names that Prometheus' own clients use.
+
+use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Unit;
+use serde_json::{Map, Value};
+
+/// Ticks of a second in `/proc/<pid>/stat` (`USER_HZ`, proc_pid_stat(5)): 100 on every architecture that Linux runs on now.
+const TICKS: f64 = 100.0;
+
+/// Reads `/proc/self` when it is asked. Where there is no such thing it shows only when the process began.
+#[derive(Debug)]
+pub struct ProcessMetrics {
+    started: f64,
+}
+
+/// One look at `/proc/self`.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Sample {
+    cpu_seconds: Option<f64>,
+    resident_bytes: Option<i64>,
+    virtual_bytes: Option<i64>,
+    threads: Option<i64>,
+    open_fds: Option<i64>,
+    max_fds: Option<i64>,
+}
+
+impl Default for ProcessMetrics {
+    /// Of a process that begins now.
+    fn default() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started: now.as_secs_f64() }
+    }
+}
+
+impl ProcessMetrics {
+    /// The same for people.
+    pub fn state() -> Value {
+        let sample = Sample::take();
+        let mut state = Map::new();
+        if let Some(cpu) = sample.cpu_seconds {
+            state.insert("cpu_seconds".to_owned(), cpu.into());
+        }
+        for (name, value) in sample.gauges() {
+            if let Some(value) = value {
+                state.insert(name.to_owned(), value.into());
+            }
+        }
+        Value::Object(state)
+    }
+}
+
+impl Sample {
+    fn take() -> Self {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        Self {
+            // The directory itself is open while it is read.
+            open_fds: std::fs::read_dir("/proc/self/fd")
+                .ok()
+                .and_then(|all| i64::try_from(all.count()).ok())
+                .map(|n| n - 1),
+            ..Self::parse(&read("stat"), &read("status"), &read("limits"))
+        }
+    }
+
+    fn parse(stat: &str, status: &str, limits: &str) -> Self {
+        // The second field is the command in parentheses, which may have spaces and parentheses itself.
+        let after = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
+        let ticks = |field: usize| after.split(' ').nth(field - 3).and_then(|text| text.parse::<f64>().ok());
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            line.split_whitespace().next()?.parse::<i64>().ok()
+        };
+        let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+        Self {
+            cpu_seconds: ticks(14).zip(ticks(15)).map(|(user, system)| (user + system) / TICKS),
+            resident_bytes: number("VmRSS").map(|kib| kib * 1024),
+            virtual_bytes: number("VmSize").map(|kib| kib * 1024),
+            threads: number("Threads"),
+            open_fds: None,
+            max_fds: limit.and_then(|line| line.split_whitespace().next()?.parse().ok()),
+        }
+    }
+
+    fn gauges(&self) -> [(&'static str, Option<i64>); 5] {
+        [
+            ("resident_memory_bytes", self.resident_bytes),
+            ("virtual_memory_bytes", self.virtual_bytes),
+            ("threads", self.threads),
+            ("open_fds", self.open_fds),
+            ("max_fds", self.max_fds),
+        ]
+    }
+}
+
+impl Collector for ProcessMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let sample = Sample::take();
+        if let Some(cpu) = sample.cpu_seconds {
+            let help = "Time that the process has had a processor.";
+            ConstCounter::new(cpu).encode(encoder.encode_descriptor(
+                "process_cpu",
+                help,
+                Some(&Unit::Seconds),
+                MetricType::Counter,
+            )?)?;
+        }
+        for (name, value) in sample.gauges() {
+            let Some(value) = value else { continue };
+            let gauge = Gauge::<i64, AtomicI64>::default();
+            gauge.set(value);
+            let (name, unit) = match name.strip_suffix("_bytes") {
+                Some(name) => (name, Some(&Unit::Bytes)),
+                None => (name, None),
+            };
+            let help = match name {
+                "resident_memory" => "Memory that the process has.",
+                "virtual_memory" => "Addresses that the process has taken.",
+                "threads" => "Threads of the process.",
+                "open_fds" => "Open file descriptors.",
+                _ => "Most file descriptors that it may open.",
+            };
+            let name = format!("process_{name}");
+            gauge.encode(encoder.encode_descriptor(&name, help, unit, MetricType::Gauge)?)?;
+        }
+        let started = Gauge::<f64, AtomicU64>::default();
+        started.set(self.started);
+        let help = "When the process began, Unix time.";
+        started.encode(encoder.encode_descriptor(
+            "process_start_time",
+            help,
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_the_kernel_are_read() {
+        let stat =
+            "7 (a) (b c) S 1 7 7 0 -1 4194560 1 0 0 0 250 150 0 0 20 0 9 0 100 1 1 18446744073709551615";
+        let status = "Name:\tx\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t9\n";
+        let limits =
+            "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024       4096    files\n";
+        let sample = Sample::parse(stat, status, limits);
+        assert_eq!(
+            sample,
+            Sample {
+                cpu_seconds: Some(4.0),
+                resident_bytes: Some(1 << 20),
+                virtual_bytes: Some(2 << 20),
+                threads: Some(9),
+                open_fds: None,
+                max_fds: Some(1024),
+            }
+        );
+        assert_eq!(Sample::parse("", "", ""), Sample::default());
+        let own = Sample::take();
+        assert!(own.resident_bytes > Some(0) && own.open_fds > Some(2) && own.threads > Some(0), "{own:?}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Lines of the log that don't grow without bound: what is logged may be somebody else's words, such as the message of an
+//! API server or the name of a user.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Longest line, in bytes. Container runtimes cut lines at 16 KiB, and half of a JSON object is none.
+const MAX_LINE: usize = 16 << 10;
+
+/// Longest text in a line that would be too long, in bytes.
+const MAX_TEXT: usize = 1 << 10;
+
+/// Writes to standard error.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lines {
+    /// Whether lines are JSON, and have to stay so.
+    pub(super) json: bool,
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Bounded<io::Stderr>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        Bounded { json: self.json, to: io::stderr() }
+    }
+}
+
+/// Gets each line as one piece.
+#[derive(Debug)]
+pub(super) struct Bounded<W> {
+    json: bool,
+    to: W,
+}
+
+impl<W: Write> Write for Bounded<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if line.len() <= MAX_LINE {
+            self.to.write_all(line)?;
+        } else {
+            self.to.write_all(&cut(line, self.json))?;
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// A shorter line that says as much as it can.
+fn cut(line: &[u8], json: bool) -> Vec<u8> {
+    let mut short = None;
+    if json && let Ok(mut object) = serde_json::from_slice::<Value>(line) {
+        shorten(&mut object);
+        short = serde_json::to_vec(&object).ok().filter(|short| short.len() < MAX_LINE);
+        if short.is_none() {
+            // Very many fields: those that every line has are left.
+            if let Value::Object(fields) = &mut object {
+                fields
+                    .retain(|name, _| matches!(name.as_str(), "timestamp" | "level" | "target" | "message"));
+            }
+            short = serde_json::to_vec(&object).ok();
+        }
+    }
+    let mut short = short.unwrap_or_else(|| {
+        let text = String::from_utf8_lossy(line);
+        let end = text.floor_char_boundary(MAX_LINE - 64);
+        format!("{}... ({} bytes left out)", &text[..end], text.len() - end).into_bytes()
+    });
+    short.push(b'\n');
+    short
+}
+
+fn shorten(value: &mut Value) {
+    match value {
+        Value::String(text) if text.len() > MAX_TEXT => {
+            let end = text.floor_char_boundary(MAX_TEXT);
+            *text = format!("{}... ({} bytes left out)", &text[..end], text.len() - end);
+        }
+        Value::Array(all) => all.iter_mut().for_each(shorten),
+        Value::Object(all) => all.values_mut().for_each(shorten),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn written(line: &str, json: bool) -> String {
+        let mut to = Vec::new();
+        Bounded { json, to: &mut to }.write_all(line.as_bytes()).unwrap();
+        String::from_utf8(to).unwrap()
+    }
+
+    #[test]
+    fn lines_are_as_they_were_or_short_and_whole() {
+        assert_eq!(written("a\n", false), "a\n");
+        let text = written(&"ä".repeat(MAX_LINE), false);
+        assert!(text.len() <= MAX_LINE && text.ends_with("bytes left out)\n"), "{}", text.len());
+
+        let long = json!({"timestamp": "t", "level": "INFO", "message": "x".repeat(MAX_LINE), "uid": "u"});
+        let line = written(&format!("{long}\n"), true);
+        let object: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(object["uid"], "u");
+        assert!(line.len() < 2 * MAX_TEXT && line.ends_with("}\n"), "{line}");
+        assert!(object["message"].as_str().unwrap().ends_with(" bytes left out)"));
+
+        let mut many = json!({"timestamp": "t", "level": "INFO", "message": "m"});
+        for i in 0..MAX_LINE {
+            many[i.to_string()] = json!("x");
+        }
+        let line = written(&format!("{many}\n"), true);
+        assert_eq!(line, "{\"level\":\"INFO\",\"message\":\"m\",\"timestamp\":\"t\"}\n");
+    }
+}

@@ -1,0 +1,305 @@
+//! How fresh each watch is, and what the API server is asked: counted below the clients, where bookmarks can be seen too.
+//!
+//! A watch that nothing happens on is silent but for bookmarks, and its own library keeps these to itself. So whatever a
+//! watch's task reads from the API server counts as a sign of life, byte by byte. Watches are named in the code, so there is
+//! one set of them in a process.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicI64;
+use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
+use pin_project_lite::pin_project;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tower::{Layer, Service};
+
+use crate::metrics;
+
+type Seconds = Gauge<i64, AtomicI64>;
+
+/// What is known of this process' watches and calls.
+static WATCHED: LazyLock<Watched> = LazyLock::new(Watched::default);
+
+tokio::task_local! {
+    /// The watch that this task is, by what tells of its last sign of life.
+    static CURRENT: Seconds;
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    synced: Family<WatchLabels, Gauge<i64, AtomicI64>>,
+    seen: Family<WatchLabels, Seconds>,
+    failures: Family<WatchLabels, Counter>,
+    requests: Family<RequestLabels, Counter>,
+    /// Of each name, how many watches there are and how many of them don't have everything. An agent has one for each namespace.
+    watches: Mutex<BTreeMap<&'static str, (i64, i64)>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchLabels {
+    watch: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: Verb,
+    outcome: Outcome,
+}
+
+/// What is asked. Lists are reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum Verb {
+    Get,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum Outcome {
+    Ok,
+    Refused,
+    Failed,
+}
+
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// Has a registry show all of it.
+pub(crate) fn register(registry: &mut Registry) {
+    metrics::WATCH_SYNCED.register(registry, WATCHED.synced.clone());
+    metrics::WATCH_SEEN.register(registry, WATCHED.seen.clone());
+    metrics::WATCH_FAILURES.register(registry, WATCHED.failures.clone());
+    metrics::API_REQUESTS.register(registry, WATCHED.requests.clone());
+}
+
+/// The watches for people: whether each has everything, and seconds since its last sign of life.
+pub(crate) fn state() -> Value {
+    let watches = WATCHED.watches.lock().clone();
+    let age = |watch| (now() - WATCHED.seen.get_or_create(&WatchLabels { watch }).get()).max(0);
+    watches
+        .into_iter()
+        .map(|(watch, (count, behind))| {
+            let state =
+                json!({"watches": count, "synced": behind == 0, "last_received_seconds_ago": age(watch)});
+            (watch.to_owned(), state)
+        })
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+/// One watch, from its beginning to its end.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    name: &'static str,
+    synced: bool,
+}
+
+impl Watch {
+    /// A watch begins, and has nothing yet.
+    pub(crate) fn new(name: &'static str) -> Self {
+        // A counter that begins at 0 shows its first step too.
+        drop(WATCHED.failures.get_or_create(&WatchLabels { watch: name }));
+        WATCHED.count(name, 1, 1);
+        Self { name, synced: false }
+    }
+
+    /// Whether it has everything now.
+    pub(crate) fn synced(&mut self, synced: bool) {
+        if std::mem::replace(&mut self.synced, synced) != synced {
+            WATCHED.count(self.name, 0, if synced { -1 } else { 1 });
+        }
+    }
+
+    /// A list or watch has failed.
+    pub(crate) fn failed(&self) {
+        WATCHED.failures.get_or_create(&WatchLabels { watch: self.name }).inc();
+    }
+
+    /// Runs what reads the watch.
+    pub(crate) async fn follow<T>(name: &'static str, reading: impl Future<Output = T>) -> T {
+        let seen = WATCHED.seen.get_or_create_owned(&WatchLabels { watch: name });
+        CURRENT.scope(seen, reading).await
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        WATCHED.count(self.name, -1, if self.synced { 0 } else { -1 });
+    }
+}
+
+impl Watched {
+    fn count(&self, watch: &'static str, more: i64, behind: i64) {
+        let mut watches = self.watches.lock();
+        let counts = watches.entry(watch).or_default();
+        counts.0 += more;
+        counts.1 += behind;
+        self.synced.get_or_create(&WatchLabels { watch }).set(i64::from(counts.1 == 0));
+    }
+}
+
+/// Puts the counting below a client.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CountingLayer;
+
+/// Counts calls and signs of life.
+#[derive(Debug, Clone)]
+pub(crate) struct Counting<S> {
+    inner: S,
+}
+
+impl<S> Layer<S> for CountingLayer {
+    type Service = Counting<S>;
+
+    fn layer(&self, inner: S) -> Counting<S> {
+        Counting { inner }
+    }
+}
+
+impl<S, A, B> Service<Request<A>> for Counting<S>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: 'static,
+    B: 'static,
+{
+    type Response = Response<Noticed<B>>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let verb = Verb::of(&request);
+        let answer = self.inner.call(request);
+        async move {
+            let answer = answer.await;
+            let outcome = match answer.as_ref().map(|answer| answer.status().as_u16()) {
+                Ok(..400) => Outcome::Ok,
+                Ok(429 | 500..) | Err(_) => Outcome::Failed,
+                Ok(400..) => Outcome::Refused,
+            };
+            WATCHED.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
+            answer.map(|answer| answer.map(|body| Noticed { body }))
+        }
+        .boxed()
+    }
+}
+
+impl Verb {
+    fn of<T>(request: &Request<T>) -> Self {
+        let watch = |query: &str| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
+        match *request.method() {
+            Method::POST => Self::Create,
+            Method::PUT => Self::Update,
+            Method::PATCH => Self::Patch,
+            Method::DELETE => Self::Delete,
+            _ if request.uri().query().is_some_and(watch) => Self::Watch,
+            _ => Self::Get,
+        }
+    }
+}
+
+pin_project! {
+    /// An answer's body. Whoever reads it, if it is a watch, is alive.
+    #[derive(Debug)]
+    pub(crate) struct Noticed<B> {
+        #[pin]
+        body: B,
+    }
+}
+
+impl<B: Body> Body for Noticed<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let frame = self.project().body.poll_frame(cx);
+        if let Poll::Ready(Some(Ok(_))) = &frame {
+            let _ = CURRENT.try_with(|seen| seen.set(now()));
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body as Bytes;
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    fn gauges(watch: &'static str) -> (i64, i64) {
+        let labels = WatchLabels { watch };
+        (WATCHED.synced.get_or_create(&labels).get(), WATCHED.seen.get_or_create(&labels).get())
+    }
+
+    #[tokio::test]
+    async fn a_watch_is_alive_while_something_comes_in() {
+        let answer = |request: Request<()>| async move {
+            let status = if request.uri().path() == "/no" { 403 } else { 200 };
+            Ok::<_, std::io::Error>(Response::builder().status(status).body(Bytes::from("bookmark")).unwrap())
+        };
+        let mut service = CountingLayer.layer(tower::service_fn(answer));
+        let mut get = async |path: &str| {
+            let request = Request::get(path).body(()).unwrap();
+            service.ready().await.unwrap().call(request).await.unwrap().into_body().collect().await.unwrap();
+        };
+        get("/pods?watch=true").await;
+        assert_eq!(gauges("test pods").1, 0, "nobody's");
+        Watch::follow("test pods", get("/pods?watch=true")).await;
+        assert!(gauges("test pods").1 > 0);
+        get("/no").await;
+        let count = |verb, outcome| WATCHED.requests.get_or_create(&RequestLabels { verb, outcome }).get();
+        assert!(count(Verb::Watch, Outcome::Ok) >= 2);
+        assert!(count(Verb::Get, Outcome::Refused) >= 1);
+    }
+
+    #[test]
+    fn a_name_is_synced_when_all_its_watches_are() {
+        let mut one = Watch::new("test maps");
+        assert_eq!(gauges("test maps").0, 0);
+        one.synced(true);
+        assert_eq!(gauges("test maps").0, 1);
+        let two = Watch::new("test maps");
+        assert_eq!(gauges("test maps").0, 0);
+        drop(two);
+        assert_eq!(gauges("test maps").0, 1);
+        one.synced(false);
+        one.synced(false);
+        assert_eq!(gauges("test maps").0, 0);
+        drop(one);
+        assert_eq!(state()["test maps"]["watches"], 0);
+    }
+}

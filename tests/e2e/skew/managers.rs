@@ -1,0 +1,174 @@
+//! Managers of earlier versions, on the wire: the fields that they don't know they neither keep nor tell.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use outrigger_api::rule_wire;
+use outrigger_proto::v1;
+use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
+use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
+use outrigger_proto::v1::workload_stream_request::Message as Kind;
+use outrigger_tests::eventually;
+use outrigger_tests::wire::serve;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+/// A manager that knows less. It ends with the test.
+#[derive(Clone, Default)]
+pub(super) struct Older {
+    /// Whether there is a service for rules at all.
+    rules: bool,
+    /// Whether it knows `origin`, `revision` and `brief`.
+    tells: bool,
+    state: Arc<Mutex<State>>,
+    end: CancellationToken,
+}
+
+#[derive(Default)]
+struct State {
+    rules: BTreeMap<String, v1::Rule>,
+    /// What was asked for, but for lists.
+    calls: Vec<String>,
+    /// Names of the workloads that it has heard of.
+    workloads: Vec<String>,
+}
+
+impl Older {
+    /// One from before there were rules on the wire.
+    pub(super) fn without_rules() -> Self {
+        Self::default()
+    }
+
+    /// One from before rules told whose they are, and what has become of them.
+    pub(super) fn silent() -> Self {
+        Self { rules: true, ..Self::default() }
+    }
+
+    /// One that tells, and doesn't know `update_strategy`.
+    pub(super) fn forgetful() -> Self {
+        Self { rules: true, tells: true, ..Self::default() }
+    }
+
+    pub(super) fn serve(&self) -> u16 {
+        let mut routes = Routes::new(WorkloadServiceServer::new(self.clone()));
+        if self.rules {
+            routes = routes.add_service(WorkloadRuleServiceServer::new(self.clone()));
+        }
+        let router: Router = routes.into_axum_router();
+        serve(router, self.end.clone())
+    }
+
+    /// Somebody else has made a rule.
+    pub(super) fn has(&self, id: &str, template: &'static [u8]) {
+        let data = v1::RuleData { rule_template: template.into(), ..v1::RuleData::default() };
+        let rule = v1::Rule { id: id.to_owned(), data: Some(data), ..v1::Rule::default() };
+        self.state.lock().unwrap().rules.insert(id.to_owned(), rule);
+    }
+
+    pub(super) fn calls(&self) -> Vec<String> {
+        self.state.lock().unwrap().calls.clone()
+    }
+
+    pub(super) fn are(&self, calls: &[&str]) -> Result<(), String> {
+        let now = self.calls();
+        if now == calls { Ok(()) } else { Err(format!("{now:?}")) }
+    }
+
+    pub(super) async fn eventually(&self, calls: &[&str]) {
+        eventually(&format!("{calls:?}"), || async { self.are(calls) }).await;
+    }
+
+    /// Waits until it has heard of these workloads.
+    pub(super) async fn hears(&self, names: &[&str]) {
+        eventually(&format!("{names:?} are told"), || async {
+            let heard = self.state.lock().unwrap().workloads.clone();
+            if names.iter().all(|name| heard.iter().any(|h| h == name)) {
+                Ok(())
+            } else {
+                Err(format!("{heard:?}"))
+            }
+        })
+        .await;
+    }
+
+    /// A rule as it is kept.
+    fn keep(&self, what: &str, rule: Option<v1::Rule>) {
+        let mut rule = rule.unwrap_or_default();
+        if let Some(data) = &mut rule.data {
+            data.update_strategy = None;
+        }
+        let data = rule.data.clone().unwrap_or_default();
+        rule.revision = if self.tells { rule_wire::revision(&data) } else { String::new() };
+        if !self.tells {
+            rule.origin = String::new();
+        }
+        let mut state = self.state.lock().unwrap();
+        state.calls.push(format!("{what} {}", rule.id));
+        state.rules.insert(rule.id.clone(), rule);
+    }
+}
+
+#[tonic::async_trait]
+impl WorkloadService for Older {
+    async fn workload_stream(
+        &self,
+        request: Request<Streaming<v1::WorkloadStreamRequest>>,
+    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+        let mut stream = request.into_inner();
+        while let Some(message) = stream.message().await? {
+            let updates = match message.message {
+                Some(Kind::WorkloadSync(sync)) => sync.workload_updates,
+                Some(Kind::WorkloadUpdate(update)) => vec![update],
+                _ => Vec::new(),
+            };
+            let names = updates.into_iter().filter_map(|u| Some(u.workload_metadata?.resource_name));
+            self.state.lock().unwrap().workloads.extend(names);
+        }
+        Ok(Response::new(v1::WorkloadStreamResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl WorkloadRuleService for Older {
+    async fn create(
+        &self,
+        request: Request<v1::CreateRequest>,
+    ) -> Result<Response<v1::CreateResponse>, Status> {
+        self.keep("create", request.into_inner().rule);
+        Ok(Response::new(v1::CreateResponse {}))
+    }
+
+    async fn update(
+        &self,
+        request: Request<v1::UpdateRequest>,
+    ) -> Result<Response<v1::UpdateResponse>, Status> {
+        self.keep("update", request.into_inner().rule);
+        Ok(Response::new(v1::UpdateResponse {}))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
+        let id = request.into_inner().id;
+        let mut state = self.state.lock().unwrap();
+        state.rules.remove(&id);
+        state.calls.push(format!("delete {id}"));
+        Ok(Response::new(v1::DeleteResponse {}))
+    }
+
+    async fn get(&self, _: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        Err(Status::internal("nobody asks for it"))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        let brief = self.tells && request.into_inner().brief;
+        let mut rules: Vec<v1::Rule> = self.state.lock().unwrap().rules.values().cloned().collect();
+        for rule in rules.iter_mut().filter(|_| brief) {
+            rule.data = None;
+        }
+        Ok(Response::new(v1::ListResponse { rules, next_page_token: String::new() }))
+    }
+}

@@ -1,0 +1,238 @@
+//! Agent and manager of different versions. What an agent of an earlier version says is a recording of its bytes; a manager
+//! of an earlier version is one that knows less.
+
+mod managers;
+mod record;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use outrigger_agent::connect::{Address, connect};
+use outrigger_api::conditions::Status;
+use outrigger_core::keys;
+use outrigger_proto::v1::workload_stream_request::Message as Kind;
+use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadSync};
+use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
+use outrigger_tests::stream::update;
+use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
+use outrigger_tests::wire::{Raw, messages};
+use outrigger_tests::{always, eventually, root};
+use prost::Message as _;
+use serde_json::json;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use managers::Older;
+
+/// What the agent of the first version said on its stream: a sync with `first`, updates until `second` is ready, and the end
+/// of `first`. Made by [`record::record`].
+fn recorded() -> Vec<Bytes> {
+    messages(std::fs::read(root().join("tests/e2e/skew/agent-0.1.0.stream")).unwrap().into())
+}
+
+/// The tenant of the recording. Its Pods were on the host `recorded-a`.
+const TENANT: &str = "recorded";
+
+/// Sends these messages as they are, and leaves the stream open for as long as the sender lives.
+async fn replay(o: &Outrigger, tenant: &str, all: &[Bytes]) -> mpsc::Sender<Bytes> {
+    let tls = o.client_tls(tenant, &[&tenant_identity(tenant)]);
+    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
+    let mut client = tonic::client::Grpc::new(connect(&address, &tls, None).await.unwrap());
+    let (sender, receiver) = mpsc::channel(16);
+    let mut request = tonic::Request::new(ReceiverStream::new(receiver));
+    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
+    let path = PathAndQuery::from_static("/universe.workload.v1.WorkloadService/WorkloadStream");
+    tokio::spawn(async move {
+        client.ready().await.unwrap();
+        client.client_streaming::<_, Bytes, Bytes, Raw>(request, path, Raw).await
+    });
+    for message in all {
+        sender.send(message.clone()).await.unwrap();
+    }
+    sender
+}
+
+#[tokio::test]
+async fn what_the_first_agent_said_is_understood() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, TENANT, &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let all = recorded();
+    assert!(all.len() >= 3, "a sync, an update, a delete: {}", all.len());
+    let stream = replay(o, TENANT, &all).await;
+    let companion = eventually("the one that is left has a companion", || async {
+        let companion = t.companion().await;
+        match annotation(&companion, "workload-name") {
+            Some("second") => Ok(companion),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(node_of(&companion), t.node("a-dpu1"));
+    let workload = annotation(&companion, "entire-workload").unwrap();
+    assert!(workload.contains("recorded-a") && workload.contains("\"app\":\"web\""), "{workload}");
+    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+    drop(stream);
+}
+
+/// A field that nobody has heard of yet: number 1999, some bytes.
+const UNKNOWN: &[u8] = &[0xfa, 0x7c, 3, b'n', b'e', b'w'];
+
+/// A message of a type with one field of this number that is a message too, with a field in each that nobody knows.
+fn from_the_future(number: u8, inner: &[u8]) -> Bytes {
+    let inner = [inner, UNKNOWN].concat();
+    let mut message = vec![number << 3 | 2];
+    prost::encoding::encode_varint(inner.len() as u64, &mut message);
+    message.extend(inner);
+    message.extend(UNKNOWN);
+    message.into()
+}
+
+#[tokio::test]
+async fn what_a_later_agent_adds_is_left_alone() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "skew-new", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let workload = update("later", &t.node("a")).encode_to_vec();
+    let sync = WorkloadStreamRequest { message: Some(Kind::WorkloadSync(WorkloadSync::default())) };
+    let all = [sync.encode_to_vec().into(), from_the_future(1, &workload)];
+    assert!(WorkloadStreamRequest::decode(all[1].clone()).is_ok(), "it is a message at all");
+    let stream = replay(o, "skew-new", &all).await;
+    let companion = t.companion().await;
+    assert_eq!(annotation(&companion, "workload-name"), Some("later"));
+    drop(stream);
+}
+
+/// An agent of ours for the tenant, at a manager in plain text. Returns its admin port.
+fn agent(o: &Outrigger, t: &Tenant, manager: u16) -> u16 {
+    let [admin] = ports().unwrap();
+    let kubeconfig = o.plane.dir.join(format!("agent-{}.kubeconfig", t.id));
+    o.plane.tenant.service_account("outrigger-system", "outrigger-agent", &kubeconfig).unwrap();
+    let args = [
+        "agent".to_owned(),
+        "--insecure".to_owned(),
+        format!("--manager-address=http://127.0.0.1:{manager}"),
+        format!("--tenant-id={}", t.id),
+        format!("--namespace={}", t.source),
+        format!("--rules-namespace={}", t.source),
+        "--periodic-check-interval=200ms".to_owned(),
+        format!("--admin-address=127.0.0.1:{admin}"),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        "--shutdown-delay=0s".to_owned(),
+    ];
+    o.run(&format!("agent-{}", t.id), &args).unwrap();
+    admin
+}
+
+/// Waits until a rule of the tenant's own cluster has this condition.
+async fn told(t: &Tenant, rule: &str, kind: &str, reason: &str) -> String {
+    eventually(&format!("{rule}: {kind} {reason}"), || async {
+        let rule = t.own_rules().get(rule).await.map_err(|e| e.to_string())?;
+        let conditions = rule.status.clone().unwrap_or_default().conditions;
+        let found = conditions.iter().find(|c| c.type_ == kind).ok_or(format!("{:?}", rule.status))?;
+        if found.reason == reason { Ok(found.message.clone()) } else { Err(format!("{found:?}")) }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_manager_without_rules_gets_workloads_all_the_same() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "skew-norules", &[("a", 1)]).await;
+    let older = Older::without_rules();
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    t.start("one", "a", json!({"app": "web"})).await;
+    let admin = agent(o, &t, older.serve());
+    let message = told(&t, "r", "Synced", "ManagerTooOld").await;
+    assert!(message.contains("upgrade"), "{message}");
+    older.hears(&["one"]).await;
+    t.start("two", "a", json!({"app": "web"})).await;
+    older.hears(&["one", "two"]).await;
+    eventually("it is ready", || async {
+        let (status, body) = get(admin, "/readyz").await?;
+        if status == 200 { Ok(()) } else { Err(body) }
+    })
+    .await;
+    o.plane.command("term agent-skew-norules").unwrap();
+    let log = std::fs::read_to_string(o.plane.log("agent-skew-norules")).unwrap();
+    assert_eq!(log.matches("takes no rules").count(), 1, "{log}");
+    // Nothing was made over there, so nothing holds the rule up.
+    t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone", || async {
+        let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
+        if left.is_none() { Ok(()) } else { Err("it is there".to_owned()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "skew-silent", &[("a", 1)]).await;
+    let older = Older::silent();
+    older.has("byhand", b"{}");
+    agent(o, &t, older.serve());
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    older.eventually(&["create r"]).await;
+    told(&t, "r", "Synced", "Pending").await;
+    // The same name, and nobody knows whose: it is not the agent's to change.
+    t.own_rule("byhand", rule_for("app", "web")).await.unwrap();
+    told(&t, "byhand", "Accepted", "NameTaken").await;
+    always("nothing is written again", Duration::from_secs(4), || async { older.are(&["create r"]) }).await;
+    t.own_rule("r", rule_for("app", "db")).await.unwrap();
+    older.eventually(&["create r", "update r"]).await;
+    t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
+    older.eventually(&["create r", "update r", "delete r"]).await;
+    eventually("it is gone here", || async {
+        let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
+        if left.is_none() { Ok(()) } else { Err("it is there".to_owned()) }
+    })
+    .await;
+    o.plane.command("term agent-skew-silent").unwrap();
+}
+
+#[tokio::test]
+async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "skew-part", &[("a", 1)]).await;
+    let older = Older::forgetful();
+    agent(o, &t, older.serve());
+    let mut spec = rule_for("app", "web");
+    t.own_rule("whole", spec.clone()).await.unwrap();
+    spec["updateStrategy"] = json!({"type": "OnDelete"});
+    let rule = t.own_rule("r", spec).await.unwrap();
+    let message = told(&t, "r", "Accepted", "ManagerTooOld").await;
+    assert!(message.contains("leaves a part"), "{message}");
+    let writes = older.calls();
+    always("nothing is written again", Duration::from_secs(5), || async {
+        if older.calls() == writes { Ok(()) } else { Err(format!("{:?}", older.calls())) }
+    })
+    .await;
+    assert_eq!(writes.iter().filter(|call| call.ends_with(" whole")).count(), 1, "{writes:?}");
+    assert!(!rule.finalizers().contains(&keys::ABANDON.to_owned()));
+    t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
+    eventually("it goes", || async {
+        if older.calls().contains(&"delete r".to_owned()) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", older.calls()))
+        }
+    })
+    .await;
+    o.plane.command("term agent-skew-part").unwrap();
+}
+
+#[test]
+fn the_recording_is_of_the_numbers_that_never_change() {
+    let all = recorded();
+    // workload_sync = 3, workload_update = 1, workload_delete = 2, each length-delimited.
+    let tags: Vec<u8> = all.iter().map(|message| message[0]).collect();
+    assert_eq!(tags.first(), Some(&0x1a), "{tags:?}");
+    assert!(tags.contains(&0x0a) && tags.contains(&0x12), "{tags:?}");
+    for message in &all {
+        let decoded = WorkloadStreamRequest::decode(message.clone()).unwrap();
+        assert_eq!(decoded.encoded_len(), message.len(), "every field of it is known");
+    }
+}

@@ -1,0 +1,69 @@
+//! Makes a recording of what the agent says. Once for each version whose messages say something new:
+//!
+//! `cargo test -p outrigger-tests --test e2e -- --ignored record`, and the file gets the version in its name.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::post;
+use http_body_util::BodyExt;
+use outrigger_proto::v1::WorkloadStreamRequest;
+use outrigger_proto::v1::workload_stream_request::Message as Kind;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::Tenant;
+use outrigger_tests::wire::{messages, serve};
+use outrigger_tests::{eventually, root};
+use prost::Message as _;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+#[tokio::test]
+#[ignore = "makes a file of the source"]
+async fn record() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, super::TENANT, &[("a", 1)]).await;
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let (to, end) = (heard.clone(), CancellationToken::new());
+    let stream = async move |mut body: Body| {
+        to.lock().unwrap().clear();
+        while let Some(Ok(frame)) = body.frame().await {
+            to.lock().unwrap().extend_from_slice(&frame.into_data().unwrap_or_default());
+        }
+    };
+    let router = Router::new().route("/universe.workload.v1.WorkloadService/WorkloadStream", post(stream));
+    t.start("first", "a", json!({"app": "web"})).await;
+    super::agent(o, &t, serve(router, end.clone()));
+    // Whole messages: a frame may end anywhere, but never for long.
+    let told = async |what: &str, is: &dyn Fn(&[Kind]) -> bool| {
+        eventually(what, || async {
+            let bytes = heard.lock().unwrap().clone();
+            let kinds: Vec<Kind> = messages(bytes.into())
+                .into_iter()
+                .filter_map(|message| WorkloadStreamRequest::decode(message).unwrap().message)
+                .collect();
+            if is(&kinds) { Ok(()) } else { Err(format!("{} messages", kinds.len())) }
+        })
+        .await;
+    };
+    let ready = |name: &'static str| {
+        move |kinds: &[Kind]| {
+            kinds.iter().any(|kind| match kind {
+                Kind::WorkloadUpdate(update) => {
+                    update.workload_metadata.as_ref().is_some_and(|m| m.resource_name == name)
+                        && update.workload_state.as_ref().is_some_and(|s| s.ready)
+                }
+                _ => false,
+            })
+        }
+    };
+    told("a sync", &|kinds| !kinds.is_empty()).await;
+    t.start("second", "a", json!({"app": "web"})).await;
+    told("second is ready", &ready("second")).await;
+    t.end("first").await;
+    told("the end of first", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadDelete(_)))).await;
+    let file = root().join(format!("tests/e2e/skew/agent-{}.stream", env!("CARGO_PKG_VERSION")));
+    std::fs::write(file, heard.lock().unwrap().as_slice()).unwrap();
+    end.cancel();
+    o.plane.command(&format!("term agent-{}", super::TENANT)).unwrap();
+}

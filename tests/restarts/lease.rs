@@ -1,0 +1,68 @@
+//! Who leads when the leader is told to go.
+
+use std::time::{Duration, Instant};
+
+use outrigger_tests::eventually;
+use outrigger_tests::openmetrics::parse;
+use outrigger_tests::outrigger::{Outrigger, get, ports};
+
+use super::ONE_AT_A_TIME;
+
+/// How often the Lease changes hands.
+const TIMES: usize = 3;
+
+/// Whether a manager says that it leads.
+async fn leads(admin: u16) -> Result<bool, String> {
+    let families = parse(&Outrigger::metrics_of(admin).await?)?;
+    let leader = families.get("outrigger_leader").ok_or("no such metric")?;
+    Ok(leader.sum("", &[]) > 0.5)
+}
+
+async fn until_leads(name: &str, admin: u16) {
+    eventually(&format!("{name} leads"), || async {
+        if leads(admin).await? { Ok(()) } else { Err("it doesn't".to_owned()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
+    let _one = ONE_AT_A_TIME.lock().await;
+    let o = Outrigger::shared().await;
+    // It goes on serving for a long time after the signal, and may not lead meanwhile.
+    let slow = ["--shutdown-delay=15s".to_owned()];
+    let [grpc_a, admin_a, grpc_b, admin_b] = ports().unwrap();
+    let replicas = [("manager-a", grpc_a, admin_a), ("manager-b", grpc_b, admin_b)];
+    o.plane.command("term manager").unwrap();
+    for (name, grpc, admin) in replicas {
+        o.start_replica_with(name, grpc, admin, &slow).unwrap();
+        o.ready_at(name, admin).await;
+    }
+    eventually("one of them leads", || async {
+        if leads(admin_a).await? || leads(admin_b).await? { Ok(()) } else { Err("none".to_owned()) }
+    })
+    .await;
+    let mut took: Vec<Duration> = Vec::new();
+    for _ in 0..TIMES {
+        let (old, new) = if leads(admin_a).await.unwrap() { (0, 1) } else { (1, 0) };
+        assert!(!leads(replicas[new].2).await.unwrap(), "both lead");
+        let began = Instant::now();
+        let signal = format!("term {}", replicas[old].0);
+        let ends = tokio::task::spawn_blocking(move || o.plane.command(&signal));
+        until_leads(replicas[new].0, replicas[new].2).await;
+        took.push(began.elapsed());
+        // The old one is still there, and knows that it goes and doesn't lead.
+        let (status, body) = get(replicas[old].2, "/readyz").await.unwrap();
+        assert_eq!((status, body.as_str()), (503, "not ready: shutting down\n"));
+        assert!(!leads(replicas[old].2).await.unwrap(), "both lead");
+        ends.await.unwrap().unwrap();
+        o.plane.command(&format!("start {}", replicas[old].0)).unwrap();
+        o.ready_at(replicas[old].0, replicas[old].2).await;
+    }
+    println!("from the signal to the next leader: {took:?}");
+    for (name, ..) in replicas {
+        o.plane.command(&format!("term {name}")).unwrap();
+    }
+    o.plane.command("start manager").unwrap();
+    o.ready().await;
+}
