@@ -131,7 +131,7 @@ const VALIDATING: &[Entry] = &[
         sub_resources: &[""],
         operations: &["CREATE", "UPDATE"],
         namespaces: OF_TENANTS,
-        condition: None,
+        condition: Some(claim_changes),
         admit: validate_claim,
     },
     Entry {
@@ -176,7 +176,7 @@ const VALIDATING: &[Entry] = &[
         sub_resources: &[""],
         operations: &["CREATE", "UPDATE"],
         namespaces: &[],
-        condition: None,
+        condition: Some(machine_changes),
         admit: validate_machine,
     },
     Entry {
@@ -196,6 +196,21 @@ const VALIDATING: &[Entry] = &[
 /// What is only about metadata passes without us: finalizers can go also when we don't run.
 fn spec_changes(request: &Request) -> bool {
     request.operation != "UPDATE" || request.object.get("spec") != request.old_object.get("spec")
+}
+
+/// Likewise; a Machine's group is a label.
+fn machine_changes(request: &Request) -> bool {
+    spec_changes(request) || changes(request, "/metadata/labels")
+}
+
+/// Likewise; claims say by all of these whose they are.
+fn claim_changes(request: &Request) -> bool {
+    let says = ["/metadata/labels", "/metadata/annotations", "/metadata/ownerReferences"];
+    spec_changes(request) || says.into_iter().any(|path| changes(request, path))
+}
+
+fn changes(request: &Request, path: &str) -> bool {
+    request.object.pointer(path) != request.old_object.pointer(path)
 }
 
 /// What is marked as a guest, or was.
