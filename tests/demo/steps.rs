@@ -11,7 +11,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
-use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::outrigger::{Outrigger, SYSTEM};
 use outrigger_tests::tenant::{annotation, is_ready, node_of};
 use serde_json::json;
 
@@ -62,12 +62,12 @@ pub(crate) async fn run(keep: bool) -> anyhow::Result<()> {
     let plane = show
         .step(
             "Start two clusters: infrastructure (its Nodes are DPUs) and tenant (its Nodes are hosts)",
-            async { ControlPlane::start() },
+            async { ControlPlane::start_with(&["--cert-manager"]) },
         )
         .await?;
     let dir = plane.dir.clone();
-    let outrigger = Outrigger::new(plane)?;
-    let result = tour(&mut show, &outrigger).await;
+    let mut outrigger = Outrigger::new(plane)?;
+    let result = tour(&mut show, &mut outrigger).await;
     if let Err(error) = result {
         show.line(&format!("\nLogs of every process: {}", dir.join("logs").display()));
         // The clusters go; what they said stays.
@@ -79,27 +79,35 @@ pub(crate) async fn run(keep: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn tour(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
-    let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
+/// What is shipped, as it is shipped, but for where loopback leads.
+async fn install(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     show.step(
-        "Install Outrigger: definitions, roles, the webhook's configurations, policies; start webhook and manager",
+        "Install Outrigger from deploy/ and certs/: definitions, roles, policies; cert-manager issues the certificates",
         async {
-            o.install()?;
+            o.install_issued().await?;
             let host = |name: &str| {
                 json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
             };
-            tenant.apply(&[host("host-a"), host("host-b")])?;
+            o.plane.tenant.apply(&[host("host-a"), host("host-b")])?;
             o.start_webhook()?;
             o.start_manager()?;
-            tokio::time::timeout(LIMIT, o.ready()).await.context("not ready in time")?;
-            Ok(())
+            tokio::time::timeout(LIMIT, o.ready()).await.context("not ready in time")
         },
     )
     .await?;
+    let ready = "custom-columns=NAME:.metadata.name,READY:.status.conditions[?(@.type=='Ready')].status,UNTIL:.status.notAfter";
+    show.kubectl(&o.plane.infra, "infra", &["get", "certificates", "-n", SYSTEM, "-o", ready])
+}
+
+async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
+    install(show, o).await?;
+    let o = &*o;
+    let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
     show.step("The platform admits two tenants; blue's agent connects with blue's certificate", async {
         infra.apply_file("tests/demo/clusters.yaml")?;
         infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=60s"])?;
+        o.issued.as_ref().context("no cert-manager")?.agent(infra, "blue").await?;
         o.start_agent("blue", None)
     })
     .await?;

@@ -8,6 +8,7 @@
 pub mod collector;
 pub mod control_plane;
 pub mod devices;
+pub mod issued;
 pub mod kubelet;
 pub mod openmetrics;
 pub mod outrigger;

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use crate::control_plane::ControlPlane;
-use crate::pki::Authority;
+use crate::issued::{self, Issued};
+use crate::pki::{Authority, Pair};
 use crate::{eventually, root, shipped};
 
 /// What is installed in the infrastructure cluster.
@@ -36,8 +37,10 @@ pub fn tenant_identity(tenant: &str) -> String {
 pub struct Outrigger {
     /// Where it runs.
     pub plane: ControlPlane,
-    /// Who signs all certificates.
+    /// Who signs all certificates but for [`Self::issued`].
     pub authority: Authority,
+    /// Certificates by cert-manager, for those parts that are started with [`Self::install_issued`].
+    pub issued: Option<Issued>,
     /// Port of the manager's gRPC.
     pub grpc_port: u16,
     /// Port of the webhook.
@@ -84,6 +87,7 @@ impl Outrigger {
         Ok(Self {
             plane,
             authority,
+            issued: None,
             grpc_port,
             webhook_port,
             settings: Vec::new(),
@@ -104,6 +108,53 @@ impl Outrigger {
         objects.retain(|object| is_admission(object) && object["webhooks"].is_null());
         objects.extend(self.webhook_configurations()?);
         self.plane.infra.apply(&objects)
+    }
+
+    /// As [`Self::install`], with the certificates that are shipped: cert-manager issues those of webhook and manager, and
+    /// puts the CA into the webhook's configurations. The control plane was started with `--cert-manager`.
+    ///
+    /// # Errors
+    /// When the API server refuses something, or cert-manager issues nothing.
+    pub async fn install_issued(&mut self) -> anyhow::Result<()> {
+        let infra = &self.plane.infra;
+        self.define()?;
+        infra.kubectl(&["delete", "service", "outrigger-webhook", "-n", SYSTEM])?;
+        infra.apply(&[issued::to_loopback()])?;
+        self.issued = Some(Issued::new(infra, &self.plane.dir).await?);
+        let mut objects = shipped::kustomize(INFRASTRUCTURE)?;
+        objects.retain(is_admission);
+        for object in objects.iter_mut().filter(|object| !object["webhooks"].is_null()) {
+            *object = issued::on_port(object.take(), self.webhook_port)?;
+        }
+        infra.apply(&objects)?;
+        self.injected().await;
+        Ok(())
+    }
+
+    /// Waits until every entry of both configurations has a CA.
+    async fn injected(&self) {
+        eventually("cert-manager injects the CA", || async {
+            let bundles = "jsonpath={range .items[?(@.metadata.name=='outrigger')]}\
+                           {range .webhooks[*]}{.clientConfig.caBundle}{'\\n'}{end}{end}";
+            let kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations";
+            let found =
+                self.plane.infra.kubectl(&["get", kinds, "-o", bundles]).map_err(|e| e.to_string())?;
+            let missing = found.lines().filter(|line| line.is_empty()).count();
+            if missing == 0 && !found.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("{missing} have none: {found:?}"))
+            }
+        })
+        .await;
+    }
+
+    /// Chain and key that a server shows: what cert-manager has issued, or one for these names.
+    fn serving(&self, part: &str, name: &str, names: &[&str]) -> anyhow::Result<Pair> {
+        match &self.issued {
+            Some(issued) => issued.pair(part),
+            None => self.authority.issue(name, names),
+        }
     }
 
     /// Applies definitions, roles, and what else there is but admission.
@@ -165,7 +216,7 @@ impl Outrigger {
     pub fn start_webhook_replica(&self, name: &str, port: u16, admin_port: u16) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("webhook.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-webhook", &kubeconfig)?;
-        let pair = self.authority.issue(name, &["127.0.0.1"])?;
+        let pair = self.serving("webhook", name, &["127.0.0.1"])?;
         self.start_part(
             name,
             INFRASTRUCTURE,
@@ -209,14 +260,15 @@ impl Outrigger {
     ) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("manager.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig)?;
-        let pair = self.authority.issue(name, &["127.0.0.1", "api-gateway.local"])?;
+        let pair = self.serving("manager", name, &["127.0.0.1", "api-gateway.local"])?;
+        let clients = self.issued.as_ref().map_or_else(|| self.authority.file(), Issued::agent_ca);
         let forced = [
             format!("--bind-address=tcp://127.0.0.1:{grpc_port}"),
             format!("--admin-address=127.0.0.1:{admin_port}"),
             format!("--admin-identity={ADMIN}"),
             format!("--tls-cert-file={}", pair.cert.display()),
             format!("--tls-key-file={}", pair.key.display()),
-            format!("--tls-client-ca-file={}", self.authority.file().display()),
+            format!("--tls-client-ca-file={}", clients.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
         self.start_part(name, INFRASTRUCTURE, "manager", &shipped::with(&forced, more))
@@ -242,17 +294,22 @@ impl Outrigger {
         // Its own: another test may be writing theirs.
         let kubeconfig = self.plane.dir.join(format!("agent-{tenant}.kubeconfig"));
         self.plane.tenant.service_account(SYSTEM, "outrigger-agent", &kubeconfig)?;
-        let pair = self.authority.issue(&format!("agent-{tenant}"), &[&tenant_identity(tenant)])?;
-        let forced = [
+        let name = format!("agent-{tenant}");
+        let pair = self.serving(&name, &name, &[&tenant_identity(tenant)])?;
+        let trusted = self.issued.as_ref().map_or_else(|| self.authority.file(), Issued::serving_ca);
+        let mut forced = vec![
             format!("--manager-address=https://127.0.0.1:{}", self.grpc_port),
             "--admin-address=127.0.0.1:0".to_owned(),
             format!("--tenant-id={tenant}"),
-            format!("--ca-file={}", self.authority.file().display()),
+            format!("--ca-file={}", trusted.display()),
             format!("--client-cert-file={}", pair.cert.display()),
             format!("--client-key-file={}", pair.key.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
-        self.start_part(&format!("agent-{tenant}"), TENANT, "agent", &shipped::with(&forced, more))
+        if self.issued.is_some() {
+            forced.push(format!("--server-name=outrigger-manager.{SYSTEM}.svc"));
+        }
+        self.start_part(&name, TENANT, "agent", &shipped::with(&forced, more))
     }
 
     /// A client certificate with these names, and whom it trusts.

@@ -1,0 +1,102 @@
+//! Certificates as an installation has them: `certs/` on the real cert-manager, and its Secrets in Pods' directories.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::Api;
+use serde_json::{Value, json};
+
+use crate::control_plane::Cluster;
+use crate::kubelet::Mount;
+use crate::outrigger::{SYSTEM, tenant_identity};
+use crate::pki::Pair;
+use crate::{eventually, root};
+
+/// What cert-manager has issued, in directories that follow their Secrets.
+#[derive(Debug)]
+pub struct Issued {
+    dir: PathBuf,
+}
+
+impl Issued {
+    /// Applies `certs/` and waits for what webhook and manager mount. The control plane has cert-manager.
+    ///
+    /// # Errors
+    /// When the API server refuses something, or cert-manager issues nothing.
+    pub async fn new(infra: &Cluster, dir: &Path) -> anyhow::Result<Self> {
+        let this = Self { dir: dir.join("mounted") };
+        infra.kubectl(&["apply", "-k", &root().join("certs").display().to_string()])?;
+        for name in ["outrigger-webhook-tls", "outrigger-manager-tls", "outrigger-agent-ca"] {
+            this.mount(infra, name).await?;
+        }
+        Ok(this)
+    }
+
+    /// Has a tenant's agent get its certificate, as `certs/examples/agent.yaml` tells.
+    ///
+    /// # Errors
+    /// When the API server refuses it, or cert-manager issues nothing.
+    pub async fn agent(&self, infra: &Cluster, tenant: &str) -> anyhow::Result<()> {
+        let text = std::fs::read_to_string(root().join("certs/examples/agent.yaml"))?;
+        let mut certificate: Value = serde_yaml::from_str(&text.replace("blue", tenant))?;
+        certificate["spec"]["uris"] = json!([tenant_identity(tenant)]);
+        infra.apply(&[certificate])?;
+        self.mount(infra, &format!("outrigger-agent-{tenant}-tls")).await
+    }
+
+    /// Mounts a Secret when it is there.
+    async fn mount(&self, infra: &Cluster, secret: &str) -> anyhow::Result<()> {
+        let mount = Arc::new(Mount::new(self.dir.join(secret)));
+        let secrets: Api<Secret> = Api::namespaced(infra.client().await, SYSTEM);
+        let (kubelet, name) = (mount.clone(), secret.to_owned());
+        tokio::spawn(async move { kubelet.follow(&secrets, &name).await });
+        eventually(&format!("{secret} is issued"), || async {
+            if mount.path("tls.key").exists() { Ok(()) } else { Err("not yet".to_owned()) }
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Chain and key of `webhook`, `manager` or `agent-<tenant>`.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn pair(&self, whose: &str) -> anyhow::Result<Pair> {
+        let file = |file: &str| self.dir.join(format!("outrigger-{whose}-tls")).join(file);
+        let pair = Pair { cert: file("tls.crt"), key: file("tls.key") };
+        if !pair.cert.exists() {
+            bail!("{}: nothing is issued for {whose}", pair.cert.display());
+        }
+        Ok(pair)
+    }
+
+    /// Whom agents trust: the file of the ConfigMap `outrigger-ca`.
+    pub fn serving_ca(&self) -> PathBuf {
+        self.dir.join("outrigger-manager-tls/ca.crt")
+    }
+
+    /// Whom the manager trusts.
+    pub fn agent_ca(&self) -> PathBuf {
+        self.dir.join("outrigger-agent-ca/ca.crt")
+    }
+}
+
+/// The shipped configuration with the one change that loopback forces: another port. cert-manager injects the CA.
+///
+/// # Errors
+/// When it has no Services.
+pub(crate) fn on_port(mut configuration: Value, port: u16) -> anyhow::Result<Value> {
+    for webhook in configuration["webhooks"].as_array_mut().context("no webhooks")? {
+        let service = webhook.pointer_mut("/clientConfig/service").context("no Service")?;
+        service["port"] = json!(port);
+    }
+    Ok(configuration)
+}
+
+/// The webhook's Service, leading to loopback: Services of this control plane lead nowhere, but API servers follow such names.
+pub(crate) fn to_loopback() -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "outrigger-webhook", "namespace": SYSTEM},
+        "spec": {"type": "ExternalName", "externalName": "localhost"}})
+}
