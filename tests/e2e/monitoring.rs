@@ -147,7 +147,7 @@ async fn every_query_asks_for_series_that_there_are() {
     let (_, agent) = get(admin, "/metrics").await.unwrap();
     let ours = series(&[o.webhook_metrics().await, o.manager_metrics().await, agent]);
     let theirs = series(&[api_server(&t).await]);
-    let documented = std::fs::read_to_string(root().join("docs/operation.md")).unwrap();
+    let documented = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
 
     for selector in selectors(&expressions()) {
         let (metric, is_up) = (selector.metric.as_str(), selector.metric == "up");
@@ -168,7 +168,7 @@ async fn every_query_asks_for_series_that_there_are() {
                 let base =
                     ["_bucket", "_count", "_sum"].iter().fold(metric, |m, end| m.trim_end_matches(end));
                 let row = documented.lines().find(|line| line.starts_with(&format!("| `{base}`")));
-                let row = row.unwrap_or_else(|| panic!("docs/operation.md doesn't tell of {base}"));
+                let row = row.unwrap_or_else(|| panic!("docs/reference/metrics.md doesn't tell of {base}"));
                 for one in value.split('|') {
                     assert!(row.contains(one), "{base} has no {label}{kind}{one}: {row}");
                 }

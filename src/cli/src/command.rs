@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use outrigger_agent::AgentArgs;
 use outrigger_manager::ManagerArgs;
 use outrigger_webhook::WebhookArgs;
@@ -14,6 +14,7 @@ use crate::claims::ClaimsArgs;
 use crate::crd::CrdArgs;
 use crate::explain::ExplainArgs;
 use crate::files::InputError;
+use crate::reference::ReferenceArgs;
 use crate::render::RenderArgs;
 use crate::review::ReviewArgs;
 
@@ -99,6 +100,10 @@ enum Command {
 
     /// Print the CustomResourceDefinitions as YAML.
     Crd(CrdArgs),
+
+    /// Write the documentation's reference: for who builds Outrigger.
+    #[command(hide = true)]
+    Reference(ReferenceArgs),
 }
 
 impl Cli {
@@ -117,6 +122,7 @@ impl Cli {
             Command::Check(args) => args.run(),
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
+            Command::Reference(args) => args.run(Self::command()).map(done),
         };
         result.unwrap_or_else(|error| {
             if !is_broken_pipe(&error) {

@@ -1,4 +1,10 @@
 //! Every key, label, annotation, taint and finalizer that Outrigger reads or writes, its own and foreign ones.
+//!
+//! Who adds one adds it to [`TABLE`], which the reference in `docs/` is made of, or to [`NO_KEYS`].
+
+mod table;
+
+pub use table::{Form, Key, NO_KEYS, TABLE};
 
 /// The domain of Outrigger's own keys. Only its own components may set keys in it or in its subdomains.
 pub const DOMAIN: &str = "outrigger.dev";

@@ -225,11 +225,11 @@ mod tests {
     /// The documentation's reference is this table.
     #[test]
     fn the_documentation_has_every_metric() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operation.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");
         let text = std::fs::read_to_string(path).unwrap();
         let documented: Vec<&str> = text.lines().filter(|line| line.starts_with("| `outrigger_")).collect();
         let rows: Vec<String> = ALL.iter().map(|metric| metric.row()).collect();
-        assert_eq!(documented, rows, "docs/operation.md should have:\n{}\n", rows.join("\n"));
+        assert_eq!(documented, rows, "docs/reference/metrics.md should have:\n{}\n", rows.join("\n"));
         for name in STANDARD {
             assert!(text.contains(&format!("`{name}`")), "{name} isn't in the documentation");
         }

@@ -170,7 +170,10 @@ pub const ADMISSION_STEP: Metric = seconds(
     "admission_step",
     Kind::Histogram,
     &[Webhook],
-    &[("step", Named("as in [architecture.md](architecture.md)")), ("verdict", OneOf(&["Passed", "Denied"]))],
+    &[
+        ("step", Named("as in [architecture.md](../architecture.md#admission)")),
+        ("verdict", OneOf(&["Passed", "Denied"])),
+    ],
     "Time that one step of a Pod's mutation took",
 );
 
@@ -192,7 +195,7 @@ pub const GUESTS: Metric = plain(
             "Changed",
         ]),
     )],
-    "Guests of Machines that were admitted or refused, see [machines.md](machines.md)",
+    "Guests of Machines that were admitted or refused",
 );
 
 /// Streams.

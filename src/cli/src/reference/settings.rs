@@ -1,0 +1,49 @@
+//! The settings of the three servers beside each other.
+
+use clap::Command;
+
+use super::Page;
+use super::cli;
+use super::markdown::{cell, code, table};
+
+/// The subcommands that serve.
+const SERVERS: [&str; 3] = ["webhook", "manager", "agent"];
+
+/// The page. `command` has been built.
+pub(super) fn page(command: &Command) -> Page {
+    // Of each setting who has it; what is another thing to another server is another setting.
+    let mut rows: Vec<([String; 4], Vec<&str>)> = Vec::new();
+    for server in SERVERS {
+        let Some(sub) = command.find_subcommand(server) else { continue };
+        for arg in cli::arguments(sub) {
+            let help = arg.get_help().map(|help| cell(&help.to_string())).unwrap_or_default();
+            let about = help.trim_end_matches('.').to_owned();
+            let row = [cli::called(arg), cli::environment(arg), cli::default(arg), about];
+            match rows.iter_mut().find(|(other, _)| *other == row) {
+                Some((_, of)) => of.push(server),
+                None => rows.push((row, vec![server])),
+            }
+        }
+    }
+    rows.sort();
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|([flag, env, default, about], of)| {
+            let of = if of.len() == SERVERS.len() { "all".to_owned() } else { of.join(", ") };
+            [code(&flag), code(&env), of, code(&default), about]
+        })
+        .collect();
+    let text = format!(
+        "What webhook, manager and agent can be told, by flag or by environment; the flag counts first. Durations are like \
+         `90s`, `5m`, `1h`, `7d`. In the shipped manifests they stand in the Deployments' `args`; with Helm further ones go \
+         into `webhook.extraArgs`, `manager.extraArgs` and `agent.extraArgs`. [Command line](cli.md) has the same at length, \
+         and [Operation](../operation.md#traces) what the servers read of OpenTelemetry's own variables.\n\n{}",
+        table(["flag", "environment", "of", "default", "what"], &rows)
+    );
+    Page {
+        name: "settings".to_owned(),
+        title: "Settings".to_owned(),
+        about: "flags and environment of webhook, manager and agent beside each other".to_owned(),
+        text,
+    }
+}
