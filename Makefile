@@ -22,7 +22,8 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 	@tests/grpcurl/build.sh >/dev/null
 
 .PHONY: test-tools
-test-tools: control-plane ## Build what tests need beside it: Helm, promtool (once; minutes)
+test-tools: control-plane ## Build what tests need beside it: Helm, promtool, mdBook (once; minutes)
+	@tests/mdbook/build.sh >/dev/null
 	@tests/helm/build.sh >/dev/null
 	@tests/prometheus/build.sh >/dev/null
 
@@ -42,7 +43,7 @@ lint: control-plane ## Check format, lints and generated files
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd tests && test -z "$$(gofmt -l .)"
-	@$(MAKE) --no-print-directory crds-check
+	@$(MAKE) --no-print-directory crds-check reference-check
 
 IMAGE ?= outrigger
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -69,3 +70,17 @@ crds-check:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir "$$dir" && \
 	diff -r -x Kustomization deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }
+
+.PHONY: reference
+reference: ## Write docs/reference from the code
+	$(CARGO) run --locked --quiet --bin outrigger -- reference --output-dir docs/reference
+
+.PHONY: reference-check
+reference-check:
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(CARGO) run --locked --quiet --bin outrigger -- reference --output-dir "$$dir" && \
+	diff -r docs/reference "$$dir" || { echo "docs/reference is out of date: run 'make reference'"; exit 1; }
+
+.PHONY: docs
+docs: ## Build the documentation as a book: target/book/index.html
+	@"$$(tests/mdbook/build.sh)" build docs

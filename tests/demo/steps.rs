@@ -349,10 +349,15 @@ async fn stay(show: &Show, o: &Outrigger) -> anyhow::Result<()> {
     show.line("\nBoth clusters stay until Ctrl-C. To look at them:");
     show.line(&format!("  infra()  {{ {} \"$@\"; }}", kubectl(&o.plane.infra)));
     show.line(&format!("  tenant() {{ {} \"$@\"; }}", kubectl(&o.plane.tenant)));
+    show.line(&format!(
+        "  explain() {{ target/demo/outrigger explain --tenant blue --kubeconfig {} --tenant-kubeconfig {} \"$@\"; }}",
+        o.plane.infra.kubeconfig.display(),
+        o.plane.tenant.kubeconfig.display()
+    ));
     show.line("\nKubeconfigs:");
     show.line(&format!("  {}", o.plane.infra.kubeconfig.display()));
     show.line(&format!("  {}", o.plane.tenant.kubeconfig.display()));
-    show.line("\nThings to try:");
+    show.line("\nThings to try (docs/quickstart.md has more):");
     show.line("  tenant apply -f tests/demo/rule.yaml");
     show.line("  tenant scale deployment web -n shop --replicas=5");
     show.line("  infra get pods -n tenant-blue -o wide --watch");

@@ -278,6 +278,14 @@ pub fn prometheus() -> anyhow::Result<PathBuf> {
     built("tests/prometheus/build.sh")
 }
 
+/// Builds mdBook and returns its program.
+///
+/// # Errors
+/// When it can't be built; what the build says goes to standard error.
+pub fn mdbook() -> anyhow::Result<PathBuf> {
+    built("tests/mdbook/build.sh")
+}
+
 fn built(script: &str) -> anyhow::Result<PathBuf> {
     let script = root().join(script);
     let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;

@@ -47,6 +47,11 @@ fn explain() {
 }
 
 #[test]
+fn the_guide_for_tenants() {
+    is_true("tenant-guide.md");
+}
+
+#[test]
 fn check() {
     is_true("check.md");
 }

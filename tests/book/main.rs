@@ -1,0 +1,43 @@
+//! The documentation: it is a book without dead ends, what it names is there, and its first page to be followed can be.
+// Helpers of tests fail by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod build;
+mod links;
+mod names;
+mod quickstart;
+
+use std::path::{Path, PathBuf};
+
+use outrigger_tests::root;
+
+/// Files below a directory whose names end like this, by name.
+fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut dirs = vec![dir.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The pages of the book, with `docs/` before them. The list of them is none.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = files(&root().join("docs"), "md");
+    pages.retain(|page| !page.ends_with("SUMMARY.md"));
+    assert!(pages.len() > 30, "{pages:?}");
+    pages
+}
+
+/// Pages that are read outside the book.
+fn others() -> Vec<PathBuf> {
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)).into()
+}
