@@ -73,6 +73,7 @@ async fn newcomers_get_to_the_end() {
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
     };
     o.plane.tenant.apply(&[host("host-a"), host("host-b")]).unwrap();
+    o.plane.tenant.apply_file("tests/demo/workload.yaml").unwrap();
     o.plane.infra.apply_file("tests/demo/clusters.yaml").unwrap();
     eventually("both tenants are served", || async {
         let args = ["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=60s"];

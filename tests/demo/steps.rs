@@ -11,7 +11,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
-use outrigger_tests::outrigger::{Outrigger, SYSTEM};
+use outrigger_tests::outrigger::{Outrigger, SYSTEM, binary};
 use outrigger_tests::tenant::{annotation, is_ready, node_of};
 use serde_json::json;
 
@@ -350,7 +350,8 @@ async fn stay(show: &Show, o: &Outrigger) -> anyhow::Result<()> {
     show.line(&format!("  infra()  {{ {} \"$@\"; }}", kubectl(&o.plane.infra)));
     show.line(&format!("  tenant() {{ {} \"$@\"; }}", kubectl(&o.plane.tenant)));
     show.line(&format!(
-        "  explain() {{ target/demo/outrigger explain --tenant blue --kubeconfig {} --tenant-kubeconfig {} \"$@\"; }}",
+        "  explain() {{ {} explain --tenant blue --kubeconfig {} --tenant-kubeconfig {} \"$@\"; }}",
+        binary()?.display(),
         o.plane.infra.kubeconfig.display(),
         o.plane.tenant.kubeconfig.display()
     ));

@@ -91,7 +91,7 @@ use Form::{Annotation, Finalizer, Gate, Label, Resource, Taint};
 /// Every key with each of its uses.
 #[rustfmt::skip]
 pub const TABLE: &[Key] = &[
-    key(Label, TENANT, "Namespaces, companions, claims", "manager", "Whose it is: the tenant's id"),
+    key(Label, TENANT, "Namespaces, companions, claims", "manager; on a namespace that is to be adopted administrators", "Whose it is: the tenant's id"),
     key(Label, NODE_TENANT, "Nodes of DPUs", "manager", "Whose it is: the tenant's id. No kubelet may set it on its own Node"),
     key(Label, RULE, "companions, claims", "manager", "Name of the rule that made it"),
     key(Label, WORKLOAD, "companions, claims", "manager", "The workload that it serves: its id, or a hash where that is no label's value"),
