@@ -47,3 +47,27 @@ pub(super) fn page(command: &Command) -> Page {
         text,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// What can't be set in a Pod's environment can't be set by who doesn't write its arguments.
+    #[test]
+    fn every_setting_of_a_server_has_a_twin_in_the_environment() {
+        let mut command = crate::command::Cli::command();
+        command.build();
+        for server in SERVERS {
+            let mut count = 0;
+            for arg in cli::arguments(command.find_subcommand(server).unwrap()) {
+                let (flag, env) = (cli::called(arg), cli::environment(arg));
+                assert!(env.starts_with("OUTRIGGER_"), "{server}: {flag}: {env:?}");
+                assert!(arg.get_help().is_some(), "{server}: {flag} says nothing");
+                count += 1;
+            }
+            assert!(count > 10, "{server}: {count}");
+        }
+    }
+}
