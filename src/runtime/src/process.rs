@@ -125,7 +125,7 @@ impl Process {
     /// Runs a server until it has drained.
     pub fn serve(&self, server: Server, router: axum::Router) {
         let (drain, force) = (self.drain.clone(), self.force.clone());
-        self.servers.spawn(server.run(router, drain, force));
+        self.servers.spawn(server.leaving(self.ending.clone()).run(router, drain, force));
     }
 
     /// Runs a task that sees to its own end when [`Self::drain`] is cancelled; the process waits for it.

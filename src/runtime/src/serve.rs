@@ -92,6 +92,7 @@ pub struct Server {
     listener: Listener,
     tls: Option<Arc<ServerTls>>,
     limits: Limits,
+    leaving: CancellationToken,
 }
 
 /// What all connections share.
@@ -102,6 +103,7 @@ struct Shared {
     tls: Option<Arc<ServerTls>>,
     limits: Limits,
     router: Router,
+    leaving: CancellationToken,
     drain: CancellationToken,
     force: CancellationToken,
 }
@@ -109,7 +111,7 @@ struct Shared {
 impl Server {
     /// A server in plain text with default limits. The name is for logs.
     pub fn new(name: &'static str, listener: Listener) -> Self {
-        Self { name, listener, tls: None, limits: Limits::default() }
+        Self { name, listener, tls: None, limits: Limits::default(), leaving: CancellationToken::new() }
     }
 
     /// With TLS.
@@ -126,14 +128,23 @@ impl Server {
         self
     }
 
+    /// Tells clients of HTTP/1 from then on, with each answer, to end the connection. While others still route to this
+    /// server, those who have a connection move away from it: at the drain what is idle is closed, and a client that
+    /// sends a request in that very moment could not know whether it was heard. HTTP/2 has GOAWAY for that.
+    #[must_use]
+    pub fn leaving(mut self, leaving: CancellationToken) -> Self {
+        self.leaving = leaving;
+        self
+    }
+
     /// Serves HTTP/1.1 and HTTP/2 until `drain`, finishes what is under way then, and drops what is left at `force`.
     /// Ends when all connections have.
     pub async fn run(self, router: Router, drain: CancellationToken, force: CancellationToken) {
-        let Self { name, listener, tls, limits } = self;
+        let Self { name, listener, tls, limits, leaving } = self;
         let (http1, http2) = protocols(&limits);
         let slots = limits.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let slots = Arc::new(Semaphore::new(slots));
-        let shared = Arc::new(Shared { name, http1, http2, tls, limits, router, drain, force });
+        let shared = Arc::new(Shared { name, http1, http2, tls, limits, router, leaving, drain, force });
         let connections = TaskTracker::new();
         info!(server = name, address = %listener, tls = shared.tls.is_some(), "serving");
         let mut failing = false;

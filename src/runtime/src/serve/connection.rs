@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -89,19 +89,23 @@ impl Shared {
         let (name, address) = (self.name, peer.address);
         let limit = (version == Version::Http1).then_some(self.limits.request);
         let asked = Arc::new(AtomicBool::new(deadline.is_none()));
-        let (router, noted) = (self.router.clone(), asked.clone());
+        let (router, noted, leaving) = (self.router.clone(), asked.clone(), self.leaving.clone());
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             noted.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(peer.clone());
-            let answer = router.clone().call(request);
+            let (answer, leaving) = (router.clone().call(request), leaving.clone());
             async move {
                 let Some(limit) = limit else { return answer.await };
-                match timeout(limit, answer).await {
-                    Ok(answer) => answer,
+                let mut answer = match timeout(limit, answer).await {
+                    Ok(answer) => answer?,
                     Err(_) => {
-                        Ok((StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response())
+                        (StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response()
                     }
+                };
+                if leaving.is_cancelled() {
+                    answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
+                Ok(answer)
             }
         });
         let builder = match version {

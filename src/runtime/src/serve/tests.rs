@@ -179,6 +179,35 @@ async fn a_drain_finishes_what_is_under_way_and_takes_no_more() {
 }
 
 #[tokio::test]
+async fn who_leaves_serves_all_and_sends_them_elsewhere() {
+    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
+    let address = listener.address().unwrap();
+    let [leaving, drain, force] = [(); 3].map(|()| CancellationToken::new());
+    let server = Server::new("test", listener).leaving(leaving.clone());
+    let task = tokio::spawn(server.run(router(), drain.clone(), force));
+    let request = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    let mut kept = TcpStream::connect(address).await.unwrap();
+    kept.write_all(request).await.unwrap();
+    let mut answer = [0; 1024];
+    let read = timeout(SOON, kept.read(&mut answer)).await.unwrap().unwrap();
+    assert!(!String::from_utf8_lossy(&answer[..read]).contains("connection: close"));
+
+    leaving.cancel();
+    // What was idle is not closed under a client that may be about to ask.
+    tokio::time::sleep(SHORT).await;
+    let fresh = TcpStream::connect(address).await.unwrap();
+    for mut stream in [kept, fresh] {
+        stream.write_all(request).await.unwrap();
+        let answer = closed(stream).await;
+        assert!(answer.contains("connection: close") && answer.ends_with("hello"), "{answer}");
+    }
+    let (headers, body) = ask_http2(TcpStream::connect(address).await.unwrap(), "/").await.unwrap();
+    assert!(!headers.contains_key("connection") && body == "hello", "HTTP/2 has no such header");
+    drain.cancel();
+    timeout(SOON, task).await.expect("it ends").unwrap();
+}
+
+#[tokio::test]
 async fn what_never_finishes_is_dropped_in_the_end() {
     let server = serve(None, Limits::default());
     let never = tokio::spawn(ask(server.connect().await, "/never"));
