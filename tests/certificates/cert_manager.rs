@@ -7,7 +7,7 @@ use outrigger_tests::kubelet::Mount;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
 use serde_json::{Value, json};
 
-use crate::load::Load;
+use crate::load;
 use crate::{alone, configurations, injected, remove_configurations, secret, start_webhook};
 
 const CERTIFICATES: [&str; 4] =
@@ -108,7 +108,7 @@ async fn cert_manager_issues_renews_and_changes_the_ca_and_no_admission_fails() 
     start_webhook(o, "webhook-files", port, admin, &more);
     o.ready_at("webhook-files", admin).await;
 
-    let load = Load::begin(o, &[port]).await;
+    let load = load::begin(o, &[port]).await;
     for _ in 0..3 {
         let before = load.shown();
         renew(o, "outrigger-webhook", "outrigger-webhook-tls").await;
@@ -138,7 +138,7 @@ async fn cert_manager_issues_renews_and_changes_the_ca_and_no_admission_fails() 
     assert_eq!(second, new);
     run(o, forget);
     injected(o, "the new CA alone is trusted", |bundle| bundle == second).await;
-    load.end().await;
+    println!("{}", load.end().await);
 
     let (_, metrics) = get(admin, "/metrics").await.unwrap();
     assert!(metrics.contains("outrigger_tls_certificate_not_after_seconds{use=\"serving\"}"), "{metrics}");

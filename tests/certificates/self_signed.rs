@@ -6,7 +6,7 @@ use outrigger_tests::{eventually, root};
 use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
 
-use crate::load::Load;
+use crate::load;
 use crate::{alone, configurations, count, remove_configurations, secret, start_webhook};
 
 /// Somebody else's entry in our configuration, which asks about nothing.
@@ -62,7 +62,7 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
         "one CA, of all replicas"
     );
 
-    let load = Load::begin(o, serving).await;
+    let load = load::begin(o, serving).await;
     // What somebody does to it is mended. (Nothing is asked about claims here.)
     let remove = json!([{"op": "remove", "path": "/webhooks/1/clientConfig/caBundle"}]).to_string();
     infra.kubectl(&["patch", validating[0], validating[1], "--type=json", "-p", &remove]).unwrap();
@@ -110,7 +110,7 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
         Ok(())
     })
     .await;
-    load.end().await;
+    println!("{}", load.end().await);
     let text = infra.kubectl(&["get", validating[0], validating[1], "-o", "json"]).unwrap();
     let configuration: Value = serde_json::from_str(&text).unwrap();
     let other = configuration["webhooks"].as_array().unwrap().last().unwrap();

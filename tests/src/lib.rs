@@ -8,8 +8,10 @@
 pub mod collector;
 pub mod control_plane;
 pub mod devices;
+pub mod front;
 pub mod issued;
 pub mod kubelet;
+pub mod load;
 pub mod openmetrics;
 pub mod outrigger;
 pub mod pki;

@@ -214,21 +214,31 @@ impl Outrigger {
     /// # Errors
     /// When it can't be started.
     pub fn start_webhook_replica(&self, name: &str, port: u16, admin_port: u16) -> anyhow::Result<()> {
+        self.start_webhook_replica_with(name, port, admin_port, &[])
+    }
+
+    /// As [`Self::start_webhook_replica`], with these arguments in place of those that it would have.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_webhook_replica_with(
+        &self,
+        name: &str,
+        port: u16,
+        admin_port: u16,
+        more: &[String],
+    ) -> anyhow::Result<()> {
         let kubeconfig = self.plane.dir.join("webhook.kubeconfig");
         self.plane.infra.service_account(SYSTEM, "outrigger-webhook", &kubeconfig)?;
         let pair = self.serving("webhook", name, &["127.0.0.1"])?;
-        self.start_part(
-            name,
-            INFRASTRUCTURE,
-            "webhook",
-            &[
-                format!("--bind-address=127.0.0.1:{port}"),
-                format!("--admin-address=127.0.0.1:{admin_port}"),
-                format!("--tls-cert-file={}", pair.cert.display()),
-                format!("--tls-key-file={}", pair.key.display()),
-                format!("--kubeconfig={}", kubeconfig.display()),
-            ],
-        )
+        let forced = [
+            format!("--bind-address=127.0.0.1:{port}"),
+            format!("--admin-address=127.0.0.1:{admin_port}"),
+            format!("--tls-cert-file={}", pair.cert.display()),
+            format!("--tls-key-file={}", pair.key.display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        self.start_part(name, INFRASTRUCTURE, "webhook", &shipped::with(&forced, more))
     }
 
     /// Starts the manager.

@@ -1,0 +1,133 @@
+//! Replicas that are replaced one after the other while all of them are needed, as an upgrade does. A control plane of its
+//! own, on which webhooks and managers are reached through what a Service is.
+// Helpers of tests fail by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod manager;
+mod watching;
+mod webhook;
+mod workloads;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::front::Front;
+use outrigger_tests::outrigger::{INFRASTRUCTURE, Outrigger, ports};
+use outrigger_tests::shipped;
+use serde_json::Value;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+/// How often every replica is replaced.
+const ROUNDS: usize = 2;
+
+/// Webhooks and managers behind their Services.
+struct Installed {
+    outrigger: Outrigger,
+    webhooks: Front,
+    managers: Front,
+    /// Those that run now.
+    replicas: Mutex<Replicas>,
+}
+
+struct Replicas {
+    webhook: Deployment,
+    manager: Deployment,
+}
+
+/// What is installed. Whoever has it has it alone.
+async fn alone() -> (MutexGuard<'static, ()>, &'static Installed) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+    static SHARED: OnceCell<Installed> = OnceCell::const_new();
+    let one = ONE_AT_A_TIME.lock().await;
+    (one, SHARED.get_or_init(install).await)
+}
+
+async fn install() -> Installed {
+    let (webhooks, managers) = (Front::start(), Front::start());
+    let mut outrigger = Outrigger::new(ControlPlane::start().unwrap()).unwrap();
+    outrigger.webhook_port = webhooks.port;
+    outrigger.grpc_port = managers.port;
+    outrigger.install().unwrap();
+    let mut replicas =
+        Replicas { webhook: Deployment::shipped("webhook"), manager: Deployment::shipped("manager") };
+    for (deployment, front) in [(&mut replicas.webhook, &webhooks), (&mut replicas.manager, &managers)] {
+        for _ in 0..deployment.replicas {
+            deployment.one_more(&outrigger, front).await;
+        }
+    }
+    Installed { outrigger, webhooks, managers, replicas: Mutex::new(replicas) }
+}
+
+/// The replicas of a part, the oldest first, and what its Deployment says of how they come and go.
+struct Deployment {
+    part: &'static str,
+    replicas: u64,
+    /// How long it goes on serving, and may take to finish.
+    flags: Vec<String>,
+    grace: Duration,
+    running: VecDeque<String>,
+    made: usize,
+}
+
+impl Deployment {
+    fn shipped(part: &'static str) -> Self {
+        let objects = shipped::kustomize(INFRASTRUCTURE).unwrap();
+        let name = format!("outrigger-{part}");
+        let found = shipped::of_kind(&objects, "Deployment").find(|d| d["metadata"]["name"] == name.as_str());
+        let spec: &Value = &found.unwrap()["spec"];
+        let rolling = &spec["strategy"]["rollingUpdate"];
+        assert_eq!(
+            (&rolling["maxSurge"], &rolling["maxUnavailable"]),
+            (&1.into(), &0.into()),
+            "as is done here"
+        );
+        let (args, _) = shipped::container(&objects, &name).unwrap();
+        let flags: Vec<String> = args
+            .into_iter()
+            .filter(|arg| ["--shutdown-delay=", "--drain-timeout="].iter().any(|flag| arg.starts_with(flag)))
+            .collect();
+        assert_eq!(flags.len(), 2, "{flags:?}");
+        Self {
+            part,
+            replicas: spec["replicas"].as_u64().unwrap(),
+            flags,
+            grace: Duration::from_secs(
+                spec["template"]["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap(),
+            ),
+            running: VecDeque::new(),
+            made: 0,
+        }
+    }
+
+    /// Starts one more and waits until connections go to it.
+    async fn one_more(&mut self, o: &Outrigger, front: &Front) {
+        self.made += 1;
+        let name = format!("{}-{}", self.part, self.made);
+        let [port, admin] = ports().unwrap();
+        match self.part {
+            "webhook" => o.start_webhook_replica_with(&name, port, admin, &self.flags).unwrap(),
+            _ => o.start_replica_with(&name, port, admin, &self.flags).unwrap(),
+        }
+        front.add(port, admin);
+        o.ready_at(&name, admin).await;
+        front.leads_to(port).await;
+        self.running.push_back(name);
+    }
+
+    /// Replaces each replica once: a new one is ready before an old one is told to go. Returns how long each took to end.
+    async fn roll(&mut self, o: &'static Outrigger, front: &Front) -> Vec<Duration> {
+        let mut took = Vec::new();
+        for _ in 0..self.replicas {
+            self.one_more(o, front).await;
+            let old = self.running.pop_front().unwrap();
+            let (began, signal) = (Instant::now(), format!("term {old}"));
+            tokio::task::spawn_blocking(move || o.plane.command(&signal)).await.unwrap().unwrap();
+            took.push(began.elapsed());
+            let log = std::fs::read_to_string(o.plane.log(&old)).unwrap();
+            assert!(log.contains("drained") && !log.contains("is cut off"), "{old} was cut off: {log}");
+        }
+        println!("{}s ended after {took:?}; a kubelet waits for {:?}", self.part, self.grace);
+        took
+    }
+}

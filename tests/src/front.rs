@@ -1,0 +1,122 @@
+//! What a Service does, on loopback: a port whose connections go to replicas that are ready. As in a cluster, those who
+//! route learn late that one isn't any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand::seq::IndexedRandom;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep};
+
+use crate::eventually;
+use crate::outrigger::get;
+
+/// How long connections still come after a replica has said that it isn't ready: until the endpoints have changed, and
+/// the proxies of all nodes have followed.
+const LAG: Duration = Duration::from_secs(3);
+
+/// How often replicas are asked whether they are ready.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// The port, and where it leads. It serves until the process ends, whichever runtime tests run on.
+pub struct Front {
+    /// Its port.
+    pub port: u16,
+    state: Arc<State>,
+    handle: tokio::runtime::Handle,
+}
+
+#[derive(Default)]
+struct State {
+    routed: Mutex<Vec<Replica>>,
+    connections: AtomicU64,
+    late: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Replica {
+    port: u16,
+    unready: Option<Instant>,
+}
+
+impl Front {
+    /// A front that leads nowhere yet.
+    ///
+    /// # Panics
+    /// When there is no port.
+    pub fn start() -> Self {
+        let (tell, told) = std::sync::mpsc::channel();
+        let state = Arc::<State>::default();
+        let serving = state.clone();
+        std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+                let port = listener.local_addr().expect("an address").port();
+                tell.send((port, tokio::runtime::Handle::current())).expect("somebody waits for it");
+                loop {
+                    let (client, _) = listener.accept().await.expect("a connection");
+                    tokio::spawn(serving.clone().connection(client));
+                }
+            });
+        });
+        let (port, handle) = told.recv().expect("it has begun");
+        Self { port, state, handle }
+    }
+
+    /// Leads to one more replica from when it is ready until it isn't any more.
+    pub fn add(&self, port: u16, admin: u16) {
+        self.handle.spawn(self.state.clone().follow(port, admin));
+    }
+
+    /// Waits until connections go to a replica.
+    pub async fn leads_to(&self, port: u16) {
+        eventually("connections go to it", || async {
+            let routed = self.state.routed.lock();
+            if routed.iter().any(|r| r.port == port) { Ok(()) } else { Err(format!("{routed:?}")) }
+        })
+        .await;
+    }
+
+    /// Connections so far, and those of them that went to a replica after it had said that it wasn't ready any more.
+    pub fn connections(&self) -> (u64, u64) {
+        (self.state.connections.load(Ordering::Relaxed), self.state.late.load(Ordering::Relaxed))
+    }
+}
+
+impl State {
+    async fn follow(self: Arc<Self>, port: u16, admin: u16) {
+        while !is_ready(admin).await {
+            sleep(PERIOD).await;
+        }
+        self.routed.lock().push(Replica { port, unready: None });
+        while is_ready(admin).await {
+            sleep(PERIOD).await;
+        }
+        for replica in self.routed.lock().iter_mut().filter(|r| r.port == port) {
+            replica.unready = Some(Instant::now());
+        }
+        sleep(LAG).await;
+        self.routed.lock().retain(|r| r.port != port);
+    }
+
+    async fn connection(self: Arc<Self>, mut client: TcpStream) {
+        let chosen = self.routed.lock().choose(&mut rand::rng()).copied();
+        // Without anybody to lead to, or anybody there, the client finds its connection closed.
+        let Some(replica) = chosen else { return };
+        let Ok(mut server) = TcpStream::connect(("127.0.0.1", replica.port)).await else { return };
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        if replica.unready.is_some() {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+        let _ = (client.set_nodelay(true), server.set_nodelay(true));
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+    }
+}
+
+async fn is_ready(admin: u16) -> bool {
+    get(admin, "/readyz").await.is_ok_and(|(status, _)| status == 200)
+}

@@ -1,0 +1,322 @@
+//! Admission under load: every request is counted, every failure kept with its words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, PostParams};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::eventually;
+
+/// The version of HTTP that a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Http {
+    /// HTTP/1.1, one request after the other. What the API server speaks with webhooks.
+    One,
+    /// HTTP/2, a request every so often whether or not those before have been answered.
+    Two,
+}
+
+/// A client of the webhook's port.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    /// Where it connects.
+    pub port: u16,
+    /// The name that it verifies.
+    pub name: &'static str,
+    /// What it speaks.
+    pub http: Http,
+    /// Requests a second.
+    pub per_second: u64,
+    /// After so many requests it connects anew.
+    pub requests: u32,
+    /// The namespace of the Pods that it asks about.
+    pub namespace: &'static str,
+    /// Whom it trusts, for each connection anew.
+    pub trust: watch::Receiver<Arc<ClientConfig>>,
+}
+
+/// Requests that come all the time, until [`Load::end`].
+#[derive(Debug)]
+pub struct Load {
+    counts: Arc<Counts>,
+    began: Instant,
+    end: CancellationToken,
+    tasks: TaskTracker,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    answered: AtomicU64,
+    handshakes: AtomicU64,
+    created: AtomicU64,
+    shown: Mutex<BTreeSet<Vec<u8>>>,
+    failures: Mutex<Vec<String>>,
+}
+
+impl Load {
+    /// Begins, when a first request through the API server has succeeded: these Pods are created in dry run, so many a
+    /// second by each of so many clients.
+    pub async fn begin(pods: Api<Pod>, clients: u64, per_second: u64) -> Self {
+        eventually("the first Pod is admitted", || create(pods.clone())).await;
+        let this = Self {
+            counts: Arc::default(),
+            began: Instant::now(),
+            end: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        for _ in 0..clients {
+            let (counts, end, pods) = (this.counts.clone(), this.end.clone(), pods.clone());
+            this.tasks.spawn(async move {
+                let mut ticks = ticks(per_second);
+                while !end.is_cancelled() {
+                    ticks.tick().await;
+                    match create(pods.clone()).await {
+                        Ok(()) => drop(counts.created.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) => counts.failures.lock().push(format!("API server: {error}")),
+                    }
+                }
+            });
+        }
+        this
+    }
+
+    /// Has one more client ask the webhook.
+    pub fn ask(&self, asker: Asker) {
+        let (counts, end) = (self.counts.clone(), self.end.clone());
+        self.tasks.spawn(async move {
+            let mut ticks = ticks(asker.per_second);
+            while !end.is_cancelled() {
+                if let Err(error) = connection(&asker, &mut ticks, &counts, &end).await {
+                    counts.failures.lock().push(format!("webhook: {error}"));
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        });
+    }
+
+    /// Runs something beside it that sees to its own end by the token.
+    pub fn beside<F>(&self, task: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn(task(self.end.clone()));
+    }
+
+    /// Which certificates have been shown so far.
+    pub fn shown(&self) -> usize {
+        self.counts.shown.lock().len()
+    }
+
+    /// Waits until one more certificate than these has been shown.
+    pub async fn another_is_shown(&self, before: usize) {
+        eventually("another certificate is shown", || async {
+            let shown = self.shown();
+            if shown > before { Ok(()) } else { Err(format!("{shown} certificates")) }
+        })
+        .await;
+    }
+
+    /// Ends, and says how much there was.
+    ///
+    /// # Panics
+    /// When a single request has failed, or there were too few.
+    pub async fn end(self) -> String {
+        self.end.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let (answered, created) = (count(&self.counts.answered), count(&self.counts.created));
+        let handshakes = count(&self.counts.handshakes);
+        let seconds = self.began.elapsed().as_secs_f64();
+        let mut failures: BTreeMap<String, usize> = BTreeMap::new();
+        for failure in self.counts.failures.lock().drain(..) {
+            *failures.entry(failure).or_default() += 1;
+        }
+        assert!(failures.is_empty(), "of {answered} reviews and {created} Pods failed: {failures:#?}");
+        assert!(answered > 1000 && handshakes > 20 && created > 20, "too few to say anything");
+        format!(
+            "{answered} reviews in {seconds:.0} s ({:.0}/s) over {handshakes} TLS connections, {created} Pods by the API \
+             server ({:.0}/s), {} certificates",
+            answered as f64 / seconds,
+            created as f64 / seconds,
+            self.shown(),
+        )
+    }
+}
+
+fn ticks(per_second: u64) -> Interval {
+    let mut ticks = interval(Duration::from_micros(1_000_000 / per_second));
+    // A pause of the machine is made up for: it is the count that matters.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    ticks
+}
+
+/// Creates a Pod in a tenant's namespace, without its being kept.
+async fn create(pods: Api<Pod>) -> Result<(), String> {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "load-"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    let pod = pods.create(&params, &serde_json::from_value(pod).unwrap()).await.map_err(|e| e.to_string())?;
+    if pod.spec.is_some_and(|spec| spec.affinity.is_some()) { Ok(()) } else { Err("not placed".to_owned()) }
+}
+
+/// A connection of either version.
+enum Sender {
+    One(http1::SendRequest<Full<Bytes>>),
+    Two(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Sender {
+    /// Waits until it takes a request; false when the other end has closed it.
+    async fn ready(&mut self) -> bool {
+        match self {
+            Self::One(sender) => sender.ready().await.is_ok(),
+            Self::Two(sender) => sender.ready().await.is_ok(),
+        }
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+async fn connect(asker: &Asker, counts: &Counts) -> Result<Sender, String> {
+    let mut config = ClientConfig::clone(&asker.trust.borrow());
+    let two = asker.http == Http::Two;
+    config.alpn_protocols = vec![if two { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    let stream = TcpStream::connect(("127.0.0.1", asker.port)).await.map_err(text)?;
+    let name = asker.name.try_into().unwrap();
+    let stream: TlsStream<_> =
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(text)?;
+    let shown = stream.get_ref().1.peer_certificates().unwrap_or_default()[0].to_vec();
+    counts.shown.lock().insert(shown);
+    counts.handshakes.fetch_add(1, Ordering::Relaxed);
+    let stream = TokioIo::new(stream);
+    if two {
+        let (sender, driving) = http2::handshake(TokioExecutor::new(), stream).await.map_err(text)?;
+        tokio::spawn(driving);
+        Ok(Sender::Two(sender))
+    } else {
+        let (sender, driving) = http1::handshake(stream).await.map_err(text)?;
+        tokio::spawn(driving);
+        Ok(Sender::One(sender))
+    }
+}
+
+/// One connection, from its first request to its last or until the other end doesn't want it any more.
+async fn connection(
+    asker: &Asker,
+    ticks: &mut Interval,
+    counts: &Arc<Counts>,
+    end: &CancellationToken,
+) -> Result<(), String> {
+    let mut sender = connect(asker, counts).await?;
+    let body = review(asker.namespace);
+    let under_way = TaskTracker::new();
+    for _ in 0..asker.requests {
+        ticks.tick().await;
+        if end.is_cancelled() || !sender.ready().await {
+            break;
+        }
+        match &mut sender {
+            Sender::One(sender) => match answered(sender.send_request(request(asker, &body)).await).await {
+                Ok(true) => drop(counts.answered.fetch_add(1, Ordering::Relaxed)),
+                Ok(false) => break,
+                Err(error) => return Err(error),
+            },
+            Sender::Two(sender) => {
+                let (mut sender, request, counts) = (sender.clone(), request(asker, &body), counts.clone());
+                let asker = asker.clone();
+                let body = body.clone();
+                under_way.spawn(async move {
+                    let mut result = answered(sender.send_request(request).await).await;
+                    if result == Ok(false) {
+                        result = again(&asker, &body, &counts).await;
+                    }
+                    match result {
+                        Ok(_) => drop(counts.answered.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) => counts.failures.lock().push(format!("webhook, HTTP/2: {error}")),
+                    }
+                });
+            }
+        }
+    }
+    under_way.close();
+    under_way.wait().await;
+    Ok(())
+}
+
+/// Asks on a connection of its own, what one that was closing has not taken.
+async fn again(asker: &Asker, body: &Bytes, counts: &Counts) -> Result<bool, String> {
+    let Sender::Two(mut sender) = connect(asker, counts).await? else { return Err("HTTP/1.1".to_owned()) };
+    if answered(sender.send_request(request(asker, body)).await).await? {
+        Ok(true)
+    } else {
+        Err("a new connection has not taken a request".to_owned())
+    }
+}
+
+fn request(asker: &Asker, body: &Bytes) -> Request<Full<Bytes>> {
+    let path = "/mutate/pods?timeout=10s";
+    let request = match asker.http {
+        Http::One => Request::post(path).header("host", asker.name),
+        Http::Two => Request::post(format!("https://{}{path}", asker.name)),
+    };
+    request.header("content-type", "application/json").body(Full::new(body.clone())).unwrap()
+}
+
+/// Whether a request was answered with a yes, or not taken: never sent because the connection was closed before, or
+/// sent after what the server has said, by GOAWAY, to have taken (RFC 9113, 6.8). Then any client may send it again, and
+/// Go's does. Everything else is a failure.
+async fn answered(result: hyper::Result<Response<Incoming>>) -> Result<bool, String> {
+    let response = match result {
+        Ok(response) => response,
+        Err(error) if error.is_canceled() || is_not_taken(&error) => return Ok(false),
+        Err(error) => return Err(format!("{error:?}")),
+    };
+    let answer = response.into_body().collect().await.map_err(text)?.to_bytes();
+    if answer.windows(14).any(|window| window == b"\"allowed\":true") {
+        Ok(true)
+    } else {
+        Err(String::from_utf8_lossy(&answer).into_owned())
+    }
+}
+
+fn is_not_taken(error: &hyper::Error) -> bool {
+    let error = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    error.is_some_and(|e| e.is_go_away() && e.is_remote() && e.reason() == Some(h2::Reason::NO_ERROR))
+}
+
+/// A review of a Pod that is to be placed.
+fn review(namespace: &str) -> Bytes {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "0df28fbd-5f5f-11e8-bc74-36e6bb280816", "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": "p", "namespace": namespace, "operation": "CREATE", "dryRun": true,
+        "userInfo": {"username": "someone", "groups": ["system:authenticated"]},
+        "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+    .to_string()
+    .into()
+}
