@@ -12,7 +12,7 @@ use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
 use outrigger_tests::outrigger::SYSTEM;
-use outrigger_tests::shipped::{kustomize, name, of_kind, output};
+use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
 use outrigger_tests::tenant::{is_ready, node_of};
 use outrigger_tests::{eventually, root};
 use serde_json::{Value, json};
@@ -246,9 +246,25 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     };
     run(&["install", "outrigger", "deploy/helm/outrigger"]);
     ready(2).await;
-    run(&["upgrade", "outrigger", "deploy/helm/outrigger", "--set", "webhook.replicas=3"]);
+    let three = ["--set", "webhook.replicas=3"];
+    let upgrade = || run(&[&["upgrade", "outrigger", "deploy/helm/outrigger"][..], &three].concat());
+    upgrade();
     ready(3).await;
     infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+
+    // Once more, while nobody but Helm changes anything: then nothing changes.
+    let controllers = ["infra/kube-controller-manager", "infra/kube-scheduler"];
+    for controller in controllers {
+        plane.command(&format!("term {controller}")).unwrap();
+    }
+    let objects = chart_in("companions", &three).unwrap();
+    let before = versions(infra, &objects);
+    upgrade();
+    assert_eq!(before, versions(infra, &objects));
+    for controller in controllers {
+        plane.command(&format!("start {controller}")).unwrap();
+    }
+
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"},
         "spec": {"hosts": ["host-a"], "identities": ["spiffe://outrigger/tenant/blue"]}});
     // The webhook that would judge it only seems to run here.
