@@ -12,6 +12,7 @@ use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
 use outrigger_tests::outrigger::SYSTEM;
+use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
 use outrigger_tests::tenant::{is_ready, node_of};
 use outrigger_tests::{eventually, root};
@@ -256,6 +257,12 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     let controllers = ["infra/kube-controller-manager", "infra/kube-scheduler"];
     for controller in controllers {
         plane.command(&format!("term {controller}")).unwrap();
+    }
+    // Not even what somebody else has put into them: whom the API server trusts.
+    let trusted = STANDARD.encode(Authority::new(&plane.dir.join("by-hand"), "trusted").unwrap().pem());
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        let add = json!([{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": trusted}]);
+        infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", &add.to_string()]).unwrap();
     }
     let objects = chart_in("companions", &three).unwrap();
     let before = versions(infra, &objects);
