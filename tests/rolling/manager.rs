@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_tests::tenant::{Tenant, rule_for};
-use tokio::sync::oneshot;
 
 use crate::watching::Watching;
 use crate::workloads::{Churn, settled};
@@ -30,20 +29,19 @@ async fn no_companion_is_lost_or_doubled_while_every_manager_is_replaced() {
     for (t, watching, _) in &tenants {
         println!("{}, before anything is replaced: {}", t.id, watching.lags());
     }
-    // An agent restarts meanwhile too. Whoever tells the supervisor waits for his turn, so it is somewhere between.
-    let (tell, told) = oneshot::channel();
-    let restarting = tokio::task::spawn_blocking(move || {
-        told.blocking_recv().unwrap();
-        o.plane.command("term agent-north").and_then(|()| o.plane.command("start agent-north"))
+    // An agent restarts between two replicas: whoever tells the supervisor waits until the one that ends has ended.
+    let restarts = std::thread::spawn(move || {
+        std::thread::sleep(QUIET / 2);
+        o.plane.command("term agent-south").and_then(|()| o.plane.command("start agent-south"))
     });
-    let mut tell = Some(tell);
-    for _ in 0..ROUNDS {
+    replicas.manager.roll(o, &installed.managers).await;
+    restarts.join().unwrap().unwrap();
+    for _ in 1..ROUNDS {
+        // Nobody tells the new ones anything of this tenant, and they know all of its companions.
+        o.plane.command("term agent-north").unwrap();
         replicas.manager.roll(o, &installed.managers).await;
-        if let Some(tell) = tell.take() {
-            tell.send(()).unwrap();
-        }
+        o.plane.command("start agent-north").unwrap();
     }
-    restarting.await.unwrap().unwrap();
     for (t, watching, churn) in tenants {
         let (changes, living) = churn.end().await;
         settled(&t, &living).await;

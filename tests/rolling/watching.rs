@@ -128,3 +128,38 @@ impl Watching {
         }
     }
 }
+
+/// A companion of the rule `r`.
+#[cfg(test)]
+fn companion(uid: &str, workload: &str) -> Pod {
+    let labels = serde_json::json!({keys::RULE: "r", keys::WORKLOAD: workload});
+    let metadata = serde_json::json!({"name": format!("r-{workload}"), "uid": uid, "labels": labels,
+        "annotations": {"workload-name": workload}});
+    serde_json::from_value(serde_json::json!({"metadata": metadata})).unwrap()
+}
+
+#[test]
+fn what_must_not_be_is_noticed() {
+    let apply = |uid, workload| Event::Apply(companion(uid, workload));
+    let delete = |uid, workload| Event::Delete(companion(uid, workload));
+    let wrong = |events: Vec<Event<Pod>>| {
+        let mut seen = Seen::default();
+        seen.ended.insert("ended".to_owned());
+        events.into_iter().for_each(|event| seen.see(event));
+        seen.wrong
+    };
+    assert!(wrong(vec![apply("1", "a"), apply("2", "b"), apply("1", "a")]).is_empty());
+    assert!(wrong(vec![apply("1", "ended"), delete("1", "ended")]).is_empty());
+    let lost = "r-a was deleted, and workload a lives";
+    assert_eq!(wrong(vec![apply("1", "a"), delete("1", "a")]), [lost]);
+    let mut going = serde_json::to_value(companion("1", "a")).unwrap();
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let going = serde_json::from_value(going).unwrap();
+    assert_eq!(wrong(vec![apply("1", "a"), Event::Apply(going)]), [lost]);
+    assert_eq!(
+        wrong(vec![apply("1", "a"), apply("2", "a")]),
+        ["r-a was made 2 times for workload a", "workload a has 2 companions at once"]
+    );
+    let again = wrong(vec![apply("1", "ended"), delete("1", "ended"), apply("2", "ended")]);
+    assert_eq!(again, ["r-ended was made 2 times for workload ended"]);
+}
