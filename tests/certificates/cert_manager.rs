@@ -5,6 +5,7 @@ use kube::api::Api;
 use outrigger_tests::eventually;
 use outrigger_tests::kubelet::Mount;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
+use outrigger_tests::page::Page;
 use serde_json::{Value, json};
 
 use crate::load;
@@ -54,11 +55,8 @@ async fn renew(outrigger: &Outrigger, name: &str, of: &str) {
 
 /// The commands of a section of a page of the documentation.
 pub(crate) fn commands(page: &str, section: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(outrigger_tests::root().join("docs").join(page)).unwrap();
-    let (_, text) = text.split_once(&format!("\n## {section}\n")).expect("the section is there");
-    let text = text.split("\n## ").next().unwrap();
-    let blocks = text.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned());
-    let commands: Vec<String> = blocks.collect();
+    let page = Page::read(&format!("docs/{page}")).unwrap();
+    let commands: Vec<String> = page.commands(section).into_iter().map(str::to_owned).collect();
     assert!(!commands.is_empty(), "{section} has no commands");
     commands
 }

@@ -12,6 +12,7 @@ use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
 use outrigger_tests::outrigger::SYSTEM;
+use outrigger_tests::page::Page;
 use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
 use outrigger_tests::tenant::{is_ready, node_of};
@@ -20,24 +21,22 @@ use serde_json::{Value, json};
 
 use crate::overlay;
 
-/// The lines of a page's shell blocks that have this in them.
-fn block(page: &str, with: &str) -> String {
-    let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
-    let mut found = text.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
-    found.find(|block| block.contains(with)).unwrap_or_else(|| panic!("{page} has no {with}")).to_owned()
-}
-
 /// Makes certificates as docs/installation.md does by hand: by its own commands, in both clusters.
 fn certificates(plane: &ControlPlane) {
     let dir = plane.dir.join("by-hand");
     std::fs::create_dir(&dir).unwrap();
     std::os::unix::fs::symlink(build().unwrap(), dir.join("kubectl")).unwrap();
+    let page = Page::read("docs/installation.md").unwrap();
+    let block = |heading: &str, with: &str| {
+        let mut found = page.commands(heading).into_iter().filter(|block| block.contains(with));
+        found.next().unwrap_or_else(|| panic!("{heading} has no {with}")).to_owned()
+    };
     let script = format!(
         "set -euo pipefail\ncd {}\n{}\nexport KUBECONFIG={}\n{}",
         dir.display(),
-        block("installation.md", "issue ca webhook"),
+        block("Certificates", "issue ca webhook"),
         plane.tenant.kubeconfig.display(),
-        block("installation.md", "issue client-ca agent"),
+        block("A tenant's cluster", "issue client-ca agent"),
     );
     let mut command = Command::new("bash");
     command.args(["-c", &script]).env("KUBECONFIG", &plane.infra.kubeconfig);

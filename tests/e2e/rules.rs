@@ -9,6 +9,7 @@ use outrigger_proto::v1::rule_match_expression::Operation;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_tests::control_plane::grpcurl;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
+use outrigger_tests::page::Page;
 use outrigger_tests::root;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::{Value, json};
@@ -44,13 +45,10 @@ fn shell(o: &Outrigger, tenant: &str, script: &str) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The commands between the fences of docs/grpc.md, by the heading above them.
+/// The commands of docs/grpc.md under a heading.
 fn documented(heading: &str) -> String {
-    let text = std::fs::read_to_string(root().join("docs/grpc.md")).unwrap();
-    let (_, rest) =
-        text.split_once(&format!("## {heading}\n")).unwrap_or_else(|| panic!("no heading {heading}"));
-    let (_, rest) = rest.split_once("```sh\n").unwrap();
-    rest.split_once("```").unwrap().0.to_owned()
+    let page = Page::read("docs/grpc.md").unwrap();
+    page.commands(heading).first().unwrap_or_else(|| panic!("no commands under {heading}")).to_string()
 }
 
 #[tokio::test]

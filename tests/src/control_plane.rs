@@ -295,8 +295,8 @@ fn built(script: &str) -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }
 
-/// Removes what earlier runs left, unless they are still running.
-fn remove_old(runs: &Path) {
+/// Removes what earlier runs left in a directory, unless they are still running. Names begin with the id of a process.
+pub fn remove_old(runs: &Path) {
     for entry in std::fs::read_dir(runs).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let pid = name.split('-').next().unwrap_or_default().to_owned();

@@ -14,6 +14,7 @@ pub mod kubelet;
 pub mod load;
 pub mod openmetrics;
 pub mod outrigger;
+pub mod page;
 pub mod pki;
 pub mod shipped;
 pub mod stream;
