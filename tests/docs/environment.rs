@@ -121,7 +121,7 @@ impl Running {
         })
         .await;
         cluster.apply(&[node("host-a"), node("host-b")])?;
-        infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=60s"])?;
+        infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=120s"])?;
         outrigger.start_agent("blue", None)?;
         eventually("blue's agent is connected", || async {
             let connected = ["get", "tenant", "blue", "-o", "jsonpath={.status.stream.connected}"];

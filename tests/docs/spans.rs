@@ -20,7 +20,9 @@ const WITH_VALUE: [&str; 10] =
 pub(crate) fn check(path: &str, spans: &[Span], place: &Place) -> Vec<String> {
     let mut failures = Vec::new();
     for span in spans {
-        let problems = match way(&span.command) {
+        let way = way(&span.command);
+        println!("{path}:{}: {way:?}: {}", span.line, span.command);
+        let problems = match way {
             Way::Run(command) => {
                 let script = format!("set -euo pipefail; {command}");
                 let output = place.command("bash").args(["-c", &script]).output().unwrap();

@@ -232,8 +232,12 @@ impl Reader<'_> {
             Event::Html(html) => self.html.push_str(&html),
             Event::End(TagEnd::HtmlBlock) => {
                 let html = std::mem::take(&mut self.html);
+                let line = self.line(range.start);
                 for comment in comments(&html) {
-                    self.comment(comment, self.line(range.start));
+                    self.comment(comment, line);
+                }
+                if !html.trim_start().starts_with("<!--") && html.contains("```") {
+                    self.problem(line, "a fence in HTML is no block: put an empty line above it");
                 }
             }
             Event::InlineHtml(html) => {
@@ -363,10 +367,13 @@ impl Reader<'_> {
                 Err(words) => self.problem(line, words),
             },
             _ if file.is_some() => {}
+            // How a page is written, not a page.
+            "markdown" | "md" => {}
             _ if OTHER_SHELLS.contains(&language) => {
                 self.problem(line, "call it sh, or console with its output");
             }
-            "" | "text" if content.lines().any(|line| !line.starts_with(' ') && is_command(line)) => {
+            // In a drawing, indented, it is a name.
+            _ if content.lines().any(|line| !line.starts_with(' ') && is_command(line)) => {
                 self.problem(line, "this is a command: call it sh, or console with its output");
             }
             _ if refused.is_some() => self.problem(line, "refused: this is no command and no object"),

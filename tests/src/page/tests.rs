@@ -139,6 +139,9 @@ fn what_has_no_place_and_no_reason_is_an_error() {
     {
         rejects(disguise, "this is a command");
     }
+    rejects("```fish\nkubectl get pods\n```\n", "this is a command");
+    rejects("<details>\n```sh\na\n```\n</details>\n", "a fence in HTML");
+    rejects("<details>\n\n```sh\na\n```\n</details>\n", "name where this is run");
     // In a drawing it is a name.
     assert_eq!(page("```\n  outrigger agent\n```\n").steps, []);
     rejects("```shell\na\n```\n", "call it sh");
