@@ -1,11 +1,10 @@
-//! The documentation: it is a book without dead ends, what it names is there, and its first page to be followed can be.
+//! The documentation: it is a book without dead ends, what it names is there.
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod build;
 mod links;
 mod names;
-mod quickstart;
 
 use std::path::{Path, PathBuf};
 

@@ -9,7 +9,7 @@ use super::markdown::{cell, code, table};
 /// The page. `command` has been built.
 pub(super) fn page(command: &Command) -> Page {
     let mut text = command.get_long_about().map_or_else(String::new, |about| format!("{about}\n\n"));
-    text += "`outrigger COMMAND --help` tells the same. Each setting that has a name in the environment may be given there; \
+    text += "`outrigger <COMMAND> --help` tells the same. Each setting that has a name in the environment may be given there; \
              the command line counts first.\n";
     for sub in commands(command) {
         let name = sub.get_name();
@@ -17,7 +17,7 @@ pub(super) fn page(command: &Command) -> Page {
         let about = sub.get_long_about().or_else(|| sub.get_about()).map(ToString::to_string);
         text += &format!("{}\n\n", about.unwrap_or_default());
         let usage = sub.clone().render_usage().to_string();
-        text += &format!("```text\n{}\n```\n\n", usage.trim_start_matches("Usage: "));
+        text += &format!("```text\n{}\n```\n\n", usage);
         let rows: Vec<_> = arguments(sub).map(row).collect();
         text += &table(["argument", "environment", "default", "meaning"], &rows);
     }
