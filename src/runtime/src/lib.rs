@@ -11,6 +11,7 @@ pub mod events;
 pub mod expiry;
 pub mod lease;
 pub mod metrics;
+pub mod probe;
 pub mod process;
 pub mod ready;
 pub mod self_signed;

@@ -317,7 +317,7 @@ impl ClientTls {
 }
 
 /// The cryptography of every connection. Said explicitly: two crates in one program may otherwise disagree about it.
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
