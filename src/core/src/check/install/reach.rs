@@ -1,0 +1,91 @@
+//! Whether the API server, and agents, can reach who they call.
+
+use serde_json::Value;
+
+use super::{list, short, subject, text};
+use crate::check::{CA_MISMATCH, CA_UNUSABLE, CERTIFICATE_ENDED, Finding, Subject, UNREACHABLE};
+
+/// What the API server says of a webhook that it couldn't call.
+const FAILED: &str = "failed calling webhook";
+
+/// Whether a Service has a port and leads to somebody who is ready. `port` is the one that is called; `slices` are the
+/// Service's EndpointSlices.
+pub fn service(service: &Value, slices: &[Value], port: i64) -> Option<Finding> {
+    let subject = subject(service);
+    if text(service, "/spec/type") == "ExternalName" {
+        return None;
+    }
+    let number = |value: &Value, field: &str| value.get(field).and_then(Value::as_i64);
+    let ports: Vec<String> =
+        list(service, "/spec/ports").iter().filter_map(|p| Some(number(p, "port")?.to_string())).collect();
+    if !ports.contains(&port.to_string()) {
+        let message = format!("has {}; {port} is called", ports.join(", "));
+        return Some(Finding::new(&UNREACHABLE, &subject, "spec.ports", message));
+    }
+    let name = list(service, "/spec/ports").iter().find(|p| number(p, "port") == Some(port));
+    let name = name.map_or("", |port| text(port, "/name"));
+    let endpoints = || slices.iter().flat_map(|slice| list(slice, "/endpoints"));
+    // Unknown counts as ready (discovery.k8s.io/v1).
+    let is_ready = |e: &&Value| e.pointer("/conditions/ready").and_then(Value::as_bool) != Some(false);
+    if endpoints().filter(is_ready).count() == 0 {
+        let message = match endpoints().count() {
+            0 => "leads to nobody: no Pod has the labels that it selects".to_owned(),
+            n => format!("leads to {n} Pods, and none is ready"),
+        };
+        return Some(Finding::new(&UNREACHABLE, &subject, "spec.selector", message));
+    }
+    let has_port = |slice: &Value| list(slice, "/ports").iter().any(|port| text(port, "/name") == name);
+    if !slices.iter().any(has_port) {
+        let message = format!("port {port} leads to no port of the Pods: none is called as its targetPort");
+        return Some(Finding::new(&UNREACHABLE, &subject, "spec.ports", message));
+    }
+    None
+}
+
+/// What became of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The certificate that was shown is one that is to be trusted.
+    Trusted,
+    /// It isn't, and why.
+    Untrusted(String),
+    /// It has ended, or begins later; its dates say so already.
+    Untimely,
+    /// Nothing was shown, and why.
+    Failed(String),
+}
+
+/// What a connection tells of a webhook or a manager at an address.
+pub fn connection(subject: &Subject, path: &str, address: &str, outcome: &Outcome) -> Option<Finding> {
+    match outcome {
+        Outcome::Trusted | Outcome::Untimely => None,
+        Outcome::Untrusted(why) => {
+            let message = format!("what {address} shows isn't trusted: {}", short(why));
+            Some(Finding::new(&CA_MISMATCH, subject, path, message))
+        }
+        Outcome::Failed(why) => {
+            let message = format!("{address} doesn't answer: {}", short(why));
+            Some(Finding::new(&UNREACHABLE, subject, path, message))
+        }
+    }
+}
+
+/// What an API server's answer to an attempt to make something tells of the webhooks that it called for it; of all other
+/// refusals nothing. `subject` is the configuration.
+pub fn attempt(subject: &Subject, answer: &str) -> Option<Finding> {
+    let (_, rest) = answer.split_once(FAILED)?;
+    let entry = rest.trim_start().trim_start_matches('"').split('"').next().unwrap_or_default();
+    let check = if rest.contains("certificate has expired or is not yet valid") {
+        &CERTIFICATE_ENDED
+    } else if rest.contains("unable to load root certificates") {
+        &CA_UNUSABLE
+    } else if rest.contains("x509:") || rest.contains("tls: failed to verify") {
+        &CA_MISMATCH
+    } else {
+        &UNREACHABLE
+    };
+    // After the URL stands the reason.
+    let why = rest.rsplit_once("\": ").map_or(rest, |(_, why)| why);
+    let path = format!("webhooks[{entry}]");
+    Some(Finding::new(check, subject, path, format!("the API server's own call fails: {}", short(why))))
+}

@@ -1,0 +1,524 @@
+use serde_json::json;
+
+use super::certificates::{Bundle, Life};
+use super::difference::differences;
+use super::parts::Mount;
+use super::reach::Outcome;
+use super::rights::Account;
+use super::versions::Version;
+use super::*;
+use crate::check::{CERTIFICATE_ENDED, Check};
+
+/// Check, path and message of findings.
+fn told(findings: impl IntoIterator<Item = Finding>) -> Vec<(&'static str, String, String)> {
+    findings.into_iter().map(|f| (f.check.id, f.path, f.message)).collect()
+}
+
+/// Check and path of findings.
+fn ids(findings: impl IntoIterator<Item = Finding>) -> Vec<String> {
+    findings.into_iter().map(|f| format!("{} {}", f.check.id, f.path)).collect()
+}
+
+fn with(value: &Value, change: impl FnOnce(&mut Value)) -> Value {
+    let mut changed = value.clone();
+    change(&mut changed);
+    changed
+}
+
+#[test]
+fn what_says_nothing_is_no_difference() {
+    for (a, b, expected) in [
+        (json!({"a": 1}), json!({"a": 1.0, "b": null, "c": [], "d": {}, "e": "", "f": false}), &[][..]),
+        (json!({"a": {"b": [1, 2]}}), json!({"a": {"b": [1]}}), &["x.a.b"]),
+        (json!({"a": [{"b": 1}]}), json!({"a": [{"b": 2}, {"c": 1}]}), &["x.a[0].b", "x.a[1]"]),
+        (json!({"labels": {"a.b/c": "1"}}), json!({"labels": {}}), &["x.labels"]),
+        (json!({"labels": {"a.b/c": "1", "d": "1"}}), json!({"labels": {"d": "1"}}), &["x.labels[a.b/c]"]),
+        (json!({"a": true, "b": 1}), json!({"b": 1}), &["x.a"]),
+    ] {
+        let paths: Vec<String> = differences("x", Some(&a), Some(&b)).into_iter().map(|d| d.path).collect();
+        assert_eq!(paths, expected, "{a} {b}");
+    }
+    let (a, b) = (json!(format!("{}1 tail", "x".repeat(300))), json!(format!("{}2", "x".repeat(300))));
+    let (a, b) = apart(Some(&a), Some(&b));
+    assert!(a.starts_with("\"... x") && a.ends_with("x1 tail\"") && b.ends_with("x2\""), "{a} {b}");
+    assert_eq!(apart(Some(&json!("ab")), None), ("\"ab\"".to_owned(), "absent".to_owned()));
+    let folded = [json!("a\n  b"), json!("a b")].map(|text| super::difference::sorted(&text));
+    assert_eq!(folded[0], folded[1]);
+    let long = "é".repeat(500);
+    assert_eq!(short(&long).chars().count(), SHOWN + 4);
+}
+
+fn webhooks() -> Value {
+    let entry = |name: &str, path: &str| {
+        json!({"name": name, "admissionReviewVersions": ["v1"], "failurePolicy": "Fail", "sideEffects": "None",
+            "matchPolicy": "Equivalent", "timeoutSeconds": 10,
+            "clientConfig": {"service": {"name": "w", "namespace": "s", "path": path, "port": 443}},
+            "namespaceSelector": {"matchExpressions": [
+                {"key": "t", "operator": "Exists"},
+                {"key": "n", "operator": "NotIn", "values": ["a", "b"]}]},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "pods/resize"],
+                "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]})
+    };
+    json!({"kind": "ValidatingWebhookConfiguration", "metadata": {"name": "outrigger"},
+        "webhooks": [entry("pods", "/validate/pods"), entry("claims", "/validate/claims")]})
+}
+
+#[test]
+fn webhook_configurations() {
+    let wanted = webhooks();
+    // What is the installation's own.
+    let own = with(&wanted, |w| {
+        w["metadata"]["labels"] = json!({"a": "b"});
+        let w = &mut w["webhooks"];
+        w[0]["clientConfig"] = json!({"url": "https://h:1/validate/pods?timeout=1s", "caBundle": "eA=="});
+        w[0]["objectSelector"] = json!({});
+        w[0]["rules"][0]["resources"] = json!(["pods/resize", "pods"]);
+        w[0]["namespaceSelector"]["matchExpressions"][1]["values"] = json!(["b", "a"]);
+        w[1]["clientConfig"]["caBundle"] = json!("eA==");
+        let list = w.as_array_mut().unwrap();
+        list.insert(0, json!({"name": "somebody's"}));
+    });
+    assert_eq!(ids(admission::configuration(&wanted, &own)), Vec::<String>::new());
+
+    type Change = fn(&mut Value);
+    let cases: [(Change, &str); 14] = [
+        (|w| drop(w.as_array_mut().unwrap().remove(1)), "admission-differs webhooks"),
+        (|w| w[1]["failurePolicy"] = json!("Ignore"), "admission-differs webhooks[1].failurePolicy"),
+        (|w| w[0]["matchPolicy"] = json!("Exact"), "admission-differs webhooks[0].matchPolicy"),
+        (|w| w[0]["sideEffects"] = json!("Some"), "admission-differs webhooks[0].sideEffects"),
+        (
+            |w| w[0]["reinvocationPolicy"] = json!("IfNeeded"),
+            "admission-differs webhooks[0].reinvocationPolicy",
+        ),
+        (|w| w[0]["timeoutSeconds"] = json!(1), "admission-timeout webhooks[0].timeoutSeconds"),
+        (
+            |w| w[0]["objectSelector"] = json!({"matchLabels": {"a": "b"}}),
+            "admission-differs webhooks[0].objectSelector",
+        ),
+        (
+            |w| w[0]["matchConditions"] = json!([{"name": "n", "expression": "false"}]),
+            "admission-differs webhooks[0].matchConditions",
+        ),
+        (
+            |w| w[0]["rules"][0]["operations"] = json!(["CREATE"]),
+            "admission-differs webhooks[0].rules[0].operations",
+        ),
+        (|w| w[0]["rules"][0]["scope"] = json!("Cluster"), "admission-differs webhooks[0].rules[0].scope"),
+        (
+            |w| w[0]["rules"].as_array_mut().unwrap().push(json!({"apiGroups": ["apps"]})),
+            "admission-differs webhooks[0].rules[1]",
+        ),
+        // One namespace more is left out, one less.
+        (
+            |w| w[0]["namespaceSelector"]["matchExpressions"][1]["values"] = json!(["a", "b", "c"]),
+            "admission-differs webhooks[0].namespaceSelector.matchExpressions[1].values",
+        ),
+        (
+            |w| drop(w[0].as_object_mut().unwrap().remove("namespaceSelector")),
+            "admission-differs webhooks[0].namespaceSelector",
+        ),
+        (
+            |w| w[1]["clientConfig"]["service"]["path"] = json!("/validate/pods"),
+            "admission-differs webhooks[1].clientConfig",
+        ),
+    ];
+    for (change, expected) in cases {
+        let found = with(&wanted, |w| change(&mut w["webhooks"]));
+        assert_eq!(ids(admission::configuration(&wanted, &found)), [expected]);
+    }
+}
+
+#[test]
+fn policies_and_bindings() {
+    let wanted = json!({"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p"}, "spec": {
+        "failurePolicy": "Fail", "matchConstraints": {"resourceRules": [{"resources": ["pods"]}]},
+        "validations": [{"expression": "a"}, {"expression": "b"}]}});
+    let found = with(&wanted, |p| {
+        p["spec"]["validations"][1]["expression"] = json!("true");
+        p["spec"]["matchConstraints"]["excludeResourceRules"] = json!([{"resources": ["pods"]}]);
+        p["status"] = json!({"typeChecking": {"expressionWarnings": [
+            {"fieldRef": "spec.validations[0].expression", "warning": "v1, Kind=Pod:\n undefined field"}]}});
+    });
+    assert_eq!(admission::policy(&wanted, &wanted), []);
+    assert_eq!(
+        ids(admission::policy(&wanted, &found)),
+        [
+            "admission-differs spec.matchConstraints.excludeResourceRules",
+            "admission-differs spec.validations[1].expression",
+            "policy-types spec.validations[0].expression",
+        ]
+    );
+    let binding = |actions: Value| {
+        json!({"kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "p"},
+            "spec": {"policyName": "p", "validationActions": actions}})
+    };
+    let wanted = binding(json!(["Deny"]));
+    for (actions, fine) in [
+        (json!(["Deny"]), true),
+        (json!(["Audit", "Deny"]), true),
+        (json!(["Audit"]), false),
+        (json!([]), false),
+    ] {
+        let findings = ids(admission::binding(&wanted, &binding(actions.clone())));
+        assert_eq!(findings.is_empty(), fine, "{actions}");
+    }
+    let narrowed = with(&wanted, |b| {
+        b["spec"]["matchResources"] = json!({"namespaceSelector": {"matchLabels": {"a": "b"}}});
+    });
+    assert_eq!(ids(admission::binding(&wanted, &narrowed)), ["admission-differs spec.matchResources"]);
+}
+
+#[test]
+fn definitions_of_other_versions() {
+    let wanted = json!({"kind": "CustomResourceDefinition", "metadata": {"name": "x"}, "spec": {
+        "scope": "Namespaced", "versions": [{"name": "v1", "served": true, "storage": true,
+            "subresources": {"status": {}}, "schema": {"openAPIV3Schema": {"properties": {
+                "description": {"type": "string", "description": "One."},
+                "mode": {"type": "string", "enum": ["a", "b"]},
+                "count": {"type": "integer", "minimum": 0.0}}}}}]}});
+    let good =
+        json!([{"type": "Established", "status": "True"}, {"type": "NamesAccepted", "status": "True"}]);
+    let sound = with(&wanted, |c| c["status"]["conditions"] = good.clone());
+    assert_eq!(definitions::definition(&wanted, &sound), []);
+    let schema = "/spec/versions/0/schema/openAPIV3Schema/properties";
+    let newer = with(&sound, |c| {
+        let properties = c.pointer_mut(schema).unwrap();
+        properties["more"] = json!({"type": "string"});
+        properties["mode"]["enum"] = json!(["a", "b", "c"]);
+        properties["description"]["description"] = json!("Another.");
+        properties["count"]["minimum"] = json!(0);
+    });
+    assert_eq!(definitions::definition(&wanted, &newer), []);
+    let older = with(&sound, |c| {
+        let properties = c.pointer_mut(schema).unwrap().as_object_mut().unwrap();
+        properties.remove("count");
+        properties["mode"]["enum"] = json!(["a"]);
+    });
+    let at = "spec.versions[0].schema.openAPIV3Schema.properties";
+    assert_eq!(
+        ids(definitions::definition(&wanted, &older)),
+        [format!("definition-differs {at}.count"), format!("definition-differs {at}.mode.enum")]
+    );
+    let other = with(&sound, |c| {
+        c["status"]["conditions"] = json!([{"type": "Established", "status": "False", "message": "not yet"},
+            {"type": "NamesAccepted", "status": "True"}]);
+        c["spec"]["scope"] = json!("Cluster");
+        c["spec"]["versions"][0]["name"] = json!("v0");
+    });
+    assert_eq!(
+        told(definitions::definition(&wanted, &other)),
+        [
+            ("definition-differs", "status.conditions", "the API server doesn't say Established: not yet"),
+            ("definition-differs", "spec.scope", "is Cluster; has to be Namespaced"),
+            ("definition-differs", "spec.versions", "has no version \"v1\""),
+        ]
+        .map(|(id, path, message)| (id, path.to_owned(), message.to_owned()))
+    );
+}
+
+#[test]
+fn deployments() {
+    let of = |wanted: i64, available: i64, condition: &str| {
+        json!({"kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": wanted}, "status": {
+            "availableReplicas": available,
+            "conditions": [{"type": "Available", "status": condition, "message": "no room"}]}})
+    };
+    for (deployment, expected) in [
+        (of(2, 2, "True"), None),
+        (of(2, 1, "True"), Some(("too-few-replicas", "is 1, 2 are wanted"))),
+        (of(2, 0, "False"), Some(("not-available", "is 0, 2 are wanted no room"))),
+        (of(2, 1, "False"), Some(("not-available", "is 1, 2 are wanted no room"))),
+        (of(0, 0, "True"), Some(("not-available", "is 0: none shall run"))),
+        (json!({"kind": "Deployment"}), Some(("not-available", "is 0, 1 are wanted"))),
+    ] {
+        let found = parts::deployment(&deployment).map(|f| (f.check.id, f.message));
+        assert_eq!(found, expected.map(|(id, message)| (id, message.to_owned())), "{deployment}");
+    }
+}
+
+#[test]
+fn what_pods_wait_for() {
+    let deployment = json!({"spec": {"template": {"spec": {"volumes": [
+        {"name": "tls", "secret": {"secretName": "a", "items": [{"key": "tls.crt", "path": "c"}]}},
+        {"name": "all", "configMap": {"name": "b"}},
+        {"name": "may", "configMap": {"name": "may", "optional": true}},
+        {"name": "none", "emptyDir": {}},
+        {"name": "p", "projected": {"sources": [{"serviceAccountToken": {}}, {"secret": {"name": "d"}}]}}]}}}});
+    let mounts = parts::mounts(&deployment);
+    let short: Vec<String> =
+        mounts.iter().map(|m| format!("{} {} {} {:?}", m.kind, m.name, m.path, m.keys)).collect();
+    assert_eq!(
+        short,
+        [
+            "Secret a spec.template.spec.volumes[0].secret [(\"tls.crt\", \"c\")]",
+            "ConfigMap b spec.template.spec.volumes[1].configMap []",
+            "Secret d spec.template.spec.volumes[4].projected.sources[1].secret []",
+        ]
+    );
+    let subject = Subject::cluster("Deployment", "d");
+    let judged = |mount: &Mount, found| told(parts::mounted(&subject, mount, found)).pop().map(|told| told.2);
+    let (whole, half) = (json!({"data": {"tls.crt": ""}}), json!({"data": {"tls.key": ""}}));
+    assert_eq!(judged(&mounts[0], Found::There(&whole)), None);
+    assert_eq!(judged(&mounts[0], Found::Unread), None);
+    let lacks = "takes \"tls.crt\" out of the Secret a, which doesn't have it";
+    assert_eq!(judged(&mounts[0], Found::There(&half)).as_deref(), Some(lacks));
+    assert_eq!(
+        judged(&mounts[1], Found::Absent).as_deref(),
+        Some("names the ConfigMap b, which isn't there")
+    );
+}
+
+#[test]
+fn leases() {
+    let subject = Subject::cluster("Lease", "l");
+    let held = json!({"spec": {"holderIdentity": "m-1", "leaseDurationSeconds": 15}});
+    let free = json!({"spec": {"holderIdentity": ""}});
+    let judged = |found, ago| parts::lease(&subject, found, ago).map(|f| f.path);
+    assert_eq!(judged(Found::There(&held), Some(15)), None);
+    assert_eq!(judged(Found::There(&held), Some(16)).as_deref(), Some("spec.renewTime"));
+    assert_eq!(judged(Found::There(&held), None).as_deref(), Some("spec.renewTime"));
+    assert_eq!(judged(Found::There(&free), Some(0)).as_deref(), Some("spec.holderIdentity"));
+    assert_eq!(judged(Found::Absent, None).as_deref(), Some(""));
+    assert_eq!(judged(Found::Unread, None), None);
+}
+
+fn days(from: i64, to: i64, warning: i64) -> Life {
+    let day = 24 * 3600;
+    let text = |days: i64| format!("day {days}");
+    Life {
+        not_before: from * day,
+        not_after: to * day,
+        warning: warning * day,
+        end: text(to),
+        beginning: text(from),
+        renewal: text(to * 2 / 3),
+    }
+}
+
+#[test]
+fn ends_of_certificates() {
+    let subject = Subject::cluster("Secret", "s");
+    let life = days(0, 90, 83);
+    for (now, expected) in [
+        (0, None),
+        (82, None),
+        (83, Some(("certificate-ends", "it ends at day 90, in 7 days; it was to be renewed at day 60"))),
+        (90, Some(("certificate-ends", "it ends at day 90, in 0 h; it was to be renewed at day 60"))),
+        (91, Some(("certificate-ended", "it has ended at day 90, 1 day ago"))),
+        (-1, Some(("certificate-ended", "it isn't good before day 0: somebody's clock is wrong"))),
+    ] {
+        let found = certificates::life(&subject, "", "it", &life, now * 24 * 3600);
+        assert_eq!(
+            found.map(|f| (f.check.id, f.message)),
+            expected.map(|(id, message)| (id, message.to_owned())),
+            "{now}"
+        );
+    }
+    for (bundle, expected) in [
+        (Bundle::Empty, Some("ca-unusable")),
+        (Bundle::Unreadable("no base64".to_owned()), Some("ca-unusable")),
+        (Bundle::Of(vec![]), Some("ca-unusable")),
+        (Bundle::Of(vec![days(0, 50, 43)]), Some("ca-unusable")),
+        (Bundle::Of(vec![days(0, 104, 97)]), Some("certificate-ends")),
+        // An old one beside the new one may end.
+        (Bundle::Of(vec![days(0, 50, 43), days(40, 200, 193)]), None),
+    ] {
+        let found = certificates::bundle(&subject, "", &bundle, 100 * 24 * 3600);
+        assert_eq!(found.map(|f| f.check.id), expected, "{bundle:?}");
+    }
+}
+
+#[test]
+fn services() {
+    let service = json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {
+        "ports": [{"name": "https", "port": 443, "targetPort": "https"}]}});
+    let slice = |ready: Value| json!({"ports": [{"name": "https", "port": 9443}], "endpoints": [{"conditions": {"ready": ready}}]});
+    let judged = |service: &Value, slices: &[Value], port| {
+        reach::service(service, slices, port).map(|f| (f.path, f.message))
+    };
+    assert_eq!(judged(&service, &[slice(json!(true))], 443), None);
+    assert_eq!(judged(&service, &[slice(json!(null))], 443), None);
+    assert_eq!(judged(&service, &[slice(json!(true))], 8443).unwrap().1, "has 443; 8443 is called");
+    assert_eq!(
+        judged(&service, &[slice(json!(false))], 443).unwrap().1,
+        "leads to 1 Pods, and none is ready"
+    );
+    assert!(judged(&service, &[], 443).unwrap().1.starts_with("leads to nobody"));
+    let nowhere = json!({"ports": [], "endpoints": [{"conditions": {"ready": true}}]});
+    assert_eq!(judged(&service, &[nowhere], 443).unwrap().0, "spec.ports");
+    let elsewhere = json!({"spec": {"type": "ExternalName"}});
+    assert_eq!(judged(&elsewhere, &[], 443), None);
+}
+
+#[test]
+fn connections_and_the_api_servers_own() {
+    let subject = Subject::cluster("ValidatingWebhookConfiguration", "outrigger");
+    let id = |outcome| reach::connection(&subject, "", "h:1", &outcome).map(|f| f.check.id);
+    assert_eq!(id(Outcome::Trusted), None);
+    assert_eq!(id(Outcome::Untimely), None);
+    assert_eq!(id(Outcome::Untrusted("x".to_owned())), Some("ca-mismatch"));
+    assert_eq!(id(Outcome::Failed("x".to_owned())), Some("unreachable"));
+    let failed = |why: &str| {
+        format!(
+            "Internal error occurred: failed calling webhook \"pods.outrigger.dev\": failed to call webhook: Post \
+             \"https://w.s.svc:443/validate/pods?timeout=10s\": {why}"
+        )
+    };
+    let ended =
+        "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time";
+    for (why, check) in [
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "ca-mismatch"),
+        ("x509: certificate is valid for a, not w.s.svc", "ca-mismatch"),
+        (ended, CERTIFICATE_ENDED.id),
+        ("unable to load root certificates: unable to parse bytes as PEM block", "ca-unusable"),
+        ("dial tcp 127.0.0.1:1: connect: connection refused", "unreachable"),
+        ("service \"outrigger-webhook\" not found", "unreachable"),
+        ("no endpoints available for service \"outrigger-webhook\"", "unreachable"),
+        ("context deadline exceeded", "unreachable"),
+    ] {
+        let found = reach::attempt(&subject, &failed(why)).unwrap();
+        assert_eq!((found.check.id, found.path.as_str()), (check, "webhooks[pods.outrigger.dev]"), "{why}");
+        assert!(
+            found.message.ends_with(why.rsplit_once("\": ").map_or(why, |(_, w)| w)),
+            "{}",
+            found.message
+        );
+    }
+    for answer in [
+        "admission webhook \"pods.outrigger.dev\" denied the request: spec.hostNetwork: is true",
+        "pods is forbidden: User \"x\" cannot create resource \"pods\"",
+        "ValidatingAdmissionPolicy 'outrigger-pods' with binding denied request",
+    ] {
+        assert_eq!(reach::attempt(&subject, answer), None, "{answer}");
+    }
+}
+
+#[test]
+fn versions_beside_each_other() {
+    let parse = |text: &str| Version::parse(text).map(|v| v.to_string());
+    for (text, expected) in [
+        ("1.2.3", Some("1.2.3")),
+        ("v1.34.2+k3s1", Some("1.34.2")),
+        ("1.2.3-rc.1", Some("1.2.3")),
+        ("latest", None),
+        ("1.2", None),
+        ("1.2.3.4", None),
+        ("", None),
+        ("v99999999999999999999.0.0", None),
+    ] {
+        assert_eq!(parse(text).as_deref(), expected, "{text}");
+    }
+    let image = |image: &str| Version::of_image(image).map(|v| v.to_string());
+    assert_eq!(image("registry.example:5000/outrigger:0.1.0").as_deref(), Some("0.1.0"));
+    assert_eq!(image("registry.example:5000/outrigger:v0.1.0@sha256:abc").as_deref(), Some("0.1.0"));
+    assert_eq!(image("registry.example:5000/outrigger@sha256:abc"), None);
+    assert_eq!(image("outrigger"), None);
+
+    let subject = Subject::cluster("Deployment", "d");
+    let of = |text: &str| Version::parse(text).unwrap();
+    for (a, b, expected) in [
+        ("0.1.0", "0.1.0", None),
+        ("0.1.9", "0.1.0", None),
+        ("0.2.0", "0.1.0", Some("versions-differ")),
+        ("0.1.0", "0.2.5", Some("versions-differ")),
+        ("0.3.0", "0.1.0", Some("version-skew")),
+        ("1.1.0", "0.1.0", Some("version-skew")),
+    ] {
+        let found = versions::skew(&subject, "p", "the agent", of(a), ("the manager", of(b)));
+        assert_eq!(found.map(|f| f.check.id), expected, "{a} {b}");
+    }
+    let images = |list: &[(&str, usize)]| {
+        let list: Vec<(String, usize)> = list.iter().map(|(image, n)| ((*image).to_owned(), *n)).collect();
+        versions::replicas(&subject, &list).map(|f| f.message)
+    };
+    assert_eq!(images(&[("a:1", 2)]), None);
+    assert_eq!(
+        images(&[("a:1", 2), ("a:2", 1)]).as_deref(),
+        Some("its Pods have different images: a:1 (2), a:2 (1)")
+    );
+    let old = |version: &str| versions::kubernetes(&subject, version).is_some();
+    assert!(old("v1.33.9") && !old("v1.34.0") && !old("v1.40.1+x") && !old("?"));
+}
+
+/// Roles and bindings of a service account `s/a`.
+fn roles(rules: &Value) -> Vec<Value> {
+    let who = json!([{"kind": "ServiceAccount", "namespace": "s", "name": "a"}]);
+    vec![
+        json!({"kind": "ClusterRole", "metadata": {"name": "r"}, "rules": rules}),
+        json!({"kind": "ClusterRoleBinding", "metadata": {"name": "b"}, "subjects": who,
+            "roleRef": {"kind": "ClusterRole", "name": "r"}}),
+        json!({"kind": "Role", "metadata": {"name": "r", "namespace": "s"}, "rules": [
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["l"], "verbs": ["get", "patch"]}]}),
+        json!({"kind": "RoleBinding", "metadata": {"name": "b", "namespace": "s"}, "subjects": who,
+            "roleRef": {"kind": "Role", "name": "r"}}),
+    ]
+}
+
+#[test]
+fn rights_that_are_missing_or_too_many() {
+    let account = Account { namespace: "s".to_owned(), name: "a".to_owned() };
+    let rule = json!([{"apiGroups": [""], "resources": ["pods", "pods/status"], "verbs": ["get", "list"]}]);
+    let shipped = roles(&rule);
+    let needed = rights::needed(&shipped, &account);
+    assert_eq!(needed.len(), 6);
+    let missing = |objects: &[Value]| -> Vec<String> {
+        let lacking = rights::lacking(objects, &account, &needed);
+        rights::missing(&account, lacking).into_iter().map(|f| f.message).collect()
+    };
+    let more = |objects: &[Value]| -> Vec<String> {
+        let found = rights::unneeded(objects, &account, &needed, "bound-by-itself");
+        found.into_iter().map(|f| format!("{}: {}", f.subject, f.message)).collect()
+    };
+    assert_eq!((missing(&shipped), more(&shipped)), (vec![], vec![]));
+
+    let less = roles(&json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]));
+    assert_eq!(missing(&less), ["may not list pods", "may not get, list pods/status"]);
+    assert_eq!(missing(&less[..2])[0], "may not get, patch leases.coordination.k8s.io/l in s");
+    // Others' rights are nobody's business here, wildcards give all.
+    for rules in [
+        json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]),
+        json!([{"apiGroups": [""], "resources": ["pods", "*/status"], "verbs": ["*"]}]),
+    ] {
+        assert_eq!(missing(&roles(&rules)), Vec::<String>::new(), "{rules}");
+    }
+    let mut wide = shipped;
+    wide.push(json!({"kind": "ClusterRole", "metadata": {"name": "cluster-admin"},
+        "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}));
+    let bound = |subject: Value, role: &str| {
+        json!({"kind": "ClusterRoleBinding", "metadata": {"name": "x"}, "subjects": [subject],
+            "roleRef": {"kind": "ClusterRole", "name": role}})
+    };
+    for (who, expected) in [
+        (json!({"kind": "ServiceAccount", "namespace": "s", "name": "a"}), true),
+        (json!({"kind": "User", "name": "system:serviceaccount:s:a"}), true),
+        (json!({"kind": "Group", "name": "system:serviceaccounts:s"}), true),
+        (json!({"kind": "Group", "name": "system:authenticated"}), false),
+        (json!({"kind": "ServiceAccount", "namespace": "t", "name": "a"}), false),
+    ] {
+        let mut objects = wide.clone();
+        objects.push(bound(who.clone(), "cluster-admin"));
+        let told = more(&objects);
+        assert_eq!(!told.is_empty(), expected, "{who}: {told:?}");
+        if expected {
+            assert_eq!(
+                told,
+                [
+                    "ClusterRoleBinding x: ClusterRole cluster-admin lets ServiceAccount s/a * *.*, which it doesn't need"
+                ]
+            );
+        }
+        let last = objects.len() - 1;
+        objects[last]["roleRef"]["name"] = json!("bound-by-itself");
+        assert_eq!(more(&objects), Vec::<String>::new());
+    }
+    let role = |verbs: Value| {
+        json!({"kind": "ClusterRole", "metadata": {"name": "t"},
+            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": verbs}]})
+    };
+    let wanted = role(json!(["get", "create"]));
+    assert_eq!(rights::role(&wanted, &wanted), []);
+    let found = rights::role(&wanted, &role(json!(["get", "delete"])));
+    let ids: Vec<(&Check, &str)> = found.iter().map(|f| (f.check, f.message.as_str())).collect();
+    assert_eq!(ids[0], (&crate::check::RIGHT_MISSING, "doesn't allow to create pods"));
+    assert_eq!(ids[1], (&crate::check::RIGHT_UNNEEDED, "allows to delete pods"));
+}
