@@ -5,6 +5,7 @@
 mod alerts;
 mod chart;
 mod cluster;
+mod live;
 mod references;
 
 /// Each overlay with the chart's values that make the same of it.

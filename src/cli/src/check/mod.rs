@@ -1,5 +1,6 @@
 //! `outrigger check`
 
+mod install;
 mod live;
 mod look;
 mod sarif;
@@ -31,6 +32,9 @@ pub(crate) struct CheckArgs {
     output: Output,
 
     #[command(flatten)]
+    live: install::LiveArgs,
+
+    #[command(flatten)]
     admission: AdmissionArgs,
 
     #[command(flatten)]
@@ -59,15 +63,20 @@ struct Report {
 impl CheckArgs {
     /// Exit code 1: an error was found.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let (state, notes) = if self.filename.is_empty() {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(live::read(&self.cluster))?
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let mut report = if self.live.live {
+            runtime()?.block_on(install::report(&self.live, &self.admission, &self.cluster))?
         } else {
-            (State::read(&self.filename)?, Vec::new())
+            let (state, notes) = if self.filename.is_empty() {
+                runtime()?.block_on(live::read(&self.cluster))?
+            } else {
+                (State::read(&self.filename)?, Vec::new())
+            };
+            let host_label = self.admission.host_label.clone();
+            let mut report = look::report(&Admission::new(state, self.admission)?, &host_label)?;
+            report.notes.splice(..0, notes);
+            report
         };
-        let host_label = self.admission.host_label.clone();
-        let mut report = look::report(&Admission::new(state, self.admission)?, &host_label)?;
-        report.notes.splice(..0, notes);
         report.findings.sort_by(|a, b| {
             let key = |f: &Finding| (f.check.severity, f.subject.clone(), f.path.clone(), f.check.id);
             key(a).cmp(&key(b))

@@ -1,0 +1,159 @@
+//! Manager and agents: whom each trusts, what each shows, and when it ends.
+
+use outrigger_api::Tenant;
+use outrigger_core::check::install::certificates;
+use outrigger_core::check::install::reach::{self, Outcome};
+use outrigger_core::check::install::{Found, subject, versions};
+use outrigger_core::check::{CA_MISMATCH, Finding, IDENTITY, Subject};
+use outrigger_manager::tenants::identity::Caller;
+use outrigger_runtime::expiry;
+use outrigger_runtime::probe::{self, Verdict};
+use outrigger_runtime::serve::Peer;
+
+use super::cluster::{Answer, TENANT};
+use super::shipped::Part;
+use super::site::{Site, argument, version};
+use super::tls::{self, Address};
+
+/// A key of a Secret or ConfigMap of a site.
+#[derive(Debug)]
+struct Entry {
+    subject: Subject,
+    path: String,
+    pem: Vec<u8>,
+}
+
+/// What a part's Pods have in a file.
+fn entry(site: &Site, part: Part, file: &str) -> Option<Entry> {
+    let (kind, name, key) = match site.file(part, file) {
+        Some(found) => found,
+        None if part == Part::Manager && site.names.manager_self_signed && file == "tls.crt" => {
+            ("Secret", "outrigger-manager-self-signed".to_owned(), file.to_owned())
+        }
+        None => return None,
+    };
+    let Found::There(object) = site.held(kind, &name) else { return None };
+    let pem = tls::data(object, &key)?;
+    let subject = Subject { kind: kind.to_owned(), namespace: site.names.system.clone(), name };
+    Some(Entry { subject, path: format!("data[{key}]"), pem })
+}
+
+/// When the first certificate of an entry ends.
+fn life(entry: &Entry, what: &str) -> Option<Finding> {
+    let Entry { subject, path, pem } = entry;
+    let all = match probe::certificates(pem) {
+        Ok(all) if !all.is_empty() => all,
+        other => {
+            let why =
+                other.err().map_or_else(|| "there is no certificate in it".to_owned(), |e| e.to_string());
+            return Some(Finding::new(&CA_MISMATCH, subject, path, format!("{what} can't be used: {why}")));
+        }
+    };
+    certificates::life(subject, path, what, &tls::life(all.first()?).ok()?, expiry::now())
+}
+
+fn ca(entry: &Entry) -> Option<Finding> {
+    certificates::bundle(&entry.subject, &entry.path, &tls::bundle(&entry.pem), expiry::now())
+}
+
+/// What the manager shows, and whom it trusts.
+pub(super) fn manager(site: &Site) -> Vec<Finding> {
+    if !site.has(Part::Manager) {
+        return Vec::new();
+    }
+    let serving = entry(site, Part::Manager, "tls.crt");
+    let trusts = entry(site, Part::Manager, "ca.crt");
+    let serving = serving.as_ref().and_then(|entry| life(entry, "the manager's certificate"));
+    serving.into_iter().chain(trusts.as_ref().and_then(ca)).collect()
+}
+
+/// An agent by itself: its certificate, whom it trusts, and what the manager shows to it.
+pub(super) async fn agent(site: &Site) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let Some(deployment) = site.deployment(Part::Agent) else { return findings };
+    let own = entry(site, Part::Agent, "tls.crt");
+    findings.extend(own.as_ref().and_then(|entry| life(entry, "the agent's certificate")));
+    let Some(trusts) = entry(site, Part::Agent, "manager-ca.crt") else { return findings };
+    let unusable = ca(&trusts);
+    let usable = unusable.is_none();
+    findings.extend(unusable);
+    let url = argument(deployment, "manager-address").unwrap_or_default();
+    let Some(address) = Address::of_url(&url).filter(|_| usable) else { return findings };
+    let name = argument(deployment, "server-name").unwrap_or_else(|| address.host.clone());
+    match tls::outcome(&address.shown(&trusts.pem, &name).await) {
+        Outcome::Failed(why) => site.cluster.note(format!(
+            "the manager at {address} couldn't be asked from here ({why}): the agent may all the same"
+        )),
+        outcome => {
+            let at = address.to_string();
+            findings.extend(reach::connection(&trusts.subject, &trusts.path, &at, &outcome));
+        }
+    }
+    findings
+}
+
+/// What a manager and an agent say of each other. They may be in one cluster.
+pub(super) async fn between(infrastructure: &Site, tenant: &Site) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let Some(deployment) = tenant.deployment(Part::Agent) else { return findings };
+    if let (Some(agent), Some(manager)) =
+        (version(deployment), infrastructure.deployment(Part::Manager).and_then(version))
+    {
+        let path = "spec.template.spec.containers[0].image";
+        let other = ("the manager", manager);
+        findings.extend(versions::skew(&subject(deployment), path, "the agent", agent, other));
+    }
+    findings.extend(serving(infrastructure, tenant));
+    findings.extend(identity(infrastructure, tenant).await);
+    findings
+}
+
+/// Whether the agent would trust what the manager has to show.
+fn serving(infrastructure: &Site, tenant: &Site) -> Option<Finding> {
+    let deployment = tenant.deployment(Part::Agent)?;
+    let shows = entry(infrastructure, Part::Manager, "tls.crt")?;
+    let trusts = entry(tenant, Part::Agent, "manager-ca.crt")?;
+    let address = Address::of_url(&argument(deployment, "manager-address")?)?;
+    let name = argument(deployment, "server-name").unwrap_or(address.host);
+    let shown = probe::server(&shows.pem, &trusts.pem, &name).ok()?;
+    let Verdict::Untrusted(why) = shown.verdict else { return None };
+    let message = format!("doesn't verify the manager's certificate in {} as {name}: {why}", shows.subject);
+    Some(Finding::new(&CA_MISMATCH, &trusts.subject, trusts.path, message))
+}
+
+/// Whether the manager takes the agent for its tenant's.
+async fn identity(infrastructure: &Site, tenant: &Site) -> Option<Finding> {
+    let deployment = tenant.deployment(Part::Agent)?;
+    let id = argument(deployment, "tenant-id").unwrap_or_default();
+    let about = Subject::cluster("Tenant", &id);
+    let found = match infrastructure.cluster.get(TENANT.0, TENANT.1, "", &id).await {
+        Answer::There(found) => found,
+        Answer::Absent => {
+            let message = "isn't there; an agent says that it is this tenant's";
+            return Some(Finding::new(&IDENTITY, &about, "", message));
+        }
+        Answer::Unread => return None,
+    };
+    let own = entry(tenant, Part::Agent, "tls.crt")?;
+    if let Some(trusts) = entry(infrastructure, Part::Manager, "ca.crt")
+        && let Ok(shown) = probe::client(&own.pem, &trusts.pem)
+        && let Verdict::Untrusted(why) = shown.verdict
+    {
+        let message =
+            format!("the manager doesn't trust the agent's certificate by {}: {why}", trusts.subject);
+        return Some(Finding::new(&CA_MISMATCH, &own.subject, own.path, message));
+    }
+    let certificates = probe::certificates(&own.pem).ok()?;
+    let peer = Peer { address: None, certificates: certificates.into() };
+    let caller = match Caller::of(Some(&peer), false) {
+        Ok(caller) => caller,
+        Err(status) => return Some(Finding::new(&IDENTITY, &own.subject, own.path, status.message())),
+    };
+    let compiled = serde_json::from_value::<Tenant>(found).ok()?.compile().ok()?;
+    let admins = infrastructure.deployment(Part::Manager).and_then(|d| argument(d, "admin-identity"));
+    let is_admin = admins.is_some_and(|all| all.split(',').any(|name| name.trim() == caller.to_string()));
+    (!is_admin && !caller.is_one_of(&compiled.identities)).then(|| {
+        let message = format!("has no {caller}, which is what the agent's certificate says");
+        Finding::new(&IDENTITY, &about, "spec.identities", message)
+    })
+}

@@ -1,0 +1,463 @@
+//! `outrigger check --live` on an installation: nothing is found in a sound one, and in one that is broken what is broken.
+//!
+//! The Deployments only seem to run here; webhook and manager are processes beside them, on loopback.
+
+use std::process::Output;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_tests::control_plane::{Cluster, ControlPlane};
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::{INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
+use outrigger_tests::pki::Authority;
+use outrigger_tests::shipped::kustomize;
+use outrigger_tests::tenant::tenant;
+use serde_json::{Value, json};
+
+/// Whose agent it is.
+const BLUE: &str = "blue";
+
+const MUTATING: &str = "MutatingWebhookConfiguration outrigger";
+const VALIDATING: &str = "ValidatingWebhookConfiguration outrigger";
+
+/// An installation of both clusters.
+struct Stage {
+    outrigger: Outrigger,
+}
+
+/// Exit code, findings and notes.
+type Told = (Option<i32>, Vec<String>, Vec<String>);
+
+impl Stage {
+    async fn new() -> Self {
+        let stage = Self { outrigger: Outrigger::new(ControlPlane::start().unwrap()).unwrap() };
+        let o = &stage.outrigger;
+        o.install().unwrap();
+        o.start_webhook().unwrap();
+        o.start_manager().unwrap();
+        let node = |name: &str| {
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
+            "labels": {"kubernetes.io/hostname": name}}})
+        };
+        let (infra, cluster) = (&o.plane.infra, &o.plane.tenant);
+        infra.apply(&[node("one"), node("two"), node("three")]).unwrap();
+        cluster.apply(&[node("host")]).unwrap();
+
+        let file = |name: &str| std::fs::read(o.plane.dir.join("pki").join(name)).unwrap();
+        o.authority.issue("agent-cluster", &[&tenant_identity(BLUE)]).unwrap();
+        let pair = |name: &str, of: &str| {
+            secret(
+                name,
+                json!({"tls.crt": STANDARD.encode(file(&format!("{of}.crt"))),
+                "tls.key": STANDARD.encode(file(&format!("{of}.key")))}),
+            )
+        };
+        let ca = o.authority.pem();
+        let client_ca = secret("outrigger-agent-ca", json!({"ca.crt": STANDARD.encode(&ca)}));
+        infra
+            .apply(&[
+                pair("outrigger-webhook-tls", "webhook"),
+                pair("outrigger-manager-tls", "manager"),
+                client_ca,
+            ])
+            .unwrap();
+        let trusts = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "outrigger-ca", "namespace": SYSTEM}, "data": {"ca.crt": ca}});
+        cluster.apply(&[pair("outrigger-agent-tls", "agent-cluster"), trusts]).unwrap();
+
+        infra.apply(&deployments(INFRASTRUCTURE)).unwrap();
+        let mut agents = deployments(TENANT);
+        let env = &mut agents[0]["spec"]["template"]["spec"]["containers"][0]["env"];
+        for variable in env.as_array_mut().unwrap() {
+            if variable["name"] == "OUTRIGGER_MANAGER_ADDRESS" {
+                variable["value"] = json!(format!("https://127.0.0.1:{}", o.grpc_port));
+            }
+        }
+        cluster.apply(&agents).unwrap();
+        o.ready().await;
+        infra.apply(&[tenant(BLUE, json!({"identities": [tenant_identity(BLUE)]}))]).unwrap();
+        eventually("the tenant's namespace is there", || async {
+            infra.kubectl(&["get", "namespace", "tenant-blue"]).map_err(|e| e.to_string())
+        })
+        .await;
+        for (cluster, parts) in [(infra, &["webhook", "manager"][..]), (cluster, &["agent"])] {
+            for part in parts {
+                rolled_out(cluster, part);
+            }
+        }
+        stage
+    }
+
+    fn infra(&self) -> &Cluster {
+        &self.outrigger.plane.infra
+    }
+
+    fn kubectl(&self, args: &[&str]) {
+        self.infra().kubectl(args).unwrap();
+    }
+
+    /// Changes an object of the infrastructure cluster by a JSON patch.
+    fn patch(&self, kind: &str, name: &str, patch: &Value) {
+        self.kubectl(&["patch", kind, name, "--type=json", "-p", &patch.to_string()]);
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut all = vec!["check", "--live"];
+        all.extend(args);
+        self.outrigger.output(&all).unwrap()
+    }
+
+    /// What is found in both clusters.
+    fn check(&self) -> Told {
+        let infra = format!("--kubeconfig={}", self.infra().kubeconfig.display());
+        let cluster = format!("--tenant-kubeconfig={}", self.outrigger.plane.tenant.kubeconfig.display());
+        told(&self.run(&["-o", "json", &infra, &cluster]))
+    }
+
+    /// Waits until exactly this is found. Caches of API servers take a moment.
+    async fn finds(&self, what: &str, expected: &[&str]) {
+        let errors = expected.iter().any(|finding| !is_warning(finding));
+        let code = Some(i32::from(errors));
+        eventually(what, || async {
+            let (found, findings, notes) = self.check();
+            // What is said in detail is tested where it is judged.
+            let short: Vec<String> =
+                findings.iter().map(|f| f.split(": ").next().unwrap().to_owned()).collect();
+            if (found, &short[..])
+                == (code, &expected.iter().map(|e| (*e).to_owned()).collect::<Vec<_>>()[..])
+            {
+                Ok(())
+            } else {
+                Err(format!("{found:?} {findings:#?} {notes:#?}"))
+            }
+        })
+        .await;
+    }
+
+    /// Puts back what is shipped.
+    fn mend(&self) {
+        let mut objects = kustomize(INFRASTRUCTURE).unwrap();
+        objects.retain(|object| object["webhooks"].is_null());
+        objects.extend(self.outrigger.webhook_configurations().unwrap());
+        self.infra().apply(&objects).unwrap();
+    }
+}
+
+fn is_warning(finding: &str) -> bool {
+    let ids = ["certificate-ends", "lease-stale", "right-unneeded", "too-few-replicas", "versions-differ"];
+    ids.iter().any(|id| finding.starts_with(id))
+}
+
+fn told(output: &Output) -> Told {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let finding = |f: &Value| {
+        let o = &f["object"];
+        let slash = if o["namespace"].is_string() { "/" } else { "" };
+        let subject = format!("{} {}{slash}{}", text(&o["kind"]), text(&o["namespace"]), text(&o["name"]));
+        let path = text(&f["path"]);
+        format!("{} {subject} {path}: {}", text(&f["check"]), text(&f["message"]))
+    };
+    let list = |field: &str| report[field].as_array().unwrap().clone();
+    let findings = list("findings").iter().map(finding).collect();
+    (output.status.code(), findings, list("notes").iter().map(text).collect())
+}
+
+fn deployments(overlay: &str) -> Vec<Value> {
+    let mut objects = kustomize(overlay).unwrap();
+    objects.retain(|object| object["kind"] == "Deployment");
+    objects
+}
+
+fn secret(name: &str, data: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": SYSTEM}, "data": data})
+}
+
+fn rolled_out(cluster: &Cluster, part: &str) {
+    let name = format!("deployment/outrigger-{part}");
+    cluster.kubectl(&["rollout", "status", "-n", SYSTEM, &name, "--timeout=120s"]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sound_installation_has_nothing_and_a_broken_one_what_is_broken() {
+    let s = Stage::new().await;
+    s.finds("nothing is wrong", &[]).await;
+    let (_, _, notes) = s.check();
+    assert_eq!(notes, Vec::<String>::new());
+
+    registrations(&s).await;
+    trust(&s).await;
+    rights(&s).await;
+    parts(&s).await;
+    agents(&s).await;
+    limited(&s);
+    processes(&s).await;
+}
+
+/// What was installed in some other way, into another namespace, is what is shipped. Nobody has made certificates yet, nor
+/// does anybody really run.
+pub(crate) async fn differs_in_nothing(cluster: &Cluster) {
+    // Whoever answers at the address of a Pod that doesn't run, it isn't us.
+    const NOT_YET: [&str; 5] = ["ca-mismatch", "ca-unusable", "lease-stale", "not-mountable", "unreachable"];
+    eventually("it is what is shipped", || async {
+        let mut command = std::process::Command::new(binary().unwrap());
+        command.args(["check", "--live", "-o", "json", "--kubeconfig"]).arg(&cluster.kubeconfig);
+        let (_, findings, notes) = told(&command.output().unwrap());
+        let is_yet = |finding: &&String| !NOT_YET.iter().any(|id| finding.starts_with(id));
+        let other: Vec<&String> = findings.iter().filter(is_yet).collect();
+        if findings.is_empty() || !other.is_empty() { Err(format!("{other:#?} {notes:#?}")) } else { Ok(()) }
+    })
+    .await;
+}
+
+/// What the API server is told to ask us, and what it knows.
+async fn registrations(s: &Stage) {
+    let (mutating, validating) = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration");
+    s.patch(validating, "outrigger", &json!([{"op": "remove", "path": "/webhooks/1"}]));
+    s.finds("an entry is gone", &[&format!("admission-differs {VALIDATING} webhooks")]).await;
+    s.mend();
+
+    let narrow = json!({"key": "team", "operator": "In", "values": ["a"]});
+    let path = "/webhooks/0/namespaceSelector/matchExpressions/-";
+    s.patch(mutating, "outrigger", &json!([{"op": "add", "path": path, "value": narrow}]));
+    let at = "webhooks[0].namespaceSelector.matchExpressions[2]";
+    s.finds("a selector is narrower", &[&format!("admission-differs {MUTATING} {at}")]).await;
+    s.mend();
+
+    s.patch(
+        "validatingadmissionpolicybinding",
+        "outrigger-pods",
+        &json!([{"op": "replace", "path": "/spec/validationActions", "value": ["Audit"]}]),
+    );
+    s.kubectl(&["delete", "validatingadmissionpolicy", "outrigger-nodes"]);
+    let binding = "ValidatingAdmissionPolicyBinding outrigger-pods";
+    s.finds(
+        "a policy is gone, another one refuses nothing",
+        &[
+            "missing ValidatingAdmissionPolicy outrigger-nodes ",
+            &format!("admission-differs {binding} spec.validationActions"),
+        ],
+    )
+    .await;
+    s.mend();
+
+    let crd = "workloadrules.workload.universe.nvidia.com";
+    let schema = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties";
+    let old = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/updateStrategy";
+    s.patch("crd", crd, &json!([{"op": "remove", "path": old}]));
+    s.finds(
+        "a definition is old",
+        &[&format!("definition-differs CustomResourceDefinition {crd} {schema}.updateStrategy")],
+    )
+    .await;
+    s.mend();
+    s.finds("all of it is mended", &[]).await;
+}
+
+/// Whom the API server trusts, and until when.
+async fn trust(s: &Stage) {
+    let o = &s.outrigger;
+    let other = Authority::new(&o.plane.dir.join("other"), "other").unwrap();
+    let validating = "validatingwebhookconfiguration";
+    let entries = o.webhook_configurations().unwrap()[1]["webhooks"].as_array().unwrap().len();
+    let bundle = |i: usize, pem: &str| json!({"op": "replace", "path": format!("/webhooks/{i}/clientConfig/caBundle"), "value": STANDARD.encode(pem)});
+    let all: Vec<Value> = (0..entries).map(|i| bundle(i, &other.pem())).collect();
+    s.patch(validating, "outrigger", &json!(all));
+    let at = "webhooks[0].clientConfig.caBundle";
+    s.finds("the CA is another one", &[&format!("ca-mismatch {VALIDATING} {at} (of {entries} entries)")])
+        .await;
+    s.mend();
+    s.patch(validating, "outrigger", &json!([bundle(0, "nothing")]));
+    s.finds("what is trusted is no certificate", &[&format!("ca-unusable {VALIDATING} {at}")]).await;
+    s.mend();
+
+    // By a port that the Service doesn't have nobody can be reached: the Secret tells, and the API server.
+    let mut configured = o.webhook_configurations().unwrap();
+    for webhook in configured[0]["webhooks"].as_array_mut().unwrap() {
+        let bundle = webhook["clientConfig"]["caBundle"].clone();
+        webhook["clientConfig"] = json!({"caBundle": bundle, "service": {"name": "outrigger-webhook",
+            "namespace": SYSTEM, "path": "/mutate/pods", "port": 444}});
+    }
+    s.kubectl(&["delete", "mutatingwebhookconfiguration", "outrigger"]);
+    s.infra().apply(&configured[..1]).unwrap();
+    // The certificate of the process has the name of loopback only.
+    s.finds(
+        "the certificate has another name, and nobody answers",
+        &[
+            &format!("ca-mismatch {MUTATING} webhooks[0].clientConfig.caBundle (of 4 entries)"),
+            &format!("unreachable {MUTATING} webhooks[pods.outrigger.dev]"),
+            &format!("unreachable Service {SYSTEM}/outrigger-webhook spec.ports"),
+        ],
+    )
+    .await;
+    let (_, _, notes) = s.check();
+    assert!(
+        notes.iter().any(|note| note.contains("so what is in the Secret outrigger-webhook-tls")),
+        "{notes:?}"
+    );
+    s.kubectl(&["delete", "mutatingwebhookconfiguration", "outrigger"]);
+    s.mend();
+
+    let ends = |days: i64| {
+        o.authority
+            .issue_with("ending", &["127.0.0.1"], |params| {
+                let now = time::OffsetDateTime::now_utc();
+                params.not_before = now - time::Duration::days(80);
+                params.not_after = now + time::Duration::days(days);
+            })
+            .unwrap();
+        STANDARD.encode(std::fs::read(o.plane.dir.join("pki/ending.crt")).unwrap())
+    };
+    for (days, check) in [(3, "certificate-ends"), (-3, "certificate-ended")] {
+        let patch = json!({"data": {"tls.crt": ends(days)}}).to_string();
+        s.kubectl(&["patch", "secret", "outrigger-manager-tls", "-n", SYSTEM, "--type=merge", "-p", &patch]);
+        let at = format!("Secret {SYSTEM}/outrigger-manager-tls data[tls.crt]");
+        s.finds("the manager's certificate ends", &[&format!("{check} {at}")]).await;
+    }
+    let good = std::fs::read(o.plane.dir.join("pki/manager.crt")).unwrap();
+    let patch = json!({"data": {"tls.crt": STANDARD.encode(good)}}).to_string();
+    s.kubectl(&["patch", "secret", "outrigger-manager-tls", "-n", SYSTEM, "--type=merge", "-p", &patch]);
+    s.finds("all of it is mended", &[]).await;
+}
+
+/// What the parts may do.
+async fn rights(s: &Stage) {
+    let account = format!("ServiceAccount {SYSTEM}/outrigger-webhook");
+    s.patch("clusterrole", "outrigger-webhook", &json!([{"op": "remove", "path": "/rules/1"}]));
+    s.finds("a right is missing", &[&format!("right-missing {account} ")]).await;
+    let (_, findings, _) = s.check();
+    assert!(findings[0].ends_with("may not get, list, watch tenants.outrigger.dev"), "{findings:?}");
+    s.mend();
+
+    s.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        "too-much",
+        "--clusterrole=cluster-admin",
+        &format!("--serviceaccount={SYSTEM}:outrigger-webhook"),
+    ]);
+    s.finds("a right is too much", &["right-unneeded ClusterRoleBinding too-much roleRef"]).await;
+    s.kubectl(&["delete", "clusterrolebinding", "too-much"]);
+    s.patch(
+        "clusterrole",
+        "outrigger-manager-tenant",
+        &json!([{"op": "remove", "path": "/rules/0/verbs/1"}]),
+    );
+    s.finds(
+        "what the manager binds lacks one",
+        &["right-missing ClusterRole outrigger-manager-tenant rules"],
+    )
+    .await;
+    s.mend();
+    s.finds("all of it is mended", &[]).await;
+}
+
+/// What runs.
+async fn parts(s: &Stage) {
+    s.kubectl(&["delete", "secret", "outrigger-agent-ca", "-n", SYSTEM]);
+    let at = format!("Deployment {SYSTEM}/outrigger-manager spec.template.spec.volumes[1].secret");
+    s.finds("a Secret is missing", &[&format!("not-mountable {at}")]).await;
+    let ca = STANDARD.encode(s.outrigger.authority.pem());
+    s.infra().apply(&[secret("outrigger-agent-ca", json!({"ca.crt": ca}))]).unwrap();
+
+    for (version, check) in [("0.2.0", "versions-differ"), ("0.3.0", "version-skew")] {
+        let image = format!("manager=registry.example/outrigger:{version}");
+        s.kubectl(&["set", "image", "deployment/outrigger-manager", "-n", SYSTEM, &image]);
+        rolled_out(s.infra(), "manager");
+        let image = "spec.template.spec.containers[0].image";
+        s.finds(
+            "the manager is of another version",
+            &[
+                &format!("{check} Deployment {SYSTEM}/outrigger-agent {image}"),
+                &format!("{check} Deployment {SYSTEM}/outrigger-manager {image}"),
+            ],
+        )
+        .await;
+    }
+    s.mend();
+    rolled_out(s.infra(), "manager");
+
+    s.kubectl(&["delete", "deployment", "outrigger-webhook", "-n", SYSTEM]);
+    s.kubectl(&["delete", "service", "outrigger-manager", "-n", SYSTEM]);
+    s.finds(
+        "a Deployment and a Service are missing",
+        &[
+            &format!("missing Deployment {SYSTEM}/outrigger-webhook "),
+            &format!("missing Service {SYSTEM}/outrigger-manager "),
+        ],
+    )
+    .await;
+    s.mend();
+    rolled_out(s.infra(), "webhook");
+    s.finds("all of it is mended", &[]).await;
+}
+
+/// Whom manager and agents take for whom.
+async fn agents(s: &Stage) {
+    let identities = |names: Value| json!([{"op": "replace", "path": "/spec/identities", "value": names}]);
+    s.patch("tenant", BLUE, &identities(json!(["spiffe://outrigger/tenant/other"])));
+    s.finds("nobody knows the agent", &["agent-unknown Tenant blue spec.identities"]).await;
+    s.patch("tenant", BLUE, &identities(json!([tenant_identity(BLUE)])));
+
+    let cluster = &s.outrigger.plane.tenant;
+    let trust = |pem: &str| {
+        let patch = json!({"data": {"ca.crt": pem}}).to_string();
+        cluster
+            .kubectl(&["patch", "configmap", "outrigger-ca", "-n", SYSTEM, "--type=merge", "-p", &patch])
+            .unwrap();
+    };
+    let other = std::fs::read_to_string(s.outrigger.plane.dir.join("other/ca.crt")).unwrap();
+    trust(&other);
+    let at = format!("ca-mismatch ConfigMap {SYSTEM}/outrigger-ca data[ca.crt]");
+    // What the manager shows itself, and what its Secret says.
+    s.finds("the agent trusts somebody else", &[&at, &at]).await;
+    trust(&s.outrigger.authority.pem());
+    s.finds("all of it is mended", &[]).await;
+
+    // The tenant's cluster alone.
+    let alone = format!("--kubeconfig={}", cluster.kubeconfig.display());
+    let (code, findings, notes) = told(&s.run(&["-o", "json", &alone]));
+    assert_eq!((code, findings), (Some(0), vec![]), "{notes:?}");
+}
+
+/// Who may read little is told that little was looked at.
+fn limited(s: &Stage) {
+    let infra = s.infra();
+    s.kubectl(&["create", "serviceaccount", "reader", "-n", "default"]);
+    let kubeconfig = s.outrigger.plane.dir.join("reader.kubeconfig");
+    infra.service_account("default", "reader", &kubeconfig).unwrap();
+    let reader = format!("--kubeconfig={}", kubeconfig.display());
+    let (code, findings, notes) = told(&s.run(&["-o", "json", &reader, "--part", "webhook"]));
+    assert_eq!((code, findings), (Some(0), vec![]), "{notes:?}");
+    let noted = |what: &str| notes.iter().any(|note| note.contains(what));
+    for what in ["Deployment", "MutatingWebhookConfiguration outrigger", "has its rights wasn't looked at"] {
+        assert!(noted(what), "{what}: {notes:#?}");
+    }
+    let output = s.run(&[&reader]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.starts_with("note: "), "{text}");
+}
+
+/// Who doesn't run.
+async fn processes(s: &Stage) {
+    s.outrigger.plane.command("stop manager").unwrap();
+    let lease = format!("lease-stale Lease {SYSTEM}/outrigger-manager spec.renewTime");
+    s.finds("nobody leads", &[&lease]).await;
+    s.outrigger.plane.command("stop webhook").unwrap();
+    let at = |configuration: &str, entries: usize| {
+        format!("unreachable {configuration} webhooks[0].clientConfig.caBundle (of {entries} entries)")
+    };
+    s.finds("nobody answers", &[&at(MUTATING, 4), &at(VALIDATING, 8), &lease]).await;
+    // SARIF and text say the same.
+    let infra = format!("--kubeconfig={}", s.infra().kubeconfig.display());
+    let output = s.run(&["-o", "sarif", &infra]);
+    let log: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let results = log["runs"][0]["results"].as_array().unwrap();
+    assert_eq!(results.iter().filter(|result| result["ruleId"] == "unreachable").count(), 2);
+    let output = s.run(&[&infra]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.ends_with("2 errors, 1 warning, 0 notes\n"), "{text}");
+}
