@@ -139,7 +139,11 @@ impl Running {
         }
         let (cert, key) =
             (format!("--cert={}", pair.cert.display()), format!("--key={}", pair.key.display()));
-        infra.kubectl(&["create", "secret", "tls", "outrigger-webhook-tls", "-n", SYSTEM, &cert, &key])?;
+        for name in ["outrigger-webhook-tls", "outrigger-manager-tls"] {
+            infra.kubectl(&["create", "secret", "tls", name, "-n", SYSTEM, &cert, &key])?;
+        }
+        let trusted = format!("--from-file={}", ca.display());
+        infra.kubectl(&["create", "secret", "generic", "outrigger-agent-ca", "-n", SYSTEM, &trusted])?;
         Ok(Self { outrigger, certificates })
     }
 

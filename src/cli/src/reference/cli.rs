@@ -17,7 +17,7 @@ pub(super) fn page(command: &Command) -> Page {
         let about = sub.get_long_about().or_else(|| sub.get_about()).map(ToString::to_string);
         text += &format!("{}\n\n", about.unwrap_or_default());
         let usage = sub.clone().render_usage().to_string();
-        text += &format!("```text\n{}\n```\n\n", usage);
+        text += &format!("```text\n{usage}\n```\n\n");
         let rows: Vec<_> = arguments(sub).map(row).collect();
         text += &table(["argument", "environment", "default", "meaning"], &rows);
     }
