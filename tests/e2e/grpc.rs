@@ -10,7 +10,8 @@ use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadDelete, WorkloadSync, WorkloadUpdate, workload_state};
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::eventually;
-use outrigger_tests::outrigger::{ADMIN, Outrigger};
+use outrigger_tests::openmetrics::parse;
+use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
 use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
 use prost::Message as _;
@@ -99,6 +100,61 @@ async fn a_newer_stream_of_a_tenant_takes_over() {
         t.ready(2).await.iter().any(|c| c.uid() == before.uid()),
         "the old stream's word no longer counts"
     );
+}
+
+/// Waits until a manager counts so many open streams.
+async fn streams(admin: u16, expected: f64) {
+    eventually(&format!("{expected} streams"), || async {
+        let families = parse(&Outrigger::metrics_of(admin).await?)?;
+        let now = families.get("outrigger_workload_streams").ok_or("no such metric")?.sum("", &[]);
+        if (now - expected).abs() < 0.5 { Ok(()) } else { Err(now.to_string()) }
+    })
+    .await;
+}
+
+/// Waits until the Tenant says that it is connected, or that it is not.
+async fn connected(t: &Tenant, expected: bool) {
+    eventually(&format!("connected: {expected}"), || async {
+        let tenant = t.object().get(&t.id).await.map_err(|e| e.to_string())?;
+        let stream = tenant.status.unwrap_or_default().stream.ok_or("no stream")?;
+        if stream.connected == expected { Ok(()) } else { Err(format!("{stream:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_whose_agent_goes_away_ends_as_any_other() {
+    let outrigger = Outrigger::shared().await;
+    let t = Tenant::without_agent(outrigger, "goes-away", &[("a", 1)]).await;
+    let [grpc, admin] = ports().unwrap();
+    outrigger.start_replica("manager-gone", grpc, admin).unwrap();
+    outrigger.ready_at("manager-gone", admin).await;
+    let args = [
+        format!("--manager-address=https://127.0.0.1:{grpc}"),
+        format!("--namespace={}", t.source),
+        format!("--rules-namespace={}", t.source),
+    ];
+    outrigger.start_agent_with("goes-away", &args).unwrap();
+    streams(admin, 1.0).await;
+    connected(&t, true).await;
+    outrigger.plane.command("stop agent-goes-away").unwrap();
+    streams(admin, 0.0).await;
+    connected(&t, false).await;
+    // One after the other they wait for their turn to claim, and go while they do: more than there may be at once.
+    let tls = outrigger.client_tls("goes-away", &[ADMIN]);
+    for _ in 0..6 {
+        let (sender, call) = stream(grpc, &tls, &[b"goes-away"]).await.unwrap();
+        streams(admin, 1.0).await;
+        call.abort();
+        drop(sender);
+        streams(admin, 0.0).await;
+    }
+    let (sender, call) = stream(grpc, &tls, &[b"goes-away"]).await.unwrap();
+    sender.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    connected(&t, true).await;
+    drop(sender);
+    call.await.unwrap().unwrap();
+    outrigger.plane.command("term manager-gone").unwrap();
 }
 
 #[tokio::test]

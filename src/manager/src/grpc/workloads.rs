@@ -63,12 +63,20 @@ impl WorkloadService for Workloads {
         request: Request<Streaming<WorkloadStreamRequest>>,
     ) -> Result<Response<WorkloadStreamResponse>, Status> {
         let Admitted { caller, id, tenant } = self.access.tenant(&request)?;
-        let session = self.open(caller, id, tenant)?;
-        let mut stream = request.into_inner();
-        self.metrics.streams.inc();
-        let result = self.serve(session, &mut stream).await;
-        self.metrics.streams.dec();
-        result.map(|()| Response::new(WorkloadStreamResponse {}))
+        // A call whose agent goes away is dropped wherever it waits, and a stream has to end in order all the same. So it has
+        // a task of its own, which is told when the call is dropped.
+        let gone = CancellationToken::new();
+        let session = self.open(caller, id, tenant, gone.clone())?;
+        let _told = gone.drop_guard();
+        let (this, mut stream) = (self.clone(), request.into_inner());
+        let served = tokio::spawn(async move {
+            this.metrics.streams.inc();
+            let result = this.serve(session, &mut stream).await;
+            this.metrics.streams.dec();
+            result
+        });
+        served.await.map_err(|e| Status::internal(e.to_string()))??;
+        Ok(Response::new(WorkloadStreamResponse {}))
     }
 }
 
@@ -79,6 +87,8 @@ struct Session {
     tenant: Arc<Tenant>,
     space: Arc<Space>,
     begun: Begun,
+    /// Cancelled when the agent has gone away.
+    gone: CancellationToken,
     claim: u64,
     /// A sync that the Tenant's status doesn't show yet.
     untold: bool,
@@ -88,7 +98,13 @@ struct Session {
 const TELL: Duration = Duration::from_secs(5);
 
 impl Workloads {
-    fn open(&self, caller: Caller, id: TenantId, tenant: Arc<Tenant>) -> Result<Session, Status> {
+    fn open(
+        &self,
+        caller: Caller,
+        id: TenantId,
+        tenant: Arc<Tenant>,
+        gone: CancellationToken,
+    ) -> Result<Session, Status> {
         let space = self.spaces.space(&tenant.namespace);
         let begun = {
             let mut inner = space.lock();
@@ -103,7 +119,7 @@ impl Workloads {
             let message = format!("tenant {id} has {} streams open already; end one", self.max_streams);
             return Err(Status::resource_exhausted(message));
         };
-        Ok(Session { caller, id, tenant, space, begun, claim: 0, untold: false })
+        Ok(Session { caller, id, tenant, space, begun, gone, claim: 0, untold: false })
     }
 
     async fn serve(
@@ -142,7 +158,9 @@ impl Workloads {
         tokio::select! {
             () = tokio::time::sleep_until(session.begun.not_before) => {}
             () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
+            () = session.gone.cancelled() => return Err(left()),
         }
+        // Not given up halfway: a claim that was raised has to be told of as lost.
         session.claim = self.claims.raise(&session.id).await?;
         session.space.lock().stream.claimed(session.begun.number, session.claim).map_err(aborted)?;
         let Session { caller, id, begun: Begun { number, .. }, claim, .. } = &session;
@@ -164,6 +182,7 @@ impl Workloads {
             let message = tokio::select! {
                 message = stream.message() => message?,
                 () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
+                () = session.gone.cancelled() => return Err(left()),
                 () = tokio::time::sleep_until(tell), if session.untold => {
                     session.untold = false;
                     tell = Instant::now() + TELL;
@@ -310,6 +329,11 @@ async fn sync_all(
 
 fn aborted(superseded: Superseded) -> Status {
     Status::aborted(superseded.to_string())
+}
+
+/// For the log: nobody is there any more to read it.
+fn left() -> Status {
+    Status::cancelled("the agent has gone away")
 }
 
 fn exhausted(exceeded: &Exceeded) -> Status {
