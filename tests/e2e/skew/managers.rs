@@ -33,6 +33,12 @@ struct State {
     calls: Vec<String>,
     /// Names of the workloads that it has heard of.
     workloads: Vec<String>,
+    /// A rule that its list doesn't show yet: until somebody makes one of the same name.
+    unseen: Option<String>,
+    /// It keeps what it is given, all of it.
+    keeps: bool,
+    /// The next list fails.
+    fails: bool,
 }
 
 impl Older {
@@ -67,6 +73,19 @@ impl Older {
         self.state.lock().unwrap().rules.insert(id.to_owned(), rule);
     }
 
+    /// Somebody else has made a rule a moment ago.
+    pub(super) fn has_unseen(&self, id: &str, template: &'static [u8]) {
+        self.state.lock().unwrap().unseen = Some(id.to_owned());
+        self.has(id, template);
+    }
+
+    /// It ends, and one that keeps everything takes its place.
+    pub(super) fn is_upgraded(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.keeps = true;
+        state.fails = true;
+    }
+
     pub(super) fn calls(&self) -> Vec<String> {
         self.state.lock().unwrap().calls.clone()
     }
@@ -96,7 +115,10 @@ impl Older {
     /// A rule as it is kept.
     fn keep(&self, what: &str, rule: Option<v1::Rule>) {
         let mut rule = rule.unwrap_or_default();
-        if let Some(data) = &mut rule.data {
+        let mut state = self.state.lock().unwrap();
+        if let Some(data) = &mut rule.data
+            && !state.keeps
+        {
             data.update_strategy = None;
         }
         let data = rule.data.clone().unwrap_or_default();
@@ -104,7 +126,6 @@ impl Older {
         if !self.tells {
             rule.origin = String::new();
         }
-        let mut state = self.state.lock().unwrap();
         state.calls.push(format!("{what} {}", rule.id));
         state.rules.insert(rule.id.clone(), rule);
     }
@@ -136,7 +157,18 @@ impl WorkloadRuleService for Older {
         &self,
         request: Request<v1::CreateRequest>,
     ) -> Result<Response<v1::CreateResponse>, Status> {
-        self.keep("create", request.into_inner().rule);
+        let rule = request.into_inner().rule;
+        {
+            let mut state = self.state.lock().unwrap();
+            if let Some(id) = rule.as_ref().map(|rule| &rule.id)
+                && state.rules.contains_key(id)
+            {
+                state.unseen = None;
+                state.calls.push(format!("refused {id}"));
+                return Err(Status::already_exists("there is one"));
+            }
+        }
+        self.keep("create", rule);
         Ok(Response::new(v1::CreateResponse {}))
     }
 
@@ -165,7 +197,14 @@ impl WorkloadRuleService for Older {
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
         let brief = self.tells && request.into_inner().brief;
-        let mut rules: Vec<v1::Rule> = self.state.lock().unwrap().rules.values().cloned().collect();
+        let mut rules: Vec<v1::Rule> = {
+            let mut state = self.state.lock().unwrap();
+            if std::mem::take(&mut state.fails) {
+                return Err(Status::unavailable("going down"));
+            }
+            let seen = state.rules.values().filter(|rule| Some(&rule.id) != state.unseen.as_ref());
+            seen.cloned().collect()
+        };
         for rule in rules.iter_mut().filter(|_| brief) {
             rule.data = None;
         }

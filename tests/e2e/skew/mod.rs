@@ -181,10 +181,17 @@ async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
     t.own_rule("byhand", rule_for("app", "web")).await.unwrap();
     told(&t, "byhand", "Accepted", "NameTaken").await;
     always("nothing is written again", Duration::from_secs(4), || async { older.are(&["create r"]) }).await;
+    // Likewise when it turns up between the list and the call: nothing of it is written, also when the agent's rule goes.
+    older.has_unseen("raced", b"{}");
+    t.own_rule("raced", rule_for("app", "web")).await.unwrap();
+    told(&t, "raced", "Accepted", "NameTaken").await;
+    let raced = t.own_rules().get("raced").await.unwrap();
+    assert!(raced.finalizers().is_empty(), "{:?}", raced.finalizers());
+    t.own_rules().delete("raced", &DeleteParams::default()).await.unwrap();
     t.own_rule("r", rule_for("app", "db")).await.unwrap();
-    older.eventually(&["create r", "update r"]).await;
+    older.eventually(&["create r", "refused raced", "update r"]).await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
-    older.eventually(&["create r", "update r", "delete r"]).await;
+    older.eventually(&["create r", "refused raced", "update r", "delete r"]).await;
     eventually("it is gone here", || async {
         let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
         if left.is_none() { Ok(()) } else { Err("it is there".to_owned()) }
@@ -212,6 +219,8 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     .await;
     assert_eq!(writes.iter().filter(|call| call.ends_with(" whole")).count(), 1, "{writes:?}");
     assert!(!rule.finalizers().contains(&keys::ABANDON.to_owned()));
+    older.is_upgraded();
+    told(&t, "r", "Synced", "Pending").await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     eventually("it goes", || async {
         if older.calls().contains(&"delete r".to_owned()) {

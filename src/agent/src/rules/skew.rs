@@ -1,12 +1,18 @@
 //! Managers of other versions: what an older one doesn't know, it neither keeps nor tells.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use outrigger_api::rule_wire;
 use outrigger_proto::v1;
+use tokio::time::Instant;
 
 /// How often a rule is written over the same other one before it is clear that the manager keeps only a part of it.
 const TRIES: u32 = 3;
+
+/// How long it is left alone then. The manager may be upgraded meanwhile, and nothing else tells of that: a connection comes
+/// back by itself.
+const AGAIN: Duration = Duration::from_secs(300);
 
 /// What the tenant is told of such a rule.
 pub(super) const KEPT_IN_PART: &str = "the infrastructure cluster's manager is of an older version and leaves a part of this rule out; upgrade it";
@@ -39,19 +45,30 @@ fn says(there: &v1::Rule) -> String {
 }
 
 /// Rules that a manager doesn't keep as they are written: it drops the fields that it doesn't know, and what it shows is
-/// never what was asked for. By uid: the generation here, what the list showed when it was written, and how often in a row.
+/// never what was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Stubborn(HashMap<String, (i64, String, u32)>);
+pub(super) struct Stubborn(HashMap<String, Writes>);
+
+/// What was written of one rule, to no effect.
+#[derive(Debug)]
+struct Writes {
+    /// The rule's generation here.
+    generation: i64,
+    /// What the list showed at that time.
+    shown: String,
+    /// How often in a row.
+    times: u32,
+    /// When last.
+    last: Instant,
+}
 
 impl Stubborn {
     /// A rule was written while the list showed it like this.
-    pub(super) fn wrote(&mut self, uid: &str, generation: i64, shown: &v1::Rule) {
-        let known = self.0.entry(uid.to_owned()).or_default();
+    pub(super) fn wrote(&mut self, uid: &str, generation: i64, shown: &v1::Rule, now: Instant) {
         let shown = says(shown);
-        if (known.0, &known.1) != (generation, &shown) {
-            *known = (generation, shown, 0);
-        }
-        known.2 += 1;
+        let before = self.0.get(uid).filter(|known| known.generation == generation && known.shown == shown);
+        let times = before.map_or(0, |known| known.times) + 1;
+        self.0.insert(uid.to_owned(), Writes { generation, shown, times, last: now });
     }
 
     /// The list shows a rule as it was written.
@@ -59,10 +76,13 @@ impl Stubborn {
         self.0.remove(uid);
     }
 
-    /// Whether it has been written often enough to know that it won't be kept.
-    pub(super) fn is(&self, uid: &str, generation: i64, shown: &v1::Rule) -> bool {
-        self.0.get(uid).is_some_and(|(of, revision, times)| {
-            *of == generation && *revision == says(shown) && *times >= TRIES
+    /// Whether it has been written often enough to know that it won't be kept, for now.
+    pub(super) fn is(&self, uid: &str, generation: i64, shown: &v1::Rule, now: Instant) -> bool {
+        self.0.get(uid).is_some_and(|known| {
+            known.generation == generation
+                && known.shown == says(shown)
+                && known.times >= TRIES
+                && now < known.last + AGAIN
         })
     }
 
@@ -108,20 +128,25 @@ mod tests {
     #[test]
     fn what_a_manager_never_keeps_is_not_written_for_ever_and_drift_is() {
         let mut stubborn = Stubborn::default();
+        let now = Instant::now();
         let theirs = rule("uid", "less", true);
         for times in 0..TRIES {
-            assert!(!stubborn.is("uid", 1, &theirs), "{times}");
-            stubborn.wrote("uid", 1, &theirs);
+            assert!(!stubborn.is("uid", 1, &theirs, now), "{times}");
+            stubborn.wrote("uid", 1, &theirs, now);
         }
-        assert!(stubborn.is("uid", 1, &theirs));
-        assert!(!stubborn.is("uid", 2, &theirs), "it says something else now");
-        assert!(!stubborn.is("uid", 1, &rule("uid", "drift", true)), "somebody else has written it");
+        assert!(stubborn.is("uid", 1, &theirs, now));
+        assert!(!stubborn.is("uid", 2, &theirs, now), "it says something else now");
+        assert!(!stubborn.is("uid", 1, &rule("uid", "drift", true), now), "somebody else has written it");
+        let later = now + AGAIN;
+        assert!(!stubborn.is("uid", 1, &theirs, later), "the manager may be another one by now");
+        stubborn.wrote("uid", 1, &theirs, later);
+        assert!(stubborn.is("uid", 1, &theirs, later), "it isn't: once is enough to know");
         stubborn.kept("uid");
-        assert!(!stubborn.is("uid", 1, &theirs));
+        assert!(!stubborn.is("uid", 1, &theirs, later));
         for shown in ["a", "b", "a", "b"] {
-            stubborn.wrote("uid", 1, &rule("uid", shown, true));
+            stubborn.wrote("uid", 1, &rule("uid", shown, true), now);
         }
-        assert!(!stubborn.is("uid", 1, &rule("uid", "b", true)), "it changes, so it is somebody's");
+        assert!(!stubborn.is("uid", 1, &rule("uid", "b", true), now), "it changes, so it is somebody's");
         stubborn.retain(&HashSet::new());
         assert!(stubborn.0.is_empty());
     }

@@ -23,6 +23,7 @@ use tonic::{Code, Request, Status};
 use tracing::{Instrument, debug, debug_span, info, warn};
 
 use super::RuleStore;
+use super::pace::{Pace, Told};
 use super::skew::{self, Stubborn};
 use super::status::{Found, compute};
 use crate::connect::Link;
@@ -30,12 +31,14 @@ use crate::metrics::{Metrics, Round};
 
 /// Largest answer that is read: a brief list of a thousand rules with their conditions has about 2 MiB.
 const MAX_ANSWER: usize = 64 << 20;
-/// How often rounds follow a change closely, so that what became of it is soon told, and at what distance.
-const CLOSELY: (u32, Duration) = (8, Duration::from_millis(500));
-/// How many rounds have to fail before the link counts as down.
-const FAILURES: u32 = 3;
 /// How long the manager's list may not show what has just been written: it is made from a watch.
 const SHOWN: Duration = Duration::from_secs(3);
+/// What is refused without asking, and so looked at anew in each round.
+const FOUND_HERE: [&str; 2] = [NAME_TAKEN, MANAGER_TOO_OLD];
+const NAME_TAKEN: &str = "NameTaken";
+const MANAGER_TOO_OLD: &str = "ManagerTooOld";
+/// How often a finalizer is taken off while others write the same rule.
+const ATTEMPTS: usize = 5;
 /// How long a rule that was refused is left alone, unless it changes.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
@@ -67,9 +70,6 @@ pub struct Syncer {
 #[derive(Default)]
 struct Memory {
     client: Option<WorkloadRuleServiceClient<Channel>>,
-    failures: u32,
-    /// The manager has no service for rules.
-    unsupported: bool,
     reached: Option<Timestamp>,
     /// Rules that the infrastructure cluster has refused: by uid, the generation, the words, and until when.
     refused: HashMap<String, (i64, Found, Instant)>,
@@ -83,51 +83,47 @@ impl Syncer {
     /// Goes on until the process ends.
     pub async fn run(self) {
         let mut memory = Memory::default();
-        let mut closely = 0;
+        let mut pace = Pace::default();
         loop {
             match self.round(&mut memory).await {
                 Ok(wrote) => {
                     self.metrics.round(Round::Ok);
-                    memory.failures = 0;
-                    memory.unsupported = false;
                     memory.reached = Some(Timestamp::now());
-                    closely = if wrote { CLOSELY.0 } else { closely.saturating_sub(1) };
+                    pace.went(wrote);
                 }
                 Err(status) if status.code() == Code::Unimplemented => {
-                    // An older manager. The workload stream is another matter, and goes on.
+                    // An older manager. The workload stream is another matter, and goes on. The connection is kept: it ends
+                    // with this manager, and a new one is asked on a new one.
                     self.metrics.round(Round::Unsupported);
-                    if !std::mem::replace(&mut memory.unsupported, true) {
+                    let told = pace.unsupported();
+                    if told == Told::First {
                         warn!(reason = status.message(), "the manager takes no rules from here; upgrade it");
                     }
-                    memory.client = None;
-                    self.out_of_reach(&Found::Unsupported).await;
+                    if told != Told::No {
+                        self.out_of_reach(&Found::Unsupported).await;
+                    }
                 }
                 Err(status) => {
                     self.metrics.round(Round::Failed);
                     memory.client = None;
-                    memory.failures = memory.failures.saturating_add(1);
+                    let told = pace.failed();
                     let (code, message) = (status.code(), status.message());
-                    if memory.failures == FAILURES {
+                    if told == Told::First {
                         warn!(?code, reason = message, "rules can't be synced; trying on");
                     } else {
                         debug!(?code, reason = message, "a round failed");
                     }
-                    if memory.failures >= FAILURES {
+                    if told != Told::No {
                         self.out_of_reach(&Found::LinkDown(memory.reached)).await;
                     }
                 }
             }
-            let pause = if closely > 0 && memory.failures == 0 {
-                CLOSELY.1.min(self.interval)
-            } else {
-                self.interval
-            };
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(pace.pause(self.interval)) => {}
                 () = self.store.changed() => {
                     // Whoever applies many rules applies them one after the other.
                     tokio::time::sleep(Duration::from_millis(20)).await;
-                    closely = CLOSELY.0;
+                    pace.changed();
                 }
                 () = self.drain.cancelled() => return,
             }
@@ -140,6 +136,8 @@ impl Syncer {
             Some(client) => client.clone(),
             None => {
                 let channel = self.link.connect().await.map_err(|e| Status::unavailable(format!("{e:#}")))?;
+                // Maybe another manager, of a later version.
+                memory.stubborn = Stubborn::default();
                 let client = WorkloadRuleServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER);
                 memory.client.insert(client).clone()
             }
@@ -175,7 +173,7 @@ impl Syncer {
             let known = memory.written.get(&uid).is_some_and(|(of, _)| *of == generation);
             match there.get(&rule.name_any()) {
                 // Not what is only remembered as written.
-                Some(shown) if written && !known => memory.stubborn.wrote(&uid, generation, shown),
+                Some(shown) if written && !known => memory.stubborn.wrote(&uid, generation, shown, now),
                 _ if matches!(found, Found::Synced(_)) && !written => memory.stubborn.kept(&uid),
                 _ => {}
             }
@@ -183,7 +181,7 @@ impl Syncer {
                 memory.written.insert(uid.clone(), (generation, Instant::now() + SHOWN));
             }
             match &found {
-                Found::Refused(..) => {
+                Found::Refused(reason, _) if !FOUND_HERE.contains(reason) => {
                     // What was only remembered isn't remembered for longer.
                     let fresh = |(of, _, until): &(i64, Found, Instant)| *of == generation && *until > now;
                     if !memory.refused.get(&uid).is_some_and(fresh) {
@@ -239,7 +237,7 @@ impl Syncer {
                  another name",
                 theirs.id
             );
-            return Ok((Found::Refused("NameTaken", message), false));
+            return Ok((Found::Refused(NAME_TAKEN, message), false));
         }
         let message = v1::Rule { origin: uid.clone(), ..rule_wire::message(rule) };
         if let Some(there) = there.filter(|there| skew::is_same(there, &message)) {
@@ -255,8 +253,8 @@ impl Syncer {
         {
             return Ok((found.clone(), false));
         }
-        if there.is_some_and(|there| memory.stubborn.is(&uid, generation, there)) {
-            return Ok((Found::Refused("ManagerTooOld", skew::KEPT_IN_PART.to_owned()), false));
+        if there.is_some_and(|there| memory.stubborn.is(&uid, generation, there, Instant::now())) {
+            return Ok((Found::Refused(MANAGER_TOO_OLD, skew::KEPT_IN_PART.to_owned()), false));
         }
         // Before it is made: else nobody would take it out again if this were deleted meanwhile.
         if !has_finalizer && !self.finalizer(rule, true).await {
@@ -276,6 +274,12 @@ impl Syncer {
         };
         match call.instrument(span).await {
             Ok(()) => Ok((Found::Synced(None), true)),
+            Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
+                // Somebody else's, made since the list was. With our finalizer it would pass for ours with a manager that
+                // doesn't tell whose its rules are. The next round says whose it is.
+                self.let_go(&name).await;
+                Ok((Found::Synced(None), false))
+            }
             Err(status) => finding(status).map(|found| (found, false)),
         }
     }
@@ -300,6 +304,25 @@ impl Syncer {
                 false
             }
         }
+    }
+
+    /// Takes our finalizer off a rule again that has just got it, and doesn't give up because others write the rule too.
+    async fn let_go(&self, name: &str) {
+        for _ in 0..ATTEMPTS {
+            match self.api().get_opt(name).await {
+                Ok(Some(rule)) if rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER) => {
+                    if self.finalizer(&rule, false).await {
+                        return;
+                    }
+                }
+                Ok(_) => return,
+                Err(error) => debug!(rule = name, %error, "it can't be read"),
+            }
+        }
+        warn!(
+            rule = name,
+            "the name is taken in the infrastructure cluster, and the finalizer is still there"
+        );
     }
 
     /// Writes a rule's status in the tenant's cluster, if it is another.
