@@ -1,10 +1,16 @@
 //! Who leads when the leader is told to go.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use kube::Client;
+use kube::api::{Api, WatchEvent, WatchParams};
+use outrigger_core::keys;
 use outrigger_tests::eventually;
 use outrigger_tests::openmetrics::parse;
-use outrigger_tests::outrigger::{Outrigger, get, ports};
+use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
 
 use super::ONE_AT_A_TIME;
 
@@ -23,6 +29,44 @@ async fn until_leads(name: &str, admin: u16) {
         if leads(admin).await? { Ok(()) } else { Err("it doesn't".to_owned()) }
     })
     .await;
+}
+
+/// Everything that is written on the Lease from now on, and what is there now.
+async fn record(client: Client) -> (LeaseSpec, Arc<Mutex<Vec<LeaseSpec>>>) {
+    let leases: Api<Lease> = Api::namespaced(client, SYSTEM);
+    let now = leases.get(keys::MANAGER).await.unwrap();
+    let (kept, written) = (Arc::new(Mutex::new(Vec::new())), now.metadata.resource_version.unwrap());
+    let to = kept.clone();
+    tokio::spawn(async move {
+        let only = WatchParams::default().fields(&format!("metadata.name={}", keys::MANAGER));
+        let mut events = leases.watch(&only, &written).await.unwrap().boxed();
+        while let Some(Ok(event)) = events.next().await {
+            if let WatchEvent::Modified(lease) = event {
+                to.lock().unwrap().push(lease.spec.unwrap_or_default());
+            }
+        }
+    });
+    (now.spec.unwrap(), kept)
+}
+
+/// What the Lease itself says of a hand-over: it was given back, and not waited for until it ended.
+fn handed_over(before: &LeaseSpec, written: &[LeaseSpec]) -> Result<(), String> {
+    let told = format!("{before:?} {written:#?}");
+    let held = |spec: &&LeaseSpec| spec.holder_identity.is_some();
+    let old = |spec: &&LeaseSpec| spec.holder_identity == before.holder_identity;
+    let free = written.iter().position(|spec| !held(&spec)).ok_or(format!("not given back: {told}"))?;
+    let new = written[free..].iter().rfind(held).ok_or(format!("nobody has it: {told}"))?;
+    if old(&new) || new.lease_transitions <= before.lease_transitions {
+        return Err(format!("nobody else has it: {told}"));
+    }
+    // Renewals until then, and none after it.
+    let last = written[..free].iter().rfind(old).unwrap_or(before);
+    assert!(!written[free..].iter().any(|spec| old(&spec)), "renewed after it was given back: {told}");
+    let renewed = last.renew_time.clone().unwrap().0;
+    let taken = new.acquire_time.clone().unwrap().0;
+    let lasts = Duration::from_secs(u64::try_from(last.lease_duration_seconds.unwrap()).unwrap());
+    assert!(taken < renewed + lasts, "it had ended: {told}");
+    Ok(())
 }
 
 #[tokio::test]
@@ -46,6 +90,7 @@ async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
     for _ in 0..TIMES {
         let (old, new) = if leads(admin_a).await.unwrap() { (0, 1) } else { (1, 0) };
         assert!(!leads(replicas[new].2).await.unwrap(), "both lead");
+        let (before, written) = record(o.plane.infra.client().await).await;
         let began = Instant::now();
         let signal = format!("term {}", replicas[old].0);
         let ends = tokio::task::spawn_blocking(move || o.plane.command(&signal));
@@ -55,6 +100,7 @@ async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
         let (status, body) = get(replicas[old].2, "/readyz").await.unwrap();
         assert_eq!((status, body.as_str()), (503, "not ready: shutting down\n"));
         assert!(!leads(replicas[old].2).await.unwrap(), "both lead");
+        eventually("the Lease says so", || async { handed_over(&before, &written.lock().unwrap()) }).await;
         ends.await.unwrap().unwrap();
         o.plane.command(&format!("start {}", replicas[old].0)).unwrap();
         o.ready_at(replicas[old].0, replicas[old].2).await;

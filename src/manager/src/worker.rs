@@ -34,11 +34,11 @@ pub(crate) async fn led<K, F>(
             }
             let work = step(key.clone());
             let queue = queue.clone();
-            tokio::spawn(async move {
+            tokio::spawn(leadership.work(async move {
                 work.await;
                 queue.done(&key);
                 drop(slot);
-            });
+            }));
         }
     }
 }

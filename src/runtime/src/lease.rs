@@ -1,8 +1,13 @@
 //! One leader among replicas, by a Lease (`coordination.k8s.io/v1`).
 //!
 //! The lease itself is `kube-lease-manager`'s. What is added here: a replica that waits is told when the holder gives the
-//! lease back, so that a hand-over takes a moment and not the rest of the lease's life; and a holder that can't reach the
-//! API server stops at once to call itself leader.
+//! lease back, so that a hand-over takes a moment and not the rest of the lease's life; a holder that can't reach the API
+//! server stops to call itself leader, at once when it is told and before the lease ends when nobody answers at all; and the
+//! lease is given back by whoever holds it, when the work that a leader had under way is over.
+
+mod requests;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -10,14 +15,20 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use kube_lease_manager::{LeaseManager, LeaseManagerBuilder};
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::Notify;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info, warn};
+
+use self::requests::Requests;
 
 /// How long a holder that doesn't renew keeps the lease, in seconds; client-go's default.
 const DURATION: u64 = 15;
@@ -25,6 +36,11 @@ const DURATION: u64 = 15;
 const GRACE: u64 = 10;
 /// Pause after the lease could not be read or written.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a leader that goes waits for its own work before it gives the lease back. What takes longer goes on beside the
+/// next leader's, and does no harm: it writes by resourceVersion. But it would be done twice.
+const FINISH: Duration = Duration::from_millis(500);
+/// How often giving back is tried while others write the lease.
+const ATTEMPTS: usize = 5;
 
 /// Whether this process leads, now and later. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +52,8 @@ pub struct Leadership {
 struct Inner {
     leads: AtomicBool,
     gained: Notify,
+    /// What only the leader may do, as long as it is under way.
+    work: TaskTracker,
     gauge: Gauge<i64, AtomicI64>,
 }
 
@@ -59,6 +77,17 @@ impl Leadership {
             }
             told.await;
         }
+    }
+
+    /// Work that only the leader may do, and has begun while it led. A leader that goes waits a moment for it.
+    pub fn work<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
+        self.inner.work.track_future(work)
+    }
+
+    /// Waits until no such work is under way.
+    async fn finished(&self) {
+        self.inner.work.close();
+        self.inner.work.wait().await;
     }
 
     fn set(&self, leads: bool, name: &str) {
@@ -88,23 +117,41 @@ pub struct LeaseArgs {
     pub field_manager: String,
 }
 
+impl LeaseArgs {
+    /// Field manager of what is written in this replica's name.
+    fn writer(&self) -> String {
+        format!("{}-{}", self.field_manager, self.identity)
+    }
+}
+
 /// Takes part in the election until `drain`, and gives the lease back then.
 pub async fn lead(client: Client, args: LeaseArgs, leadership: Leadership, drain: CancellationToken) {
-    let name = args.name.clone();
+    let name = args.name.as_str();
     let released = Arc::new(Notify::new());
     let watching = tokio::spawn(watch_releases(client.clone(), args.clone(), released.clone()));
+    let requests = Requests::new(client, &args.identity);
     while !drain.is_cancelled() {
-        let builder = LeaseManagerBuilder::new(client.clone(), &args.name)
+        let builder = LeaseManagerBuilder::new(requests.client(), name)
             .with_namespace(&args.namespace)
             .with_identity(&args.identity)
-            .with_field_manager(format!("{}-{}", args.field_manager, args.identity))
+            .with_field_manager(args.writer())
             .with_duration(DURATION)
             .with_grace(GRACE);
-        match builder.build().await {
-            Ok(manager) => hold(&manager, &name, &leadership, &released, &drain).await,
-            Err(error) => warn!(lease = %name, %error, "the lease can't be read; trying on"),
+        let manager = tokio::select! {
+            manager = builder.build() => manager,
+            () = drain.cancelled() => break,
+        };
+        let free = match manager {
+            Ok(manager) => hold(&manager, name, &leadership, requests.until(), &released, &drain).await,
+            Err(error) => {
+                warn!(lease = name, %error, "the lease can't be read; trying on");
+                false
+            }
+        };
+        leadership.set(false, name);
+        if free {
+            continue;
         }
-        leadership.set(false, &name);
         tokio::select! {
             () = tokio::time::sleep(PAUSE) => {}
             () = released.notified() => {}
@@ -112,36 +159,85 @@ pub async fn lead(client: Client, args: LeaseArgs, leadership: Leadership, drain
         }
     }
     watching.abort();
+    if tokio::time::timeout(FINISH, leadership.finished()).await.is_err() {
+        info!(
+            lease = name,
+            "some of a leader's work is still under way; the lease is given back all the same"
+        );
+    }
+    // An election that was broken off may have asked for the lease.
+    requests.finished().await;
+    if let Err(error) = give_back(requests.client(), &args).await {
+        warn!(lease = name, %error, "the lease could not be given back; it ends by itself");
+    }
 }
 
-/// Holds the lease, or waits for it, until something is wrong or the holder gives it back.
+/// Holds the lease, or waits for it, until something is wrong or the holder gives it back. Whether it is free now.
 async fn hold(
     manager: &LeaseManager,
     name: &str,
     leadership: &Leadership,
+    mut until: watch::Receiver<Option<Instant>>,
     released: &Notify,
     drain: &CancellationToken,
-) {
+) -> bool {
+    let mut held = false;
+    // One election from its beginning to its end: broken off halfway it would begin anew with what it knew before.
+    let mut changed = std::pin::pin!(manager.changed());
     loop {
+        let end = (*until.borrow_and_update()).filter(|end| held && *end > Instant::now());
+        leadership.set(end.is_some(), name);
         tokio::select! {
-            changed = manager.changed() => match changed {
-                Ok(leads) => leadership.set(leads, name),
+            result = &mut changed => match result {
+                Ok(leads) => {
+                    held = leads;
+                    changed.set(manager.changed());
+                }
                 Err(error) => {
                     warn!(lease = name, %error, "the lease can't be held; trying on");
-                    return;
+                    return false;
                 }
             },
-            () = released.notified(), if !leadership.leads() => return,
-            () = drain.cancelled() => {
-                let led = leadership.leads();
-                leadership.set(false, name);
-                if led && let Err(error) = manager.release().await {
-                    warn!(lease = name, %error, "the lease could not be given back; it ends by itself");
-                }
-                return;
+            // It has been renewed, or nobody has said so in time.
+            Ok(()) = until.changed() => {}
+            () = at(end), if end.is_some() => {}
+            () = released.notified(), if end.is_none() => return true,
+            () = drain.cancelled() => return false,
+        }
+    }
+}
+
+async fn at(end: Option<Instant>) {
+    if let Some(end) = end {
+        tokio::time::sleep_until(end).await;
+    }
+}
+
+/// Gives the lease back if it is ours, whatever has been heard of it. Nobody else's is touched.
+async fn give_back(client: Client, args: &LeaseArgs) -> kube::Result<()> {
+    let leases: Api<Lease> = Api::namespaced(client, &args.namespace);
+    let params = PatchParams { field_manager: Some(args.writer()), ..PatchParams::default() };
+    for _ in 0..ATTEMPTS {
+        let Some(lease) = leases.get_opt(&args.name).await? else { return Ok(()) };
+        if lease.spec.and_then(|spec| spec.holder_identity).as_deref() != Some(&args.identity) {
+            return Ok(());
+        }
+        let patch = json!({
+            "metadata": {"uid": lease.metadata.uid, "resourceVersion": lease.metadata.resource_version},
+            "spec": {"holderIdentity": null, "acquireTime": null, "renewTime": null, "leaseDurationSeconds": null},
+        });
+        match leases.patch(&args.name, &params, &Patch::Merge(&patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                debug!(lease = args.name, "written meanwhile; looking again");
+            }
+            Err(error) => return Err(error),
+            Ok(_) => {
+                info!(lease = args.name, "given back");
+                return Ok(());
             }
         }
     }
+    Ok(())
 }
 
 async fn watch_releases(client: Client, args: LeaseArgs, released: Arc<Notify>) {

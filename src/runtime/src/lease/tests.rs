@@ -1,0 +1,173 @@
+use http::{Method, Request, Response};
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tower::{BoxError, service_fn};
+
+use super::*;
+
+/// An API server with one Lease, as far as an election asks it.
+#[derive(Clone, Default)]
+struct Server {
+    lease: Arc<Mutex<Option<Value>>>,
+    version: Arc<AtomicI64>,
+    /// How many patches there were.
+    patches: Arc<AtomicI64>,
+    /// Nobody is answered.
+    hangs: Arc<AtomicBool>,
+    /// A patch takes this long on its way.
+    slow: Duration,
+}
+
+impl Server {
+    fn client(&self) -> Client {
+        let this = self.clone();
+        Client::new(service_fn(move |request| this.clone().answer(request)), "default")
+    }
+
+    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        if watches || self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        let method = request.method().clone();
+        let lists = request.uri().path().ends_with("/leases") && method == Method::GET;
+        let body = request.into_body().collect_bytes().await?;
+        let body = serde_json::from_slice(&body).unwrap_or_default();
+        if method == Method::PATCH {
+            tokio::time::sleep(self.slow).await;
+            self.patches.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut lease = self.lease.lock();
+        if method == Method::POST {
+            *lease = Some(body);
+        } else if let Some(lease) = lease.as_mut().filter(|_| method == Method::PATCH) {
+            json_patch::merge(lease, &body);
+        }
+        let meta = json!({"name": "l", "namespace": "n", "uid": "u",
+            "resourceVersion": self.version.fetch_add(1, Ordering::Relaxed).to_string()});
+        let (status, answer) = match &*lease {
+            _ if lists => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
+            Some(lease) => {
+                let mut lease = lease.clone();
+                lease["metadata"] = meta;
+                (200, lease)
+            }
+            None => (404, json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound"})),
+        };
+        Ok(Response::builder().status(status).body(Body::from(answer.to_string().into_bytes()))?)
+    }
+
+    fn holder(&self) -> Option<String> {
+        self.lease.lock().as_ref()?["spec"]["holderIdentity"].as_str().map(str::to_owned)
+    }
+
+    /// A replica that takes part until it is told to go.
+    fn replica(&self) -> Replica {
+        let args = LeaseArgs {
+            namespace: "n".to_owned(),
+            name: "l".to_owned(),
+            identity: "me".to_owned(),
+            field_manager: "test".to_owned(),
+        };
+        let (leadership, drain) = (Leadership::default(), CancellationToken::new());
+        let run = tokio::spawn(lead(self.client(), args, leadership.clone(), drain.clone()));
+        Replica { leadership, drain, run }
+    }
+}
+
+struct Replica {
+    leadership: Leadership,
+    drain: CancellationToken,
+    run: JoinHandle<()>,
+}
+
+/// Until something is so, by the clock that tests turn.
+async fn until(is: impl Fn() -> bool) {
+    while !is() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_answered_any_more_stops_leading_before_the_lease_ends() {
+    let server = Server::default();
+    let replica = server.replica();
+    replica.leadership.gained().await;
+    assert_eq!(server.holder().as_deref(), Some("me"));
+    let began = Instant::now();
+    server.hangs.store(true, Ordering::Relaxed);
+    until(|| !replica.leadership.leads()).await;
+    assert!(began.elapsed() < Duration::from_secs(DURATION), "{:?}", began.elapsed());
+    // It comes back.
+    server.hangs.store(false, Ordering::Relaxed);
+    replica.leadership.gained().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_counts_until_a_while_before_its_end_and_only_ones_own() {
+    let server = Server::default();
+    let requests = Requests::new(server.client(), "me");
+    let leases: Api<Lease> = Api::namespaced(requests.client(), "n");
+    let renewed = |holder: &str| {
+        let now =
+            k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(k8s_openapi::jiff::Timestamp::now());
+        json!({"spec": {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": DURATION}})
+    };
+    *server.lease.lock() = Some(renewed("other"));
+    leases.get("l").await.unwrap();
+    assert_eq!(*requests.until().borrow(), None);
+    *server.lease.lock() = Some(renewed("me"));
+    leases.get("l").await.unwrap();
+    let left = requests.until().borrow().unwrap() - Instant::now();
+    assert!(left < Duration::from_secs(DURATION - 1), "{left:?}");
+    *server.lease.lock() = Some(
+        json!({"spec": {"holderIdentity": "me", "renewTime": "2020-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}}),
+    );
+    leases.get("l").await.unwrap();
+    assert!(requests.until().borrow().unwrap() <= Instant::now(), "it has ended long ago");
+    server.hangs.store(true, Ordering::Relaxed);
+    assert!(leases.get("l").await.is_err(), "nobody is waited for for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_while_it_takes_the_lease_gives_it_back() {
+    let server = Server { slow: Duration::from_secs(1), ..Server::default() };
+    let replica = server.replica();
+    until(|| server.lease.lock().is_some()).await;
+    // The write that takes it is on its way by now.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((server.holder(), server.patches.load(Ordering::Relaxed)), (None, 0));
+    replica.drain.cancel();
+    replica.run.await.unwrap();
+    assert_eq!((server.holder(), server.patches.load(Ordering::Relaxed)), (None, 2), "taken, and given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_goes_finishes_its_work_first_and_gives_back_nobody_elses_lease() {
+    let server = Server::default();
+    let replica = server.replica();
+    replica.leadership.gained().await;
+    let (leadership, seen) = (replica.leadership.clone(), server.clone());
+    let work = tokio::spawn(leadership.work(async move {
+        tokio::time::sleep(FINISH / 2).await;
+        seen.holder()
+    }));
+    replica.drain.cancel();
+    until(|| !replica.leadership.leads()).await;
+    assert_eq!(work.await.unwrap().as_deref(), Some("me"), "the lease is still held when the work ends");
+    replica.run.await.unwrap();
+    assert_eq!(server.holder(), None);
+
+    let replica = server.replica();
+    replica.leadership.gained().await;
+    // Work that never ends holds nobody up, and somebody else has the lease by now.
+    let _work = tokio::spawn(replica.leadership.work(std::future::pending::<()>()));
+    if let Some(lease) = server.lease.lock().as_mut() {
+        lease["spec"]["holderIdentity"] = json!("other");
+    }
+    replica.drain.cancel();
+    replica.run.await.unwrap();
+    assert_eq!(server.holder().as_deref(), Some("other"));
+}
