@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::machines;
 use crate::queue::{Counts, Queue};
-use crate::state::{CompanionId, Inner, RuleId, Spaces};
+use crate::state::{CompanionId, Inner, RuleId, Space, Spaces};
 use crate::tenants::controller::Key;
 
 type Number = Gauge<i64, AtomicI64>;
@@ -94,20 +94,7 @@ impl Reporter {
     fn look(&self) -> Vec<OfTenant> {
         let leads = self.leadership.leads();
         let all = self.spaces.all();
-        let of_tenant = |space: &Arc<crate::state::Space>| {
-            let mut inner = space.lock();
-            let id = inner.tenant.clone()?;
-            let acts = inner.acts(leads);
-            let place = match (inner.stream.connected, acts || inner.stream.acts(true)) {
-                (true, _) => Place::Connected,
-                // Nobody's, or this replica's that has lost it.
-                (false, true) => Place::Lost,
-                (false, false) => Place::Elsewhere,
-            };
-            let total = if acts { count(&mut inner) } else { Total::default() };
-            Some(OfTenant { id, namespace: space.namespace.to_string(), place, total })
-        };
-        all.iter().filter_map(of_tenant).collect()
+        all.iter().filter_map(|space| of_tenant(space, leads)).collect()
     }
 
     /// The same for people, tenants by name.
@@ -142,10 +129,29 @@ impl Reporter {
     }
 }
 
+/// What there is of a namespace's tenant, if it has one; `leads`: this replica leads.
+fn of_tenant(space: &Space, leads: bool) -> Option<OfTenant> {
+    let mut inner = space.lock();
+    let id = inner.tenant.clone()?;
+    let acts = inner.acts(leads);
+    let place = match (inner.stream.connected, acts) {
+        (true, _) => Place::Connected,
+        // This replica's that has lost it, or nobody's. These the leader counts, so that they are counted once.
+        (false, true) => Place::Lost,
+        (false, false) => Place::Elsewhere,
+    };
+    let total = if acts { count(&mut inner) } else { Total::default() };
+    Some(OfTenant { id, namespace: space.namespace.to_string(), place, total })
+}
+
 fn count(inner: &mut Inner) -> Total {
     let rules: Vec<_> = inner.rules.keys().cloned().collect();
     let mut total =
         Total { workloads: inner.index.workloads(), refused: inner.refusals.len(), ..Total::default() };
+    if !inner.index.synced() {
+        // What is wanted isn't known yet, so what there is says nothing about what is missing.
+        return total;
+    }
     for rule in &rules {
         total.wanted += inner.index.matched(rule);
         let counts = inner.among(rule, |companions| companions.counts(rule)).unwrap_or_default();
@@ -204,5 +210,76 @@ impl Collector for Reporter {
             }
         }
         metrics::QUEUE.show(&mut encoder, &queues)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_counted_once_whoever_looks() {
+        let spaces = Spaces::default();
+        spaces.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
+        let space = spaces.space("tenant-a");
+        let place = |leads| of_tenant(&space, leads).unwrap().place;
+        assert_eq!(
+            (place(true), place(false)),
+            (Place::Lost, Place::Elsewhere),
+            "nobody's: the leader tells"
+        );
+        let number = space.lock().stream.begin(1).unwrap().number;
+        space.lock().stream.claimed(number, 1).unwrap();
+        assert_eq!((place(true), place(false)), (Place::Connected, Place::Connected));
+        space.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!((place(true), place(false)), (Place::Lost, Place::Lost), "this replica's to tell");
+        space.lock().saw_claim(2, "other", "me");
+        assert_eq!((place(true), place(false)), (Place::Elsewhere, Place::Elsewhere));
+        assert!(of_tenant(&spaces.space("other"), true).is_none());
+    }
+
+    #[test]
+    fn before_a_sync_nothing_is_missing_and_nothing_is_too_many() {
+        let spaces = Spaces::default();
+        spaces.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
+        let space = spaces.space("tenant-a");
+        let total = || of_tenant(&space, true).unwrap().total;
+        let rule: outrigger_api::WorkloadRule = serde_json::from_value(json!({
+            "apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": "r", "namespace": "tenant-a", "uid": "u", "generation": 1},
+            "spec": {
+                "resourceKind": "v1/Pod", "dpuSelectionPolicy": "Any",
+                "workloadTerms": [{"matchExpressions": [
+                    {"key": ".state.extra.labels.app", "operator": "In", "values": ["web"]}]}],
+                "template": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+            },
+        }))
+        .unwrap();
+        let workload = outrigger_api::workload_wire::workload(outrigger_proto::v1::WorkloadUpdate {
+            workload_metadata: Some(outrigger_proto::v1::WorkloadMetadata {
+                id: "w".to_owned(),
+                orchestrator: 1,
+                resource_type: "v1/Pod".to_owned(),
+                resource_namespace: "default".to_owned(),
+                resource_name: "w".to_owned(),
+            }),
+            workload_state: Some(outrigger_proto::v1::WorkloadState {
+                node_name: "n".to_owned(),
+                ready: true,
+                extra: std::collections::HashMap::from([(
+                    "labels".to_owned(),
+                    outrigger_proto::v1::workload_state::ExtraData {
+                        data: std::collections::HashMap::from([("app".to_owned(), "web".to_owned())]),
+                    },
+                )]),
+            }),
+        })
+        .unwrap();
+        rule.compile().unwrap();
+        space.lock().apply_rule(&rule);
+        space.lock().index.update(workload.clone());
+        assert_eq!((total().workloads, total().wanted), (1, 0));
+        space.lock().index.sync(vec![workload]);
+        assert_eq!((total().workloads, total().wanted), (1, 1));
     }
 }

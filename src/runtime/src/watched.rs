@@ -5,9 +5,10 @@
 //! one set of them in a process.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::pin::Pin;
-use std::sync::LazyLock;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +18,8 @@ use http::{Method, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -29,18 +31,22 @@ use crate::metrics;
 
 type Seconds = Gauge<i64, AtomicI64>;
 
+/// When a watch was last heard of, Unix time.
+type Seen = Arc<AtomicI64>;
+
 /// What is known of this process' watches and calls.
 static WATCHED: LazyLock<Watched> = LazyLock::new(Watched::default);
 
 tokio::task_local! {
     /// The watch that this task is, by what tells of its last sign of life.
-    static CURRENT: Seconds;
+    static CURRENT: Seen;
 }
 
 #[derive(Debug, Default)]
 struct Watched {
     synced: Family<WatchLabels, Gauge<i64, AtomicI64>>,
-    seen: Family<WatchLabels, Seconds>,
+    /// Of each name, when each of its watches was heard of last. One that hangs isn't hidden by its neighbours.
+    seen: Mutex<BTreeMap<&'static str, Vec<Seen>>>,
     failures: Family<WatchLabels, Counter>,
     requests: Family<RequestLabels, Counter>,
     /// Of each name, how many watches there are and how many of them don't have everything. An agent has one for each namespace.
@@ -84,7 +90,7 @@ fn now() -> i64 {
 /// Has a registry show all of it.
 pub(crate) fn register(registry: &mut Registry) {
     metrics::WATCH_SYNCED.register(registry, WATCHED.synced.clone());
-    metrics::WATCH_SEEN.register(registry, WATCHED.seen.clone());
+    metrics::collect(registry, Oldest);
     metrics::WATCH_FAILURES.register(registry, WATCHED.failures.clone());
     metrics::API_REQUESTS.register(registry, WATCHED.requests.clone());
 }
@@ -92,7 +98,7 @@ pub(crate) fn register(registry: &mut Registry) {
 /// The watches for people: whether each has everything, and seconds since its last sign of life.
 pub(crate) fn state() -> Value {
     let watches = WATCHED.watches.lock().clone();
-    let age = |watch| (now() - WATCHED.seen.get_or_create(&WatchLabels { watch }).get()).max(0);
+    let age = |watch| WATCHED.seen(watch).map(|seen| (now() - seen).max(0));
     watches
         .into_iter()
         .map(|(watch, (count, behind))| {
@@ -134,8 +140,48 @@ impl Watch {
 
     /// Runs what reads the watch.
     pub(crate) async fn follow<T>(name: &'static str, reading: impl Future<Output = T>) -> T {
-        let seen = WATCHED.seen.get_or_create_owned(&WatchLabels { watch: name });
-        CURRENT.scope(seen, reading).await
+        let heard = Heard::new(name);
+        CURRENT.scope(heard.seen.clone(), reading).await
+    }
+}
+
+/// One watch's entry among those of its name.
+struct Heard {
+    name: &'static str,
+    seen: Seen,
+}
+
+impl Heard {
+    /// Its beginning counts as a sign of life: what is silent from then on is as silent as any.
+    fn new(name: &'static str) -> Self {
+        let seen = Seen::new(AtomicI64::new(now()));
+        WATCHED.seen.lock().entry(name).or_default().push(seen.clone());
+        Self { name, seen }
+    }
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        if let Some(all) = WATCHED.seen.lock().get_mut(self.name) {
+            all.retain(|seen| !Arc::ptr_eq(seen, &self.seen));
+        }
+    }
+}
+
+/// Shows of each name the watch that has been silent for longest.
+#[derive(Debug)]
+struct Oldest;
+
+impl Collector for Oldest {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let shown = Family::<WatchLabels, Seconds>::default();
+        let names: Vec<&'static str> = WATCHED.seen.lock().keys().copied().collect();
+        for watch in names {
+            if let Some(seen) = WATCHED.seen(watch) {
+                shown.get_or_create(&WatchLabels { watch }).set(seen);
+            }
+        }
+        metrics::WATCH_SEEN.show(&mut encoder, &shown)
     }
 }
 
@@ -146,6 +192,11 @@ impl Drop for Watch {
 }
 
 impl Watched {
+    /// When the watch of this name that has been silent for longest was heard of; `None` when there is none.
+    fn seen(&self, watch: &'static str) -> Option<i64> {
+        self.seen.lock().get(watch)?.iter().map(|seen| seen.load(Ordering::Relaxed)).min()
+    }
+
     fn count(&self, watch: &'static str, more: i64, behind: i64) {
         let mut watches = self.watches.lock();
         let counts = watches.entry(watch).or_default();
@@ -238,7 +289,7 @@ impl<B: Body> Body for Noticed<B> {
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let frame = self.project().body.poll_frame(cx);
         if let Poll::Ready(Some(Ok(_))) = &frame {
-            let _ = CURRENT.try_with(|seen| seen.set(now()));
+            let _ = CURRENT.try_with(|seen| seen.store(now(), Ordering::Relaxed));
         }
         frame
     }
@@ -260,9 +311,8 @@ mod tests {
 
     use super::*;
 
-    fn gauges(watch: &'static str) -> (i64, i64) {
-        let labels = WatchLabels { watch };
-        (WATCHED.synced.get_or_create(&labels).get(), WATCHED.seen.get_or_create(&labels).get())
+    fn synced(watch: &'static str) -> i64 {
+        WATCHED.synced.get_or_create(&WatchLabels { watch }).get()
     }
 
     #[tokio::test]
@@ -277,9 +327,25 @@ mod tests {
             service.ready().await.unwrap().call(request).await.unwrap().into_body().collect().await.unwrap();
         };
         get("/pods?watch=true").await;
-        assert_eq!(gauges("test pods").1, 0, "nobody's");
-        Watch::follow("test pods", get("/pods?watch=true")).await;
-        assert!(gauges("test pods").1 > 0);
+        assert_eq!(WATCHED.seen("test pods"), None, "nobody's");
+        Watch::follow("test pods", async {
+            let silent = Heard::new("test pods");
+            let own = CURRENT.with(Arc::clone);
+            own.store(1, Ordering::Relaxed);
+            silent.seen.store(2, Ordering::Relaxed);
+            assert_eq!(WATCHED.seen("test pods"), Some(1));
+            get("/pods?watch=true").await;
+            assert!(own.load(Ordering::Relaxed) > 2, "it is alive");
+            assert_eq!(WATCHED.seen("test pods"), Some(2), "and doesn't hide the other");
+            let mut shown = String::new();
+            let mut registry = Registry::default();
+            register(&mut registry);
+            prometheus_client::encoding::text::encode(&mut shown, &registry).unwrap();
+            let line = "watch_last_received_timestamp_seconds{watch=\"test pods\"} 2\n";
+            assert!(shown.contains(line), "{shown}");
+        })
+        .await;
+        assert_eq!(WATCHED.seen("test pods"), None, "those that have ended are silent for ever");
         get("/no").await;
         let count = |verb, outcome| WATCHED.requests.get_or_create(&RequestLabels { verb, outcome }).get();
         assert!(count(Verb::Watch, Outcome::Ok) >= 2);
@@ -289,16 +355,16 @@ mod tests {
     #[test]
     fn a_name_is_synced_when_all_its_watches_are() {
         let mut one = Watch::new("test maps");
-        assert_eq!(gauges("test maps").0, 0);
+        assert_eq!(synced("test maps"), 0);
         one.synced(true);
-        assert_eq!(gauges("test maps").0, 1);
+        assert_eq!(synced("test maps"), 1);
         let two = Watch::new("test maps");
-        assert_eq!(gauges("test maps").0, 0);
+        assert_eq!(synced("test maps"), 0);
         drop(two);
-        assert_eq!(gauges("test maps").0, 1);
+        assert_eq!(synced("test maps"), 1);
         one.synced(false);
         one.synced(false);
-        assert_eq!(gauges("test maps").0, 0);
+        assert_eq!(synced("test maps"), 0);
         drop(one);
         assert_eq!(state()["test maps"]["watches"], 0);
     }

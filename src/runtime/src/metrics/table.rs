@@ -102,8 +102,8 @@ pub const WATCH_SEEN: Metric = seconds(
     Kind::Gauge,
     Server::ALL,
     WATCH,
-    "When the API server sent something last: an event, a page of a list, or a bookmark, which comes every minute or so; \
-     Unix time",
+    "When the API server sent something last: an event, a page of a list, or a bookmark, which comes every minute or so. Of \
+     several watches of one name, to the one that has been silent for longest; Unix time",
 );
 
 /// How often a watch had to begin anew.
@@ -216,7 +216,7 @@ pub const TENANTS: Metric = plain(
     Kind::Gauge,
     &[Manager],
     &[("stream", OneOf(&["Connected", "Lost", "Elsewhere"]))],
-    "Tenants with a namespace, by where their stream is: at this replica, nowhere, or at another replica",
+    "Tenants with a namespace, by where their stream is: at this replica, nowhere, or not this replica's to tell. Connected and Lost have each tenant at one replica",
 );
 
 /// Workloads.
@@ -234,7 +234,7 @@ pub const COMPANIONS_WANTED: Metric = plain(
     Kind::Gauge,
     &[Manager],
     &[],
-    "Companions that rules and workloads ask for, of the tenants that this replica acts for; likewise the next three",
+    "Companions that rules and workloads ask for, of the tenants that this replica acts for; likewise the next three. This and the next two leave tenants out that haven't told all of their workloads since the replica began",
 );
 
 /// What there is.
