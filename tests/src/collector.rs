@@ -27,6 +27,8 @@ pub struct Span {
     pub id: String,
     /// That of the span that it is in; empty for the first of a trace.
     pub parent: String,
+    /// Those of spans that it points to, elsewhere.
+    pub links: Vec<String>,
     /// What it tells.
     pub attributes: BTreeMap<String, String>,
 }
@@ -97,6 +99,7 @@ impl TraceService for Collector {
                     trace: hex(&span.trace_id),
                     id: hex(&span.span_id),
                     parent: hex(&span.parent_span_id),
+                    links: span.links.iter().map(|link| hex(&link.span_id)).collect(),
                     attributes: span.attributes.into_iter().map(attribute).collect(),
                 });
             }

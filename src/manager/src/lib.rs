@@ -50,7 +50,6 @@ use outrigger_runtime::metrics::{LEADER, collect};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::self_signed::{self, Component, Place};
 use outrigger_runtime::serve::{Limits, Server};
-use outrigger_runtime::telemetry::traced;
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_runtime::{Process, duration};
 use tonic::service::Routes;
@@ -265,7 +264,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         readiness: process.readiness.clone(),
         plain: tls.is_none(),
     });
-    let router = traced(routes(&process, parts, access, &args)?.into_axum_router());
+    let router = routes(&process, parts, access, &args)?.into_axum_router();
     let limits = Limits {
         window: 4 << 20,
         max_connections: args.max_connections,

@@ -8,13 +8,15 @@ use std::io::IsTerminal;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use parking_lot::Mutex;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use self::line::Lines;
 use self::trace::Traces;
-pub use self::trace::{Origin, TraceArgs, follow_headers, inject_headers, inject_metadata, traced};
+pub use self::trace::{Origin, TraceArgs, called, follow_headers, inject_headers, inject_metadata};
 
 /// How logs are written. They go to standard error.
 #[derive(Debug, Clone, Args)]
@@ -80,6 +82,12 @@ fn filter(directives: &str) -> Result<EnvFilter, tracing_subscriber::filter::Par
     EnvFilter::try_new(directives)
 }
 
+/// Whether a line can't hold an object of a cluster. An answer that can't be read is logged whole by the client that got it,
+/// Secrets too; who has asked logs why it didn't work.
+fn holds_no_object(metadata: &Metadata<'_>) -> bool {
+    metadata.target() != "kube_client::client" || *metadata.level() == Level::ERROR
+}
+
 /// Begins to log, and to send traces where that is asked for. `service` is what traces call this process. To be called
 /// once, in a tokio runtime.
 ///
@@ -100,7 +108,7 @@ pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> a
         }
     };
     tracing_subscriber::registry()
-        .with(layer.with_filter(filter))
+        .with(layer.with_filter(filter.and(filter_fn(holds_no_object))))
         .with(traces.as_ref().map(Traces::layer))
         .try_init()
         .map_err(|e| anyhow::anyhow!("logging has begun already: {e}"))?;
@@ -117,6 +125,23 @@ mod tests {
         let args = LogArgs { log_level: "info,x=loud".to_owned(), log_format: LogFormat::Text };
         let error = format!("{:#}", init("test", &args, &TraceArgs::default()).unwrap_err());
         assert!(error.contains("--log-level") && error.contains("loud"), "{error}");
+    }
+
+    #[test]
+    fn what_the_client_could_not_read_is_not_told_at_any_level() {
+        let (filter, handle) = reload::Layer::new(filter("trace").unwrap());
+        let level = LogLevel { handle, now: Mutex::new("trace".to_owned()) };
+        let layer = tracing_subscriber::fmt::layer().with_test_writer();
+        let subscriber =
+            tracing_subscriber::registry().with(layer.with_filter(filter.and(filter_fn(holds_no_object))));
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..2 {
+                assert!(!tracing::enabled!(target: "kube_client::client", Level::WARN));
+                assert!(tracing::enabled!(target: "kube_client::client", Level::ERROR));
+                assert!(tracing::enabled!(target: "kube_client::client::tls", Level::WARN));
+                level.set("warn,kube_client=trace").unwrap();
+            }
+        });
     }
 
     #[test]

@@ -9,7 +9,9 @@ use outrigger_api::{AdminWorkloadRule, admin_rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_proto::admin;
 use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleService;
+use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
+use tracing::Instrument;
 
 use super::access::Access;
 use super::verbs::{self, Wire};
@@ -64,7 +66,8 @@ impl AdminWorkloadRuleService for AdminRules {
         request: Request<admin::CreateRequest>,
     ) -> Result<Response<admin::CreateResponse>, Status> {
         let api = self.api(&request)?;
-        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
+        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Create", request.metadata());
+        verbs::create(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
         Ok(Response::new(admin::CreateResponse {}))
     }
 
@@ -73,7 +76,8 @@ impl AdminWorkloadRuleService for AdminRules {
         request: Request<admin::UpdateRequest>,
     ) -> Result<Response<admin::UpdateResponse>, Status> {
         let api = self.api(&request)?;
-        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
+        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Update", request.metadata());
+        verbs::update(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
         Ok(Response::new(admin::UpdateResponse {}))
     }
 
@@ -82,13 +86,15 @@ impl AdminWorkloadRuleService for AdminRules {
         request: Request<admin::DeleteRequest>,
     ) -> Result<Response<admin::DeleteResponse>, Status> {
         let api = self.api(&request)?;
-        verbs::delete(&api, &request.get_ref().id).await?;
+        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Delete", request.metadata());
+        verbs::delete(&api, &request.get_ref().id).instrument(span).await?;
         Ok(Response::new(admin::DeleteResponse {}))
     }
 
     async fn get(&self, request: Request<admin::GetRequest>) -> Result<Response<admin::GetResponse>, Status> {
         let api = self.api(&request)?;
-        let rule = verbs::get(&api, &request.get_ref().id).await?;
+        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Get", request.metadata());
+        let rule = verbs::get(&api, &request.get_ref().id).instrument(span).await?;
         Ok(Response::new(admin::GetResponse { rule: Some(rule) }))
     }
 
@@ -97,8 +103,9 @@ impl AdminWorkloadRuleService for AdminRules {
         request: Request<admin::ListRequest>,
     ) -> Result<Response<admin::ListResponse>, Status> {
         let api = self.api(&request)?;
+        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/List", request.metadata());
         let admin::ListRequest { page_size, page_token } = request.into_inner();
-        let (rules, next_page_token) = verbs::list(&api, page_size, page_token).await?;
+        let (rules, next_page_token) = verbs::list(&api, page_size, page_token).instrument(span).await?;
         Ok(Response::new(admin::ListResponse { rules, next_page_token }))
     }
 }

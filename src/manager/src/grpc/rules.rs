@@ -12,7 +12,9 @@ use outrigger_core::keys;
 use outrigger_core::tenant::Tenant;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleService;
+use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
+use tracing::Instrument;
 
 use super::access::{Access, Admitted};
 use super::verbs::{self, Wire};
@@ -75,7 +77,8 @@ impl WorkloadRuleService for Rules {
         request: Request<v1::CreateRequest>,
     ) -> Result<Response<v1::CreateResponse>, Status> {
         let api = self.api(&request)?;
-        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
+        let span = called("/universe.workload.v1.WorkloadRuleService/Create", request.metadata());
+        verbs::create(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
         Ok(Response::new(v1::CreateResponse {}))
     }
 
@@ -84,7 +87,8 @@ impl WorkloadRuleService for Rules {
         request: Request<v1::UpdateRequest>,
     ) -> Result<Response<v1::UpdateResponse>, Status> {
         let api = self.api(&request)?;
-        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
+        let span = called("/universe.workload.v1.WorkloadRuleService/Update", request.metadata());
+        verbs::update(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
         Ok(Response::new(v1::UpdateResponse {}))
     }
 
@@ -93,23 +97,27 @@ impl WorkloadRuleService for Rules {
         request: Request<v1::DeleteRequest>,
     ) -> Result<Response<v1::DeleteResponse>, Status> {
         let api = self.api(&request)?;
-        verbs::delete(&api, &request.get_ref().id).await?;
+        let span = called("/universe.workload.v1.WorkloadRuleService/Delete", request.metadata());
+        verbs::delete(&api, &request.get_ref().id).instrument(span).await?;
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
         let api = self.api(&request)?;
-        let rule = verbs::get(&api, &request.get_ref().id).await?;
+        let span = called("/universe.workload.v1.WorkloadRuleService/Get", request.metadata());
+        let rule = verbs::get(&api, &request.get_ref().id).instrument(span).await?;
         Ok(Response::new(v1::GetResponse { rule: Some(rule) }))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
         let Admitted { tenant, .. } = self.access.tenant(&request)?;
+        let span = called("/universe.workload.v1.WorkloadRuleService/List", request.metadata());
         if request.get_ref().brief {
             return Ok(Response::new(brief(&self.spaces.space(&tenant.namespace))));
         }
         let v1::ListRequest { page_size, page_token, .. } = request.into_inner();
-        let (rules, next_page_token) = verbs::list(&self.rules_of(&tenant), page_size, page_token).await?;
+        let (rules, next_page_token) =
+            verbs::list(&self.rules_of(&tenant), page_size, page_token).instrument(span).await?;
         Ok(Response::new(v1::ListResponse { rules, next_page_token }))
     }
 }

@@ -10,9 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::Router;
-use axum::extract::Request;
-use axum::middleware::{Next, from_fn};
 use clap::Args;
 use http::HeaderMap;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
@@ -25,7 +22,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter as Export};
 use tonic::metadata::{KeyAndValueRef, MetadataMap};
 use tonic::transport::{Certificate, ClientTlsConfig};
-use tracing::{Instrument, Metadata, Span, Subscriber, debug, debug_span, info, warn};
+use tracing::{Metadata, Span, Subscriber, debug, debug_span, info, warn};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
@@ -44,7 +41,7 @@ pub struct TraceArgs {
     pub otlp_endpoint: Option<String>,
 
     /// Certificates, PEM, that the collector's certificate must be signed by. Without it, and without
-    /// $OTEL_EXPORTER_OTLP_CERTIFICATE: those that the system trusts.
+    /// $OTEL_EXPORTER_OTLP_CERTIFICATE: those that the system trusts. It is read once, when the process begins.
     #[arg(long, env = "OUTRIGGER_OTLP_CA_FILE", value_name = "FILE")]
     pub otlp_ca_file: Option<PathBuf>,
 }
@@ -231,17 +228,37 @@ pub fn inject_metadata(metadata: &mut MetadataMap) {
     }
 }
 
-/// Makes a span of each call that is part of a trace already, by its headers. What nobody traces begins no trace: a stream
-/// is open for an hour.
-pub fn traced(router: Router) -> Router {
-    router.layer(from_fn(async |request: Request, next: Next| {
-        if !request.headers().contains_key("traceparent") {
-            return next.run(request).await;
-        }
-        let span = debug_span!("rpc", otel.name = request.uri().path(), otel.kind = "server");
-        follow_headers(&span, request.headers());
-        next.run(request).instrument(span).await
-    }))
+/// A span of a gRPC call whose caller says that it traces it, to be made when the caller has been let in; none for others: a
+/// rule's agent asks every few seconds. `name` is the service and the method.
+///
+/// Callers are tenants, and the collector is not theirs. So it begins a trace of its own, for which our own sampler decides,
+/// and the caller's is only pointed to; nothing that the caller may write freely (`tracestate`) comes along.
+pub fn called(name: &'static str, metadata: &MetadataMap) -> Span {
+    if metadata.get(TRACEPARENT).is_none() {
+        return Span::none();
+    }
+    let span = debug_span!("rpc", otel.name = name, otel.kind = "server");
+    if !span.is_disabled() {
+        let theirs = TraceContextPropagator::new().extract_with_context(&Context::new(), &Parent(metadata));
+        span.add_link(theirs.span().span_context().clone());
+    }
+    span
+}
+
+/// The header that names a trace and a span in it.
+const TRACEPARENT: &str = "traceparent";
+
+/// That header, and no other.
+struct Parent<'a>(&'a MetadataMap);
+
+impl Extractor for Parent<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).filter(|_| key == TRACEPARENT)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec![TRACEPARENT]
+    }
 }
 
 struct Headers<'a>(&'a HeaderMap);
@@ -333,6 +350,38 @@ mod tests {
         assert_eq!(spans[1].parent_span_id, spans[0].span_context.span_id());
         let next = sent["traceparent"].to_str().unwrap().to_owned();
         assert!(next.contains(&spans[1].span_context.span_id().to_string()), "{next}");
+    }
+
+    #[tokio::test]
+    async fn who_calls_is_pointed_to_and_decides_nothing() {
+        let kept = Kept::default();
+        let traces = Traces::new("test", kept.clone());
+        let subscriber = tracing_subscriber::registry().with(traces.layer());
+        tracing::subscriber::with_default(subscriber, || {
+            let mut metadata = MetadataMap::new();
+            drop(called("/s/Untraced", &metadata));
+            metadata.insert(TRACEPARENT, "nonsense".parse().unwrap());
+            drop(called("/s/Nonsense", &metadata));
+            // Not sampled over there, which is nothing to us.
+            let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+            metadata.insert(TRACEPARENT, parent.parse().unwrap());
+            metadata.insert("tracestate", "evil=1".parse().unwrap());
+            drop(called("/s/Traced", &metadata));
+        });
+        traces.flush(Duration::from_secs(5)).await;
+        let spans = kept.0.lock();
+        let names: Vec<&str> = spans.iter().map(|span| span.name.as_ref()).collect();
+        assert_eq!(names, ["/s/Nonsense", "/s/Traced"]);
+        assert!(spans[0].links.links.is_empty());
+        let span = &spans[1];
+        assert_ne!(span.span_context.trace_id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(span.parent_span_id, opentelemetry::SpanId::INVALID);
+        let [link] = span.links.links.as_slice() else { panic!("{:?}", span.links) };
+        assert_eq!(link.span_context.trace_id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(link.span_context.span_id().to_string(), "00f067aa0ba902b7");
+        for state in [link.span_context.trace_state(), span.span_context.trace_state()] {
+            assert_eq!(state.header(), "");
+        }
     }
 
     #[test]
