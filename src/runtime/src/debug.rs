@@ -1,13 +1,16 @@
 //! `/debug` on the admin port, behind a flag: what the process has in hand, and the level of its log.
 //!
 //! The admin port is plain HTTP for everybody who reaches the Pod, for Prometheus' sake. So these paths answer only who comes
-//! from the same machine: by loopback, which is where `kubectl port-forward` arrives, or by a socket file.
+//! from the same machine: by loopback, which is where `kubectl port-forward` arrives, or by a socket file; and only under a
+//! name that means this machine, so that nobody's page in a browser gets here by a name that it has pointed to loopback.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -61,11 +64,23 @@ async fn only_from_here(request: Request, next: Next) -> Response {
         Some(address) => address.ip().to_canonical().is_loopback(),
         None => true,
     });
-    if !here || request.headers().contains_key(header::ORIGIN) {
-        let words = "/debug is only for loopback and socket files: use kubectl port-forward\n";
+    if !here || !is_called_local(&request) || request.headers().contains_key(header::ORIGIN) {
+        let words = "/debug is only for loopback and socket files, as localhost: use kubectl port-forward\n";
         return (StatusCode::FORBIDDEN, words).into_response();
     }
     next.run(request).await
+}
+
+/// Whether the request is for this machine by name: HTTP/1 says so in a header, HTTP/2 in the URI.
+fn is_called_local(request: &Request) -> bool {
+    let header = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let Some(name) = header.or_else(|| request.uri().authority().map(Authority::as_str)) else {
+        return false;
+    };
+    let Ok(authority) = name.parse::<Authority>() else { return false };
+    let host = authority.host().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 async fn state(State(shown): State<Arc<Shown>>) -> Response {
@@ -140,10 +155,13 @@ mod tests {
 
     use super::*;
 
-    async fn ask(address: Option<&str>, origin: bool, path: &str) -> (u16, String) {
+    async fn ask(address: Option<&str>, host: &str, origin: bool, path: &str) -> (u16, String) {
         let debug = Debug { parts: vec![("part", Box::new(|| json!({"n": 1})))], level: None };
         let router = debug.router(Readiness::default());
         let mut request = axum::http::Request::get(path);
+        if !host.is_empty() {
+            request = request.header("host", host);
+        }
         if origin {
             request = request.header("origin", "http://evil.example");
         }
@@ -160,22 +178,28 @@ mod tests {
 
     #[tokio::test]
     async fn only_who_is_on_the_machine_is_answered() {
-        for (address, origin, status) in [
-            (Some("127.0.0.1:1"), false, 200),
-            (Some("[::1]:1"), false, 200),
-            (Some("[::ffff:127.0.0.1]:1"), false, 200),
-            (None, false, 200),
-            (Some("10.0.0.1:1"), false, 403),
-            (Some("[::ffff:10.0.0.1]:1"), false, 403),
-            (Some("nobody"), false, 403),
-            (Some("127.0.0.1:1"), true, 403),
+        for (address, host, origin, status) in [
+            (Some("127.0.0.1:1"), "localhost:8080", false, 200),
+            (Some("127.0.0.1:1"), "127.0.0.1", false, 200),
+            (Some("[::1]:1"), "[::1]:8080", false, 200),
+            (Some("[::ffff:127.0.0.1]:1"), "LOCALHOST", false, 200),
+            (None, "localhost", false, 200),
+            (Some("10.0.0.1:1"), "localhost", false, 403),
+            (Some("[::ffff:10.0.0.1]:1"), "localhost", false, 403),
+            (Some("nobody"), "localhost", false, 403),
+            (Some("127.0.0.1:1"), "localhost", true, 403),
+            (Some("127.0.0.1:1"), "", false, 403),
+            (Some("127.0.0.1:1"), "evil.example:8080", false, 403),
+            (Some("127.0.0.1:1"), "10.0.0.1", false, 403),
+            (Some("127.0.0.1:1"), "localhost.evil.example", false, 403),
+            (Some("127.0.0.1:1"), "localhost@evil.example", false, 403),
         ] {
-            assert_eq!(ask(address, origin, "/state").await.0, status, "{address:?}");
+            assert_eq!(ask(address, host, origin, "/state").await.0, status, "{address:?} {host}");
         }
-        let (_, body) = ask(None, false, "/state").await;
+        let (_, body) = ask(None, "localhost", false, "/state").await;
         let state: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(state["part"]["n"], 1);
         assert!(state["tokio"]["workers"].as_u64() > Some(0), "{body}");
-        assert_eq!(ask(None, false, "/log-level").await.0, 404);
+        assert_eq!(ask(None, "localhost", false, "/log-level").await.0, 404);
     }
 }

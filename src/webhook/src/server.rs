@@ -115,7 +115,7 @@ impl App {
             Err(error) => {
                 self.metrics.answered(webhook, Verdict::Invalid, began.elapsed());
                 // It has no uid that could be told.
-                warn!(?webhook, %error, "no review");
+                warn!(?webhook, error = error.to_string().as_str(), "no review");
                 return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
             }
         };
@@ -239,7 +239,7 @@ fn log(webhook: Webhook, request: &Request, decision: &Decision) {
         (cut(&request.uid), cut(&request.namespace), cut(&request.user_info.username));
     match decision {
         Decision::Deny { code, message, .. } => {
-            info!(uid, ?webhook, namespace, user, code, reason = %message, "denied");
+            info!(uid, ?webhook, namespace, user, code, reason = message.as_str(), "denied");
         }
         Decision::Allow { patch, .. } => {
             debug!(uid, ?webhook, namespace, user, operations = patch.0.len(), "allowed");

@@ -132,7 +132,7 @@ impl Controller {
             }
             Err(Verdict::Transient(message)) => {
                 step.goes_on();
-                info!(companion = %place.name, namespace = %place.namespace, reason = %message, "will be tried again");
+                info!(companion = %place.name, namespace = %place.namespace, reason = message.as_str(), "will be tried again");
                 self.queue.retry(id.clone());
             }
             Err(Verdict::Exists | Verdict::Refused(_)) if space.lock().tenant.is_none() => {}
@@ -325,7 +325,7 @@ impl Controller {
         };
         self.queue.add_after(id.clone(), REFUSED_PAUSE);
         if let Some(uid) = told {
-            warn!(companion = %place.name, namespace = %place.namespace, rule = %id.key.rule, reason = %message, "refused");
+            warn!(companion = %place.name, namespace = %place.namespace, rule = %id.key.rule, reason = message.as_str(), "refused");
             self.events.companion_refused(&space.rule_id(&id.key.rule), &uid, &message).await;
         }
     }

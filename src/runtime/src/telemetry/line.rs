@@ -1,6 +1,7 @@
-//! Lines of the log that don't grow without bound: what is logged may be somebody else's words, such as the message of an
+//! Lines of the log that are one line each and don't grow without bound: what is logged may be somebody else's words, such as the message of an
 //! API server or the name of a user.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde_json::Value;
@@ -36,10 +37,11 @@ pub(super) struct Bounded<W> {
 
 impl<W: Write> Write for Bounded<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if line.len() <= MAX_LINE {
-            self.to.write_all(line)?;
+        let one = one_line(line);
+        if one.len() <= MAX_LINE {
+            self.to.write_all(&one)?;
         } else {
-            self.to.write_all(&cut(line, self.json))?;
+            self.to.write_all(&cut(&one, self.json))?;
         }
         Ok(line.len())
     }
@@ -47,6 +49,24 @@ impl<W: Write> Write for Bounded<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
+}
+
+/// The same without line breaks but its last: somebody else's words could pass for lines of ours. In JSON there are none.
+fn one_line(line: &[u8]) -> Cow<'_, [u8]> {
+    let (text, end) = line.strip_suffix(b"\n").map_or((line, &b""[..]), |text| (text, b"\n"));
+    if !text.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+        return Cow::Borrowed(line);
+    }
+    let mut one = Vec::with_capacity(line.len() + 16);
+    for byte in text {
+        match byte {
+            b'\n' => one.extend(b"\\n"),
+            b'\r' => one.extend(b"\\r"),
+            byte => one.push(*byte),
+        }
+    }
+    one.extend(end);
+    Cow::Owned(one)
 }
 
 /// A shorter line that says as much as it can.
@@ -100,6 +120,10 @@ mod tests {
     #[test]
     fn lines_are_as_they_were_or_short_and_whole() {
         assert_eq!(written("a\n", false), "a\n");
+        assert_eq!(
+            written("denied reason=a\r\n2026 INFO all is well\n", false),
+            "denied reason=a\\r\\n2026 INFO all is well\n"
+        );
         let text = written(&"ä".repeat(MAX_LINE), false);
         assert!(text.len() <= MAX_LINE && text.ends_with("bytes left out)\n"), "{}", text.len());
 
