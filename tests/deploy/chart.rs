@@ -6,7 +6,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{chart, chart_in, container, kustomize, name, of_kind};
 use serde_json::{Value, json};
 
-use crate::{OVERLAYS, overlay};
+use crate::{COMPONENTS, Component, OVERLAYS, overlay, with_component};
 
 /// An object without what only one of the two says of it.
 fn bare(mut object: Value) -> Value {
@@ -78,27 +78,16 @@ fn monitoring_is_the_same_too() {
 
 #[test]
 fn components_are_values() {
-    for (component, values) in [
-        ("liqo", "crds.liqo=false,manager.manageOffloading=false"),
-        ("imperator", "crds.imperator=false,manager.manageMachines=false,machines.createNamespace=false"),
-        ("cert-manager", "certManager.enabled=true"),
-        ("self-signed", "selfSigned.enabled=true"),
-    ] {
-        let dir = format!("target/{component}-{}", std::process::id());
-        std::fs::create_dir_all(root().join(&dir)).unwrap();
-        let own = format!(
-            "resources: [../../deploy/overlays/infrastructure]\ncomponents: [../../deploy/components/{component}]\n"
-        );
-        std::fs::write(root().join(&dir).join("kustomization.yaml"), own).unwrap();
-        let mut ours = by_name(kustomize(&dir).unwrap());
-        std::fs::remove_dir_all(root().join(&dir)).unwrap();
+    for Component { overlay, component, values } in COMPONENTS {
+        let mut ours = by_name(with_component(overlay, component));
         ours.remove("Namespace outrigger-system");
-        let mut theirs = by_name(chart(&["--set", values]).unwrap());
+        let mut theirs = by_name(chart(values).unwrap());
         // A patch puts a flag last.
         for objects in [&mut ours, &mut theirs] {
-            let manager = objects.get_mut("Deployment outrigger-system/outrigger-manager").unwrap();
-            let args = &mut manager["spec"]["template"]["spec"]["containers"][0]["args"];
-            args.as_array_mut().unwrap().sort_by_key(Value::to_string);
+            for deployment in objects.values_mut().filter(|object| object["kind"] == "Deployment") {
+                let args = &mut deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+                args.as_array_mut().unwrap().sort_by_key(Value::to_string);
+            }
         }
         assert_same(component, &ours, &theirs);
     }
@@ -139,13 +128,71 @@ fn text(objects: &[Value]) -> String {
 
 #[test]
 fn another_namespace_is_used_everywhere() {
-    let objects = chart_in("companions", &[]).unwrap();
-    assert!(!text(&objects).contains("outrigger-system"));
-    let (webhook, _) = container(&objects, "outrigger-webhook").unwrap();
-    let user = "--manager-user=system:serviceaccount:companions:outrigger-manager".to_owned();
-    assert!(webhook.contains(&user), "{webhook:?}");
-    let (manager, _) = container(&objects, "outrigger-manager").unwrap();
-    assert!(manager.contains(&"--lease-namespace=companions".to_owned()), "{manager:?}");
+    for certificates in ["files", "certManager.enabled=true", "selfSigned.enabled=true"] {
+        let values = if certificates == "files" { vec![] } else { vec!["--set", certificates] };
+        let objects = chart_in("companions", &values).unwrap();
+        assert!(!text(&objects).contains("outrigger-system"), "{certificates}");
+        let (webhook, _) = container(&objects, "outrigger-webhook").unwrap();
+        let user = "--manager-user=system:serviceaccount:companions:outrigger-manager".to_owned();
+        assert!(webhook.contains(&user), "{webhook:?}");
+        let (manager, _) = container(&objects, "outrigger-manager").unwrap();
+        assert!(manager.contains(&"--lease-namespace=companions".to_owned()), "{manager:?}");
+        // Where they look for their Secrets, and what their certificates are for.
+        for args in [webhook, manager] {
+            let told = args.contains(&"--self-signed-namespace=companions".to_owned());
+            assert_eq!(told, certificates.starts_with("selfSigned"), "{args:?}");
+            crate::references::accepted(&args, &[]);
+        }
+    }
+}
+
+/// Two who write the same field, each what the other doesn't want, never end.
+#[test]
+fn one_alone_puts_the_ca_into_the_configurations() {
+    let inject = "cert-manager.io/inject-ca-from";
+    assert!(text(&chart(&["--set", "certManager.enabled=true"]).unwrap()).contains(inject));
+    assert!(!text(&chart(&["--set", "selfSigned.enabled=true"]).unwrap()).contains(inject));
+    assert!(!text(&with_component("infrastructure", "self-signed")).contains(inject));
+}
+
+#[test]
+fn priority_classes_of_the_system_are_used_and_not_made() {
+    for (class, made) in [("system-cluster-critical", false), ("mine", true)] {
+        let objects = chart(&["--set", &format!("priorityClass.name={class}")]).unwrap();
+        let classes: Vec<String> = of_kind(&objects, "PriorityClass").map(name).collect();
+        assert_eq!(classes.contains(&format!("PriorityClass {class}")), made, "{classes:?}");
+    }
+}
+
+/// The ports that policies let the agent connect to, but for those that everybody may.
+#[test]
+fn the_agent_gets_out_to_where_its_manager_is() {
+    for (port, expected) in [
+        ("9090", json!([9090])),
+        ("31090", json!([9090, 31090])),
+        ("31090,networkPolicy.managerPort=50051", json!([50051, 31090])),
+    ] {
+        let values =
+            format!("agent.enabled=true,agent.tenantId=blue,agent.managerAddress=https://m.example:{port}");
+        let objects = chart(&["--set", &values]).unwrap();
+        let ports = find(&objects, "NetworkPolicy", "outrigger-agent")["spec"]["egress"][0]["ports"].clone();
+        let ports: Vec<_> = ports.as_array().unwrap().iter().map(|port| port["port"].clone()).collect();
+        assert_eq!(json!(ports), expected, "{values}");
+    }
+}
+
+#[test]
+fn runbooks_may_be_links() {
+    let set = "monitoring.enabled=true,monitoring.runbooks=https://wiki.example/runbooks/";
+    let objects = chart(&["--set", set]).unwrap();
+    let rules = find(&objects, "PrometheusRule", "outrigger")["spec"]["groups"].clone();
+    let alerts: Vec<_> =
+        rules.as_array().unwrap().iter().flat_map(|g| g["rules"].as_array().unwrap()).collect();
+    assert!(!alerts.is_empty());
+    for alert in alerts {
+        let link = format!("https://wiki.example/runbooks/{}.md", alert["alert"].as_str().unwrap());
+        assert_eq!(alert["annotations"]["runbook_url"], link.as_str());
+    }
 }
 
 #[test]
@@ -214,6 +261,12 @@ fn values_change_what_they_say() {
             json!([{"protocol": "TCP", "port": 8443}]),
         ),
         (
+            "networkPolicy.dnsPorts={53,5353}",
+            ("NetworkPolicy", "outrigger", ""),
+            "/spec/egress/0/ports/3",
+            json!({"protocol": "TCP", "port": 5353}),
+        ),
+        (
             "webhook.caBundle=QUJD",
             ("ValidatingWebhookConfiguration", "outrigger", ""),
             "/webhooks/0/clientConfig/caBundle",
@@ -265,10 +318,14 @@ fn what_is_turned_off_is_not_there() {
         ("machines.createNamespace=false", "\"name\":\"imperator-system\""),
         ("webhook.enabled=false", "outrigger-webhook\",\"namespace"),
         ("webhook.enabled=false", "MutatingWebhookConfiguration"),
+        ("webhook.enabled=false", "outrigger-webhook-self-signed"),
+        ("manager.enabled=false", "outrigger-manager-self-signed"),
+        ("manager.enabled=false", "\"name\":\"outrigger-ca\""),
     ] {
-        let all = text(&chart(&[]).unwrap());
+        let own = "selfSigned.enabled=true";
+        let all = text(&chart(&["--set", own]).unwrap());
         assert!(all.contains(gone), "{gone} is not there anyhow");
-        let rest = text(&chart(&["--set", values]).unwrap());
+        let rest = text(&chart(&["--set", own, "--set", values]).unwrap());
         assert!(!rest.contains(gone), "{values}: {gone}");
     }
 }
@@ -315,6 +372,10 @@ fn values_that_can_not_be_are_refused_with_their_path() {
         ("webhook.caBundle=-----BEGIN CERTIFICATE-----", "/webhook/caBundle"),
         ("webhook.extraArgs={-v}", "/webhook/extraArgs/0"),
         ("certManager.enabled=true,selfSigned.enabled=true", "choose one"),
+        ("webhook.caBundle=QUJD,selfSigned.enabled=true", "webhook.caBundle"),
+        ("webhook.caBundle=QUJD,certManager.enabled=true", "webhook.caBundle"),
+        ("networkPolicy.dnsPorts={0}", "/networkPolicy/dnsPorts/0"),
+        ("monitoring.runbooks=wiki", "/monitoring/runbooks"),
     ] {
         let refusal = chart(&["--set", values]).expect_err(values).to_string();
         assert!(refusal.contains(said), "{values}: {refusal}");

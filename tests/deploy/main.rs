@@ -8,6 +8,11 @@ mod cluster;
 mod live;
 mod references;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use outrigger_tests::root;
+use outrigger_tests::shipped::kustomize;
+
 /// Each overlay with the chart's values that make the same of it.
 const OVERLAYS: [(&str, &[&str]); 4] = [
     ("infrastructure", &[]),
@@ -15,6 +20,59 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
     ("all-in-one", &["-f", "deploy/helm/values/all-in-one.yaml"]),
     ("webhook-only", &["-f", "deploy/helm/values/webhook-only.yaml"]),
 ];
+
+/// What is added to an overlay, with the chart's values that make the same of it.
+struct Component {
+    overlay: &'static str,
+    component: &'static str,
+    values: &'static [&'static str],
+}
+
+const COMPONENTS: [Component; 5] = [
+    Component {
+        overlay: "infrastructure",
+        component: "liqo",
+        values: &["--set", "crds.liqo=false,manager.manageOffloading=false"],
+    },
+    Component {
+        overlay: "infrastructure",
+        component: "imperator",
+        values: &[
+            "--set",
+            "crds.imperator=false,manager.manageMachines=false,machines.createNamespace=false",
+        ],
+    },
+    Component {
+        overlay: "infrastructure",
+        component: "cert-manager",
+        values: &["--set", "certManager.enabled=true"],
+    },
+    Component {
+        overlay: "infrastructure",
+        component: "self-signed",
+        values: &["--set", "selfSigned.enabled=true"],
+    },
+    Component {
+        overlay: "webhook-only",
+        component: "self-signed-webhook",
+        values: &["-f", "deploy/helm/values/webhook-only.yaml", "--set", "selfSigned.enabled=true"],
+    },
+];
+
+/// The objects of an overlay with a component, as a kustomization of somebody's own makes them.
+fn with_component(name: &str, component: &str) -> Vec<serde_json::Value> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let dir = format!("target/{component}-{}-{count}", std::process::id());
+    let path = root().join(&dir);
+    std::fs::create_dir_all(&path).unwrap();
+    let own =
+        format!("resources: [../../{}]\ncomponents: [../../deploy/components/{component}]\n", overlay(name));
+    std::fs::write(path.join("kustomization.yaml"), own).unwrap();
+    let objects = kustomize(&dir).unwrap();
+    std::fs::remove_dir_all(path).unwrap();
+    objects
+}
 
 /// The path of an overlay.
 fn overlay(name: &str) -> String {
