@@ -1,5 +1,7 @@
 //! `--tls self-signed`: three replicas, one Secret.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use outrigger_tests::{eventually, root};
@@ -123,9 +125,91 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     remove_configurations(o);
 }
 
+/// From certificates in files to those of our own, replica by replica, while requests come; and what becomes of somebody who
+/// writes the bundles as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_is_changed_while_it_runs() {
+    let (_one, o) = alone().await;
+    let infra = &o.plane.infra;
+    let secret_name = "outrigger-webhook-self-signed";
+    infra.kubectl(&["delete", "--ignore-not-found", "-n", SYSTEM, "secret", secret_name]).unwrap();
+    infra.kubectl(&["apply", "-k", &root().join("certs/self-signed").display().to_string()]).unwrap();
+    let [old, old_admin, new, new_admin] = ports().unwrap();
+    let former = o.authority.pem();
+    let configure = |port: u16| {
+        let mut configured = configurations(port);
+        for configuration in &mut configured {
+            configuration["metadata"]["annotations"] = json!({});
+        }
+        configured
+    };
+    let mut configured = configure(old);
+    for webhook in configured.iter_mut().flat_map(|c| c["webhooks"].as_array_mut().unwrap()) {
+        webhook["clientConfig"]["caBundle"] = json!(STANDARD.encode(&former));
+    }
+    infra.apply(&configured).unwrap();
+    let pair = o.authority.issue("webhook-files", &[crate::WEBHOOK]).unwrap();
+    let files = [
+        format!("--tls-cert-file={}", pair.cert.display()),
+        format!("--tls-key-file={}", pair.key.display()),
+    ];
+    start_webhook(o, "webhook-files", old, old_admin, &files);
+    o.ready_at("webhook", old_admin).await;
+
+    let load = Load::begin(o, &[old]).await;
+    start_webhook(o, "webhook-own", new, new_admin, &["--tls=self-signed".to_owned()]);
+    o.ready_at("webhook", new_admin).await;
+    let both = crate::injected(o, "both CAs are in the bundles", |bundle| count(bundle) == 2).await;
+    assert_eq!(secret(o, secret_name, "ca.crt").unwrap(), both);
+    // The Service leads to the new one now. (Who applies the configurations says nothing of the bundle.)
+    for mut configuration in configure(new) {
+        let webhooks = configuration["webhooks"].as_array_mut().unwrap();
+        let changes: Vec<Value> = (0..webhooks.len())
+            .map(|i| json!({"op": "replace", "path": format!("/webhooks/{i}/clientConfig/service/port"), "value": new}))
+            .collect();
+        let kind = configuration["kind"].as_str().unwrap().to_lowercase();
+        infra
+            .kubectl(&["patch", &kind, "outrigger", "--type=json", "-p", &json!(changes).to_string()])
+            .unwrap();
+    }
+    let file = o.plane.dir.join("changed-ca.crt");
+    let leaf = secret(o, secret_name, "tls.crt").unwrap();
+    assert_eq!(shown(file, &both, new, crate::WEBHOOK).await.unwrap(), leaf);
+    load.end().await;
+    o.plane.command("term webhook-files").unwrap();
+
+    // cert-manager's cainjector adds its own CA to whatever it finds, each time.
+    infra.kubectl(&["apply", "-k", &root().join("certs").display().to_string()]).unwrap();
+    infra
+        .kubectl(&[
+            "wait",
+            "-n",
+            SYSTEM,
+            "--for=condition=Ready",
+            "--timeout=120s",
+            "certificate/outrigger-webhook",
+        ])
+        .unwrap();
+    let annotate = |change: &str| {
+        let kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration";
+        infra.kubectl(&["annotate", "--overwrite", kinds, "outrigger", change]).unwrap();
+    };
+    annotate("cert-manager.io/inject-ca-from=outrigger-system/outrigger-webhook");
+    eventually("it says who overrules whom", || async {
+        let (_, body) = get(new_admin, "/readyz?verbose").await?;
+        let told = "[!] self-signed certificates: somebody else changes";
+        if body.contains(told) { Ok(()) } else { Err(body) }
+    })
+    .await;
+    annotate("cert-manager.io/inject-ca-from-");
+    crate::injected(o, "the bundles are its own again", |bundle| bundle == both).await;
+    o.plane.command("term webhook-own").unwrap();
+    remove_configurations(o);
+    infra.kubectl(&["delete", "-k", &root().join("certs").display().to_string()]).unwrap();
+}
+
 /// The certificate that a server shows to who trusts these CAs, PEM.
 async fn shown(file: std::path::PathBuf, ca: &str, port: u16, name: &str) -> Result<String, String> {
-    use base64::Engine;
     std::fs::write(&file, ca).unwrap();
     let config = ClientTls { ca: file, identity: None }.config(&[b"h2", b"http/1.1"]).unwrap();
     let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| e.to_string())?;
@@ -135,7 +219,7 @@ async fn shown(file: std::path::PathBuf, ca: &str, port: u16, name: &str) -> Res
         .await
         .map_err(|e| e.to_string())?;
     let der = &stream.get_ref().1.peer_certificates().unwrap()[0];
-    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let text = STANDARD.encode(der);
     let lines: Vec<&str> =
         text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
     Ok(format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n")))

@@ -121,13 +121,17 @@ impl Expiry {
         self.state.lock().validity.map(|validity| validity.not_after)
     }
 
-    /// Warns if the end is near now (Unix time in seconds), and no longer if it isn't.
+    /// Warns if the certificate isn't valid yet or its end is near now (Unix time in seconds), and no longer if not.
     pub fn look(&self, now: i64) {
         let state = self.state.lock();
         let (Some(validity), Some((_, warning))) = (state.validity, &state.shown) else { return };
-        let end = UNIX_EPOCH + Duration::from_secs(u64::try_from(validity.not_after).unwrap_or_default());
-        let end = humantime::format_rfc3339_seconds(end);
-        let text = if now > validity.not_after {
+        let end = at(validity.not_after);
+        let text = if now < validity.not_before {
+            let begin = at(validity.not_before);
+            Some(format!(
+                "is not valid before {begin}; nobody who verifies it will accept it until then, or a clock is wrong"
+            ))
+        } else if now > validity.not_after {
             Some(format!("has ended at {end}; nobody who verifies it will accept it"))
         } else if now >= validity.warning() {
             Some(format!("ends at {end} and was not renewed in time"))
@@ -138,7 +142,7 @@ impl Expiry {
         if warning.set(text) {
             match told {
                 Some(text) => warn!(certificate = self.what, "{text}"),
-                None => info!(certificate = self.what, %end, "renewed"),
+                None => info!(certificate = self.what, %end, "is in order again"),
             }
         }
     }
@@ -161,6 +165,13 @@ pub async fn follow(file: impl AsRef<Path> + Send + Sync + 'static, expiry: Arc<
         .await;
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// A time for people. `seconds`: Unix time.
+pub(crate) fn at(seconds: i64) -> impl std::fmt::Display {
+    humantime::format_rfc3339_seconds(
+        UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
+    )
 }
 
 /// Unix time in seconds.
@@ -196,6 +207,13 @@ mod tests {
         assert!(readiness.warnings().is_empty(), "nothing is known yet");
         expiry.set(Validity { not_before: 0, not_after: 600 });
         for (now, expected) in [
+            (
+                -1,
+                Some(
+                    "is not valid before 1970-01-01T00:00:00Z; nobody who verifies it will accept it until then, or a \
+                     clock is wrong",
+                ),
+            ),
             (0, None),
             (499, None),
             (500, Some("ends at 1970-01-01T00:10:00Z and was not renewed in time")),

@@ -20,7 +20,7 @@ pub(super) fn authority(name: &str, now: i64, life: i64) -> anyhow::Result<Pair>
     let mut params = CertificateParams::new(vec![])?;
     let serial = serial();
     let unique: String = serial.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
-    params.distinguished_name.push(DnType::CommonName, format!("{name} CA {unique}"));
+    params.distinguished_name.push(DnType::CommonName, common_name(name, &unique));
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -28,6 +28,11 @@ pub(super) fn authority(name: &str, now: i64, life: i64) -> anyhow::Result<Pair>
     let key = KeyPair::generate()?;
     let certificate = Certificate::read(&params.self_signed(&key)?.pem())?;
     Ok(Pair { certificate, key: key.serialize_pem() })
+}
+
+/// What a CA of ours is called.
+pub(super) fn common_name(name: &str, unique: &str) -> String {
+    format!("{name} CA {unique}")
 }
 
 /// A new serving certificate with these DNS names and IP addresses, for so many seconds, and not for longer than its CA.

@@ -11,9 +11,13 @@
 //! published. When every place has carried it for the overlap, it signs; the old one's key is gone from then on, and it
 //! stays trusted until it ends.
 //!
+//! Where servers get their certificates otherwise, and are told to keep them themselves from now on, the old ones still
+//! serve while the new ones start. So what the places carry then stays beside our first CA, until it ends.
+//!
 //! Places are read *before* the Secret and written under their own resourceVersion. So a replica that read the Secret
 //! before a CA was added can't take that CA out of a place again: its write is older than the one that put it there.
 
+mod contention;
 mod issue;
 mod places;
 mod plan;
@@ -21,7 +25,7 @@ mod state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -36,10 +40,11 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use self::contention::Contention;
 pub use self::places::Place;
 use self::places::is_conflict;
-use self::plan::{Step, Wanted, plan, take};
-use self::state::State;
+use self::plan::{Step, Wanted, plan, take, trouble};
+use self::state::{Certificate, State};
 use crate::ready::{ReadyHandle, Warning};
 use crate::tls::ServerTls;
 use crate::{Process, duration, expiry};
@@ -231,9 +236,28 @@ struct Keeper {
 enum Round {
     /// Somebody else has written, or we have: look again.
     Again,
-    /// Nothing to do until then, Unix time in seconds.
-    Until(i64),
+    /// Nothing to do until then, Unix time in seconds; and what people should know.
+    Until(i64, Option<String>),
 }
+
+/// What became of the places.
+#[derive(Debug, Default, Clone, Copy)]
+struct Published {
+    /// Somebody has written meanwhile.
+    conflict: bool,
+    /// One is disputed, and is left as it is for so long.
+    held: Option<Duration>,
+}
+
+impl Published {
+    /// Whether all carry what is to be trusted.
+    fn carried(self) -> bool {
+        !self.conflict && self.held.is_none()
+    }
+}
+
+/// A place with what was read of it.
+type Read<'a> = (&'a Place, anyhow::Result<Option<serde_json::Value>>);
 
 impl Keeper {
     async fn run(self, ready: ReadyHandle) {
@@ -251,10 +275,12 @@ impl Keeper {
         let mut ready = Some(ready);
         let mut failures: u32 = 0;
         let mut again: u32 = 0;
+        let mut disputes: Vec<Contention> =
+            self.component.places.iter().map(|_| Contention::default()).collect();
         loop {
             // Before the round: what changes while it runs is looked at afterwards.
             let changed = self.changed.notified();
-            let mut round = self.round(&mut ready).await;
+            let mut round = self.round(&mut ready, &mut disputes).await;
             again = if matches!(round, Ok(Round::Again)) { again + 1 } else { 0 };
             if again > MAX_AGAIN {
                 round = Err(anyhow::anyhow!(
@@ -263,9 +289,13 @@ impl Keeper {
             }
             let pause = match round {
                 Ok(Round::Again) => Duration::from_millis(rand::random_range(0..100)),
-                Ok(Round::Until(until)) => {
+                Ok(Round::Until(until, told)) => {
                     failures = 0;
-                    self.warning.set(None);
+                    if self.warning.set(told.clone())
+                        && let Some(text) = told
+                    {
+                        warn!("self-signed certificates: {text}");
+                    }
                     let left = u64::try_from(until.saturating_sub(expiry::now())).unwrap_or_default();
                     Duration::from_secs(left).clamp(PAUSE, LONGEST)
                 }
@@ -286,34 +316,57 @@ impl Keeper {
     }
 
     /// Publishes and serves what the Secret has, and takes one step.
-    async fn round(&self, ready: &mut Option<ReadyHandle>) -> anyhow::Result<Round> {
+    async fn round(
+        &self,
+        ready: &mut Option<ReadyHandle>,
+        disputes: &mut [Contention],
+    ) -> anyhow::Result<Round> {
         let mut places = Vec::new();
         for place in self.component.places {
             places.push((place, place.read(&self.client, &self.namespace).await));
         }
         let (version, state) = self.read().await?;
-        let mut carried = Ok(true);
+        let now = expiry::now();
+        let found = found(&places);
+        let mut published = Ok(Published::default());
         if let Some(state) = &state {
-            carried = self.publish(places, &state.trust()).await;
+            published = self.publish(places, &state.trust(), disputes).await;
             // A server whose CA can't be published is still one to those who have it.
             let leaf = &state.leaf;
             self.tls.give(leaf.certificate.pem.as_bytes(), leaf.key.as_bytes());
             if let Some(ready) = ready.take() {
                 ready.done();
             }
+        } else if let Some((_, Err(error))) = places.into_iter().find(|(_, read)| read.is_err()) {
+            // What it carries would be lost.
+            return Err(error);
         }
-        let now = expiry::now();
-        let step = plan(state.as_ref(), &self.wanted, *carried.as_ref().unwrap_or(&false), now);
-        if let Some(next) = take(step, state.as_ref(), &self.wanted, now)? {
+        let carried = published.as_ref().is_ok_and(|published| published.carried());
+        let step = plan(state.as_ref(), &self.wanted, carried, now);
+        if let Some(next) = take(step, state.as_ref(), &self.wanted, &found, now)? {
             if self.write(&version, &next).await? {
                 info!(secret = self.component.secret, ?step, "certificates changed");
             }
             return Ok(Round::Again);
         }
-        match (carried?, step) {
-            (true, Step::Wait(until)) => Ok(Round::Until(until)),
-            _ => Ok(Round::Again),
-        }
+        let until = match (step, published?) {
+            (Step::Wait(until), published) if published.carried() => until,
+            (Step::Wait(until), Published { conflict: false, held: Some(left) }) => {
+                let left = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+                until.min(now.saturating_add(left).saturating_add(1))
+            }
+            _ => return Ok(Round::Again),
+        };
+        let disputed = std::iter::zip(self.component.places, disputes.iter())
+            .find(|(_, dispute)| dispute.is_told(Instant::now()))
+            .map(|(place, _)| {
+                format!(
+                    "somebody else changes {place} each time that we have published whom to trust; take the annotation \
+                     cert-manager.io/inject-ca-from out of it, or whoever applies it over and over"
+                )
+            });
+        let trouble = state.as_ref().and_then(|state| trouble(state, now));
+        Ok(Round::Until(until, trouble.or(disputed)))
     }
 
     /// The Secret's resourceVersion and what is in it.
@@ -352,39 +405,61 @@ impl Keeper {
         }
     }
 
-    /// Makes every place carry this trust. Whether all do now; the first failure when they can't.
+    /// Makes every place carry this trust. What became of that; the first failure when it can't be done.
     async fn publish(
         &self,
-        places: Vec<(&Place, anyhow::Result<Option<serde_json::Value>>)>,
+        places: Vec<Read<'_>>,
         trust: &str,
-    ) -> anyhow::Result<bool> {
-        let mut result = Ok(true);
-        for (place, object) in places {
+        disputes: &mut [Contention],
+    ) -> anyhow::Result<Published> {
+        let mut result = Ok(Published::default());
+        for ((place, object), dispute) in places.into_iter().zip(disputes) {
             let done = match object {
-                Ok(None) => Ok(true),
-                Ok(Some(object)) => {
-                    let by = (self.namespace.as_str(), self.component.service);
-                    match place.publish(&self.client, by, &object, trust).await {
-                        Ok(written) => {
-                            if written {
-                                info!(?place, "published whom to trust");
-                            }
-                            Ok(true)
-                        }
-                        Err(error) if is_conflict(&error) => Ok(false),
-                        Err(error) => Err(error),
-                    }
-                }
+                Ok(None) => Ok(Published::default()),
+                Ok(Some(object)) => self.publish_one(place, &object, trust, dispute).await,
                 Err(error) => Err(error),
             };
             // The others are told all the same.
             result = match (result, done) {
-                (Ok(all), Ok(this)) => Ok(all && this),
+                (Ok(all), Ok(this)) => {
+                    let held = all.held.into_iter().chain(this.held).min();
+                    Ok(Published { conflict: all.conflict || this.conflict, held })
+                }
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
         }
         result
     }
+
+    async fn publish_one(
+        &self,
+        place: &Place,
+        object: &serde_json::Value,
+        trust: &str,
+        dispute: &mut Contention,
+    ) -> anyhow::Result<Published> {
+        let Some(patch) = place.patch(object, trust)? else { return Ok(Published::default()) };
+        if let Some(left) = dispute.hold(trust, Instant::now()) {
+            return Ok(Published { held: Some(left), conflict: false });
+        }
+        let by = (self.namespace.as_str(), self.component.service);
+        match place.write(&self.client, by, &patch).await {
+            Ok(()) => {
+                dispute.wrote(trust, Instant::now());
+                info!(%place, "published whom to trust");
+                Ok(Published::default())
+            }
+            Err(error) if is_conflict(&error) => Ok(Published { conflict: true, held: None }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What places carry that could be read.
+fn found(places: &[Read<'_>]) -> Vec<Certificate> {
+    let objects = places.iter().filter_map(|(place, read)| Some((place, read.as_ref().ok()?.as_ref()?)));
+    let bundles = objects.flat_map(|(place, object)| place.carries(object));
+    bundles.flat_map(|bundle| Certificate::found(&bundle)).collect()
 }
 
 /// Tells whenever the object of this name changes. What fails is tried again; the rounds themselves say what is wrong.

@@ -1,5 +1,7 @@
 //! Where it is published whom to trust: our own webhook configurations, or a ConfigMap.
 
+use std::collections::BTreeSet;
+
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -56,13 +58,28 @@ impl Place {
 
     /// The object as it is now; `None` where there is none and none is needed.
     pub(super) async fn read(&self, client: &Client, namespace: &str) -> anyhow::Result<Option<Value>> {
-        let failed = || format!("{} {}", self.kind(), self.name());
+        let failed = || self.to_string();
         let object = self.api(client, namespace).get_opt(self.name()).await.with_context(failed)?;
         match (object, self) {
             (None, Self::ConfigMap { name }) => {
                 anyhow::bail!("ConfigMap {namespace}/{name}: isn't there; apply certs/self-signed first")
             }
             (object, _) => Ok(object.map(serde_json::to_value).transpose()?),
+        }
+    }
+
+    /// Whom the object says to trust now, PEM; each bundle once.
+    pub(super) fn carries(&self, object: &Value) -> BTreeSet<String> {
+        match self {
+            Self::ConfigMap { .. } => {
+                object["data"]["ca.crt"].as_str().map(str::to_owned).into_iter().collect()
+            }
+            Self::Webhooks { entries, .. } => own(object, entries)
+                .filter_map(|(_, webhook)| {
+                    STANDARD.decode(webhook["clientConfig"]["caBundle"].as_str()?).ok()
+                })
+                .filter_map(|bundle| String::from_utf8(bundle).ok())
+                .collect(),
         }
     }
 
@@ -92,37 +109,45 @@ impl Place {
         }
     }
 
-    /// Makes the object carry this trust. Whether it was written; an object that has changed meanwhile is an error of the
-    /// API server's ([`is_conflict`]).
-    pub(super) async fn publish(
+    /// Makes a change that [`Self::patch`] asks for. An object that has changed meanwhile is an error of the API server's
+    /// ([`is_conflict`]).
+    pub(super) async fn write(
         &self,
         client: &Client,
         (namespace, manager): (&str, &str),
-        object: &Value,
-        trust: &str,
-    ) -> anyhow::Result<bool> {
-        let Some(patch) = self.patch(object, trust)? else { return Ok(false) };
+        patch: &Patch<Value>,
+    ) -> anyhow::Result<()> {
         let params = PatchParams { field_manager: Some(manager.to_owned()), ..PatchParams::default() };
-        let failed = || format!("{} {}", self.kind(), self.name());
-        self.api(client, namespace).patch(self.name(), &params, &patch).await.with_context(failed)?;
-        Ok(true)
+        let failed = || self.to_string();
+        self.api(client, namespace).patch(self.name(), &params, patch).await.with_context(failed)?;
+        Ok(())
     }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.kind(), self.name())
+    }
+}
+
+/// Our own entries of a configuration, and where they are in it.
+fn own<'a>(object: &'a Value, entries: &'a str) -> impl Iterator<Item = (usize, &'a Value)> {
+    let all = object["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_ours = move |webhook: &Value| webhook["name"].as_str().is_some_and(|name| name.ends_with(entries));
+    all.iter().enumerate().filter(move |(_, webhook)| is_ours(webhook))
 }
 
 /// Operations that give our own entries this bundle, base64, where they have another one.
 fn bundles(object: &Value, entries: &str, bundle: &str) -> Vec<Value> {
-    let webhooks = object["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let ours = webhooks.iter().enumerate().filter(|(_, webhook)| {
-        let name = webhook["name"].as_str().unwrap_or_default();
-        name.ends_with(entries) && webhook["clientConfig"]["caBundle"] != bundle
-    });
-    ours.flat_map(|(i, webhook)| {
-        [
-            json!({"op": "test", "path": format!("/webhooks/{i}/name"), "value": webhook["name"]}),
-            json!({"op": "add", "path": format!("/webhooks/{i}/clientConfig/caBundle"), "value": bundle}),
-        ]
-    })
-    .collect()
+    let others = own(object, entries).filter(|(_, webhook)| webhook["clientConfig"]["caBundle"] != bundle);
+    others
+        .flat_map(|(i, webhook)| {
+            [
+                json!({"op": "test", "path": format!("/webhooks/{i}/name"), "value": webhook["name"]}),
+                json!({"op": "add", "path": format!("/webhooks/{i}/clientConfig/caBundle"), "value": bundle}),
+            ]
+        })
+        .collect()
 }
 
 /// Whether a write failed because somebody else has written since: look again. A JSON patch whose test fails is 422.
@@ -178,6 +203,21 @@ mod tests {
         assert_eq!(patched(&after, "new"), None, "nothing is written twice");
         assert_eq!(patched(&configuration(&[("x.example.com", None)]), "new"), None);
         assert_eq!(patched(&json!({"metadata": {}}), "new"), None);
+    }
+
+    #[test]
+    fn what_is_trusted_already_is_found() {
+        let object = configuration(&[
+            ("pods.outrigger.dev", Some("old")),
+            ("x.example.com", Some("theirs")),
+            ("a.outrigger.dev", None),
+            ("b.outrigger.dev", Some("older")),
+            ("c.outrigger.dev", Some("old")),
+        ]);
+        assert_eq!(HOOKS.carries(&object), BTreeSet::from(["old".to_owned(), "older".to_owned()]));
+        let place = Place::ConfigMap { name: "outrigger-ca" };
+        assert_eq!(place.carries(&json!({"data": {"ca.crt": "old"}})), BTreeSet::from(["old".to_owned()]));
+        assert!(place.carries(&json!({"metadata": {}})).is_empty());
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! What to do next, given what the Secret holds, what the bundles carry, and what time it is.
 
-use super::issue::{authority, leaf};
-use super::state::{Next, State};
+use std::cmp::Reverse;
+
+use super::issue::{authority, common_name, leaf};
+use super::state::{Certificate, Next, State};
+
+/// Of what was trusted before us, so many are trusted on: fewer than a bundle may have, so that they never crowd out our own.
+const MAX_INHERITED: usize = 3;
 
 /// What is wanted of the certificates.
 #[derive(Debug, Clone)]
@@ -23,7 +28,8 @@ pub(super) struct Wanted {
 pub(super) enum Step {
     /// Nothing, until then (Unix time in seconds), unless something else changes.
     Wait(i64),
-    /// There is no CA, or it has ended: make one, which signs at once. Nobody can have trusted it before.
+    /// There is no CA, or it has ended: make one, which signs at once. Nobody can have trusted it before. What is trusted
+    /// already goes on being trusted beside it.
     Begin,
     /// Make the CA that will follow. It doesn't sign yet.
     Announce,
@@ -31,7 +37,7 @@ pub(super) enum Step {
     Trusted,
     /// It has been trusted for long enough: it signs from now on, and the former one's key goes.
     Promote,
-    /// Make a serving certificate: the one there is comes of age.
+    /// Make a serving certificate: the one there is comes of age, or isn't valid yet, made by a clock that was ahead.
     Renew,
     /// Make one that has the names it lacks, beside those it has. Replicas that want different names, as they do while a
     /// setting is rolled out, agree on all of them.
@@ -48,7 +54,7 @@ pub(super) fn plan(state: Option<&State>, wanted: &Wanted, carried: bool, now: i
     if now > ca.validity.not_after {
         return if next.is_some() && carried { Step::Promote } else { Step::Begin };
     }
-    if leaf.issuer != ca.subject || now >= leaf.validity.renewal() {
+    if leaf.issuer != ca.subject || now >= leaf.validity.renewal() || now < leaf.validity.not_before {
         return Step::Renew;
     }
     if wanted.names.iter().any(|name| !leaf.names.contains(name)) {
@@ -75,7 +81,35 @@ pub(super) fn plan(state: Option<&State>, wanted: &Wanted, carried: bool, now: i
     Step::Wait(ends.fold(until, i64::min))
 }
 
-/// The state after a step. `None`: as it is.
+/// What is wrong with a state that no step puts right, for people.
+pub(super) fn trouble(state: &State, now: i64) -> Option<String> {
+    let Certificate { subject, validity, .. } = &state.signer.certificate;
+    (now < validity.not_before).then(|| {
+        format!(
+            "{subject} is not valid before {}, so nobody accepts what it signs: a clock was ahead when it was made, or is \
+             behind now; if clocks are right, empty the Secret's data to begin anew",
+            crate::expiry::at(validity.not_before)
+        )
+    })
+}
+
+/// Of what places carry already, what goes on being trusted when a CA begins that nobody knows yet. Servers that were
+/// started otherwise show certificates of these until the last of them has been replaced. CAs of our own that are in no
+/// Secret any more are not among them: somebody wanted them gone.
+fn inherited(found: &[Certificate], wanted: &Wanted, now: i64) -> Vec<Certificate> {
+    let own = common_name(&wanted.name, "");
+    let goes_on = |ca: &&Certificate| {
+        let name = ca.subject.strip_prefix("CN=").unwrap_or_default();
+        now <= ca.validity.not_after && !name.starts_with(&own)
+    };
+    let mut all: Vec<Certificate> = found.iter().filter(goes_on).cloned().collect();
+    all.sort_by_key(|ca| (Reverse(ca.validity.not_before), ca.pem.clone()));
+    all.dedup();
+    all.truncate(MAX_INHERITED);
+    all
+}
+
+/// The state after a step. `None`: as it is. `found`: what places carry now.
 ///
 /// # Errors
 /// When a certificate can't be made.
@@ -83,13 +117,14 @@ pub(super) fn take(
     step: Step,
     state: Option<&State>,
     wanted: &Wanted,
+    found: &[Certificate],
     now: i64,
 ) -> anyhow::Result<Option<State>> {
     let certify = |signer: &_, names: &[String]| leaf(signer, names, now, wanted.life);
     let Some(state) = state.filter(|_| step != Step::Begin) else {
         let signer = authority(&wanted.name, now, wanted.ca_life)?;
         let leaf = certify(&signer, &wanted.names)?;
-        return Ok(Some(State { leaf, signer, next: None, former: Vec::new() }));
+        return Ok(Some(State { leaf, signer, next: None, former: inherited(found, wanted, now) }));
     };
     let mut new = state.clone();
     match step {

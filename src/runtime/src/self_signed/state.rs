@@ -28,6 +28,9 @@ const KEYS: [&str; 8] = [LEAF.0, LEAF.1, TRUST, SIGNER.0, SIGNER.1, NEXT.0, NEXT
 /// of its life.
 const MAX_TRUSTED: usize = 8;
 
+/// Of a bundle that somebody else has made, so many certificates are looked at, and none that is longer than this, in bytes.
+const MAX_FOUND: (usize, usize) = (32, 16 << 10);
+
 /// A certificate as PEM, and what is needed of what it says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Certificate {
@@ -83,6 +86,12 @@ impl Certificate {
             all.push(Self::parse(&der.context("it is no PEM")?)?);
         }
         Ok(all)
+    }
+
+    /// What can be read of somebody else's bundle.
+    pub(super) fn found(pem: &str) -> Vec<Self> {
+        let all = CertificateDer::pem_slice_iter(pem.as_bytes()).take(MAX_FOUND.0).map_while(Result::ok);
+        all.filter(|der| der.len() <= MAX_FOUND.1).filter_map(|der| Self::parse(&der).ok()).collect()
     }
 
     fn parse(der: &CertificateDer<'_>) -> anyhow::Result<Self> {

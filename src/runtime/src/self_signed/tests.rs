@@ -27,7 +27,7 @@ fn settle(state: &mut Option<State>, wanted: &Wanted, carried: bool, now: i64) -
     let mut steps = Vec::new();
     loop {
         let step = plan(state.as_ref(), wanted, carried, now);
-        match take(step, state.as_ref(), wanted, now).unwrap() {
+        match take(step, state.as_ref(), wanted, &[], now).unwrap() {
             Some(next) => *state = Some(reread(&next)),
             None => match step {
                 Step::Wait(until) => return (steps, until),
@@ -151,6 +151,82 @@ fn what_has_ended_is_made_anew() {
     assert_ne!(state.unwrap().signer, old.signer);
 }
 
+/// Servers with certificates of somebody else's CA are replaced one after the other by those that sign for themselves.
+#[test]
+fn what_is_trusted_already_is_trusted_until_it_ends() {
+    let other = Wanted { name: "somebody".to_owned(), ca_life: 20_000, ..wanted() };
+    let theirs = take(Step::Begin, None, &other, &[], BEGIN - 100).unwrap().unwrap();
+    let ended = take(Step::Begin, None, &other, &[], BEGIN - 30_000).unwrap().unwrap();
+    let own = take(Step::Begin, None, &wanted(), &[], BEGIN - 50).unwrap().unwrap();
+    let bundle = [&own, &ended, &theirs].map(State::trust).concat() + "-----BEGIN CERTIFICATE-----\nAAAA\n";
+    let found = Certificate::found(&bundle);
+    assert_eq!(found.len(), 3);
+    let begun = take(Step::Begin, None, &wanted(), &found, BEGIN).unwrap().unwrap();
+    let trust = begun.trust();
+    assert!(
+        verifies(&trust, &theirs.leaf.certificate.pem, SVC, BEGIN),
+        "replicas that are still to be replaced"
+    );
+    assert!(verifies(&trust, &begun.leaf.certificate.pem, SVC, BEGIN));
+    assert!(
+        !verifies(&trust, &own.leaf.certificate.pem, SVC, BEGIN),
+        "who empties the Secret wants that CA gone"
+    );
+    assert_eq!(begun.former, std::slice::from_ref(&theirs.signer.certificate));
+
+    let mut state = Some(reread(&begun));
+    let end = theirs.signer.certificate.validity.not_after;
+    let mut now = BEGIN;
+    while now < end {
+        settle(&mut state, &wanted(), true, now);
+        assert!(state.as_ref().unwrap().trust().contains(&theirs.signer.certificate.pem), "{}", now - BEGIN);
+        now += 500;
+    }
+    settle(&mut state, &wanted(), true, end + 1);
+    assert!(!state.unwrap().trust().contains(&theirs.signer.certificate.pem));
+}
+
+#[test]
+fn what_is_taken_over_is_bounded_and_never_crowds_out_our_own() {
+    let found: Vec<Certificate> = (0..20)
+        .map(|i| {
+            // From the future, so that they come first.
+            let other = Wanted { name: format!("other-{i}"), ..wanted() };
+            take(Step::Begin, None, &other, &[], BEGIN + 5000).unwrap().unwrap().signer.certificate
+        })
+        .collect();
+    let twice = [found.clone(), found].concat();
+    let begun = take(Step::Begin, None, &wanted(), &twice, BEGIN).unwrap().unwrap();
+    assert_eq!(begun.former.len(), 3);
+    assert!(verifies(&begun.trust(), &begun.leaf.certificate.pem, SVC, BEGIN));
+    reread(&begun);
+}
+
+#[test]
+fn a_certificate_from_the_future_is_replaced_and_a_ca_from_there_is_told_of() {
+    let wanted = wanted();
+    let mut state = None;
+    settle(&mut state, &wanted, true, BEGIN);
+    assert_eq!(trouble(state.as_ref().unwrap(), BEGIN), None);
+    // A replica whose clock was far ahead has renewed it.
+    let ahead = BEGIN + 600;
+    let (steps, _) = settle(&mut state, &wanted, true, ahead);
+    assert_eq!(steps, [Step::Renew]);
+    let (steps, _) = settle(&mut state, &wanted, true, BEGIN + 1);
+    assert_eq!(steps, [Step::Renew]);
+    let s = state.as_ref().unwrap();
+    assert!(verifies(&s.trust(), &s.leaf.certificate.pem, SVC, BEGIN + 1));
+    assert_eq!(settle(&mut state, &wanted, true, BEGIN + 2).0, [], "once");
+
+    // It has made the CA too.
+    let mut state = None;
+    settle(&mut state, &wanted, true, BEGIN + 5000);
+    settle(&mut state, &wanted, true, BEGIN);
+    assert_eq!(settle(&mut state, &wanted, true, BEGIN).0, [], "no replica with a slow clock replaces a CA");
+    let told = trouble(state.as_ref().unwrap(), BEGIN).unwrap();
+    assert!(told.contains("is not valid before 2026-05-28T"), "{told}");
+}
+
 #[test]
 fn a_ca_that_ended_before_the_next_could_be_published_goes_when_it_can() {
     let wanted = wanted();
@@ -189,7 +265,7 @@ fn replicas_that_want_other_names_agree_on_all() {
 fn a_secret_that_cannot_be_used_is_left_alone() {
     let mut state = None;
     settle(&mut state, &wanted(), true, BEGIN);
-    let other = take(Step::Begin, None, &wanted(), BEGIN).unwrap().unwrap();
+    let other = take(Step::Begin, None, &wanted(), &[], BEGIN).unwrap().unwrap();
     let good: BTreeMap<String, Vec<u8>> = state
         .unwrap()
         .write()
@@ -251,5 +327,11 @@ fn settings_that_can_not_be_meant_are_refused() {
         SelfSignedArgs { self_signed_name: vec!["0:0::1".to_owned(), "a.example".to_owned()], ..args };
     names.check().unwrap();
     let component = Component { service: "s", secret: "s", places: &[] };
+    let elsewhere =
+        SelfSignedArgs { self_signed_namespace: "companions".to_owned(), ..SelfSignedArgs::default() };
+    assert_eq!(
+        elsewhere.wanted(&component).names,
+        ["s.companions.svc", "s.companions.svc.cluster.local", "s.companions", "s"]
+    );
     assert_eq!(names.wanted(&component).names[4..], ["::1", "a.example"]);
 }
