@@ -33,6 +33,13 @@ fn spec() -> Value {
 async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     let (_one, o) = alone().await;
     let infra = &o.plane.infra;
+    // Placed as the policies want it, and kept by a finalizer.
+    let mut kept = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "kept", "namespace": NAMESPACE,
+        "finalizers": ["example.com/kept"]}, "spec": spec()});
+    kept["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+        {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": keys::NODE_TENANT, "operator": "In", "values": [crate::TENANT]}]}]}}});
+    infra.apply(&[kept]).unwrap();
     // Just as they are shipped. Nobody listens at port 443, and no CA is there.
     for kind in ["mutating", "validating"] {
         infra.apply_file(&format!("webhooks/{kind}.yaml")).unwrap();
@@ -94,6 +101,34 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     let error =
         infra.kubectl(&["patch", dry, "tenant", crate::TENANT, "--type=merge", "-p", hosts]).unwrap_err();
     assert!(error.to_string().contains("failed calling webhook \"tenants.outrigger.dev\""), "{error}");
+    // Nor does a Pod, whose finalizer goes; whatever else is wanted of it waits.
+    let change = |patch: &str| {
+        infra.kubectl(&["patch", dry, "pod", "kept", "-n", NAMESPACE, "--type=merge", "-p", patch])
+    };
+    change(r#"{"metadata": {"finalizers": null}}"#).unwrap();
+    for more in [
+        r#"{"metadata": {"finalizers": ["example.com/kept", "orphan"]}}"#,
+        r#"{"metadata": {"finalizers": null, "labels": {"a": "b"}}}"#,
+        r#"{"metadata": {"finalizers": null, "annotations": {"a": "b"}}}"#,
+        r#"{"spec": {"activeDeadlineSeconds": 9}}"#,
+    ] {
+        let error = change(more).unwrap_err().to_string();
+        assert!(error.contains("failed calling webhook \"pods.outrigger.dev\""), "{more}: {error}");
+    }
+    infra.kubectl(&["delete", "pod", "kept", "-n", NAMESPACE, "--wait=false"]).unwrap();
+    infra
+        .kubectl(&[
+            "patch",
+            "pod",
+            "kept",
+            "-n",
+            NAMESPACE,
+            "--type=merge",
+            "-p",
+            r#"{"metadata": {"finalizers": null}}"#,
+        ])
+        .unwrap();
+    infra.kubectl(&["wait", "--for=delete", "pod/kept", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
     // What is only advice doesn't wait: whatever the rule says is judged again by the manager.
     let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
         "metadata": {"name": "r", "namespace": NAMESPACE}, "spec": outrigger_tests::tenant::rule_for("app", "web")});

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use json_patch::Patch;
 use outrigger_core::{keys, mutate};
+use serde_json::Value;
 
 use super::{
     Admit, Behind, Settings, deny, guests, mutate_pod, validate_admin_rule, validate_claim, validate_guest,
@@ -113,7 +114,7 @@ const VALIDATING: &[Entry] = &[
         sub_resources: &["", "ephemeralcontainers", "resize"],
         operations: &["CREATE", "UPDATE"],
         namespaces: OF_TENANTS,
-        condition: None,
+        condition: Some(pod_changes),
         admit: validate_pod,
     },
     Entry {
@@ -122,7 +123,7 @@ const VALIDATING: &[Entry] = &[
         sub_resources: &["", "binding"],
         operations: &["CREATE"],
         namespaces: OF_TENANTS,
-        condition: None,
+        condition: Some(pod_changes),
         admit: validate_pod,
     },
     Entry {
@@ -188,7 +189,7 @@ const VALIDATING: &[Entry] = &[
             Requirement::Is(keys::INJECT_RESOURCE, keys::INJECT_ENABLED),
             Requirement::NameNotIn(SYSTEM),
         ],
-        condition: Some(is_guest),
+        condition: Some(|request| is_guest(request) && guest_changes(request)),
         admit: validate_guest,
     },
 ];
@@ -207,6 +208,22 @@ fn machine_changes(request: &Request) -> bool {
 fn claim_changes(request: &Request) -> bool {
     let says = ["/metadata/labels", "/metadata/annotations", "/metadata/ownerReferences"];
     spec_changes(request) || says.into_iter().any(|path| changes(request, path))
+}
+
+/// Likewise; of finalizers, those that are added are judged.
+fn pod_changes(request: &Request) -> bool {
+    let finalizers = |pod: &Value| -> Vec<Value> {
+        pod.pointer("/metadata/finalizers").and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let before = finalizers(&request.old_object);
+    !request.sub_resource.is_empty()
+        || claim_changes(request)
+        || finalizers(&request.object).iter().any(|finalizer| !before.contains(finalizer))
+}
+
+/// Likewise; a guest's labels say which slot it has.
+fn guest_changes(request: &Request) -> bool {
+    !request.sub_resource.is_empty() || spec_changes(request) || changes(request, "/metadata/labels")
 }
 
 fn changes(request: &Request, path: &str) -> bool {
@@ -297,7 +314,7 @@ pub fn decide(
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::Value;
+    use serde_json::json;
 
     use super::*;
 
@@ -364,6 +381,55 @@ mod tests {
             }
         }
         all
+    }
+
+    /// Whether anybody is asked about a change of a Pod.
+    fn is_asked(change: &Value, sub_resource: &str) -> bool {
+        let guest = json!({keys::POD_ROLE: keys::GUEST, keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
+        let old = json!({"metadata": {"name": "p", "labels": guest, "finalizers": ["a.example/x", "b.example/y"]},
+            "spec": {"containers": [{"name": "c"}]}, "status": {}});
+        let mut object = old.clone();
+        json_patch::merge(&mut object, change);
+        let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "UPDATE",
+            "subResource": sub_resource, "namespace": "tenant-blue", "object": object, "oldObject": old});
+        let request: Request = serde_json::from_value(request).unwrap();
+        let labels = BTreeMap::from([(keys::TENANT, "blue"), (keys::INJECT_RESOURCE, keys::INJECT_ENABLED)]);
+        let settings = super::super::tests::settings();
+        let asked: Vec<&str> = VALIDATING
+            .iter()
+            .filter(|entry| entry.is_asked(&settings, &request, Some(&labels)))
+            .map(|entry| entry.path)
+            .collect();
+        // Whatever changes which slot it has is both's business.
+        assert!(asked.is_empty() || asked[0] == "/validate/pods", "{asked:?}");
+        !asked.is_empty()
+    }
+
+    #[test]
+    fn a_pod_loses_finalizers_and_nothing_else_without_us() {
+        for change in [
+            json!({}),
+            json!({"metadata": {"finalizers": null}}),
+            json!({"metadata": {"finalizers": ["b.example/y"]}}),
+            json!({"metadata": {"finalizers": ["b.example/y", "a.example/x"]}}),
+            json!({"status": {"phase": "Failed"}}),
+        ] {
+            assert!(!is_asked(&change, ""), "{change}");
+            for sub_resource in ["resize", "ephemeralcontainers"] {
+                assert!(is_asked(&change, sub_resource), "{sub_resource}: {change}");
+            }
+        }
+        for change in [
+            json!({"metadata": {"finalizers": ["b.example/y", "c.example/z"]}}),
+            json!({"metadata": {"finalizers": null, "labels": {"app": "x"}}}),
+            json!({"metadata": {"finalizers": null, "labels": {keys::POD_ROLE: null}}}),
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+            json!({"metadata": {"ownerReferences": [{"name": "x"}]}}),
+            json!({"spec": {"tolerations": [{"operator": "Exists"}]}}),
+            json!({"spec": {"activeDeadlineSeconds": 1}}),
+        ] {
+            assert!(is_asked(&change, ""), "{change}");
+        }
     }
 
     #[test]
