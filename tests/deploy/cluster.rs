@@ -1,6 +1,7 @@
 //! The manifests on a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use base64::Engine;
@@ -21,27 +22,39 @@ use serde_json::{Value, json};
 
 use crate::overlay;
 
+/// The lines of a page's shell blocks that have this in them.
+pub(crate) fn block(page: &str, with: &str) -> String {
+    let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
+    let mut found = text.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    found.find(|block| block.contains(with)).unwrap_or_else(|| panic!("{page} has no {with}")).to_owned()
+}
+
+/// Runs commands as an administrator does, in a directory.
+pub(crate) fn shell(dir: &Path, kubeconfig: &Path, script: &str) {
+    let kubectl = dir.join("kubectl");
+    if !kubectl.exists() {
+        std::os::unix::fs::symlink(build().unwrap(), kubectl).unwrap();
+    }
+    // What hangs is killed, and so told of.
+    let mut command = Command::new("timeout");
+    command.args(["300", "bash", "-xeuo", "pipefail", "-c", script]).current_dir(dir);
+    command.env("KUBECONFIG", kubeconfig);
+    command.env("PATH", format!("{}:{}", dir.display(), std::env::var("PATH").unwrap()));
+    output(command).unwrap();
+}
+
 /// Makes certificates as docs/installation.md does by hand: by its own commands, in both clusters.
 fn certificates(plane: &ControlPlane) {
     let dir = plane.dir.join("by-hand");
     std::fs::create_dir(&dir).unwrap();
-    std::os::unix::fs::symlink(build().unwrap(), dir.join("kubectl")).unwrap();
-    let page = Page::read("docs/installation.md").unwrap();
-    let block = |heading: &str, with: &str| {
-        let mut found = page.commands(heading).into_iter().filter(|block| block.contains(with));
-        found.next().unwrap_or_else(|| panic!("{heading} has no {with}")).to_owned()
-    };
     let script = format!(
-        "set -euo pipefail\ncd {}\n{}\nexport KUBECONFIG={}\n{}",
-        dir.display(),
-        block("Certificates", "issue ca webhook"),
+        "{}\n{}\nexport KUBECONFIG={}\n{}",
+        block("installation.md", "issue ca webhook"),
+        block("installation.md", "for kind in mutating validating"),
         plane.tenant.kubeconfig.display(),
         block("A tenant's cluster", "issue client-ca agent"),
     );
-    let mut command = Command::new("bash");
-    command.args(["-c", &script]).env("KUBECONFIG", &plane.infra.kubeconfig);
-    command.env("PATH", format!("{}:{}", dir.display(), std::env::var("PATH").unwrap()));
-    output(command).unwrap();
+    shell(&dir, &plane.infra.kubeconfig, &script);
 
     for part in ["webhook", "manager", "agent"] {
         let file = |end: &str| dir.join(format!("{part}.{end}"));

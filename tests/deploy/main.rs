@@ -7,6 +7,7 @@ mod chart;
 mod cluster;
 mod live;
 mod references;
+mod uninstallation;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
