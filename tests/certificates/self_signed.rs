@@ -8,6 +8,7 @@ use outrigger_tests::{eventually, root};
 use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
 
+use crate::cert_manager::{commands, run};
 use crate::load;
 use crate::{alone, configurations, count, remove_configurations, secret, start_webhook};
 
@@ -156,7 +157,7 @@ async fn an_installation_is_changed_while_it_runs() {
     start_webhook(o, "webhook-files", old, old_admin, &files);
     o.ready_at("webhook", old_admin).await;
 
-    let load = Load::begin(o, &[old]).await;
+    let load = load::begin(o, &[old]).await;
     start_webhook(o, "webhook-own", new, new_admin, &["--tls=self-signed".to_owned()]);
     o.ready_at("webhook", new_admin).await;
     let both = crate::injected(o, "both CAs are in the bundles", |bundle| count(bundle) == 2).await;
@@ -203,6 +204,22 @@ async fn an_installation_is_changed_while_it_runs() {
     .await;
     annotate("cert-manager.io/inject-ca-from-");
     crate::injected(o, "the bundles are its own again", |bundle| bundle == both).await;
+
+    // The way back to cert-manager, by the commands of the documentation.
+    if secret(o, "outrigger-manager-self-signed", "ca.crt").is_none() {
+        // No manager has begun here; one would have filled it.
+        let filled = infra.kubectl(&["get", "secret", secret_name, "-n", SYSTEM, "-o", "json"]).unwrap();
+        let filled: Value = serde_json::from_str(&filled).unwrap();
+        let fill = json!({"data": filled["data"]}).to_string();
+        let of_manager = ["outrigger-manager-self-signed", "-n", SYSTEM, "--type=merge", "-p", &fill];
+        infra.kubectl(&[&["patch", "secret"], &of_manager[..]].concat()).unwrap();
+    }
+    run(o, commands("certificates.md", "Without cert-manager").last().unwrap());
+    let theirs = secret(o, "outrigger-webhook-tls", "ca.crt").unwrap();
+    let all = crate::injected(o, "cert-manager's CA is trusted too", |bundle| count(bundle) == 3).await;
+    assert!(all.contains(theirs.trim()), "{theirs} isn't in {all}");
+    let of_manager = secret(o, "outrigger-manager-self-signed", "ca.crt").unwrap();
+    assert!(of_manager.contains(secret(o, "outrigger-manager-tls", "ca.crt").unwrap().trim()));
     o.plane.command("term webhook-own").unwrap();
     remove_configurations(o);
     infra.kubectl(&["delete", "-k", &root().join("certs").display().to_string()]).unwrap();

@@ -13,7 +13,6 @@ use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
 use outrigger_tests::outrigger::SYSTEM;
-use outrigger_tests::page::Page;
 use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
 use outrigger_tests::tenant::{is_ready, node_of};
@@ -52,7 +51,7 @@ fn certificates(plane: &ControlPlane) {
         block("installation.md", "issue ca webhook"),
         block("installation.md", "for kind in mutating validating"),
         plane.tenant.kubeconfig.display(),
-        block("A tenant's cluster", "issue client-ca agent"),
+        block("installation.md", "issue client-ca agent"),
     );
     shell(&dir, &plane.infra.kubeconfig, &script);
 
