@@ -222,6 +222,8 @@ async fn an_installation_is_changed_while_it_runs() {
     assert!(of_manager.contains(secret(o, "outrigger-manager-tls", "ca.crt").unwrap().trim()));
     o.plane.command("term webhook-own").unwrap();
     remove_configurations(o);
+    // Others begin with empty ones.
+    infra.kubectl(&["delete", "-n", SYSTEM, "secret", secret_name, "outrigger-manager-self-signed"]).unwrap();
     infra.kubectl(&["delete", "-k", &root().join("certs").display().to_string()]).unwrap();
 }
 
