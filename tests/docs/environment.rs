@@ -144,6 +144,11 @@ impl Running {
         }
         let trusted = format!("--from-file={}", ca.display());
         infra.kubectl(&["create", "secret", "generic", "outrigger-agent-ca", "-n", SYSTEM, &trusted])?;
+        let agent = outrigger.authority.issue("docs-agent", &[&tenant_identity("blue")])?;
+        let (cert, key) =
+            (format!("--cert={}", agent.cert.display()), format!("--key={}", agent.key.display()));
+        cluster.kubectl(&["create", "secret", "tls", "outrigger-agent-tls", "-n", SYSTEM, &cert, &key])?;
+        cluster.kubectl(&["create", "configmap", "outrigger-ca", "-n", SYSTEM, &trusted])?;
         Ok(Self { outrigger, certificates })
     }
 

@@ -86,8 +86,8 @@ const AGENT: [&str; 2] = [
 const ADMIN: &str = include_str!("../../../../../deploy/base/admin/rbac.yaml");
 const SLOTS: &str = include_str!("../../../../../deploy/base/slots/rbac.yaml");
 const MACHINES: &str = include_str!("../../../../../deploy/base/machines/rbac.yaml");
-const WEBHOOK_SELF_SIGNED: &str = include_str!("../../../../../certs/self-signed/webhook.yaml");
-const MANAGER_SELF_SIGNED: &str = include_str!("../../../../../certs/self-signed/manager.yaml");
+const WEBHOOK_SELF_SIGNED: &str = include_str!("../../../../../certs/self-signed/webhook/certificates.yaml");
+const MANAGER_SELF_SIGNED: &str = include_str!("../../../../../certs/self-signed/manager/certificates.yaml");
 
 /// The role that the manager binds by itself, in each tenant's namespace.
 pub(super) const TENANT_ROLE: &str = "outrigger-manager-tenant";
