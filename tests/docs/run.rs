@@ -48,6 +48,8 @@ pub(crate) fn page(page: &Page, place: &Place, comparison: Comparison) -> Vec<St
         let name = place.dir.join("step");
         let _ = writeln!(script, "echo {number} >{}\n{}", quoted(&name), call(number, step, place));
     }
+    // Who ends early, with 0, has not done what comes after.
+    let _ = writeln!(script, "echo {} >{}", page.steps.len(), quoted(&place.dir.join("step")));
     let main = place.dir.join("main");
     std::fs::write(&main, script).unwrap();
     let output =
@@ -60,9 +62,7 @@ pub(crate) fn page(page: &Page, place: &Place, comparison: Comparison) -> Vec<St
             failures.extend(compare(page, number, step.line, shown, place, comparison));
         }
     }
-    if !output.status.success()
-        && let Some(step) = page.steps.get(reached)
-    {
+    if let Some(step) = page.steps.get(reached) {
         let said = read(&place.dir.join(format!("out/{reached}")));
         let (code, own) = (output.status, String::from_utf8_lossy(&output.stderr));
         failures.push(format!("{}:{}: {code}\n{}{own}", page.path, step.line, end(&said)));

@@ -34,6 +34,7 @@ fn what_fails_is_told_with_its_line() {
         "page.md:7: exit status: 1\nwhy\n",
     );
     fails("pipe", "```sh\nfalse | true\n```\n", "page.md:3: exit status: 1");
+    fails("early", "```sh\nexit 0\n```\n\n```sh\nfalse\n```\n", "page.md:3: exit status: 0");
     fails("unset", "```sh\necho $nobody\n```\n", "nobody: unbound variable");
     fails("hidden", "<!-- run: [ 1 = 2 ] -->\n", "page.md:3: exit status: 1");
     fails("syntax", "```sh\nif true\n```\n", "syntax error");

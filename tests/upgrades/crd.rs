@@ -18,7 +18,9 @@ pub(crate) fn breaks(old: &[Value], new: &[Value]) -> Vec<String> {
 }
 
 fn definition(name: &str, old: &Value, new: &Value, breaks: &mut Vec<String>) {
-    for field in ["group", "scope", "names/kind", "names/listKind", "names/plural", "names/singular"] {
+    let fields =
+        ["group", "scope", "conversion", "names/kind", "names/listKind", "names/plural", "names/singular"];
+    for field in fields {
         let pointer = format!("/spec/{field}");
         same(
             &format!("{name}: {}", field.replace('/', ".")),

@@ -135,6 +135,9 @@ pub(crate) fn breaks(old: &FileDescriptorSet, new: &FileDescriptorSet) -> Vec<St
                     .push(format!("{at} is a new kind of message in a stream: who is older sees none in it"));
             }
         }
+        for gone in old.reserved_name.iter().filter(|gone| !new.reserved_name.contains(gone)) {
+            breaks.push(format!("{name}: the name {gone} is not reserved any more"));
+        }
         for range in &old.reserved_range {
             if (range.start()..range.end()).any(|number| !reserved(new, number)) {
                 breaks.push(format!(
@@ -332,6 +335,11 @@ mod tests {
                 format!("{BERTH}: field 8 (side) is new in a message of NVIDIA's: it takes a number from 1001 on"),
             ),
             ("reserved 5 to 7;", "reserved 5, 6;", format!("{BERTH}: 5 to 7 are not reserved any more")),
+            (
+                "reserved \"depth\";",
+                "",
+                format!("{BERTH}: the name depth is not reserved any more"),
+            ),
             ("FLAG_RED = 1;", "", format!("{BERTH}.Flag: FLAG_RED = 1 is gone")),
             ("FLAG_RED", "FLAG_BLUE", format!("{BERTH}.Flag: value 1 was \"FLAG_RED\" and is \"FLAG_BLUE\"")),
             (

@@ -42,7 +42,10 @@ fn keyword(path: &str, key: &str, old_schema: &Value, new_schema: &Value, breaks
         }
         "properties" => properties(path, old_schema, new_schema, breaks),
         "items" => child(&format!("{path}[]"), old, new, breaks),
-        "additionalProperties" => additional(path, old, new, breaks),
+        "additionalProperties" => {
+            let anything = old_schema["x-kubernetes-preserve-unknown-fields"] == true;
+            additional(path, old, new, anything, breaks);
+        }
         "required" => {
             let before = list(old);
             for name in list(new).into_iter().filter(|name| !before.contains(name)) {
@@ -100,11 +103,19 @@ fn child(path: &str, old: Option<&Value>, new: Option<&Value>, breaks: &mut Vec<
     }
 }
 
-fn additional(path: &str, old: Option<&Value>, new: Option<&Value>, breaks: &mut Vec<String>) {
+fn additional(
+    path: &str,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    anything: bool,
+    breaks: &mut Vec<String>,
+) {
     let at = format!("{path}.*");
     match (old, new) {
         (Some(old), Some(new)) if old.is_object() && new.is_object() => compare(&at, old, new, breaks),
-        (Some(Value::Bool(true)), Some(Value::Object(_))) => {
+        (Some(Value::Bool(true)), Some(Value::Object(_))) | (None, Some(Value::Object(_)))
+            if anything || old.is_some() =>
+        {
             breaks.push(format!("{at}: has a schema where it had none"));
         }
         (Some(old), None | Some(Value::Bool(false))) if old != false => breaks.push(format!("{at}: is gone")),

@@ -167,6 +167,11 @@ fn what_a_schema_takes_away_is_found_and_named() {
             ".cargo: x-kubernetes-preserve-unknown-fields is not true any more",
         ),
         (
+            "properties/cargo/additionalProperties",
+            json!({"type": "integer"}),
+            ".cargo.*: has a schema where it had none",
+        ),
+        (
             "properties/cargo/properties",
             json!({"tons": {"type": "integer"}}),
             ".cargo.tons: is new where anything could be before",

@@ -171,7 +171,7 @@ checks! {
         "Take the binding away, or the right out of the role: who takes the part over would have it.";
     /// Parts that are too far apart.
     SKEW = "version-skew", Error, "Parts of Outrigger are more than one minor version apart",
-        "Upgrade step by step, the infrastructure cluster first: docs/operation.md.";
+        "Upgrade step by step, the infrastructure cluster first: docs/upgrades.md.";
     /// Parts of different versions.
     VERSIONS = "versions-differ", Warning, "Parts of Outrigger, or replicas of one, are of different versions",
         "Finish the upgrade, or check with the outrigger of the version that is installed.";
