@@ -41,7 +41,8 @@ impl Devices {
                     "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}}));
         }
         t.outrigger.plane.infra.apply(&objects).unwrap();
-        t.set(json!({"deviceClasses": [this.class]})).await.unwrap();
+        // The webhook's watch may not have shown it the class yet.
+        crate::eventually("the class may be allowed", || t.set(json!({"deviceClasses": [this.class]}))).await;
         this
     }
 

