@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds a program out of the Go module in the working directory, unless it is built already, and prints its path.
+# Usage: go-program.sh NAME PACKAGE
+set -euo pipefail
+export LC_ALL=C
+export GOTOOLCHAIN=${GOTOOLCHAIN:-auto}
+name=$1 package=$2
+
+key=$(sha256sum go.mod go.sum build.sh | sha256sum | cut -c1-16)
+cache=${OUTRIGGER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outrigger}
+out=$cache/$name-$key/$name
+mkdir -p "$(dirname "$out")"
+exec 9>"$cache/$name.lock"
+flock 9
+if [ ! -x "$out" ]; then
+    CGO_ENABLED=0 go build -trimpath -buildvcs=false -o "$out.part" "$package" >&2
+    mv "$out.part" "$out"
+fi
+echo "$out"
