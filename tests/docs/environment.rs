@@ -137,8 +137,12 @@ impl Running {
         for (from, to) in [(&ca, "ca.crt"), (&pair.cert, "admin.crt"), (&pair.key, "admin.key")] {
             std::fs::copy(from, certificates.join(to))?;
         }
+        let served = ["webhook", "manager"].map(|part| format!("outrigger-{part}.{SYSTEM}.svc"));
+        // The last is what the shipped agent connects to.
+        let names = [served[0].as_str(), served[1].as_str(), "outrigger.example.com"];
+        let serving = outrigger.authority.issue("docs-serving", &names)?;
         let (cert, key) =
-            (format!("--cert={}", pair.cert.display()), format!("--key={}", pair.key.display()));
+            (format!("--cert={}", serving.cert.display()), format!("--key={}", serving.key.display()));
         for name in ["outrigger-webhook-tls", "outrigger-manager-tls"] {
             infra.kubectl(&["create", "secret", "tls", name, "-n", SYSTEM, &cert, &key])?;
         }
