@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::server::WebPkiClientVerifier;
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -34,8 +35,20 @@ pub enum Verdict {
     Trusted,
     /// It isn't, for this reason.
     Untrusted(String),
-    /// It isn't now: it, or who signed it, has ended or begins later.
-    Untimely,
+    /// It isn't now: it, or what it shows of those who signed it, has ended or begins later, for this reason.
+    Untimely(String),
+    /// It would be, but the CA that is trusted has itself ended or begins later, and who verifies looks at that.
+    CaUntimely,
+}
+
+/// Who verifies what a server shows. They don't take the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Agents, by rustls: CAs that are trusted may have ended.
+    Agent,
+    /// API servers, by Go's crypto/x509: a CA that isn't in force is refused, one that can't be used is passed over, and a
+    /// certificate that is itself among the CAs is taken as it is.
+    ApiServer,
 }
 
 /// The certificates of a PEM text.
@@ -55,16 +68,24 @@ pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> 
     Ok(all)
 }
 
+/// How many of these CAs nobody can verify with.
+///
+/// # Errors
+/// When it isn't PEM, or far too long.
+pub fn unusable(ca: &[u8]) -> anyhow::Result<usize> {
+    let is_unusable = |of: &CertificateDer<'static>| RootCertStore::empty().add(of.clone()).is_err();
+    Ok(certificates(ca)?.iter().filter(|of| is_unusable(of)).count())
+}
+
 /// Whether who trusts these CAs would trust this chain as the server `name`, a DNS name or an IP address.
 ///
 /// # Errors
 /// When something of it can't be used.
-pub fn server(chain: &[u8], ca: &[u8], name: &str) -> anyhow::Result<Shown> {
+pub fn server(who: Who, chain: &[u8], ca: &[u8], name: &str) -> anyhow::Result<Shown> {
     let chain = certificates(chain)?;
     let (first, rest) = chain.split_first().context("there is no certificate in it")?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots(ca)?, crate::tls::provider()).build()?;
-    let verified = verifier.verify_server_cert(first, rest, &server_name(name)?, &[], UnixTime::now());
-    Ok(Shown { certificate: first.clone(), verdict: verdict(verified.map(drop)) })
+    let verdict = Judge::new(who, ca)?.verdict(first, rest, &server_name(name)?, UnixTime::now());
+    Ok(Shown { certificate: first.clone(), verdict })
 }
 
 /// Whether who trusts these CAs would trust this chain as a client's.
@@ -74,22 +95,28 @@ pub fn server(chain: &[u8], ca: &[u8], name: &str) -> anyhow::Result<Shown> {
 pub fn client(chain: &[u8], ca: &[u8]) -> anyhow::Result<Shown> {
     let chain = certificates(chain)?;
     let (first, rest) = chain.split_first().context("there is no certificate in it")?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots(ca)?, crate::tls::provider()).build()?;
-    let verified = verifier.verify_client_cert(first, rest, UnixTime::now());
-    Ok(Shown { certificate: first.clone(), verdict: verdict(verified.map(drop)) })
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots.add(certificate)?;
+    }
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots.into(), crate::tls::provider()).build()?;
+    let now = UnixTime::now();
+    let verified = verifier.verify_client_cert(first, rest, now).map(drop);
+    Ok(Shown { certificate: first.clone(), verdict: verdict(verified, first, rest, now) })
 }
 
 /// What a server shows to who trusts these CAs and asks for `name`. Nothing is sent to one that isn't trusted.
 ///
 /// # Errors
 /// When it shows nothing, or the CAs can't be used.
-pub async fn handshake<S>(stream: S, ca: &[u8], name: &str) -> anyhow::Result<Shown>
+pub async fn handshake<S>(who: Who, stream: S, ca: &[u8], name: &str) -> anyhow::Result<Shown>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let inner = WebPkiServerVerifier::builder_with_provider(roots(ca)?, crate::tls::provider()).build()?;
-    let noting = Arc::new(Noting { inner, shown: Mutex::new(None) });
-    let config = ClientConfig::builder_with_provider(crate::tls::provider())
+    let (judge, provider) = (Judge::new(who, ca)?, crate::tls::provider());
+    let noting = Arc::new(Noting { judge, provider: provider.clone(), shown: Mutex::new(None) });
+    let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(noting.clone())
@@ -102,10 +129,80 @@ where
     bail!("it showed no certificate")
 }
 
-/// The usual verifier, which also tells what it has seen.
+/// What somebody who trusts some CAs makes of a server's chain.
+#[derive(Debug)]
+struct Judge {
+    who: Who,
+    /// CAs that are in force, for whom that counts; and all of them. `None`: none can be used.
+    in_force: Option<Arc<WebPkiServerVerifier>>,
+    all: Option<Arc<WebPkiServerVerifier>>,
+    /// The CAs themselves.
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl Judge {
+    fn new(who: Who, ca: &[u8]) -> anyhow::Result<Self> {
+        let trusted = certificates(ca)?;
+        let now = UnixTime::now();
+        let (mut all, mut in_force) = (RootCertStore::empty(), RootCertStore::empty());
+        for certificate in &trusted {
+            match all.add(certificate.clone()) {
+                Ok(()) if untimely(certificate, now).is_none() => in_force.add(certificate.clone())?,
+                Err(error) if who == Who::Agent => return Err(error.into()),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        if who == Who::Agent && all.is_empty() {
+            bail!("there is no CA in it");
+        }
+        let verifier = |roots: RootCertStore| {
+            let build =
+                || WebPkiServerVerifier::builder_with_provider(roots.clone().into(), crate::tls::provider());
+            (!roots.is_empty()).then(|| build().build()).transpose()
+        };
+        Ok(Self { who, in_force: verifier(in_force)?, all: verifier(all)?, trusted })
+    }
+
+    fn verdict(
+        &self,
+        first: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Verdict {
+        let by = |verifier: Option<&Arc<WebPkiServerVerifier>>| match verifier {
+            Some(verifier) => {
+                let verified = verifier.verify_server_cert(first, rest, name, &[], now).map(drop);
+                verdict(verified, first, rest, now)
+            }
+            None => Verdict::Untrusted("none of the CAs that are trusted can be used".to_owned()),
+        };
+        if self.who == Who::Agent {
+            return by(self.all.as_ref());
+        }
+        if self.trusted.contains(first) {
+            let named =
+                ParsedCertificate::try_from(first).and_then(|parsed| verify_server_name(&parsed, name));
+            return match untimely(first, now) {
+                Some(why) => Verdict::Untimely(format!("it {why}")),
+                None => verdict(named, first, rest, now),
+            };
+        }
+        match (by(self.in_force.as_ref()), by(self.all.as_ref())) {
+            (Verdict::Trusted, _) => Verdict::Trusted,
+            (_, Verdict::Trusted) => Verdict::CaUntimely,
+            (_, Verdict::Untimely(why)) => Verdict::Untimely(why),
+            // With all of the CAs it says more.
+            (_, otherwise) => otherwise,
+        }
+    }
+}
+
+/// Verifies as somebody would, and tells what it has seen.
 #[derive(Debug)]
 struct Noting {
-    inner: Arc<WebPkiServerVerifier>,
+    judge: Judge,
+    provider: Arc<CryptoProvider>,
     shown: Mutex<Option<Shown>>,
 }
 
@@ -115,14 +212,17 @@ impl ServerCertVerifier for Noting {
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
+        _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verified =
-            self.inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        let verdict = verdict(verified.as_ref().map(drop).map_err(Clone::clone));
+        let verdict = self.judge.verdict(end_entity, intermediates, server_name, now);
+        let is_trusted = verdict == Verdict::Trusted;
         *self.shown.lock() = Some(Shown { certificate: end_entity.clone().into_owned(), verdict });
-        verified
+        if is_trusted {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::UnknownIssuer.into())
+        }
     }
 
     fn verify_tls12_signature(
@@ -131,7 +231,7 @@ impl ServerCertVerifier for Noting {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls12_signature(message, cert, dss)
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(
@@ -140,24 +240,36 @@ impl ServerCertVerifier for Noting {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.inner.verify_tls13_signature(message, cert, dss)
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
-fn verdict(verified: Result<(), Error>) -> Verdict {
+fn verdict(
+    verified: Result<(), Error>,
+    first: &CertificateDer<'_>,
+    rest: &[CertificateDer<'_>],
+    now: UnixTime,
+) -> Verdict {
     use CertificateError as Wrong;
     match verified {
         Ok(()) => Verdict::Trusted,
         Err(Error::InvalidCertificate(
-            Wrong::Expired
+            wrong @ (Wrong::Expired
             | Wrong::ExpiredContext { .. }
             | Wrong::NotValidYet
-            | Wrong::NotValidYetContext { .. },
-        )) => Verdict::Untimely,
+            | Wrong::NotValidYetContext { .. }),
+        )) => {
+            let beside = || rest.iter().zip(2..).find_map(|(of, n)| Some((n, untimely(of, now)?)));
+            Verdict::Untimely(match (untimely(first, now), beside()) {
+                (Some(why), _) => format!("it {why}"),
+                (None, Some((n, why))) => format!("certificate {n} of its chain {why}"),
+                (None, None) => wrong.to_string(),
+            })
+        }
         Err(Error::InvalidCertificate(Wrong::UnknownIssuer | Wrong::BadSignature)) => {
             Verdict::Untrusted("none of the CAs that are trusted has signed it".to_owned())
         }
@@ -166,12 +278,15 @@ fn verdict(verified: Result<(), Error>) -> Verdict {
     }
 }
 
-fn roots(pem: &[u8]) -> anyhow::Result<Arc<RootCertStore>> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(pem)? {
-        roots.add(certificate)?;
+/// Why a certificate isn't in force at a time, if it isn't.
+fn untimely(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<&'static str> {
+    let Validity { not_before, not_after } = Validity::of(certificate).ok()?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    match now {
+        _ if now > not_after => Some("has ended"),
+        _ if now < not_before => Some("isn't good yet"),
+        _ => None,
     }
-    Ok(Arc::new(roots))
 }
 
 fn server_name(name: &str) -> anyhow::Result<ServerName<'static>> {
@@ -179,88 +294,4 @@ fn server_name(name: &str) -> anyhow::Result<ServerName<'static>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rcgen::{CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-
-    use super::*;
-    use crate::expiry::now;
-
-    struct Made {
-        issuer: CertifiedIssuer<'static, KeyPair>,
-    }
-
-    impl Made {
-        fn new(name: &str) -> Self {
-            let mut params = CertificateParams::new(vec![]).unwrap();
-            params.distinguished_name.push(rcgen::DnType::CommonName, name);
-            params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-            Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
-        }
-
-        fn ca(&self) -> Vec<u8> {
-            self.issuer.pem().into_bytes()
-        }
-
-        fn leaf(&self, from: i64, to: i64) -> (Vec<u8>, KeyPair) {
-            let mut params = CertificateParams::new(vec!["webhook.svc".to_owned()]).unwrap();
-            let at = |offset| time::OffsetDateTime::from_unix_timestamp(now() + offset).unwrap();
-            (params.not_before, params.not_after) = (at(from), at(to));
-            let key = KeyPair::generate().unwrap();
-            (params.signed_by(&key, &self.issuer).unwrap().pem().into_bytes(), key)
-        }
-    }
-
-    #[test]
-    fn servers_and_clients() {
-        let (ours, other) = (Made::new("ours"), Made::new("other"));
-        let good = ours.leaf(-60, 600).0;
-        let ended = ours.leaf(-600, -60).0;
-        let foreign = other.leaf(-60, 600).0;
-        let both = [ours.ca(), other.ca()].concat();
-        for (chain, ca, name, expected) in [
-            (&good, &ours.ca(), "webhook.svc", "Trusted"),
-            (&foreign, &both, "webhook.svc", "Trusted"),
-            (&ended, &ours.ca(), "webhook.svc", "Untimely"),
-            (&foreign, &ours.ca(), "webhook.svc", "none of the CAs"),
-            (&good, &ours.ca(), "manager.svc", "manager.svc"),
-        ] {
-            let shown = server(chain, ca, name).unwrap();
-            let told = format!("{:?}", shown.verdict);
-            assert!(told.contains(expected), "{name}: {told}");
-        }
-        for (chain, expected) in [(&good, "Trusted"), (&ended, "Untimely"), (&foreign, "none of the CAs")] {
-            let told = format!("{:?}", client(chain, &ours.ca()).unwrap().verdict);
-            assert!(told.contains(expected), "{told}");
-        }
-        assert!(server(b"", &ours.ca(), "webhook.svc").is_err());
-        assert!(server(&good, b"", "webhook.svc").is_err());
-        let half = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        assert!(certificates(half).is_err());
-    }
-
-    #[tokio::test]
-    async fn what_is_shown_is_told_also_when_it_is_not_trusted() {
-        let (ours, other) = (Made::new("ours"), Made::new("other"));
-        let (chain, key) = ours.leaf(-60, 600);
-        let config = rustls::ServerConfig::builder_with_provider(crate::tls::provider())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(
-                certificates(&chain).unwrap(),
-                rustls_pki_types::PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
-            )
-            .unwrap();
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        for (ca, trusted) in [(ours.ca(), true), (other.ca(), false)] {
-            let (near, far) = tokio::io::duplex(16 * 1024);
-            let (shown, _) = tokio::join!(handshake(near, &ca, "webhook.svc"), acceptor.accept(far));
-            let shown = shown.unwrap();
-            assert_eq!(shown.verdict == Verdict::Trusted, trusted, "{:?}", shown.verdict);
-            assert_eq!(shown.certificate, certificates(&chain).unwrap()[0]);
-        }
-        let (near, far) = tokio::io::duplex(1024);
-        drop(far);
-        assert!(handshake(near, &ours.ca(), "webhook.svc").await.is_err());
-    }
-}
+mod tests;

@@ -4,10 +4,10 @@ use outrigger_api::Tenant;
 use outrigger_core::check::install::certificates;
 use outrigger_core::check::install::reach::{self, Outcome};
 use outrigger_core::check::install::{Found, subject, versions};
-use outrigger_core::check::{CA_MISMATCH, Finding, IDENTITY, Subject};
+use outrigger_core::check::{CA_MISMATCH, CERTIFICATE_ENDED, Finding, IDENTITY, Subject};
 use outrigger_manager::tenants::identity::Caller;
 use outrigger_runtime::expiry;
-use outrigger_runtime::probe::{self, Verdict};
+use outrigger_runtime::probe::{self, Verdict, Who};
 use outrigger_runtime::serve::Peer;
 
 use super::cluster::{Answer, TENANT};
@@ -56,19 +56,25 @@ fn ca(entry: &Entry) -> Option<Finding> {
     certificates::bundle(&entry.subject, &entry.path, &tls::bundle(&entry.pem), expiry::now())
 }
 
-/// What the manager shows, and whom it trusts.
-pub(super) fn manager(site: &Site) -> Vec<Finding> {
+/// What the manager shows, as far as its dates go.
+pub(super) fn shows(site: &Site) -> Option<Finding> {
     if !site.has(Part::Manager) {
-        return Vec::new();
+        return None;
     }
-    let serving = entry(site, Part::Manager, "tls.crt");
-    let trusts = entry(site, Part::Manager, "ca.crt");
-    let serving = serving.as_ref().and_then(|entry| life(entry, "the manager's certificate"));
-    serving.into_iter().chain(trusts.as_ref().and_then(ca)).collect()
+    life(&entry(site, Part::Manager, "tls.crt")?, "the manager's certificate")
 }
 
-/// An agent by itself: its certificate, whom it trusts, and what the manager shows to it.
-pub(super) async fn agent(site: &Site) -> Vec<Finding> {
+/// Whom the manager trusts.
+pub(super) fn trusts(site: &Site) -> Option<Finding> {
+    if !site.has(Part::Manager) {
+        return None;
+    }
+    ca(&entry(site, Part::Manager, "ca.crt")?)
+}
+
+/// An agent by itself: its certificate, whom it trusts, and what the manager shows to it. `shows` is what was told of the
+/// manager's certificate where that is kept.
+pub(super) async fn agent(site: &Site, shows: &[Finding]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let Some(deployment) = site.deployment(Part::Agent) else { return findings };
     let own = entry(site, Part::Agent, "tls.crt");
@@ -80,13 +86,13 @@ pub(super) async fn agent(site: &Site) -> Vec<Finding> {
     let url = argument(deployment, "manager-address").unwrap_or_default();
     let Some(address) = Address::of_url(&url).filter(|_| usable) else { return findings };
     let name = argument(deployment, "server-name").unwrap_or_else(|| address.host.clone());
-    match tls::outcome(&address.shown(&trusts.pem, &name).await) {
+    match tls::outcome(&address.shown(Who::Agent, &trusts.pem, &name).await) {
         Outcome::Failed(why) => site.cluster.note(format!(
             "the manager at {address} couldn't be asked from here ({why}): the agent may all the same"
         )),
         outcome => {
             let at = address.to_string();
-            findings.extend(reach::connection(&trusts.subject, &trusts.path, &at, &outcome));
+            findings.extend(reach::connection(&trusts.subject, &trusts.path, &at, &outcome, shows));
         }
     }
     findings
@@ -115,10 +121,20 @@ fn serving(infrastructure: &Site, tenant: &Site) -> Option<Finding> {
     let trusts = entry(tenant, Part::Agent, "manager-ca.crt")?;
     let address = Address::of_url(&argument(deployment, "manager-address")?)?;
     let name = argument(deployment, "server-name").unwrap_or(address.host);
-    let shown = probe::server(&shows.pem, &trusts.pem, &name).ok()?;
-    let Verdict::Untrusted(why) = shown.verdict else { return None };
-    let message = format!("doesn't verify the manager's certificate in {} as {name}: {why}", shows.subject);
-    Some(Finding::new(&CA_MISMATCH, &trusts.subject, trusts.path, message))
+    let shown = probe::server(Who::Agent, &shows.pem, &trusts.pem, &name).ok()?;
+    let what = format!("doesn't verify the manager's certificate in {} as {name}", shows.subject);
+    refused(&trusts, &what, &shown.verdict, self::shows(infrastructure).as_ref())
+}
+
+/// That a certificate isn't trusted. What its own dates have told isn't told again.
+fn refused(at: &Entry, what: &str, verdict: &Verdict, life: Option<&Finding>) -> Option<Finding> {
+    let (check, why) = match verdict {
+        Verdict::Trusted | Verdict::CaUntimely => return None,
+        Verdict::Untrusted(why) => (&CA_MISMATCH, why),
+        Verdict::Untimely(_) if life.is_some_and(|life| life.check == &CERTIFICATE_ENDED) => return None,
+        Verdict::Untimely(why) => (&CERTIFICATE_ENDED, why),
+    };
+    Some(Finding::new(check, &at.subject, &at.path, format!("{what}: {why}")))
 }
 
 /// Whether the manager takes the agent for its tenant's.
@@ -137,11 +153,10 @@ async fn identity(infrastructure: &Site, tenant: &Site) -> Option<Finding> {
     let own = entry(tenant, Part::Agent, "tls.crt")?;
     if let Some(trusts) = entry(infrastructure, Part::Manager, "ca.crt")
         && let Ok(shown) = probe::client(&own.pem, &trusts.pem)
-        && let Verdict::Untrusted(why) = shown.verdict
+        && let what = format!("the manager doesn't trust the agent's certificate by {}", trusts.subject)
+        && let Some(refused) = refused(&own, &what, &shown.verdict, life(&own, "").as_ref())
     {
-        let message =
-            format!("the manager doesn't trust the agent's certificate by {}: {why}", trusts.subject);
-        return Some(Finding::new(&CA_MISMATCH, &own.subject, own.path, message));
+        return Some(refused);
     }
     let certificates = probe::certificates(&own.pem).ok()?;
     let peer = Peer { address: None, certificates: certificates.into() };
@@ -156,4 +171,30 @@ async fn identity(infrastructure: &Site, tenant: &Site) -> Option<Finding> {
         let message = format!("has no {caller}, which is what the agent's certificate says");
         Finding::new(&IDENTITY, &about, "spec.identities", message)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_told_of_once_and_by_somebody() {
+        let subject = Subject::cluster("Secret", "s");
+        let at = Entry { subject: subject.clone(), path: "p".to_owned(), pem: Vec::new() };
+        let ended = Finding::new(&CERTIFICATE_ENDED, &subject, "", "x");
+        let other = Finding::new(&CA_MISMATCH, &subject, "", "x");
+        let why = || "why".to_owned();
+        for (verdict, life, expected) in [
+            (Verdict::Trusted, None, None),
+            (Verdict::Untrusted(why()), Some(&ended), Some("ca-mismatch")),
+            (Verdict::Untimely(why()), Some(&ended), None),
+            // It is what signed it that has ended.
+            (Verdict::Untimely(why()), Some(&other), Some("certificate-ended")),
+            (Verdict::Untimely(why()), None, Some("certificate-ended")),
+        ] {
+            let found = refused(&at, "w", &verdict, life);
+            assert_eq!(found.as_ref().map(|f| f.check.id), expected, "{verdict:?}");
+            assert!(found.is_none_or(|f| f.message == "w: why"));
+        }
+    }
 }

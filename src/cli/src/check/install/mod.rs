@@ -76,10 +76,11 @@ pub(super) async fn report(
         Box::pin(tenant.judge()).await?;
     }
     let mut findings = std::mem::take(&mut infrastructure.findings);
-    findings.extend(one(&infrastructure).await);
+    let shows: Vec<Finding> = agents::shows(&infrastructure).into_iter().collect();
+    findings.extend(one(&infrastructure, &shows).await);
     if let Some(tenant) = &mut tenant {
         let mut theirs = std::mem::take(&mut tenant.findings);
-        theirs.extend(one(tenant).await);
+        theirs.extend(one(tenant, &shows).await);
         theirs.extend(agents::between(&infrastructure, tenant).await);
         findings.extend(theirs.into_iter().map(|finding| {
             let message = format!("{TENANTS}{}", finding.message);
@@ -95,15 +96,15 @@ pub(super) async fn report(
     Ok(Report { findings, notes, files: BTreeMap::new() })
 }
 
-/// What certificates and connections of one cluster tell.
-async fn one(site: &Site) -> Vec<Finding> {
+/// What certificates and connections of one cluster tell. `shows` is what was told of the manager's certificate.
+async fn one(site: &Site, shows: &[Finding]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if site.has(Part::Webhook) {
         findings.extend(webhooks::judge(site).await);
     }
-    findings.extend(agents::manager(site));
+    findings.extend(agents::shows(site).into_iter().chain(agents::trusts(site)));
     if site.has(Part::Agent) {
-        findings.extend(agents::agent(site).await);
+        findings.extend(agents::agent(site, shows).await);
     }
     findings
 }

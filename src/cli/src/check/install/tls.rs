@@ -12,7 +12,7 @@ use kube::api::Api;
 use outrigger_core::check::install::certificates::{Bundle, Life};
 use outrigger_core::check::install::reach::Outcome;
 use outrigger_runtime::expiry::Validity;
-use outrigger_runtime::probe::{self, Shown, Verdict};
+use outrigger_runtime::probe::{self, Shown, Verdict, Who};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -43,16 +43,16 @@ impl Address {
     }
 
     /// What is shown there to who trusts these CAs and asks for `name`.
-    pub(super) async fn shown(&self, ca: &[u8], name: &str) -> anyhow::Result<Shown> {
+    pub(super) async fn shown(&self, who: Who, ca: &[u8], name: &str) -> anyhow::Result<Shown> {
         let connect = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-            probe::handshake(stream, ca, name).await
+            probe::handshake(who, stream, ca, name).await
         };
         in_time(connect).await
     }
 }
 
-/// What a port of a Pod shows to who trusts these CAs and asks for `name`, reached through the API server.
+/// What a port of a Pod shows to an API server that trusts these CAs and asks for `name`, reached through the API server.
 pub(super) async fn forwarded(
     client: &Client,
     (namespace, pod, port): (&str, &str, u16),
@@ -67,7 +67,7 @@ pub(super) async fn forwarded(
             other => other.into(),
         })?;
         let stream = forwarder.take_stream(port).context("no stream")?;
-        let shown = probe::handshake(stream, ca, name).await;
+        let shown = probe::handshake(Who::ApiServer, stream, ca, name).await;
         forwarder.abort();
         shown
     };
@@ -84,12 +84,18 @@ async fn in_time<T>(connect: impl Future<Output = anyhow::Result<T>>) -> anyhow:
 /// What came of a connection, or of a look at files in its place.
 pub(super) fn outcome(shown: &anyhow::Result<Shown>) -> Outcome {
     match shown {
-        Ok(shown) => match &shown.verdict {
-            Verdict::Trusted => Outcome::Trusted,
-            Verdict::Untrusted(why) => Outcome::Untrusted(why.clone()),
-            Verdict::Untimely => Outcome::Untimely,
-        },
+        Ok(shown) => judged(&shown.verdict),
         Err(error) => Outcome::Failed(format!("{error:#}")),
+    }
+}
+
+/// What becomes of a certificate, as judges take it.
+pub(super) fn judged(verdict: &Verdict) -> Outcome {
+    match verdict {
+        Verdict::Trusted => Outcome::Trusted,
+        Verdict::Untrusted(why) => Outcome::Untrusted(why.clone()),
+        Verdict::Untimely(why) => Outcome::Untimely(why.clone()),
+        Verdict::CaUntimely => Outcome::CaUntimely,
     }
 }
 

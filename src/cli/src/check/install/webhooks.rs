@@ -8,7 +8,7 @@ use outrigger_core::check::install::certificates::{self, Bundle};
 use outrigger_core::check::install::{Found, list, reach, subject, text};
 use outrigger_core::check::{Finding, Subject};
 use outrigger_runtime::expiry;
-use outrigger_runtime::probe::{self, Shown};
+use outrigger_runtime::probe::{self, Shown, Who};
 use serde_json::{Value, json};
 
 use super::cluster::POD;
@@ -156,14 +156,21 @@ async fn callee(site: &Site, subject: &Subject, callee: &Callee) -> (Vec<Finding
     if !matches!(&bundle, Bundle::Of(all) if !all.is_empty()) {
         return (findings, false);
     }
-    let Some((address, shown)) = shown(site, &callee.place, &pem).await else { return (findings, false) };
-    findings.extend(reach::connection(subject, &path, &address, &tls::outcome(&shown)));
-    let Ok(shown) = shown else { return (findings, false) };
-    if let Ok(life) = tls::life(&shown.certificate) {
-        let (subject, path) = served(site);
-        findings.extend(certificates::life(&subject, &path, "the webhook's certificate", &life, now));
+    if let Ok(n @ 1..) = probe::unusable(&pem) {
+        site.cluster.note(format!(
+            "{subject} {path}: {n} of the CAs can't be used, and what they sign isn't taken for trusted"
+        ));
     }
-    (findings, true)
+    let Some((address, shown)) = shown(site, &callee.place, &pem).await else { return (findings, false) };
+    let of_secret =
+        shown.as_ref().ok().and_then(|shown| tls::life(&shown.certificate).ok()).and_then(|life| {
+            let (subject, path) = served(site);
+            certificates::life(&subject, &path, "the webhook's certificate", &life, now)
+        });
+    findings.extend(of_secret);
+    let connection = reach::connection(subject, &path, &address, &tls::outcome(&shown), &findings);
+    findings.extend(connection);
+    (findings, shown.is_ok())
 }
 
 /// Where the webhook's certificate comes from.
@@ -188,7 +195,7 @@ async fn shown(site: &Site, place: &Place, ca: &[u8]) -> Option<(String, anyhow:
             let Some(address) = Address::of_url(&format!("https://{url}")) else {
                 return Some((url.clone(), Err(anyhow::anyhow!("this is no https URL"))));
             };
-            let shown = address.shown(ca, &address.host).await;
+            let shown = address.shown(Who::ApiServer, ca, &address.host).await;
             return Some((address.to_string(), shown));
         }
         Place::Service { namespace, name, port } => (namespace, name, *port),
@@ -202,7 +209,7 @@ async fn shown(site: &Site, place: &Place, ca: &[u8]) -> Option<(String, anyhow:
     let (kind, name, key) = secret(site);
     if let Found::There(secret) = site.held(kind, &name)
         && let Some(chain) = tls::data(secret, &key)
-        && let Ok(shown) = probe::server(&chain, ca, &host)
+        && let Ok(shown) = probe::server(Who::ApiServer, &chain, ca, &host)
     {
         site.cluster.note(format!(
             "{address} couldn't be asked from here ({why:#}), so what is in the Secret {name} was taken for what is served"
@@ -224,7 +231,7 @@ async fn service(
 ) -> anyhow::Result<Shown> {
     if site.inside {
         let port = u16::try_from(port).context("no such port")?;
-        return Address { host: host.to_owned(), port }.shown(ca, host).await;
+        return Address { host: host.to_owned(), port }.shown(Who::ApiServer, ca, host).await;
     }
     let service = site.object("Service", name).there().context("there is no such Service")?;
     let slices = site.slices(name).await.unwrap_or_default();

@@ -49,16 +49,36 @@ pub enum Outcome {
     Trusted,
     /// It isn't, and why.
     Untrusted(String),
-    /// It has ended, or begins later; its dates say so already.
-    Untimely,
+    /// It, or something of its chain, has ended or begins later, and which.
+    Untimely(String),
+    /// The CA that would have to be trusted has ended, or begins later.
+    CaUntimely,
     /// Nothing was shown, and why.
     Failed(String),
 }
 
-/// What a connection tells of a webhook or a manager at an address.
-pub fn connection(subject: &Subject, path: &str, address: &str, outcome: &Outcome) -> Option<Finding> {
+/// What a connection tells of a webhook or a manager at an address. `told` is what its certificate and the CAs have told by
+/// themselves: the same dates are told of once.
+pub fn connection(
+    subject: &Subject,
+    path: &str,
+    address: &str,
+    outcome: &Outcome,
+    told: &[Finding],
+) -> Option<Finding> {
+    let is_told = |check| told.iter().any(|finding| finding.check == check);
     match outcome {
-        Outcome::Trusted | Outcome::Untimely => None,
+        Outcome::Trusted => None,
+        Outcome::Untimely(why) => {
+            let message = format!("what {address} shows isn't trusted now: {}", short(why));
+            (!is_told(&CERTIFICATE_ENDED)).then(|| Finding::new(&CERTIFICATE_ENDED, subject, path, message))
+        }
+        Outcome::CaUntimely => {
+            let message = format!(
+                "what {address} shows is signed by a CA that isn't in force; who calls it refuses such a CA"
+            );
+            (!is_told(&CA_UNUSABLE)).then(|| Finding::new(&CA_UNUSABLE, subject, path, message))
+        }
         Outcome::Untrusted(why) => {
             let message = format!("what {address} shows isn't trusted: {}", short(why));
             Some(Finding::new(&CA_MISMATCH, subject, path, message))

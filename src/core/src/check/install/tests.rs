@@ -7,7 +7,7 @@ use super::reach::Outcome;
 use super::rights::Account;
 use super::versions::Version;
 use super::*;
-use crate::check::{CERTIFICATE_ENDED, Check};
+use crate::check::{CA_UNUSABLE, CERTIFICATE_ENDED, Check};
 
 /// Check, path and message of findings.
 fn told(findings: impl IntoIterator<Item = Finding>) -> Vec<(&'static str, String, String)> {
@@ -353,9 +353,23 @@ fn services() {
 #[test]
 fn connections_and_the_api_servers_own() {
     let subject = Subject::cluster("ValidatingWebhookConfiguration", "outrigger");
-    let id = |outcome| reach::connection(&subject, "", "h:1", &outcome).map(|f| f.check.id);
+    let told = |outcome, told: &[Finding]| {
+        reach::connection(&subject, "", "h:1", &outcome, told).map(|f| f.check.id)
+    };
+    let id = |outcome| told(outcome, &[]);
     assert_eq!(id(Outcome::Trusted), None);
-    assert_eq!(id(Outcome::Untimely), None);
+    // What has ended is told of by somebody, and once.
+    let [ended, unusable] =
+        [&CERTIFICATE_ENDED, &CA_UNUSABLE].map(|check| Finding::new(check, &subject, "", "x"));
+    for (told_already, expected) in [
+        (vec![], [Some("certificate-ended"), Some("ca-unusable")]),
+        (vec![ended.clone()], [None, Some("ca-unusable")]),
+        (vec![unusable.clone()], [Some("certificate-ended"), None]),
+        (vec![ended, unusable], [None, None]),
+    ] {
+        let outcomes = [Outcome::Untimely("x".to_owned()), Outcome::CaUntimely];
+        assert_eq!(outcomes.map(|outcome| told(outcome, &told_already)), expected);
+    }
     assert_eq!(id(Outcome::Untrusted("x".to_owned())), Some("ca-mismatch"));
     assert_eq!(id(Outcome::Failed("x".to_owned())), Some("unreachable"));
     let failed = |why: &str| {

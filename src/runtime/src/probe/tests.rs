@@ -1,0 +1,158 @@
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, IsCa, KeyPair};
+
+use super::*;
+use crate::expiry::now;
+
+struct Made {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// Something with a name, in force between these times from now, in seconds.
+fn params(name: &str, (from, to): (i64, i64)) -> CertificateParams {
+    let mut params = CertificateParams::new(vec!["webhook.svc".to_owned()]).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    let at = |offset| time::OffsetDateTime::from_unix_timestamp(now() + offset).unwrap();
+    (params.not_before, params.not_after) = (at(from), at(to));
+    params
+}
+
+impl Made {
+    fn new(name: &str) -> Self {
+        Self::of(name, (-600, 600))
+    }
+
+    fn of(name: &str, life: (i64, i64)) -> Self {
+        let mut params = params(name, life);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
+    }
+
+    /// A CA that this one has signed.
+    fn beneath(&self, name: &str, life: (i64, i64)) -> Self {
+        let mut params = params(name, life);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        Self { issuer: CertifiedIssuer::signed_by(params, key, &self.issuer).unwrap() }
+    }
+
+    fn ca(&self) -> Vec<u8> {
+        self.issuer.pem().into_bytes()
+    }
+
+    fn leaf(&self, from: i64, to: i64) -> (Vec<u8>, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        (params("leaf", (from, to)).signed_by(&key, &self.issuer).unwrap().pem().into_bytes(), key)
+    }
+}
+
+#[test]
+fn servers_and_clients() {
+    let (ours, other) = (Made::new("ours"), Made::new("other"));
+    let good = ours.leaf(-60, 600).0;
+    let ended = ours.leaf(-600, -60).0;
+    let foreign = other.leaf(-60, 600).0;
+    let both = [ours.ca(), other.ca()].concat();
+    for who in [Who::Agent, Who::ApiServer] {
+        for (chain, ca, name, expected) in [
+            (&good, &ours.ca(), "webhook.svc", "Trusted"),
+            (&foreign, &both, "webhook.svc", "Trusted"),
+            (&ended, &ours.ca(), "webhook.svc", "Untimely(\"it has ended\")"),
+            (&foreign, &ours.ca(), "webhook.svc", "none of the CAs"),
+            (&good, &ours.ca(), "manager.svc", "manager.svc"),
+        ] {
+            let shown = server(who, chain, ca, name).unwrap();
+            let told = format!("{:?}", shown.verdict);
+            assert!(told.contains(expected), "{name}: {told}");
+        }
+        let told = server(who, b"", &ours.ca(), "webhook.svc");
+        assert!(told.is_err());
+    }
+    for (chain, expected) in [(&good, "Trusted"), (&ended, "it has ended"), (&foreign, "none of the CAs")] {
+        let told = format!("{:?}", client(chain, &ours.ca()).unwrap().verdict);
+        assert!(told.contains(expected), "{told}");
+    }
+    assert!(server(Who::Agent, &good, b"", "webhook.svc").is_err());
+    let half = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(certificates(half).is_err());
+}
+
+#[test]
+fn chains_with_something_that_is_not_in_force() {
+    let (ours, ended, later) =
+        (Made::new("ours"), Made::of("ended", (-600, -60)), Made::of("later", (60, 600)));
+    let between = ours.beneath("between", (-600, -60));
+    let chain = [between.leaf(-60, 600).0, between.ca()].concat();
+    let both = [ours.ca(), ended.ca()].concat();
+    let why = "certificate 2 of its chain has ended";
+    assert_eq!(client(&chain, &ours.ca()).unwrap().verdict, Verdict::Untimely(why.to_owned()));
+    for (chain, ca, agent, api_server) in [
+        (chain, ours.ca(), Verdict::Untimely(why.to_owned()), Verdict::Untimely(why.to_owned())),
+        // Only Go looks at the dates of what is trusted.
+        (ended.leaf(-60, 600).0, ended.ca(), Verdict::Trusted, Verdict::CaUntimely),
+        (ended.leaf(-60, 600).0, both.clone(), Verdict::Trusted, Verdict::CaUntimely),
+        (later.leaf(-60, 600).0, later.ca(), Verdict::Trusted, Verdict::CaUntimely),
+        (ours.leaf(-60, 600).0, both, Verdict::Trusted, Verdict::Trusted),
+    ] {
+        let of = |who| server(who, &chain, &ca, "webhook.svc").unwrap().verdict;
+        assert_eq!((of(Who::Agent), of(Who::ApiServer)), (agent, api_server));
+    }
+}
+
+#[test]
+fn a_certificate_that_is_trusted_itself() {
+    let verdict = |of: &Made, name| server(Who::ApiServer, &of.ca(), &of.ca(), name).unwrap().verdict;
+    let own = Made::new("own");
+    assert_eq!(verdict(&own, "webhook.svc"), Verdict::Trusted);
+    let told = format!("{:?}", verdict(&own, "manager.svc"));
+    assert!(told.contains("manager.svc"), "{told}");
+    let ended = Made::of("own", (-600, -60));
+    assert_eq!(verdict(&ended, "webhook.svc"), Verdict::Untimely("it has ended".to_owned()));
+    let other = Made::new("other");
+    let told = server(Who::ApiServer, &other.ca(), &own.ca(), "webhook.svc").unwrap().verdict;
+    assert!(matches!(told, Verdict::Untrusted(_)), "{told:?}");
+}
+
+#[test]
+fn cas_that_cannot_be_used_are_passed_over_by_api_servers() {
+    let ours = Made::new("ours");
+    let mut strange = params("strange", (-60, 600));
+    strange.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // An extension for the second time.
+    let twice = CustomExtension::from_oid_content(&[2, 5, 29, 19], vec![0x30, 3, 1, 1, 0xff]);
+    strange.custom_extensions.push(twice);
+    let strange = strange.self_signed(&KeyPair::generate().unwrap()).unwrap().pem().into_bytes();
+    let both = [strange.clone(), ours.ca()].concat();
+    assert_eq!((unusable(&both).unwrap(), unusable(&ours.ca()).unwrap()), (1, 0));
+    let leaf = ours.leaf(-60, 600).0;
+    assert_eq!(server(Who::ApiServer, &leaf, &both, "webhook.svc").unwrap().verdict, Verdict::Trusted);
+    assert!(server(Who::Agent, &leaf, &both, "webhook.svc").is_err());
+    let alone = server(Who::ApiServer, &leaf, &strange, "webhook.svc").unwrap().verdict;
+    assert!(matches!(alone, Verdict::Untrusted(_)), "{alone:?}");
+}
+
+#[tokio::test]
+async fn what_is_shown_is_told_also_when_it_is_not_trusted() {
+    let (ours, other) = (Made::new("ours"), Made::new("other"));
+    let (chain, key) = ours.leaf(-60, 600);
+    let config = rustls::ServerConfig::builder_with_provider(crate::tls::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            certificates(&chain).unwrap(),
+            rustls_pki_types::PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    for (ca, trusted) in [(ours.ca(), true), (other.ca(), false)] {
+        let (near, far) = tokio::io::duplex(16 * 1024);
+        let asked = handshake(Who::Agent, near, &ca, "webhook.svc");
+        let (shown, _) = tokio::join!(asked, acceptor.accept(far));
+        let shown = shown.unwrap();
+        assert_eq!(shown.verdict == Verdict::Trusted, trusted, "{:?}", shown.verdict);
+        assert_eq!(shown.certificate, certificates(&chain).unwrap()[0]);
+    }
+    let (near, far) = tokio::io::duplex(1024);
+    drop(far);
+    assert!(handshake(Who::Agent, near, &ours.ca(), "webhook.svc").await.is_err());
+}
