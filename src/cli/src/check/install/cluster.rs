@@ -147,14 +147,15 @@ impl Cluster {
         }
     }
 
-    /// Asks the API server to make an object, and not to: it judges and asks webhooks, and keeps nothing.
-    pub(super) async fn attempt(&self, object: &Value) -> Result<(), String> {
+    /// Asks the API server to make an object, and not to: it judges and asks webhooks, says what it
+    /// would have made, and keeps nothing.
+    pub(super) async fn attempt(&self, object: &Value) -> Result<Value, String> {
         let namespace = text(object, "/metadata/namespace");
-        let (api, _) = self.api(text(object, "/apiVersion"), text(object, "/kind"), namespace);
+        let (api, resource) = self.api(text(object, "/apiVersion"), text(object, "/kind"), namespace);
         let object = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         match tokio::time::timeout(PATIENCE, api.create(&dry, &object)).await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(made)) => value(&resource, made).ok_or_else(|| "the answer can't be read".to_owned()),
             Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{Api, ListParams, PostParams};
 use outrigger_core::check::Finding;
-use outrigger_core::check::install::rights::{self, Account, Right};
+use outrigger_core::check::install::rights::{self, Account, Except, Right};
 use outrigger_core::check::install::text;
 use serde_json::Value;
 
-use super::cluster::{Answer, Cluster, Kind, PATIENCE, together};
+use super::cluster::{Answer, Cluster, Kind, NAMESPACE, PATIENCE, together};
 use super::shipped::{self, Names, Part};
 
 const VERSION: &str = "rbac.authorization.k8s.io/v1";
@@ -25,6 +25,7 @@ pub(super) async fn judge(
     let shipped: Vec<Value> = objects.iter().map(|(wanted, _)| wanted.clone()).collect();
     let allowed = shipped::roles(names)?;
     let roles = read(cluster).await;
+    let tenants = if parts.contains(&Part::Manager) { tenants(cluster).await } else { None };
     let mut findings = Vec::new();
     for part in parts {
         let account = Account { namespace: names.system.clone(), name: part.name().to_owned() };
@@ -45,7 +46,9 @@ pub(super) async fn judge(
         findings.extend(rights::missing(&account, lacking));
         if let Some(roles) = &roles {
             let allowed = rights::needed(&allowed, &account);
-            findings.extend(rights::unneeded(roles, &account, &allowed, shipped::TENANT_ROLE));
+            let except = Except { role: shipped::TENANT_ROLE, namespaces: tenants.as_ref() };
+            let except = (*part == Part::Manager).then_some(&except);
+            findings.extend(rights::unneeded(roles, &account, &allowed, except));
         }
     }
     let is_tenants = |(wanted, _): &&(Value, Answer)| {
@@ -59,6 +62,13 @@ pub(super) async fn judge(
         }
     }
     Ok(findings)
+}
+
+/// The names of tenants' namespaces, where they may be read.
+async fn tenants(cluster: &Cluster) -> Option<BTreeSet<String>> {
+    let params = ListParams::default().labels(outrigger_core::keys::TENANT);
+    let all = cluster.list(NAMESPACE, "", params).await?;
+    Some(all.iter().map(|namespace| text(namespace, "/metadata/name").to_owned()).collect())
 }
 
 /// All roles and bindings, where all of them may be read.

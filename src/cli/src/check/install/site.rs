@@ -9,6 +9,7 @@ use outrigger_core::check::install::{
     self, Found, admission, definitions, list, missing, parts, reach, text,
 };
 use outrigger_core::check::{Finding, Subject};
+use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::expiry;
 use outrigger_webhook::settings::AdmissionArgs;
@@ -280,7 +281,7 @@ pub(super) fn object(wanted: &Value, found: &Answer) -> Vec<Finding> {
 
 /// Where the parts are: wherever one of them runs, else where they are by default.
 async fn system_namespace(cluster: &Cluster) -> String {
-    let default = || outrigger_core::keys::SYSTEM_NAMESPACE.to_owned();
+    let default = || keys::SYSTEM_NAMESPACE.to_owned();
     let params = ListParams::default().labels(OURS);
     let all = cluster.list(DEPLOYMENT, "", params).await.unwrap_or_default();
     let ours = |o: &&Value| Part::ALL.iter().any(|part| part.name() == text(o, "/metadata/name"));
@@ -324,8 +325,7 @@ fn names(admission: &AdmissionArgs, system: &str, deployments: &[(Part, Answer)]
         rules: either("admin-rules-namespace", &admission.admin_rules_namespace),
         resources: either("admin-resources-namespace", &admission.admin_resources_namespace),
         core: either("core-namespace", &admission.core_namespace),
-        tenant_rules: of(Part::Agent, "rules-namespace")
-            .unwrap_or_else(|| outrigger_core::keys::ADMIN_NAMESPACE.to_owned()),
+        tenant_rules: of(Part::Agent, "rules-namespace").unwrap_or_else(|| keys::ADMIN_NAMESPACE.to_owned()),
         machines: !is(Part::Manager, "manage-machines", "false"),
         offloading: !is(Part::Manager, "manage-offloading", "false"),
         webhook_self_signed: is(Part::Webhook, "tls", "self-signed"),
@@ -366,10 +366,13 @@ pub(super) fn selects(wanted: Option<&Value>, object: &Value) -> bool {
     wanted.is_some_and(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
 }
 
-/// A namespace in which the webhook judges Pods, if there is one.
-pub(super) async fn tenant_namespace(cluster: &Cluster) -> Option<String> {
-    let params = ListParams::default().labels(outrigger_core::keys::TENANT);
+/// A namespace in which the webhook judges Pods, if there is one, and whose it is.
+pub(super) async fn tenant_namespace(cluster: &Cluster) -> Option<(String, String)> {
+    let params = ListParams::default().labels(keys::TENANT);
     let all = cluster.list(NAMESPACE, "", params).await?;
     let lives = |o: &&Value| o.pointer("/metadata/deletionTimestamp").is_none();
-    all.iter().find(lives).map(|o| text(o, "/metadata/name").to_owned())
+    all.iter().find(lives).map(|o| {
+        let tenant = o["metadata"]["labels"][keys::TENANT].as_str().unwrap_or_default();
+        (text(o, "/metadata/name").to_owned(), tenant.to_owned())
+    })
 }

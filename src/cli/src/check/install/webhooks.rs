@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::Context;
 use kube::api::ListParams;
 use outrigger_core::check::install::certificates::{self, Bundle};
-use outrigger_core::check::install::{Found, list, reach, subject, text};
-use outrigger_core::check::{Finding, Subject};
+use outrigger_core::check::install::{Found, list, reach, short, subject, text};
+use outrigger_core::check::{ADMISSION, Finding, Subject};
 use outrigger_runtime::expiry;
 use outrigger_runtime::probe::{self, Shown, Who};
 use serde_json::{Value, json};
@@ -258,31 +258,55 @@ async fn attempts(site: &Site) -> Vec<Finding> {
     let mut objects = Vec::new();
     let defined = site.object("CustomResourceDefinition", "tenants.outrigger.dev").there().is_some();
     objects.extend(defined.then(|| {
-        json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
-            "metadata": {"name": "outrigger-check"}, "spec": {}})
+        let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+            "metadata": {"name": "outrigger-check"}, "spec": {}});
+        (tenant, None)
     }));
-    objects.extend(tenant_namespace(&site.cluster).await.map(|namespace| pod(&namespace)));
+    let namespace = tenant_namespace(&site.cluster).await;
+    objects.extend(namespace.map(|(namespace, tenant)| (pod(&namespace), Some(tenant))));
     if objects.is_empty() {
         site.cluster.note(
             "there is neither a tenant's namespace nor the kind Tenant: whether the API server itself reaches the webhook \
              wasn't tried",
         );
     }
+    let entries = |kind: &'static str| -> BTreeSet<&str> {
+        let of = site.objects.iter().filter(move |(wanted, _)| text(wanted, "/kind") == kind);
+        of.flat_map(|(wanted, _)| list(wanted, "/webhooks")).map(|entry| text(entry, "/name")).collect()
+    };
     let mut findings: Vec<Finding> = Vec::new();
-    for object in objects {
-        let Err(answer) = site.cluster.attempt(&object).await else { continue };
+    for (object, tenant) in objects {
+        let answer = match site.cluster.attempt(&object).await {
+            Ok(made) => {
+                findings.extend(tenant.and_then(|tenant| placed(&made, &tenant)));
+                continue;
+            }
+            Err(answer) => answer,
+        };
         // Both configurations may have an entry of a name; the path that was called tells which it was.
         let kind = if answer.contains("/mutate/") { KINDS[0] } else { KINDS[1] };
-        match reach::attempt(&Subject::cluster(kind, NAME), &answer) {
+        match reach::attempt(&Subject::cluster(kind, NAME), &answer, &entries(kind)) {
             Some(finding) => findings.push(finding),
-            None if answer.contains("cannot create resource") => site.cluster.note(format!(
-                "whether the API server itself reaches the webhook wasn't tried with a {}: {answer}",
-                text(&object, "/kind")
+            None => site.cluster.note(format!(
+                "whether the API server itself reaches the webhook wasn't tried with a {}: {}",
+                text(&object, "/kind"),
+                short(&answer)
             )),
-            None => {}
         }
     }
     findings
+}
+
+/// Whether the webhook has placed a Pod that would have been made.
+fn placed(pod: &Value, tenant: &str) -> Option<Finding> {
+    (!reach::is_placed(pod, tenant)).then(|| {
+        let message = format!(
+            "a Pod would be made in {} that isn't kept to the DPUs of tenant {tenant:?}: the webhook isn't asked, or \
+             somebody changes what it says",
+            text(pod, "/metadata/namespace")
+        );
+        Finding::new(&ADMISSION, &Subject::cluster(KINDS[0], NAME), "webhooks", message)
+    })
 }
 
 /// A Pod that nobody would refuse anywhere.

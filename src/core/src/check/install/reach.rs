@@ -1,9 +1,12 @@
 //! Whether the API server, and agents, can reach who they call.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{list, short, subject, text};
 use crate::check::{CA_MISMATCH, CA_UNUSABLE, CERTIFICATE_ENDED, Finding, Subject, UNREACHABLE};
+use crate::keys;
 
 /// What the API server says of a webhook that it couldn't call.
 const FAILED: &str = "failed calling webhook";
@@ -91,10 +94,14 @@ pub fn connection(
 }
 
 /// What an API server's answer to an attempt to make something tells of the webhooks that it called for it; of all other
-/// refusals nothing. `subject` is the configuration.
-pub fn attempt(subject: &Subject, answer: &str) -> Option<Finding> {
+/// refusals nothing. `subject` is the configuration, `entries` are the names of ours: a webhook of somebody else's is his
+/// business.
+pub fn attempt(subject: &Subject, answer: &str, entries: &BTreeSet<&str>) -> Option<Finding> {
     let (_, rest) = answer.split_once(FAILED)?;
     let entry = rest.trim_start().trim_start_matches('"').split('"').next().unwrap_or_default();
+    if !entries.contains(entry) {
+        return None;
+    }
     let check = if rest.contains("certificate has expired or is not yet valid") {
         &CERTIFICATE_ENDED
     } else if rest.contains("unable to load root certificates") {
@@ -107,5 +114,22 @@ pub fn attempt(subject: &Subject, answer: &str) -> Option<Finding> {
     // After the URL stands the reason.
     let why = rest.rsplit_once("\": ").map_or(rest, |(_, why)| why);
     let path = format!("webhooks[{entry}]");
-    Some(Finding::new(check, subject, path, format!("the API server's own call fails: {}", short(why))))
+    let message = format!("the API server's own call fails: {}", short(why));
+    Some(Finding::new(check, subject, path, message))
+}
+
+/// Whether a Pod that was made in a tenant's namespace has been through the webhook: it is on that tenant's DPUs only.
+pub fn is_placed(pod: &Value, tenant: &str) -> bool {
+    let terms = list(
+        pod,
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
+    );
+    let is_its = |term: &Value| {
+        list(term, "/matchExpressions").iter().any(|of| {
+            text(of, "/key") == keys::NODE_TENANT
+                && text(of, "/operator") == "In"
+                && list(of, "/values").iter().all(|value| value == tenant)
+        })
+    };
+    !terms.is_empty() && terms.iter().all(is_its)
 }

@@ -185,18 +185,36 @@ pub fn missing<'a>(account: &Account, lacking: impl IntoIterator<Item = &'a Righ
         .collect()
 }
 
-/// What the roles and bindings of a cluster give a service account beyond what is shipped. `except` names a role that it
-/// binds itself wherever it needs it.
+/// A ClusterRole that a part binds itself, in tenants' namespaces.
+#[derive(Debug, Clone, Copy)]
+pub struct Except<'a> {
+    /// Its name.
+    pub role: &'a str,
+    /// The tenants' namespaces. `None`: they can't be read, and any may be one.
+    pub namespaces: Option<&'a BTreeSet<String>>,
+}
+
+impl Except<'_> {
+    fn is(&self, binding: &Value) -> bool {
+        let namespace = text(binding, "/metadata/namespace");
+        text(binding, "/kind") == "RoleBinding"
+            && text(binding, "/roleRef/kind") == "ClusterRole"
+            && text(binding, "/roleRef/name") == self.role
+            && self.namespaces.is_none_or(|all| all.contains(namespace))
+    }
+}
+
+/// What the roles and bindings of a cluster give a service account beyond what is shipped.
 pub fn unneeded(
     objects: &[Value],
     account: &Account,
     allowed: &BTreeSet<Right>,
-    except: &str,
+    except: Option<&Except<'_>>,
 ) -> Vec<Finding> {
     let mut more: BTreeMap<Subject, (String, Vec<Right>)> = BTreeMap::new();
     for (binding, right) in granted(objects, account) {
         let role = text(binding, "/roleRef/name");
-        if role == except || allowed.iter().any(|own| own.covers(&right)) {
+        if except.is_some_and(|except| except.is(binding)) || allowed.iter().any(|own| own.covers(&right)) {
             continue;
         }
         let by = format!("{} {role}", text(binding, "/roleRef/kind"));
