@@ -40,8 +40,19 @@ impl ClusterArgs {
     /// # Errors
     /// When no configuration is found, or it can't be read.
     pub async fn client(&self) -> anyhow::Result<Client> {
+        let config = self.config().await?;
+        let builder = ClientBuilder::try_from(config).context("the cluster's configuration can't be used")?;
+        Ok(builder.with_layer(&CountingLayer).build())
+    }
+
+    /// Whether it is the cluster in which this process is a Pod, whichever way it was named.
+    pub async fn is_own(&self) -> bool {
+        self.config().await.is_ok_and(|config| is_same(&config, Config::incluster().ok().as_ref()))
+    }
+
+    async fn config(&self) -> anyhow::Result<Config> {
         let options = || KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let config = if let Some(file) = &self.kubeconfig {
+        Ok(if let Some(file) = &self.kubeconfig {
             let kubeconfig = Kubeconfig::read_from(file)
                 .with_context(|| format!("--kubeconfig {} can't be read", file.display()))?;
             Config::from_custom_kubeconfig(kubeconfig, &options())
@@ -51,10 +62,13 @@ impl ClusterArgs {
             Config::from_kubeconfig(&options()).await.context("the kubeconfig can't be used")?
         } else {
             Config::infer().await.context("no cluster is configured; use --kubeconfig")?
-        };
-        let builder = ClientBuilder::try_from(config).context("the cluster's configuration can't be used")?;
-        Ok(builder.with_layer(&CountingLayer).build())
+        })
     }
+}
+
+/// Whether a cluster is the one of the Pod's own service account, if there is one.
+fn is_same(config: &Config, own: Option<&Config>) -> bool {
+    own.is_some_and(|own| own.cluster_url == config.cluster_url)
 }
 
 /// What a watch asks for.
@@ -269,6 +283,16 @@ fn is_no_such_kind(error: &watcher::Error) -> bool {
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::Namespace;
+
+    #[test]
+    fn only_the_service_accounts_cluster_is_ones_own() {
+        let of = |url: &'static str| Config::new(url.parse().unwrap());
+        let own = of("https://10.0.0.1:443");
+        assert!(is_same(&of("https://10.0.0.1:443"), Some(&own)));
+        // $KUBECONFIG of a Pod may name any cluster.
+        assert!(!is_same(&of("https://10.0.0.2:443"), Some(&own)));
+        assert!(!is_same(&of("https://10.0.0.1:443"), None));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_kind_that_is_not_there_is_looked_for_less_and_less_often() {

@@ -3,7 +3,8 @@
 use outrigger_api::Tenant;
 use outrigger_core::check::install::certificates;
 use outrigger_core::check::install::reach::{self, Outcome};
-use outrigger_core::check::install::{Found, subject, versions};
+use outrigger_core::check::install::versions::{self, Version};
+use outrigger_core::check::install::{Found, subject};
 use outrigger_core::check::{CA_MISMATCH, CERTIFICATE_ENDED, Finding, IDENTITY, Subject};
 use outrigger_manager::tenants::identity::Caller;
 use outrigger_runtime::expiry;
@@ -12,7 +13,7 @@ use outrigger_runtime::serve::Peer;
 
 use super::cluster::{Answer, TENANT};
 use super::shipped::Part;
-use super::site::{Site, argument, version};
+use super::site::{IMAGE, Site, argument};
 use super::tls::{self, Address};
 
 /// A key of a Secret or ConfigMap of a site.
@@ -102,12 +103,13 @@ pub(super) async fn agent(site: &Site, shows: &[Finding]) -> Vec<Finding> {
 pub(super) async fn between(infrastructure: &Site, tenant: &Site) -> Vec<Finding> {
     let mut findings = Vec::new();
     let Some(deployment) = tenant.deployment(Part::Agent) else { return findings };
-    if let (Some(agent), Some(manager)) =
-        (version(deployment), infrastructure.deployment(Part::Manager).and_then(version))
-    {
-        let path = "spec.template.spec.containers[0].image";
-        let other = ("the manager", manager);
-        findings.extend(versions::skew(&subject(deployment), path, "the agent", agent, other));
+    let of = |site: &Site, part| site.running.get(&part).cloned().unwrap_or_default();
+    let managers = of(infrastructure, Part::Manager);
+    for agent in of(tenant, Part::Agent) {
+        let skew = |manager: &Version| {
+            versions::skew(&subject(deployment), IMAGE, "the agent", agent, ("the manager", *manager))
+        };
+        findings.extend(managers.iter().filter_map(skew));
     }
     findings.extend(serving(infrastructure, tenant));
     findings.extend(identity(infrastructure, tenant).await);

@@ -47,7 +47,7 @@ pub(super) struct Names {
     pub(super) system: String,
     /// Label on DPU Nodes.
     pub(super) host_label: String,
-    /// Namespace of admin rules.
+    /// Namespace of admin rules. Where it is empty, as with the next one and a tenant's: there are none.
     pub(super) rules: String,
     /// Namespace of their companions.
     pub(super) resources: String,
@@ -79,10 +79,8 @@ const MANAGER: [&str; 3] = [
     include_str!("../../../../../deploy/base/manager/deployment.yaml"),
     include_str!("../../../../../deploy/base/manager/service.yaml"),
 ];
-const AGENT: [&str; 2] = [
-    include_str!("../../../../../deploy/base/agent/rbac.yaml"),
-    include_str!("../../../../../deploy/base/agent/deployment.yaml"),
-];
+const AGENT_RBAC: &str = include_str!("../../../../../deploy/base/agent/rbac.yaml");
+const AGENT: &str = include_str!("../../../../../deploy/base/agent/deployment.yaml");
 const ADMIN: &str = include_str!("../../../../../deploy/base/admin/rbac.yaml");
 const SLOTS: &str = include_str!("../../../../../deploy/base/slots/rbac.yaml");
 const MACHINES: &str = include_str!("../../../../../deploy/base/machines/rbac.yaml");
@@ -143,7 +141,7 @@ fn files(part: Part, names: &Names) -> Vec<&'static str> {
             files.extend(names.machines.then_some(MACHINES));
             files.extend(names.manager_self_signed.then_some(MANAGER_SELF_SIGNED));
         }
-        Part::Agent => files.extend(AGENT),
+        Part::Agent => files.extend([AGENT_RBAC, AGENT]),
     }
     files
 }
@@ -151,7 +149,8 @@ fn files(part: Part, names: &Names) -> Vec<&'static str> {
 /// Whether a definition is these parts' own. Where Liqo or Imperator serve their kinds, the definitions are theirs.
 fn is_needed(group: &str, kind: &str, parts: &[Part], names: &Names) -> bool {
     if !parts.contains(&Part::Manager) {
-        return kind == "WorkloadRule" && parts.contains(&Part::Agent);
+        let rules = parts.contains(&Part::Agent) && !names.tenant_rules.is_empty();
+        return kind == "WorkloadRule" && rules;
     }
     match group {
         keys::OFFLOADING_GROUP => names.offloading,
@@ -163,25 +162,44 @@ fn is_needed(group: &str, kind: &str, parts: &[Part], names: &Names) -> bool {
 /// The documents of a file, with the installation's own names.
 fn take(file: &str, names: &Names, all: &mut Vec<Value>) -> anyhow::Result<()> {
     for document in serde_yaml::Deserializer::from_str(file) {
-        let mut object = Value::deserialize(document).context("what is shipped can't be read")?;
+        let object = Value::deserialize(document).context("what is shipped can't be read")?;
         if object.is_null() {
             continue;
         }
-        let universe = match (text(&object, "/kind"), text(&object, "/metadata/name")) {
-            (_, "outrigger-agent") => &names.tenant_rules,
-            (_, "outrigger-manager-admin-rules" | "outrigger-webhook-admin-rules") => &names.rules,
-            _ => &names.resources,
+        let universes = match (file, text(&object, "/kind"), text(&object, "/metadata/name")) {
+            (AGENT_RBAC, ..) => vec![&names.tenant_rules],
+            (ADMIN, "Namespace", _) => vec![&names.rules, &names.resources],
+            (ADMIN, _, "outrigger-manager-admin-rules" | "outrigger-webhook-admin-rules") => {
+                vec![&names.rules]
+            }
+            _ => vec![&names.resources],
         };
-        rename(&mut object, universe, names);
-        let name = |o: &Value| {
-            let of = |pointer| text(o, pointer).to_owned();
-            (of("/kind"), of("/metadata/namespace"), of("/metadata/name"))
-        };
-        if !all.iter().any(|other| name(other) == name(&object)) {
-            all.push(object);
+        for universe in universes {
+            if universe.is_empty() && is_in_universe(&object) {
+                continue;
+            }
+            let mut object = object.clone();
+            rename(&mut object, universe, names);
+            add(object, all);
         }
     }
     Ok(())
+}
+
+/// Whether an object is a namespace whose name can be set, or in one.
+fn is_in_universe(object: &Value) -> bool {
+    let is = |pointer| text(object, pointer) == keys::ADMIN_NAMESPACE;
+    is("/metadata/namespace") || (text(object, "/kind") == "Namespace" && is("/metadata/name"))
+}
+
+fn add(object: Value, all: &mut Vec<Value>) {
+    let name = |o: &Value| {
+        let of = |pointer| text(o, pointer).to_owned();
+        (of("/kind"), of("/metadata/namespace"), of("/metadata/name"))
+    };
+    if !all.iter().any(|other| name(other) == name(&object)) {
+        all.push(object);
+    }
 }
 
 /// Puts the installation's own names into all texts of an object.

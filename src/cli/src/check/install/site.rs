@@ -1,6 +1,6 @@
 //! One cluster's share of an installation: what is installed there, and what of it isn't as it should be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
@@ -27,6 +27,12 @@ const OURS: &str = "app.kubernetes.io/name=outrigger";
 /// The Lease of the replica that leads.
 const LEASE_NAME: &str = "outrigger-manager";
 
+/// The container of a part, in its Deployment.
+const CONTAINER: &str = "/spec/template/spec/containers/0";
+
+/// Where its image is, as findings name it.
+pub(super) const IMAGE: &str = "spec.template.spec.containers[0].image";
+
 /// What a part's Pods go before.
 const PRIORITY: &str = "/spec/template/spec/priorityClassName";
 
@@ -43,6 +49,8 @@ pub(super) struct Site {
     pub(super) kubernetes: String,
     /// We run in the cluster itself, so its Services can be reached.
     pub(super) inside: bool,
+    /// The versions that run of each part, once it is judged.
+    pub(super) running: BTreeMap<Part, BTreeSet<Version>>,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -55,8 +63,7 @@ impl Site {
         flag: &str,
         only: &[Part],
     ) -> anyhow::Result<Self> {
-        let named = cluster.kubeconfig.is_some() || cluster.context.is_some();
-        let inside = !named && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let inside = cluster.is_own().await;
         let cluster = Cluster::new(client(cluster, flag).await?);
         let kubernetes = cluster.version().await.map_err(|e| InputError::new(flag, format_args!("{e:#}")))?;
         let system = match &args.system_namespace {
@@ -79,8 +86,8 @@ impl Site {
         let ask = async |wanted| if is_asked(wanted) { cluster.like(wanted).await } else { Answer::Unread };
         let found = together(wanted.iter().map(ask)).await;
         let objects = wanted.into_iter().zip(found).collect();
-        let (held, findings) = (BTreeMap::new(), Vec::new());
-        let mut site = Self { cluster, parts, names, objects, held, kubernetes, inside, findings };
+        let (held, running, findings) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let mut site = Self { cluster, parts, names, objects, held, kubernetes, inside, running, findings };
         site.hold().await;
         Ok(site)
     }
@@ -154,6 +161,8 @@ impl Site {
             self.services(),
             rights::judge(&self.cluster, &self.parts, &self.names, &self.objects),
         );
+        let (images, running) = images;
+        self.running = running;
         findings.extend(images.into_iter().chain(priorities).chain(leader).chain(services).chain(rights?));
         self.findings.extend(findings);
         Ok(())
@@ -172,34 +181,29 @@ impl Site {
     }
 
     /// Which images run: of each part one, and of a version that goes with this program's.
-    async fn images(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
+    async fn images(&self) -> (Vec<Finding>, BTreeMap<Part, BTreeSet<Version>>) {
+        let (mut findings, mut running) = (Vec::new(), BTreeMap::new());
         let params = ListParams::default().labels(OURS);
         let pods = self.cluster.list(POD, &self.names.system, params).await.unwrap_or_default();
         for part in &self.parts {
             let Some(deployment) = self.deployment(*part) else { continue };
             let subject = install::subject(deployment);
-            let labels = deployment.pointer("/spec/selector/matchLabels");
-            let mut images: BTreeMap<String, usize> = BTreeMap::new();
-            for pod in pods.iter().filter(|pod| selects(labels, pod)) {
-                if pod.pointer("/metadata/deletionTimestamp").is_none() {
-                    *images.entry(text(pod, "/spec/containers/0/image").to_owned()).or_default() += 1;
-                }
-            }
-            let images: Vec<(String, usize)> = images.into_iter().collect();
-            findings.extend(versions::replicas(&subject, &images));
-            match (version(deployment), Version::parse(env!("CARGO_PKG_VERSION"))) {
-                (Some(found), Some(own)) => {
-                    let path = "spec.template.spec.containers[0].image";
-                    findings.extend(versions::skew(&subject, path, part.word(), found, ("this program", own)));
-                }
-                _ => self.cluster.note(format!(
+            let images = images(deployment, &pods);
+            let template = text(deployment, &format!("{CONTAINER}/image"));
+            findings.extend(versions::replicas(&subject, template, &images));
+            let versions = running_versions(deployment, &images);
+            if let (false, Some(own)) = (versions.is_empty(), Version::parse(env!("CARGO_PKG_VERSION"))) {
+                let of = |found| versions::skew(&subject, IMAGE, part.word(), found, ("this program", own));
+                findings.extend(versions.iter().copied().filter_map(of));
+            } else {
+                self.cluster.note(format!(
                     "{subject}: neither its image nor its label app.kubernetes.io/version tells a version, so whether \
                      it goes with the other parts wasn't looked at"
-                )),
+                ));
             }
+            running.insert(*part, versions);
         }
-        findings
+        (findings, running)
     }
 
     /// Whether the PriorityClasses are there that the parts name: without them no Pod of theirs is made.
@@ -335,7 +339,6 @@ fn names(admission: &AdmissionArgs, system: &str, deployments: &[(Part, Answer)]
 
 /// What a part is told by a flag, or by the flag's twin in the environment.
 pub(super) fn argument(deployment: &Value, flag: &str) -> Option<String> {
-    const CONTAINER: &str = "/spec/template/spec/containers/0";
     let args = list(deployment, &format!("{CONTAINER}/args"));
     let name = format!("--{flag}");
     for (i, arg) in args.iter().filter_map(Value::as_str).enumerate() {
@@ -347,14 +350,40 @@ pub(super) fn argument(deployment: &Value, flag: &str) -> Option<String> {
     }
     let twin = format!("OUTRIGGER_{}", flag.to_uppercase().replace('-', "_"));
     let env = list(deployment, &format!("{CONTAINER}/env"));
-    let value = env.iter().find(|variable| text(variable, "/name") == twin)?;
-    value.get("value").and_then(Value::as_str).map(str::to_owned)
+    let variable = env.iter().find(|variable| text(variable, "/name") == twin)?;
+    // API servers leave an empty value out.
+    variable.get("valueFrom").is_none().then(|| text(variable, "/value").to_owned())
+}
+
+/// The images of a Deployment's Pods, and how many have each. Others may have put containers of theirs before ours.
+pub(super) fn images(deployment: &Value, pods: &[Value]) -> Vec<(String, usize)> {
+    let labels = deployment.pointer("/spec/selector/matchLabels");
+    let name = text(deployment, &format!("{CONTAINER}/name"));
+    let runs = |pod: &&Value| {
+        pod.pointer("/metadata/deletionTimestamp").is_none()
+            && !matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
+            && selects(labels, pod)
+    };
+    let mut images: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in pods.iter().filter(runs) {
+        if let Some(own) = list(pod, "/spec/containers").iter().find(|c| text(c, "/name") == name) {
+            *images.entry(text(own, "/image").to_owned()).or_default() += 1;
+        }
+    }
+    images.into_iter().collect()
+}
+
+/// The versions that run of a part: those of its Pods' images; where these tell none, that of the Deployment's.
+pub(super) fn running_versions(deployment: &Value, images: &[(String, usize)]) -> BTreeSet<Version> {
+    let running: BTreeSet<Version> =
+        images.iter().filter_map(|(image, _)| Version::of_image(image)).collect();
+    if running.is_empty() { version(deployment).into_iter().collect() } else { running }
 }
 
 /// The version of a part, by its image, else by the label that Helm sets.
 pub(super) fn version(deployment: &Value) -> Option<Version> {
     let label = deployment.pointer("/metadata/labels/app.kubernetes.io~1version").and_then(Value::as_str);
-    Version::of_image(text(deployment, "/spec/template/spec/containers/0/image"))
+    Version::of_image(text(deployment, &format!("{CONTAINER}/image")))
         .or_else(|| Version::parse(label.unwrap_or_default()))
 }
 

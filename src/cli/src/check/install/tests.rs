@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::cluster::Answer;
 use super::shipped::{self, Names, Part};
-use super::site::{argument, object, selects, version};
+use super::site::{argument, images, object, running_versions, selects, version};
 use super::tls::{self, Address};
 use super::webhooks;
 
@@ -121,11 +121,51 @@ fn an_installation_under_other_names() {
         "RoleBinding resources/outrigger-manager-admin-resources",
         "RoleBinding own/outrigger-agent",
         "RoleBinding core/outrigger-webhook",
+        "Namespace rules",
+        "Namespace resources",
+        "Namespace own",
         "Namespace companions",
         "Deployment companions/outrigger-agent",
     ] {
         assert!(there.contains(&wanted.to_owned()), "{wanted}: {there:#?}");
     }
+}
+
+#[test]
+fn namespaces_that_there_are_none_of() {
+    let there = |parts: &[Part], names: &Names| -> Vec<String> {
+        let is_one = |told: &String| told.starts_with("Namespace ") || told.starts_with("RoleBinding ");
+        shipped(parts, names).iter().map(name).filter(is_one).collect()
+    };
+    let none = Names { tenant_rules: String::new(), ..names() };
+    assert_eq!(there(&[Part::Agent], &none), ["Namespace outrigger-system"]);
+    let kind = |o: &&Value| text(o, "/kind") == "CustomResourceDefinition";
+    assert_eq!(shipped(&[Part::Agent], &none).iter().filter(kind).map(name).next(), None);
+    let none = Names { rules: String::new(), resources: String::new(), ..names() };
+    for told in there(&[Part::Webhook, Part::Manager], &none) {
+        assert!(!told.contains("universe") && !told.contains(" /"), "{told}");
+    }
+    // What is the agent's is no matter of the webhook's.
+    let own = Names { tenant_rules: "own".to_owned(), ..names() };
+    let expected = ["Namespace outrigger-system", "Namespace own", "RoleBinding own/outrigger-agent"];
+    assert_eq!(there(&[Part::Agent], &own), expected);
+}
+
+#[test]
+fn what_runs_is_what_pods_have() {
+    let deployment = json!({"spec": {"selector": {"matchLabels": {"a": "1"}}, "template": {"spec": {"containers": [
+        {"name": "manager", "image": "o:0.3.0"}]}}}});
+    let pod = |phase: &str, image: &str| {
+        json!({"metadata": {"labels": {"a": "1"}}, "status": {"phase": phase}, "spec": {"containers": [
+            {"name": "mesh", "image": "mesh:9.9.9"}, {"name": "manager", "image": image}]}})
+    };
+    let pods = [pod("Running", "o:0.1.0"), pod("Failed", "o:0.0.1"), pod("Running", "o:0.1.0")];
+    let images = images(&deployment, &pods);
+    assert_eq!(images, [("o:0.1.0".to_owned(), 2)]);
+    let versions = |images| -> Vec<String> {
+        running_versions(&deployment, images).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!((versions(&images), versions(&[])), (vec!["0.1.0".to_owned()], vec!["0.3.0".to_owned()]));
 }
 
 #[test]
@@ -163,12 +203,13 @@ fn each_part_needs_what_its_files_give_it() {
 fn what_deployments_are_told() {
     let deployment = json!({"metadata": {"labels": {"app.kubernetes.io/version": "1.2.3"}}, "spec": {"template": {"spec":
         {"containers": [{"image": "x:latest", "args": ["webhook", "--tls=self-signed", "--a-b", "c", "--tlsx=1"],
-            "env": [{"name": "OUTRIGGER_TENANT_ID", "value": "blue"}, {"name": "OUTRIGGER_NONE"}]}]}}}});
+            "env": [{"name": "OUTRIGGER_TENANT_ID", "value": "blue"}, {"name": "OUTRIGGER_NONE"},
+                {"name": "OUTRIGGER_FROM", "valueFrom": {}}]}]}}}});
     let of = |flag| argument(&deployment, flag);
     assert_eq!(of("tls").as_deref(), Some("self-signed"));
     assert_eq!(of("a-b").as_deref(), Some("c"));
     assert_eq!(of("tenant-id").as_deref(), Some("blue"));
-    assert_eq!((of("none"), of("tl")), (None, None));
+    assert_eq!((of("none").as_deref(), of("tl"), of("from")), (Some(""), None, None));
     assert_eq!(version(&deployment).map(|v| v.to_string()).as_deref(), Some("1.2.3"));
     let pod = json!({"metadata": {"labels": {"a": "1", "b": "2"}}});
     assert!(selects(Some(&json!({"a": "1"})), &pod) && !selects(Some(&json!({"a": "2"})), &pod));

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Found, list, subject, text};
 use crate::check::{Finding, LEASE, NOT_MOUNTABLE, REPLICAS, Subject, UNAVAILABLE};
 
-/// Whether a Deployment runs, with as many replicas as it wants.
+/// Whether a Deployment runs, with as many replicas as it wants, all of them as it says.
 pub fn deployment(found: &Value) -> Option<Finding> {
     let subject = subject(found);
     let number = |pointer: &str| found.pointer(pointer).and_then(Value::as_i64);
@@ -22,9 +22,40 @@ pub fn deployment(found: &Value) -> Option<Finding> {
         let message = format!("is {available}, {wanted} are wanted {why}");
         return Some(Finding::new(&UNAVAILABLE, &subject, "status.availableReplicas", message.trim()));
     }
-    (available < wanted).then(|| {
+    if available < wanted {
         let message = format!("is {available}, {wanted} are wanted");
-        Finding::new(&REPLICAS, &subject, "status.availableReplicas", message)
+        return Some(Finding::new(&REPLICAS, &subject, "status.availableReplicas", message));
+    }
+    rollout(found, &subject, wanted)
+}
+
+/// Whether what runs is what the Deployment says: earlier Pods are as available as any.
+fn rollout(found: &Value, subject: &Subject, wanted: i64) -> Option<Finding> {
+    let number = |pointer: &str| found.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let (generation, observed) = (number("/metadata/generation"), number("/status/observedGeneration"));
+    if observed < generation {
+        let message =
+            format!("is {observed}, the Deployment is at {generation}: nobody has acted on its last change");
+        return Some(Finding::new(&REPLICAS, subject, "status.observedGeneration", message));
+    }
+    let updated = number("/status/updatedReplicas");
+    let stuck = list(found, "/status/conditions")
+        .iter()
+        .find(|c| text(c, "/type") == "Progressing" && text(c, "/status") == "False");
+    if let Some(condition) = stuck {
+        let message =
+            format!("is {updated} of {wanted}, and it gets no further: {}", text(condition, "/message"));
+        return Some(Finding::new(
+            &UNAVAILABLE,
+            subject,
+            "status.updatedReplicas",
+            message.trim_end_matches(": "),
+        ));
+    }
+    (updated < wanted).then(|| {
+        let message =
+            format!("is {updated}, {wanted} are wanted: the others are as they were before the last change");
+        Finding::new(&REPLICAS, subject, "status.updatedReplicas", message)
     })
 }
 

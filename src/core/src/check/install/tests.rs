@@ -220,7 +220,7 @@ fn definitions_of_other_versions() {
 fn deployments() {
     let of = |wanted: i64, available: i64, condition: &str| {
         json!({"kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": wanted}, "status": {
-            "availableReplicas": available,
+            "availableReplicas": available, "updatedReplicas": available,
             "conditions": [{"type": "Available", "status": condition, "message": "no room"}]}})
     };
     for (deployment, expected) in [
@@ -230,6 +230,26 @@ fn deployments() {
         (of(2, 1, "False"), Some(("not-available", "is 1, 2 are wanted no room"))),
         (of(0, 0, "True"), Some(("not-available", "is 0: none shall run"))),
         (json!({"kind": "Deployment"}), Some(("not-available", "is 0, 1 are wanted"))),
+        // Earlier Pods serve, and what was changed doesn't come.
+        (
+            with(&of(2, 2, "True"), |d| d["metadata"]["generation"] = json!(3)),
+            Some(("too-few-replicas", "is 0, the Deployment is at 3: nobody has acted on its last change")),
+        ),
+        (
+            with(&of(2, 2, "True"), |d| d["status"]["updatedReplicas"] = json!(1)),
+            Some((
+                "too-few-replicas",
+                "is 1, 2 are wanted: the others are as they were before the last change",
+            )),
+        ),
+        (
+            with(&of(2, 2, "True"), |d| {
+                d["status"]["updatedReplicas"] = json!(1);
+                let stuck = json!({"type": "Progressing", "status": "False", "message": "no progress"});
+                d["status"]["conditions"].as_array_mut().unwrap().push(stuck);
+            }),
+            Some(("not-available", "is 1 of 2, and it gets no further: no progress")),
+        ),
     ] {
         let found = parts::deployment(&deployment).map(|f| (f.check.id, f.message));
         assert_eq!(found, expected.map(|(id, message)| (id, message.to_owned())), "{deployment}");
@@ -462,9 +482,12 @@ fn versions_beside_each_other() {
     }
     let images = |list: &[(&str, usize)]| {
         let list: Vec<(String, usize)> = list.iter().map(|(image, n)| ((*image).to_owned(), *n)).collect();
-        versions::replicas(&subject, &list).map(|f| f.message)
+        versions::replicas(&subject, "a:1", &list).map(|f| f.message)
     };
-    assert_eq!(images(&[("a:1", 2)]), None);
+    assert_eq!((images(&[("a:1", 2)]), images(&[])), (None, None));
+    assert_eq!(images(&[("a:2", 2)]).as_deref(), Some("is a:1; its Pods have another image: a:2 (2)"));
+    let mirrored = [("mirror.example/o:1.2.3@sha256:abc".to_owned(), 2)];
+    assert_eq!(versions::replicas(&subject, "o:v1.2.3", &mirrored), None);
     assert_eq!(
         images(&[("a:1", 2), ("a:2", 1)]).as_deref(),
         Some("its Pods have different images: a:1 (2), a:2 (1)")

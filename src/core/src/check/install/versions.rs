@@ -61,14 +61,22 @@ pub fn skew(
     }
 }
 
-/// Whether the replicas of a part are of one version, by their images and how many Pods have each.
-pub fn replicas(subject: &Subject, images: &[(String, usize)]) -> Option<Finding> {
-    if images.len() < 2 {
-        return None;
-    }
+/// Whether the replicas of a part are of one version, and the one of its template, by their images and how many Pods have
+/// each. Admission may name the same version otherwise, by a mirror or a digest.
+pub fn replicas(subject: &Subject, template: &str, images: &[(String, usize)]) -> Option<Finding> {
+    let is_same = |image: &str| {
+        let version = Version::of_image(image);
+        image == template || (version.is_some() && version == Version::of_image(template))
+    };
+    let what = match images {
+        [] => return None,
+        [(image, _)] if is_same(image) => return None,
+        [_] => format!("is {template}; its Pods have another image"),
+        _ => "its Pods have different images".to_owned(),
+    };
     let all: Vec<String> =
         images.iter().take(super::EACH).map(|(image, count)| format!("{image} ({count})")).collect();
-    let message = format!("its Pods have different images: {}", all.join(", "));
+    let message = format!("{what}: {}", all.join(", "));
     Some(Finding::new(&VERSIONS, subject, "spec.template.spec.containers[0].image", message))
 }
 
