@@ -429,13 +429,22 @@ fn limited(s: &Stage) {
     let kubeconfig = s.outrigger.plane.dir.join("reader.kubeconfig");
     infra.service_account("default", "reader", &kubeconfig).unwrap();
     let reader = format!("--kubeconfig={}", kubeconfig.display());
+    // Of nothing at all nothing can be said.
+    let output = s.run(&[&reader, "--part", "webhook"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("nothing can be said of it"), "{said}");
+    let account = "--serviceaccount=default:reader";
+    s.kubectl(&["create", "rolebinding", "reader", "-n", SYSTEM, "--clusterrole=view", account]);
     let (code, findings, notes) = told(&s.run(&["-o", "json", &reader, "--part", "webhook"]));
     assert_eq!((code, findings), (Some(0), vec![]), "{notes:?}");
     let noted = |what: &str| notes.iter().any(|note| note.contains(what));
-    for what in ["Deployment", "MutatingWebhookConfiguration outrigger", "has its rights wasn't looked at"] {
+    for what in
+        ["deployments may not", "MutatingWebhookConfiguration outrigger", "has its rights wasn't looked at"]
+    {
         assert!(noted(what), "{what}: {notes:#?}");
     }
-    let output = s.run(&[&reader]);
+    let output = s.run(&[&reader, "--part", "webhook"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.starts_with("note: "), "{text}");
 }

@@ -124,6 +124,9 @@ checks! {
     /// A definition can't be used, or lacks what this version needs.
     DEFINITION = "definition-differs", Error, "A CustomResourceDefinition isn't served, or lacks what this version needs",
         "Apply deploy/crds of this version.";
+    /// A definition that refuses more.
+    NARROWER = "definition-narrower", Warning, "A CustomResourceDefinition refuses what this version's takes",
+        "Apply deploy/crds of this version, unless a newer one is meant to.";
     /// Admission is asked about less, or says less, than it has to.
     ADMISSION = "admission-differs", Error, "A webhook configuration, a policy or a binding isn't the one that is shipped",
         "Apply webhooks/ of this version once more; what differs may be a hole.";
@@ -134,10 +137,10 @@ checks! {
     POLICY_TYPES = "policy-types", Warning, "The API server found a policy's expression that doesn't fit the kind it judges",
         "Apply webhooks/policies.yaml of the version that is installed; report it where it is.";
     /// A part doesn't run, or not whole.
-    UNAVAILABLE = "not-available", Error, "A part of Outrigger doesn't run",
+    UNAVAILABLE = "not-available", Error, "A part of Outrigger doesn't run, or what was changed of it doesn't",
         "kubectl describe says why: no room, an image that can't be had, a Secret that is missing.";
     /// A part runs with fewer replicas than are wanted.
-    REPLICAS = "too-few-replicas", Warning, "Fewer replicas are available than are wanted",
+    REPLICAS = "too-few-replicas", Warning, "Fewer replicas are available, or as they are to be, than are wanted",
         "kubectl describe says why; while one of them is left, it works.";
     /// A Secret or ConfigMap that a Pod waits for.
     NOT_MOUNTABLE = "not-mountable", Error, "A Secret or ConfigMap that Pods wait for isn't there, or lacks a key",

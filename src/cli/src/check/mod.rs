@@ -131,13 +131,13 @@ impl Report {
         const ODD: Style = AnsiColor::Yellow.on_default();
         const DIM: Style = Style::new().dimmed();
         for note in &self.notes {
-            writeln!(out, "{ODD}note:{ODD:#} {note}")?;
+            writeln!(out, "{ODD}note:{ODD:#} {}", plain(note))?;
         }
         let mut last = None;
         for Finding { check, subject, path, message } in &self.findings {
             if last != Some(subject) {
                 let file = self.files.get(subject).map(|file| format!(" ({file})")).unwrap_or_default();
-                writeln!(out, "{BOLD}{subject}{BOLD:#}{file}")?;
+                writeln!(out, "{BOLD}{}{BOLD:#}{}", plain(&subject.to_string()), plain(&file))?;
                 last = Some(subject);
             }
             let style = match check.severity {
@@ -146,7 +146,9 @@ impl Report {
                 Severity::Note => DIM,
             };
             let path = if path.is_empty() { String::new() } else { format!("{path}: ") };
-            writeln!(out, "  {style}{}:{style:#} {path}{message} [{}]", check.severity.as_str(), check.id)?;
+            let said = format!("{path}{message}");
+            let (severity, id) = (check.severity.as_str(), check.id);
+            writeln!(out, "  {style}{severity}:{style:#} {} [{id}]", plain(&said))?;
             // Where the message says it, once is enough.
             if !check.help.contains("the message") {
                 writeln!(out, "    {DIM}{}{DIM:#}", check.help)?;
@@ -173,6 +175,16 @@ impl<'a> JsonFinding<'a> {
             file,
         }
     }
+}
+
+/// A text without what a terminal would obey, or show in another order: some of it is written by tenants.
+fn plain(text: &str) -> String {
+    let is_bad = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let one = |c: char| if is_bad(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(one).collect()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use outrigger_core::check::install::reach::{self, Outcome};
 use outrigger_core::check::install::versions::{self, Version};
 use outrigger_core::check::install::{Found, subject};
 use outrigger_core::check::{CA_MISMATCH, CERTIFICATE_ENDED, Finding, IDENTITY, Subject};
+use outrigger_core::ids::TenantId;
 use outrigger_manager::tenants::identity::Caller;
 use outrigger_runtime::expiry;
 use outrigger_runtime::probe::{self, Verdict, Who};
@@ -143,6 +144,11 @@ fn refused(at: &Entry, what: &str, verdict: &Verdict, life: Option<&Finding>) ->
 async fn identity(infrastructure: &Site, tenant: &Site) -> Option<Finding> {
     let deployment = tenant.deployment(Part::Agent)?;
     let id = argument(deployment, "tenant-id").unwrap_or_default();
+    // A tenant writes it, and it becomes part of a request.
+    if let Err(why) = TenantId::new(&id) {
+        let message = format!("--tenant-id: {why}");
+        return Some(Finding::new(&IDENTITY, &subject(deployment), "spec.template", message));
+    }
     let about = Subject::cluster("Tenant", &id);
     let found = match infrastructure.cluster.get(TENANT.0, TENANT.1, "", &id).await {
         Answer::There(found) => found,

@@ -162,11 +162,24 @@ impl Cluster {
         }
     }
 
+    /// What time it is by the API server, in seconds of Unix time.
+    pub(super) async fn now(&self) -> Option<i64> {
+        let request = http::Request::get("/version").body(kube::client::Body::empty()).ok()?;
+        let answer = tokio::time::timeout(PATIENCE, self.client.send(request)).await.ok()?.ok()?;
+        date(answer.headers().get(http::header::DATE)?.to_str().ok()?)
+    }
+
     /// What version the API server is of.
     pub(super) async fn version(&self) -> anyhow::Result<String> {
         let version = tokio::time::timeout(PATIENCE, self.client.apiserver_version()).await;
         Ok(version.context("no answer in time")??.git_version)
     }
+}
+
+/// A date as HTTP has it (RFC 9110, 5.6.7), in seconds of Unix time.
+pub(super) fn date(text: &str) -> Option<i64> {
+    let parsed = k8s_openapi::jiff::fmt::rfc2822::parse(text).ok()?;
+    Some(parsed.timestamp().as_second())
 }
 
 async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {

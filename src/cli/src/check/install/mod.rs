@@ -22,6 +22,7 @@ use outrigger_webhook::settings::AdmissionArgs;
 use self::shipped::Part;
 use self::site::Site;
 use super::Report;
+use crate::files::InputError;
 
 /// What is told of a tenant's cluster, beside that of the infrastructure.
 const TENANTS: &str = "in the tenant's cluster: ";
@@ -71,6 +72,13 @@ pub(super) async fn report(
     } else {
         None
     };
+    for (site, flag) in [(Some(&infrastructure), "--kubeconfig"), (tenant.as_ref(), "--tenant-kubeconfig")] {
+        if site.is_some_and(|site| site::is_blind(&site.objects)) {
+            let why = "neither a Deployment nor a webhook configuration or policy of the installation may be read: nothing \
+                       can be said of it; docs/check.md tells the rights that are needed";
+            return Err(InputError::new(flag, why).into());
+        }
+    }
     Box::pin(infrastructure.judge()).await?;
     if let Some(tenant) = &mut tenant {
         Box::pin(tenant.judge()).await?;

@@ -11,7 +11,6 @@ use outrigger_core::check::install::{
 use outrigger_core::check::{Finding, Subject};
 use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
-use outrigger_runtime::expiry;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::{Value, json};
 
@@ -229,8 +228,19 @@ impl Site {
         let lease = self.cluster.get(LEASE.0, LEASE.1, &namespace, LEASE_NAME).await;
         let renewed =
             lease.there().and_then(|lease| text(lease, "/spec/renewTime").parse::<Timestamp>().ok());
-        let ago = renewed.map(|at| expiry::now().saturating_sub(at.as_second()));
         let subject = Subject { kind: "Lease".to_owned(), namespace, name: LEASE_NAME.to_owned() };
+        // This machine's clock may be another one.
+        let now = match renewed {
+            Some(_) => self.cluster.now().await,
+            None => None,
+        };
+        if renewed.is_some() && now.is_none() {
+            self.cluster.note(format!(
+                "the API server doesn't say what time it is, so whether {subject} is held wasn't looked at"
+            ));
+            return None;
+        }
+        let ago = renewed.zip(now).map(|(at, now)| now.saturating_sub(at.as_second()));
         parts::lease(&subject, lease.found(), ago)
     }
 
@@ -258,6 +268,15 @@ impl Site {
 
 fn priority_class(name: &str) -> Value {
     json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}})
+}
+
+/// Whether nothing could be read of what an installation is: then nothing that is found says anything of it.
+pub(super) fn is_blind(objects: &[(Value, Answer)]) -> bool {
+    let is_it = |wanted: &Value| {
+        text(wanted, "/kind") == "Deployment"
+            || text(wanted, "/apiVersion").starts_with("admissionregistration.k8s.io/")
+    };
+    objects.iter().filter(|(wanted, _)| is_it(wanted)).all(|(_, found)| *found == Answer::Unread)
 }
 
 /// One of the objects that are shipped. Roles and bindings are judged by what they allow, all together.

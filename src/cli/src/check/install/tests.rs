@@ -2,9 +2,9 @@ use outrigger_core::check::install::{rights, text};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::cluster::Answer;
+use super::cluster::{Answer, date};
 use super::shipped::{self, Names, Part};
-use super::site::{argument, images, object, running_versions, selects, version};
+use super::site::{argument, images, is_blind, object, running_versions, selects, version};
 use super::tls::{self, Address};
 use super::webhooks;
 
@@ -149,6 +149,26 @@ fn namespaces_that_there_are_none_of() {
     let own = Names { tenant_rules: "own".to_owned(), ..names() };
     let expected = ["Namespace outrigger-system", "Namespace own", "RoleBinding own/outrigger-agent"];
     assert_eq!(there(&[Part::Agent], &own), expected);
+}
+
+#[test]
+fn who_may_read_nothing_sees_nothing() {
+    let all = shipped(&[Part::Webhook, Part::Manager], &names());
+    let unread: Vec<(Value, Answer)> = all.iter().map(|wanted| (wanted.clone(), Answer::Unread)).collect();
+    assert!(is_blind(&unread));
+    for (kind, blind) in [("Deployment", false), ("MutatingWebhookConfiguration", false), ("Namespace", true)]
+    {
+        let mut some = unread.clone();
+        let at = some.iter().position(|(wanted, _)| text(wanted, "/kind") == kind).unwrap();
+        some[at].1 = Answer::Absent;
+        assert_eq!(is_blind(&some), blind, "{kind}");
+    }
+}
+
+#[test]
+fn dates_of_api_servers() {
+    assert_eq!(date("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+    assert_eq!((date(""), date("now")), (None, None));
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::difference::{Difference, differences};
+use super::difference::{Difference, differences, sorted};
 use super::{EACH, list, shown, subject, text};
-use crate::check::{DEFINITION, Finding};
+use crate::check::{Check, DEFINITION, Finding, NARROWER};
 
-/// Whether a definition is served, and has everything that this version's has. What it has beyond that is a newer version's,
-/// which comes before the parts that use it.
+/// Whether a definition is served, has everything that this version's has, and refuses nothing that this version's takes. What
+/// it has beyond that is a newer version's, which comes before the parts that use it.
 pub fn definition(wanted: &Value, found: &Value) -> Vec<Finding> {
     let subject = subject(found);
     let mut findings = Vec::new();
@@ -40,25 +40,48 @@ pub fn definition(wanted: &Value, found: &Value) -> Vec<Finding> {
         let path = format!("spec.versions[{i}]");
         for field in ["served", "subresources", "schema"] {
             let (wanted, found) = (version.get(field).map(bare), other.get(field).map(bare));
-            let lacking = differences(&format!("{path}.{field}"), wanted.as_ref(), found.as_ref());
-            // What is only there, and not wanted, is newer.
-            let lacking = lacking.into_iter().filter(|difference| !is_newer(difference));
-            findings.extend(lacking.take(EACH).map(|d| {
+            let all = differences(&format!("{path}.{field}"), wanted.as_ref(), found.as_ref());
+            let told = all.into_iter().filter_map(|d| Some((judged(&d)?, d)));
+            findings.extend(told.take(EACH).map(|(check, d)| {
                 let message = format!("is {}; this version's is {}", shown(d.found), shown(d.wanted));
-                Finding::new(&DEFINITION, &subject, d.path, message)
+                Finding::new(check, &subject, d.path, message)
             }));
         }
     }
     findings
 }
 
-/// Whether something is only added: a field, or values that a field may have.
-fn is_newer(difference: &Difference<'_>) -> bool {
-    let Some(wanted) = difference.wanted else { return true };
+/// What a difference is: what is valid for this version has to be valid in the cluster, and to be kept. `None`: it is wider, or
+/// only added, as a newer version does.
+fn judged(difference: &Difference<'_>) -> Option<&'static Check> {
+    let Difference { path, wanted, found } = difference;
+    let keyword = path.rsplit('.').next().unwrap_or_default();
     let all = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
-    let found = all(difference.found);
-    difference.path.ends_with(".enum") && all(Some(wanted)).iter().all(|value| found.contains(value))
+    let lacks = |of: Option<&Value>, other| all(of).iter().any(|value| !all(other).contains(value));
+    let narrower = |is_so: bool| is_so.then_some(&NARROWER);
+    // A property may be called as a keyword is: then it is an object.
+    let either = wanted.or(*found);
+    let is_plain = either.is_some_and(|value| value.is_number() || value.is_string());
+    let is_list = either.is_some_and(Value::is_array);
+    let number = |value: Option<&Value>| value.and_then(Value::as_f64);
+    match keyword {
+        "minimum" | "minLength" | "minItems" | "minProperties" if is_plain => {
+            narrower(number(*found).is_some_and(|found| number(*wanted).is_none_or(|wanted| found > wanted)))
+        }
+        "maximum" | "maxLength" | "maxItems" | "maxProperties" if is_plain => {
+            narrower(number(*found).is_some_and(|found| number(*wanted).is_none_or(|wanted| found < wanted)))
+        }
+        "pattern" if is_plain => narrower(found.is_some()),
+        "enum" if is_list && wanted.is_none() => Some(&NARROWER),
+        "enum" if is_list && found.is_none() => None,
+        "enum" if is_list => lacks(*wanted, *found).then_some(&DEFINITION),
+        "required" | VALIDATIONS if is_list => narrower(lacks(*found, *wanted)),
+        _ => wanted.is_some().then_some(&DEFINITION),
+    }
 }
+
+/// Rules in CEL.
+const VALIDATIONS: &str = "x-kubernetes-validations";
 
 /// A schema without what it says to people.
 fn bare(schema: &Value) -> Value {
@@ -66,7 +89,15 @@ fn bare(schema: &Value) -> Value {
         Value::Object(map) => {
             // A property may be called "description": that one is an object.
             let kept = map.iter().filter(|(key, value)| key.as_str() != "description" || !value.is_string());
-            Value::Object(kept.map(|(key, value)| (key.clone(), bare(value))).collect())
+            let of = |(key, value): (&String, &Value)| match value {
+                // Of rules only what they ask for counts, in any order.
+                Value::Array(rules) if key == VALIDATIONS => {
+                    let rules = rules.iter().map(|rule| text(rule, "/rule").into()).collect();
+                    (key.clone(), sorted(&Value::Array(rules)))
+                }
+                _ => (key.clone(), bare(value)),
+            };
+            Value::Object(kept.map(of).collect())
         }
         Value::Array(list) => Value::Array(list.iter().map(bare).collect()),
         other => other.clone(),

@@ -39,12 +39,13 @@ impl Account {
     }
 
     /// Whether a binding names it, or all service accounts of its namespace. Groups that others are in too are the
-    /// cluster's own business.
+    /// cluster's own business, and so are its own roles (`system:`) that it gives to all of a namespace, as OpenShift does.
     fn is_in(&self, binding: &Value) -> bool {
+        let own_role = text(binding, "/roleRef/name").starts_with("system:");
         list(binding, "/subjects").iter().any(|who| match text(who, "/kind") {
             "ServiceAccount" => text(who, "/name") == self.name && text(who, "/namespace") == self.namespace,
             "User" => text(who, "/name") == self.user(),
-            "Group" => text(who, "/name") == self.groups()[1],
+            "Group" => !own_role && text(who, "/name") == self.groups()[1],
             _ => false,
         })
     }

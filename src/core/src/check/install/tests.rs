@@ -199,6 +199,46 @@ fn definitions_of_other_versions() {
         ids(definitions::definition(&wanted, &older)),
         [format!("definition-differs {at}.count"), format!("definition-differs {at}.mode.enum")]
     );
+    // Keyword by keyword: what this version has, what the cluster has, and what that is.
+    let (rule, more) = (json!({"rule": "a", "message": "m"}), json!({"rule": "b"}));
+    for (keyword, wanted_value, found_value, expected) in [
+        ("maxLength", json!(9), json!(8), Some("definition-narrower")),
+        ("maxLength", json!(null), json!(8), Some("definition-narrower")),
+        ("maxLength", json!(9), json!(10), None),
+        ("maxLength", json!(9), json!(null), None),
+        ("minItems", json!(1), json!(2), Some("definition-narrower")),
+        ("minItems", json!(2), json!(1), None),
+        ("pattern", json!(null), json!("^a$"), Some("definition-narrower")),
+        ("pattern", json!("^b$"), json!("^a$"), Some("definition-narrower")),
+        ("pattern", json!("^a$"), json!(null), None),
+        ("enum", json!(null), json!(["a"]), Some("definition-narrower")),
+        ("enum", json!(["a"]), json!(null), None),
+        ("enum", json!(["a", "b"]), json!(["a"]), Some("definition-differs")),
+        ("required", json!(["a"]), json!(["b", "a"]), Some("definition-narrower")),
+        ("required", json!(["a", "b"]), json!(["a"]), None),
+        ("x-kubernetes-validations", json!([rule]), json!([more, rule]), Some("definition-narrower")),
+        ("x-kubernetes-validations", json!([rule, more]), json!([more]), None),
+        ("type", json!("string"), json!("integer"), Some("definition-differs")),
+        ("x-kubernetes-list-type", json!("map"), json!(null), Some("definition-differs")),
+    ] {
+        let of = |value: &Value| {
+            with(&sound, |c| {
+                let schema = c.pointer_mut(schema).unwrap();
+                schema["more"] = json!({"type": "x"});
+                schema["more"][keyword] = value.clone();
+            })
+        };
+        let found = definitions::definition(&of(&wanted_value), &of(&found_value));
+        let found: Vec<&str> = found.iter().map(|f| f.check.id).collect();
+        let expected: Vec<&str> = expected.into_iter().collect();
+        assert_eq!(found, expected, "{keyword} {wanted_value} {found_value}");
+    }
+    // A property of that name is no keyword.
+    let named = |c: &mut Value| c.pointer_mut(schema).unwrap()["required"] = json!({"type": "string"});
+    assert_eq!(
+        ids(definitions::definition(&with(&sound, named), &sound)),
+        [format!("definition-differs {at}.required")]
+    );
     let other = with(&sound, |c| {
         c["status"]["conditions"] = json!([{"type": "Established", "status": "False", "message": "not yet"},
             {"type": "NamesAccepted", "status": "True"}]);
@@ -583,6 +623,17 @@ fn rights_that_are_missing_or_too_many() {
             assert_eq!(more(&objects).is_empty(), excused || !expected, "{who} {kind} {of} {namespace}");
             objects.pop();
         }
+    }
+    // What a cluster gives to every service account of a namespace is its own business.
+    wide.push(json!({"kind": "ClusterRole", "metadata": {"name": "system:image-puller"},
+        "rules": [{"apiGroups": ["image"], "resources": ["layers"], "verbs": ["get"]}]}));
+    for (who, expected) in [
+        (json!({"kind": "Group", "name": "system:serviceaccounts:s"}), false),
+        (json!({"kind": "ServiceAccount", "namespace": "s", "name": "a"}), true),
+    ] {
+        let mut objects = wide.clone();
+        objects.push(bound(who.clone(), "system:image-puller"));
+        assert_eq!(!more(&objects).is_empty(), expected, "{who}");
     }
     let role = |verbs: Value| {
         json!({"kind": "ClusterRole", "metadata": {"name": "t"},
