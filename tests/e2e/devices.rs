@@ -322,7 +322,7 @@ async fn explain_tells_why_a_claim_has_no_devices() {
     let told = eventually("the scheduler has looked for devices", || async {
         let told = of("second");
         let reasons = told["reasons"].as_array().map_or(0, Vec::len);
-        if reasons == 2 { Ok(told) } else { Err(told.to_string()) }
+        if told["phase"] == "Pending" && reasons == 2 { Ok(told) } else { Err(told.to_string()) }
     })
     .await;
     let dpu = t.node("a-dpu1");
