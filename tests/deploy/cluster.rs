@@ -13,6 +13,7 @@ use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
 use outrigger_tests::outrigger::SYSTEM;
+use outrigger_tests::page::{Action, Page};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
 use outrigger_tests::tenant::{is_ready, node_of};
@@ -21,11 +22,15 @@ use serde_json::{Value, json};
 
 use crate::overlay;
 
-/// The lines of a page's shell blocks that have this in them.
+/// The commands of a page's block that have this in them, whether or not the page is run with them.
 pub(crate) fn block(page: &str, with: &str) -> String {
-    let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap();
-    let mut found = text.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
-    found.find(|block| block.contains(with)).unwrap_or_else(|| panic!("{page} has no {with}")).to_owned()
+    let read = Page::read(&format!("docs/{page}")).unwrap();
+    let run = read.steps.iter().filter_map(|step| match &step.action {
+        Action::Run(script) => Some(script),
+        _ => None,
+    });
+    let mut all = run.chain(read.not_run.iter().map(|block| &block.script));
+    all.find(|script| script.contains(with)).unwrap_or_else(|| panic!("{page} has no {with}")).to_owned()
 }
 
 /// Runs commands as an administrator does, in a directory.
