@@ -25,7 +25,7 @@ use hyper_util::rt::TokioIo;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{Api, Client};
-use outrigger_runtime::cluster::{Change, changes, follow, watch_config};
+use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
+use outrigger_runtime::watch::{follow, watch_config};
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -51,9 +52,9 @@ pub async fn configured(
     let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
     let config = watch_config().fields(&format!("metadata.name={CONFIG_MAP}"));
     let told = Arc::new(tell);
-    let sink = {
+    let feed = {
         let told = told.clone();
-        changes(move |change: Change<ConfigMap>| match change {
+        Feed::new(move |change: Change<ConfigMap>| match change {
             Change::Applied(map) => match read(&map) {
                 Ok(namespaces) => _ = told.send_replace(Some(namespaces)),
                 Err(error) => {
@@ -65,7 +66,7 @@ pub async fn configured(
     };
     let listed = Readiness::default();
     let handle = listed.wait_for("config");
-    tokio::join!(follow(maps, config, "workload-plugin-config", handle, sink), async {
+    tokio::join!(follow(maps, config, "workload-plugin-config", handle, feed.sink()), async {
         listed.done().await;
         // There is none: all namespaces.
         told.send_if_modified(|now| now.is_none() && now.replace(BTreeSet::new()).is_none());

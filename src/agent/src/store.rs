@@ -7,12 +7,13 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::runtime::watcher::Event;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadSync};
+use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -94,28 +95,29 @@ impl Store {
         }
     }
 
-    /// Takes in a watch of Pods, of one namespace or of all.
-    pub fn pods(self: &Arc<Self>, namespace: Option<String>) -> impl FnMut(Event<Pod>) + use<> {
-        let this = self.clone();
-        let mut listed = HashSet::new();
-        move |event| match event {
-            Event::Init => listed.clear(),
-            Event::InitApply(pod) => {
-                if let Some(id) = this.apply(pod) {
-                    listed.insert(id);
+    /// Takes in a watch of Pods, of one namespace or of all. Its first list decides about what other watches of the same
+    /// namespaces have told before.
+    pub fn pods(self: &Arc<Self>, namespace: Option<String>) -> impl FnMut(Event<Pod>) + Send + use<> {
+        let (this, store) = (self.clone(), self.clone());
+        let feed = Feed::new(move |change: Change<Pod>| match change {
+            Change::Applied(pod) => store.apply(pod),
+            Change::Gone { uid, .. } => {
+                if let Ok(id) = WorkloadId::new(&uid) {
+                    store.remove(&id);
                 }
             }
-            Event::Apply(pod) => {
-                this.apply(pod);
+        });
+        let mut first = Some(HashSet::new());
+        move |event| {
+            match (&event, &mut first) {
+                (Event::ListStarted, Some(listed)) => listed.clear(),
+                (Event::Listed(pod), Some(listed)) => listed.extend(id(pod)),
+                _ => {}
             }
-            Event::Delete(pod) => {
-                if let Some(id) = id(&pod) {
-                    this.remove(&id);
-                }
-            }
-            Event::InitDone => {
+            let completed = matches!(event, Event::ListCompleted { .. });
+            feed.event(event);
+            if completed && let Some(listed) = first.take() {
                 this.retain(namespace.as_deref(), &listed);
-                listed = HashSet::new();
             }
         }
     }
@@ -132,18 +134,12 @@ impl Store {
         }
     }
 
-    /// A Pod exists. Returns its id if it is a workload.
-    fn apply(&self, pod: Pod) -> Option<WorkloadId> {
-        let id = id(&pod)?;
+    /// A Pod exists. It may be no workload any more, because it has ended.
+    fn apply(&self, pod: Pod) {
+        let Some(id) = id(&pod) else { return };
         match workload(pod) {
-            Some(workload) => {
-                self.set(workload);
-                Some(id)
-            }
-            None => {
-                self.remove(&id);
-                None
-            }
+            Some(workload) => self.set(workload),
+            None => self.remove(&id),
         }
     }
 
@@ -175,7 +171,7 @@ mod tests {
 
     fn pod(uid: &str, namespace: &str, phase: &str) -> Pod {
         let json = format!(
-            r#"{{"metadata": {{"uid": "{uid}", "name": "p", "namespace": "{namespace}"}}, "status": {{"phase": "{phase}"}}}}"#
+            r#"{{"metadata": {{"uid": "{uid}", "name": "{uid}", "namespace": "{namespace}"}}, "status": {{"phase": "{phase}"}}}}"#
         );
         serde_json::from_str(&json).unwrap()
     }
@@ -201,17 +197,17 @@ mod tests {
         let store = Arc::new(Store::default());
         let mut sink = store.pods(None);
         for phase in ["Pending", "Running", "Running"] {
-            sink(Event::Apply(pod("a", "x", phase)));
+            sink(Event::Applied(pod("a", "x", phase)));
         }
-        sink(Event::Apply(pod("b", "x", "Running")));
-        sink(Event::Delete(pod("b", "x", "Running")));
+        sink(Event::Applied(pod("b", "x", "Running")));
+        sink(Event::Deleted(pod("b", "x", "Running")));
         assert_eq!(told(&store), Some(("update", "a".into())));
         assert_eq!(told(&store), Some(("delete", "b".into())));
         assert_eq!(told(&store), None);
-        sink(Event::Apply(pod("c", "x", "Running")));
+        sink(Event::Applied(pod("c", "x", "Running")));
         assert_eq!(synced(&store), ["a", "c"]);
         assert_eq!(told(&store), None, "the sync told it");
-        sink(Event::Apply(pod("c", "x", "Succeeded")));
+        sink(Event::Applied(pod("c", "x", "Succeeded")));
         assert_eq!(told(&store), Some(("delete", "c".into())));
     }
 
@@ -219,13 +215,13 @@ mod tests {
     fn a_new_list_removes_only_what_it_is_about() {
         let store = Arc::new(Store::default());
         let (mut x, mut y) = (store.pods(Some("x".into())), store.pods(Some("y".into())));
-        x(Event::Apply(pod("a", "x", "Running")));
-        x(Event::Apply(pod("b", "x", "Running")));
-        y(Event::Apply(pod("c", "y", "Running")));
-        x(Event::Init);
-        x(Event::InitApply(pod("b", "x", "Running")));
+        x(Event::Applied(pod("a", "x", "Running")));
+        x(Event::Applied(pod("b", "x", "Running")));
+        y(Event::Applied(pod("c", "y", "Running")));
+        x(Event::ListStarted);
+        x(Event::Listed(pod("b", "x", "Running")));
         assert_eq!(synced(&store), ["a", "b", "c"], "a list that isn't complete removes nothing");
-        x(Event::InitDone);
+        x(Event::ListCompleted { version: 0 });
         assert_eq!(synced(&store), ["b", "c"]);
     }
 
@@ -237,7 +233,7 @@ mod tests {
             async move { store.next_change().await }
         });
         tokio::task::yield_now().await;
-        store.pods(None)(Event::Apply(pod("a", "x", "Running")));
+        store.pods(None)(Event::Applied(pod("a", "x", "Running")));
         assert!(waiting.await.unwrap().message.is_some());
     }
 }

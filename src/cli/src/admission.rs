@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use outrigger_core::ids::TenantId;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use outrigger_webhook::admit::{self, Settings};
 use outrigger_webhook::caches::Caches;
 use outrigger_webhook::review::{Decision, Kind, Request};
@@ -51,8 +51,11 @@ impl Admission {
     /// Takes Pods that no API server has seen for new: who is to be created has no slot yet.
     pub(crate) fn forget_new_pods(&mut self) {
         for pod in self.state.of("", "Pod").filter(|pod| is_new(&pod.value)) {
-            self.caches
-                .guest(Change::Gone { namespace: namespace_of(pod).to_owned(), name: pod.name.clone() });
+            self.caches.guest(Change::Gone {
+                namespace: namespace_of(pod).to_owned(),
+                name: pod.name.clone(),
+                uid: String::new(),
+            });
         }
         self.slots = Slots::new(&self.caches);
     }

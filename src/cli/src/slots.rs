@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use k8s_openapi::api::core::v1::Pod;
 use outrigger_core::keys;
 use outrigger_core::slots::{Guests, Ledger, Verdict};
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use outrigger_webhook::admit::guests::taking;
 use outrigger_webhook::caches::Caches;
 use outrigger_webhook::review::{Decision, Request};
@@ -115,5 +115,9 @@ fn release(caches: &Caches, given: &mut Given, request: &Request) {
     for ledger in given.ledgers.values_mut() {
         ledger.release(&pod);
     }
-    caches.guest(Change::Gone { namespace: request.namespace.clone(), name: name.to_owned() });
+    caches.guest(Change::Gone {
+        namespace: request.namespace.clone(),
+        name: name.to_owned(),
+        uid: String::new(),
+    });
 }

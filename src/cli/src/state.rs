@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, is_reserved};
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use outrigger_webhook::caches::Caches;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

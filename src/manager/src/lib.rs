@@ -44,13 +44,14 @@ use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRul
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleServiceServer;
 use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::{ClusterArgs, follow, watch, watch_config, watch_optional};
+use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::metrics::{LEADER, collect};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::self_signed::{self, Component, Place};
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
+use outrigger_runtime::watch::{follow, watch, watch_config, watch_optional};
 use outrigger_runtime::{Process, duration};
 use tonic::service::Routes;
 use tracing::warn;
@@ -66,7 +67,7 @@ use crate::state::{CompanionId, RuleId, Spaces};
 use crate::tenants::claim::Claims;
 use crate::tenants::controller::Key;
 use crate::tenants::registry::Registry;
-use crate::watches::Watches;
+use crate::watches::{Feeds, Watches};
 
 /// Settings of the manager.
 #[derive(Debug, Clone, Args)]
@@ -217,9 +218,8 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let admin = AdminNamespaces::new(&args.admin_rules_namespace, &args.admin_resources_namespace);
     let spaces = Arc::new(Spaces::new(admin));
     let registry = Arc::new(Registry::new(args.host_label.clone(), args.admin_identity.clone()));
-    let parts = Parts {
+    let watches = Watches {
         admin: Arc::new(AdminRules::new(spaces.clone(), registry.clone())),
-        templates: Arc::default(),
         spaces,
         queue: Arc::new(
             Queue::new(Duration::from_millis(100), Duration::from_secs(30))
@@ -228,6 +228,17 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
         registry,
         tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60))),
+        me: me.as_str().into(),
+    };
+    let parts = Parts {
+        templates: Arc::new(watches.templates()),
+        feeds: Feeds::new(&watches),
+        admin: watches.admin.clone(),
+        spaces: watches.spaces.clone(),
+        queue: watches.queue.clone(),
+        rules: watches.rules.clone(),
+        registry: watches.registry.clone(),
+        tenants: watches.tenants.clone(),
         machines: machines::queue(),
         events: Arc::new(events::Events::new(client.clone(), me.clone())),
         leadership: Leadership::default(),
@@ -235,6 +246,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         metrics,
         client,
         me: me.into(),
+        watches,
     };
     parts.report(&mut process);
     parts.watch(&process);
@@ -372,6 +384,8 @@ struct Parts {
     lag: Arc<Lag>,
     leadership: Leadership,
     me: Arc<str>,
+    watches: Watches,
+    feeds: Feeds,
 }
 
 impl Parts {
@@ -391,32 +405,23 @@ impl Parts {
     }
 
     fn watch(&self, process: &Process) {
-        let watches = Watches {
-            spaces: self.spaces.clone(),
-            queue: self.queue.clone(),
-            rules: self.rules.clone(),
-            registry: self.registry.clone(),
-            tenants: self.tenants.clone(),
-            admin: self.admin.clone(),
-            templates: self.templates.clone(),
-            me: self.me.clone(),
-        };
+        let (client, watches, feeds) = (&self.client, &self.watches, &self.feeds);
         let of_tenants = watch_config().labels(keys::TENANT);
-        watch(process, &self.client, "namespaces", of_tenants.clone(), watches.namespaces());
-        watch(process, &self.client, "tenants", watch_config(), watches.tenants());
-        watch(process, &self.client, "nodes", watch_config(), watches.nodes());
-        watch(process, &self.client, "quotas", of_tenants, watches.quotas());
-        watch(process, &self.client, "workload rules", watch_config(), watches.rules());
-        // Those of other namespaces are nothing to us, and not ours to read.
-        let rules = Api::namespaced(self.client.clone(), &self.spaces.admin().rules);
+        watch(process, client, "namespaces", of_tenants.clone(), watches.namespaces().sink());
+        watch(process, client, "tenants", watch_config(), watches.tenants().sink());
+        watch(process, client, "nodes", watch_config(), feeds.nodes.sink());
+        watch(process, client, "quotas", of_tenants, watches.quotas().sink());
+        watch(process, client, "workload rules", watch_config(), feeds.rules.sink());
+        // RBAC grants access to the namespace of admin rules only.
+        let rules = Api::namespaced(client.clone(), &self.spaces.admin().rules);
         let ready = process.readiness.wait_for("admin rules");
-        process
-            .spawn("admin rules", follow(rules, watch_config(), "admin rules", ready, watches.admin_rules()));
+        let following = follow(rules, watch_config(), "admin rules", ready, feeds.admin_rules.sink());
+        process.spawn("admin rules", following);
         let made = watch_config().labels(keys::RULE);
-        watch(process, &self.client, "companions", made.clone(), watches.pods());
+        watch(process, client, "companions", made.clone(), feeds.companions.pods.sink());
         // A cluster may have Dynamic Resource Allocation turned off.
-        watch_optional(process, &self.client, "claims", made.clone(), watches.claims());
-        watch_optional(process, &self.client, "claim templates", made, watches.templates());
+        watch_optional(process, client, "claims", made.clone(), feeds.companions.claims.sink());
+        watch_optional(process, client, "claim templates", made, self.templates.sink());
     }
 
     /// Starts the controllers. Companions that exist must be known before any is made, rules before a sync is believed,
@@ -444,6 +449,7 @@ impl Parts {
             registry: self.registry.clone(),
             leadership: self.leadership.clone(),
             templates: self.templates.clone(),
+            feeds: self.feeds.companions.clone(),
         };
         let statuses = rules::Controller {
             client: self.client.clone(),
@@ -455,6 +461,8 @@ impl Parts {
             leadership: self.leadership.clone(),
             admin: self.admin.clone(),
             templates: self.templates.clone(),
+            answers: self.feeds.rules.clone(),
+            admin_answers: self.feeds.admin_rules.clone(),
         };
         let tenants = tenants::controller::Controller {
             client: self.client.clone(),
@@ -465,6 +473,7 @@ impl Parts {
             leadership: self.leadership.clone(),
             events: self.events.clone(),
             admin: self.admin.clone(),
+            answers: self.feeds.nodes.clone(),
             nodes: Arc::default(),
             myself: Arc::default(),
         };

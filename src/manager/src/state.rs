@@ -28,8 +28,6 @@ use crate::stream::Stream;
 use crate::tenants::registry::Registry;
 use crate::usage::Usage;
 
-pub(crate) use crate::companions::store::version;
-
 /// A namespace of the infrastructure cluster, by name.
 pub type Namespace = Arc<str>;
 
@@ -108,8 +106,8 @@ impl Spaces {
 
     /// The space of a namespace, made when it is asked for the first time.
     pub fn space(&self, namespace: &str) -> Arc<Space> {
-        if let Some(space) = self.by_namespace.read().get(namespace) {
-            return space.clone();
+        if let Some(space) = self.known(namespace) {
+            return space;
         }
         let mut spaces = self.by_namespace.write();
         let namespace: Namespace = namespace.into();
@@ -118,6 +116,11 @@ impl Spaces {
             .entry(namespace.clone())
             .or_insert_with(|| Arc::new(Space::new(namespace, admin_rules)))
             .clone()
+    }
+
+    /// The space of a namespace, if it was asked for before.
+    pub fn known(&self, namespace: &str) -> Option<Arc<Space>> {
+        self.by_namespace.read().get(namespace).cloned()
     }
 
     /// Every space there is.

@@ -2,20 +2,18 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::Event;
+use kube::{Resource, ResourceExt};
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::Kind;
-use outrigger_runtime::cluster::{Change, changes};
+use outrigger_runtime::cache::{Change, Feed};
 use tracing::info;
 
 use crate::admin::AdminRules;
-use crate::companions::object::Object;
+use crate::companions::object::{self, Object};
 use crate::companions::templates::Templates;
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
@@ -37,17 +35,42 @@ pub struct Watches {
     pub tenants: Arc<Queue<Key>>,
     /// The platform's rules, and whom they are about.
     pub admin: Arc<AdminRules>,
-    /// What device claims are made from.
-    pub templates: Arc<Templates>,
     /// This replica, as claims call it.
     pub me: Arc<str>,
 }
 
+/// Where what is seen of objects goes that this process also writes: from the watch, and from the answers to writes.
+#[derive(Debug, Clone)]
+pub struct Feeds {
+    /// DPUs, and Nodes that may be one.
+    pub nodes: Feed<Node>,
+    /// Tenants' rules.
+    pub rules: Feed<WorkloadRule>,
+    /// The platform's rules.
+    pub admin_rules: Feed<AdminWorkloadRule>,
+    /// Companions of both.
+    pub companions: object::Feeds,
+}
+
+impl Feeds {
+    /// Feeds that hand on to these.
+    pub fn new(watches: &Watches) -> Self {
+        let companions =
+            object::Feeds { pods: watches.companions(Kind::Pod), claims: watches.companions(Kind::Claim) };
+        Self {
+            nodes: watches.nodes(),
+            rules: watches.rules(),
+            admin_rules: watches.admin_rules(),
+            companions,
+        }
+    }
+}
+
 impl Watches {
     /// Namespaces say whose they are. Only those with a tenant's label are watched, so one that loses it is gone.
-    pub fn namespaces(&self) -> impl FnMut(Event<PartialObjectMeta<Namespace>>) + use<> {
+    pub fn namespaces(&self) -> Feed<PartialObjectMeta<Namespace>> {
         let this = self.clone();
-        changes(move |change: Change<PartialObjectMeta<Namespace>>| {
+        Feed::new(move |change: Change<PartialObjectMeta<Namespace>>| {
             let (name, tenant) = match change {
                 Change::Applied(namespace) => {
                     (namespace.name_any(), TenantId::of_namespace(namespace.labels()))
@@ -67,9 +90,9 @@ impl Watches {
     }
 
     /// Tenants say who may speak, what is whose, and which replica serves it.
-    pub fn tenants(&self) -> impl FnMut(Event<Tenant>) + use<> {
+    pub fn tenants(&self) -> Feed<Tenant> {
         let this = self.clone();
-        changes(move |change: Change<Tenant>| {
+        Feed::new(move |change: Change<Tenant>| {
             let name = match &change {
                 Change::Applied(tenant) => tenant.name_any(),
                 Change::Gone { name, .. } => name.clone(),
@@ -120,9 +143,9 @@ impl Watches {
     }
 
     /// Nodes say in which host a DPU sits, and whose it is.
-    pub fn nodes(&self) -> impl FnMut(Event<Node>) + use<> {
+    pub fn nodes(&self) -> Feed<Node> {
         let this = self.clone();
-        changes(move |change: Change<Node>| {
+        Feed::new(move |change: Change<Node>| {
             let name = match &change {
                 Change::Applied(node) => node.name_any(),
                 Change::Gone { name, .. } => name.clone(),
@@ -141,9 +164,9 @@ impl Watches {
     }
 
     /// Quotas say what has reached its limit.
-    pub fn quotas(&self) -> impl FnMut(Event<ResourceQuota>) + use<> {
+    pub fn quotas(&self) -> Feed<ResourceQuota> {
         let this = self.clone();
-        changes(move |change| {
+        Feed::new(move |change| {
             let (namespace, changed) = this.registry.quota(change);
             if changed {
                 this.tenants.add(this.spaces.tenant_of(&namespace).map(Key::Tenant));
@@ -152,11 +175,11 @@ impl Watches {
     }
 
     /// Rules say what companions there should be.
-    pub fn rules(&self) -> impl FnMut(Event<WorkloadRule>) + use<> {
+    pub fn rules(&self) -> Feed<WorkloadRule> {
         let this = self.clone();
-        changes(move |change| match change {
+        Feed::new(move |change| match change {
             Change::Applied(rule) => this.rule(&rule),
-            Change::Gone { namespace, name } => this.no_rule(&namespace, &name),
+            Change::Gone { namespace, name, .. } => this.no_rule(&namespace, &name),
         })
     }
 
@@ -177,9 +200,9 @@ impl Watches {
     }
 
     /// Admin rules do too, for the tenants that they are about.
-    pub fn admin_rules(&self) -> impl FnMut(Event<AdminWorkloadRule>) + use<> {
+    pub fn admin_rules(&self) -> Feed<AdminWorkloadRule> {
         let this = self.clone();
-        changes(move |change: Change<AdminWorkloadRule>| {
+        Feed::new(move |change: Change<AdminWorkloadRule>| {
             let (name, companions) = match change {
                 Change::Applied(rule) => (rule.name_any(), this.admin.apply(&rule)),
                 Change::Gone { name, .. } => {
@@ -192,20 +215,10 @@ impl Watches {
         })
     }
 
-    /// Pods say what companions there are.
-    pub fn pods(&self) -> impl FnMut(Event<Pod>) + use<> {
-        self.companions(Kind::Pod)
-    }
-
-    /// And ResourceClaims do.
-    pub fn claims(&self) -> impl FnMut(Event<ResourceClaim>) + use<> {
-        self.companions(Kind::Claim)
-    }
-
     /// What device claims are made from. A rule that has lost one gets it again.
-    pub fn templates(&self) -> impl FnMut(Event<PartialObjectMeta<ResourceClaimTemplate>>) + use<> {
+    pub fn templates(&self) -> Templates {
         let this = self.clone();
-        Templates::watch(&self.templates, move |namespace, rule| {
+        Templates::new(move |namespace, rule| {
             let id = if rule.is_admin() {
                 this.admin.id(&rule)
             } else {
@@ -215,53 +228,49 @@ impl Watches {
         })
     }
 
-    fn companions<K: Into<Object>>(&self, kind: Kind) -> impl FnMut(Event<K>) + use<K> {
+    /// Pods and ResourceClaims say what companions there are.
+    pub fn companions<K: Resource + Into<Object>>(&self, kind: Kind) -> Feed<K> {
         let this = self.clone();
-        move |event| match event {
-            Event::Init => {
-                this.spaces.all().iter().for_each(|space| space.lock().companions.list_begins(kind));
-                this.spaces.admin_stores().iter().for_each(|(_, store)| store.lock().list_begins(kind));
-            }
-            Event::InitApply(object) | Event::Apply(object) => this.companion(&object.into(), false),
-            Event::Delete(object) => this.companion(&object.into(), true),
-            Event::InitDone => {
-                for space in this.spaces.all() {
-                    let gone = space.lock().companions.list_ends(kind);
-                    this.touched(&space, gone);
-                }
-                for (tenant, store) in this.spaces.admin_stores() {
-                    let gone = store.lock().list_ends(kind);
-                    this.admin_touched(&tenant, gone);
-                }
-            }
-        }
+        Feed::new(move |change: Change<K>| match change {
+            Change::Applied(object) => this.companion(&object.into()),
+            Change::Gone { namespace, name, .. } => this.no_companion(kind, &namespace, &name),
+        })
     }
 
-    fn companion(&self, object: &Object, gone: bool) {
-        if object.metadata().namespace.as_deref() == Some(&self.spaces.admin().resources) {
-            self.admin_companion(object, gone);
-        } else {
-            self.tenant_companion(object, gone);
+    fn companion(&self, object: &Object) {
+        let metadata = object.metadata();
+        let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+        let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+        if *namespace == *self.spaces.admin().resources {
+            // Somebody who may has taken its marks away.
+            let Some((tenant, key, observed)) = object.observe_admin() else {
+                return self.no_companion(object.kind(), namespace, name);
+            };
+            let before = self.spaces.admin_store(&tenant).lock().applied(name, key.clone(), observed);
+            return self.admin_touched(&tenant, before.into_iter().chain([key]).collect());
         }
+        // Somebody has taken its owner away.
+        let Some((key, observed)) = object.observe() else {
+            return self.no_companion(object.kind(), namespace, name);
+        };
+        let space = self.spaces.space(namespace);
+        let before = space.lock().companions.applied(name, key.clone(), observed);
+        self.touched(&space, before.into_iter().chain([key]).collect());
     }
 
-    fn admin_companion(&self, object: &Object, gone: bool) {
-        let version = object.metadata().resource_version.as_deref();
-        if let Some((tenant, key, observed)) = object.observe_admin() {
-            let store = self.spaces.admin_store(&tenant);
-            if gone {
-                store.lock().deleted(&key, observed.kind, &observed.uid, version);
-            } else {
-                store.lock().applied(key.clone(), observed, version);
+    fn no_companion(&self, kind: Kind, namespace: &str, name: &str) {
+        if *namespace == *self.spaces.admin().resources {
+            for (tenant, store) in self.spaces.admin_stores() {
+                let gone = store.lock().gone(kind, name);
+                if gone.is_some() {
+                    self.admin_touched(&tenant, gone.into_iter().collect());
+                }
             }
-            return self.admin_touched(&tenant, vec![key]);
+            return;
         }
-        // Somebody who may has taken its marks away.
-        let uid = object.metadata().uid.as_deref().unwrap_or_default();
-        for (tenant, store) in self.spaces.admin_stores() {
-            let disowned = store.lock().disowned(object.kind(), uid, version);
-            self.admin_touched(&tenant, disowned.into_iter().collect());
-        }
+        let Some(space) = self.spaces.known(namespace) else { return };
+        let gone = space.lock().companions.gone(kind, name);
+        self.touched(&space, gone.into_iter().collect());
     }
 
     fn admin_touched(&self, tenant: &TenantId, keys: Vec<CompanionKey>) {
@@ -277,28 +286,6 @@ impl Watches {
             }
             self.queue.add(space.ids(keys.iter().cloned()));
         }
-    }
-
-    fn tenant_companion(&self, object: &Object, gone: bool) {
-        let metadata = object.metadata();
-        let space = self.spaces.space(metadata.namespace.as_deref().unwrap_or_default());
-        let version = metadata.resource_version.as_deref();
-        let touched = match object.observe() {
-            Some((key, observed)) if gone => {
-                space.lock().companions.deleted(&key, observed.kind, &observed.uid, version);
-                Some(key)
-            }
-            Some((key, observed)) => {
-                space.lock().companions.applied(key.clone(), observed, version);
-                Some(key)
-            }
-            None if gone => None,
-            None => {
-                let uid = metadata.uid.as_deref().unwrap_or_default();
-                space.lock().companions.disowned(object.kind(), uid, version)
-            }
-        };
-        self.touched(&space, touched.into_iter().collect());
     }
 
     fn touched(&self, space: &Space, keys: Vec<CompanionKey>) {

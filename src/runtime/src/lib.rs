@@ -5,6 +5,8 @@
 
 pub mod admin;
 pub mod bind;
+pub mod cache;
+pub mod calls;
 pub mod cluster;
 pub mod debug;
 pub mod events;
@@ -18,6 +20,7 @@ pub mod self_signed;
 pub mod serve;
 pub mod telemetry;
 pub mod tls;
+pub mod watch;
 mod watched;
 
 pub use process::Process;

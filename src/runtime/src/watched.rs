@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
@@ -27,6 +27,7 @@ use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower::{Layer, Service};
 
+use crate::calls::Verb;
 use crate::metrics;
 
 type Seconds = Gauge<i64, AtomicI64>;
@@ -62,17 +63,6 @@ struct WatchLabels {
 struct RequestLabels {
     verb: Verb,
     outcome: Outcome,
-}
-
-/// What is asked. Lists are reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum Verb {
-    Get,
-    Watch,
-    Create,
-    Update,
-    Patch,
-    Delete,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -253,20 +243,6 @@ where
             answer.map(|answer| answer.map(|body| Noticed { body }))
         }
         .boxed()
-    }
-}
-
-impl Verb {
-    fn of<T>(request: &Request<T>) -> Self {
-        let watch = |query: &str| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
-        match *request.method() {
-            Method::POST => Self::Create,
-            Method::PUT => Self::Update,
-            Method::PATCH => Self::Patch,
-            Method::DELETE => Self::Delete,
-            _ if request.uri().query().is_some_and(watch) => Self::Watch,
-            _ => Self::Get,
-        }
     }
 }
 

@@ -19,7 +19,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
 use outrigger_core::tenant;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
@@ -188,7 +188,7 @@ impl Caches {
     pub fn apply_rule(&self, change: Change<WorkloadRule>) {
         let rule = match change {
             Change::Applied(rule) => rule,
-            Change::Gone { namespace, name } => {
+            Change::Gone { namespace, name, .. } => {
                 self.rules.write().remove(&(namespace, name));
                 return self.changed();
             }

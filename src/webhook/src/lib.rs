@@ -20,18 +20,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use kube::runtime::watcher::Config;
+use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use outrigger_api::AdminWorkloadRule;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cluster::{self, Change, ClusterArgs, changes, watch_config};
+use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::self_signed::{self, Component, Place};
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
+use outrigger_runtime::watch::{self, watch_config};
 use serde::de::DeserializeOwned;
 
 use crate::admit::Settings;
@@ -131,22 +133,23 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
         K::DynamicType: Default,
     {
         let caches = caches.clone();
-        let sink = changes(move |change| sink(&caches, change));
-        cluster::watch_optional(process, client, what, watch_config(), sink);
+        let feed = Feed::new(move |change| sink(&caches, change));
+        watch::watch_optional(process, client, what, watch_config(), feed.sink());
     }
     fn one<K>(
         process: &Process,
         client: &Client,
         caches: &Arc<Caches>,
         what: &'static str,
-        config: Config,
+        config: ListParams,
         sink: Sink<K>,
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
         K::DynamicType: Default,
     {
         let caches = caches.clone();
-        cluster::watch(process, client, what, config, changes(move |change| sink(&caches, change)));
+        let feed = Feed::new(move |change| sink(&caches, change));
+        watch::watch(process, client, what, config, feed.sink());
     }
     one(process, client, caches, "namespaces", watch_config().labels(keys::TENANT), Caches::namespace);
     // What we define ourselves need not be defined where the webhook is only there for something else: a tenant's own
@@ -168,12 +171,12 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
     one(process, client, caches, "offloaded namespaces", offloaded, Caches::offloaded_namespace);
 }
 
-/// Those of other namespaces are nothing to us, and not ours to read.
+/// RBAC grants access to the namespace of admin rules only.
 fn watch_admin_rules(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &AdminNamespaces) {
     let what = "admin rules";
     let ready = process.readiness.wait_for(what);
     let caches = caches.clone();
-    let sink = changes(move |change| caches.apply_admin_rule(change));
+    let feed = Feed::new(move |change| caches.apply_admin_rule(change));
     let api: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &admin.rules);
-    process.spawn(what, cluster::follow_optional(api, watch_config(), what, ready, sink));
+    process.spawn(what, watch::follow_optional(api, watch_config(), what, ready, feed.sink()));
 }

@@ -1,62 +1,74 @@
-//! The rules of the tenant's own cluster, as the watch shows them.
+//! The rules of the tenant's own cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use kube::runtime::watcher::Event;
 use outrigger_api::WorkloadRule;
-use outrigger_runtime::cluster::{Change, changes};
+use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Rules by name.
-#[derive(Debug, Default)]
+/// Rules by name. The newest state of each wins, whether an event of the watch or the answer to a write of ours shows it.
+#[derive(Debug)]
 pub struct RuleStore {
+    inner: Arc<Inner>,
+    feed: Feed<WorkloadRule>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
     rules: Mutex<BTreeMap<String, Arc<WorkloadRule>>>,
     changed: Notify,
+}
+
+impl Default for RuleStore {
+    fn default() -> Self {
+        let inner = Arc::<Inner>::default();
+        let keeps = inner.clone();
+        Self { feed: Feed::new(move |change| keeps.change(change)), inner }
+    }
 }
 
 impl RuleStore {
     /// All rules.
     pub fn all(&self) -> Vec<Arc<WorkloadRule>> {
-        self.rules.lock().values().cloned().collect()
+        self.inner.rules.lock().values().cloned().collect()
     }
 
     /// Waits for a change that concerns more than a rule's status.
     pub async fn changed(&self) {
-        self.changed.notified().await;
+        self.inner.changed.notified().await;
     }
 
     /// Takes in the watch.
-    pub fn watch(self: &Arc<Self>) -> impl FnMut(Event<WorkloadRule>) + use<> {
-        let this = self.clone();
-        changes(move |change: Change<WorkloadRule>| {
-            let matter = {
-                let mut rules = this.rules.lock();
-                match change {
-                    Change::Applied(rule) => {
-                        let rule = Arc::new(rule);
-                        let before = rules.insert(rule.name_any(), rule.clone());
-                        before.is_none_or(|before| !same(&before, &rule))
-                    }
-                    // Its finalizer has done all there was to do, or somebody has taken that away.
-                    Change::Gone { name, .. } => rules.remove(&name).is_some(),
-                }
-            };
-            if matter {
-                this.changed.notify_one();
-            }
-        })
+    pub fn watch(&self) -> impl FnMut(Event<WorkloadRule>) + Send + use<> {
+        self.feed.sink()
     }
 
-    /// An object as the API server has answered it: the watch will show the same.
+    /// A write of ours was answered with this object.
     pub(super) fn learn(&self, rule: WorkloadRule) {
-        let mut rules = self.rules.lock();
-        if let Some(known) = rules.get_mut(&rule.name_any())
-            && known.metadata.uid == rule.metadata.uid
-        {
-            *known = Arc::new(rule);
+        self.feed.answer(rule);
+    }
+}
+
+impl Inner {
+    fn change(&self, change: Change<WorkloadRule>) {
+        let matter = {
+            let mut rules = self.rules.lock();
+            match change {
+                Change::Applied(rule) => {
+                    let rule = Arc::new(rule);
+                    let before = rules.insert(rule.name_any(), rule.clone());
+                    before.is_none_or(|before| !same(&before, &rule))
+                }
+                // Its finalizer has done all there was to do, or somebody has taken that away.
+                Change::Gone { name, .. } => rules.remove(&name).is_some(),
+            }
+        };
+        if matter {
+            self.changed.notify_one();
         }
     }
 }

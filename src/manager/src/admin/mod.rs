@@ -22,7 +22,7 @@ use outrigger_core::rule::Rule;
 use parking_lot::Mutex;
 
 use crate::rules::trial::Trial;
-use crate::state::{CompanionId, Inner, RuleEntry, RuleId, Space, Spaces, version};
+use crate::state::{CompanionId, Inner, RuleEntry, RuleId, Space, Spaces};
 use crate::tenants::registry::Registry;
 
 pub(crate) use cleanup::release;
@@ -105,19 +105,6 @@ impl AdminRules {
             }
         }
         (space.ids(touched), names)
-    }
-
-    /// The answer to a write of a rule's status.
-    pub(crate) fn wrote(&self, name: &RuleName, object: AdminWorkloadRule) {
-        let mut rules = self.rules.lock();
-        let Some(entry) = rules.get_mut(name).filter(|entry| object.uid().as_ref() == Some(&entry.uid))
-        else {
-            return;
-        };
-        // Unless the watch has shown what came after it.
-        if version(object.metadata.resource_version.as_deref()) > version(Some(&entry.resource_version)) {
-            entry.status = object.status.unwrap_or_default();
-        }
     }
 
     /// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry

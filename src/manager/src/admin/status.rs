@@ -67,7 +67,7 @@ pub(crate) async fn step(controller: &Controller, id: &RuleId) {
     match rules.patch_status(id.name.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
         Ok(object) => {
             debug!(rule = %id.name, "status written");
-            admin.wrote(&id.name, object);
+            controller.admin_answers.answer(object);
             queue.forget(id);
             // Whatever changed meanwhile is written then; if nothing did, nothing is.
             queue.add_after(id.clone(), PACE);

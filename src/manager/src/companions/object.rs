@@ -11,6 +11,7 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::{self, Kind};
+use outrigger_runtime::cache::Feed;
 use outrigger_runtime::telemetry::inject_headers;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -70,6 +71,25 @@ impl Object {
             Self::Pod(pod) => observe_admin(pod),
             Self::Claim(claim) => observe_admin_claim(claim),
         }
+    }
+}
+
+/// Where what is seen of companions goes, by their kinds.
+#[derive(Debug, Clone)]
+pub struct Feeds {
+    /// Pods.
+    pub pods: Feed<Pod>,
+    /// ResourceClaims.
+    pub claims: Feed<ResourceClaim>,
+}
+
+impl Feeds {
+    /// A write or a read was answered with this object. No lock of a space may be held.
+    pub(crate) fn answer(&self, object: Object) {
+        match object {
+            Object::Pod(pod) => self.pods.answer(*pod),
+            Object::Claim(claim) => self.claims.answer(*claim),
+        };
     }
 }
 

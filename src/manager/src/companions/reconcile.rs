@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, warn};
 
-use super::object::{self, Object, Objects};
+use super::object::{self, Feeds, Object, Objects};
 use super::place::Place;
 use super::refusal::{Verdict, of_template, verdict, verdict_of_create};
 use super::templates::Templates;
@@ -59,6 +59,8 @@ pub struct Controller {
     pub leadership: Leadership,
     /// What device claims are made from.
     pub templates: Arc<Templates>,
+    /// Where answers to writes of companions go.
+    pub feeds: Feeds,
 }
 
 impl Controller {
@@ -110,7 +112,7 @@ impl Controller {
                     self.queue.add_after(id.clone(), pause);
                     return;
                 }
-                self.annotate(space, id, place, kind, &patch).instrument(step.span("annotate")).await
+                self.annotate(id, place, kind, &patch).instrument(step.span("annotate")).await
             }
             Action::Delete { uid, reason } => {
                 let deletion = self.delete(space, id, place, kind, &uid, reason);
@@ -197,11 +199,11 @@ impl Controller {
         match result {
             Ok(made) => {
                 debug!(companion = %place.name, kind = made.kind().as_str(), namespace = %place.namespace, "created");
-                self.learn(space, id, place, &made);
+                self.learn(id, place, made);
                 Ok(())
             }
             Err(error) => match verdict_of_create(&error, object, of_template) {
-                Verdict::Exists => self.exists(space, id, place, template::kind(object)).await,
+                Verdict::Exists => self.exists(id, place, template::kind(object)).await,
                 other => Err(other),
             },
         }
@@ -216,27 +218,16 @@ impl Controller {
     }
 
     /// The watch is behind, or the name is taken: the one read that tells which.
-    async fn exists(
-        &self,
-        space: &Space,
-        id: &CompanionId,
-        place: &Place,
-        kind: Kind,
-    ) -> Result<(), Verdict> {
-        match self.objects(place, kind).get(&place.name).await {
-            Err(error) => Err(Verdict::Transient(error.to_string())),
-            Ok(None) => Err(Verdict::LookAgain),
-            Ok(Some(found)) if self.learn(space, id, place, &found) => {
-                // Whatever has to be done about it now is decided with the watch's next event, or in a moment.
-                Err(Verdict::LookAgain)
-            }
-            Ok(Some(_)) => Err(Verdict::Exists),
-        }
+    async fn exists(&self, id: &CompanionId, place: &Place, kind: Kind) -> Result<(), Verdict> {
+        let found = self.objects(place, kind).get(&place.name).await;
+        let found = found.map_err(|error| Verdict::Transient(error.to_string()))?;
+        // Whatever has to be done about it now is decided with the watch's next event, or in a moment.
+        let is_other = found.is_some_and(|found| !self.learn(id, place, found));
+        Err(if is_other { Verdict::Exists } else { Verdict::LookAgain })
     }
 
     async fn annotate(
         &self,
-        space: &Space,
         id: &CompanionId,
         place: &Place,
         kind: Kind,
@@ -246,7 +237,7 @@ impl Controller {
         let result = self.objects(place, kind).patch(&place.name, patch).await;
         self.metrics.wrote(Operation::Annotate, Outcome::of(&result), started.elapsed());
         let patched = result.map_err(|e| verdict(&e))?;
-        self.learn(space, id, place, &patched);
+        self.learn(id, place, patched);
         Ok(())
     }
 
@@ -295,21 +286,17 @@ impl Controller {
     }
 
     /// Takes an answer in. Whether it is the companion.
-    fn learn(&self, space: &Space, id: &CompanionId, place: &Place, object: &Object) -> bool {
-        let observed = if id.key.rule.is_admin() {
-            object
-                .observe_admin()
-                .filter(|(tenant, ..)| *tenant == place.tenant)
-                .map(|(_, key, observed)| (key, observed))
+    fn learn(&self, id: &CompanionId, place: &Place, object: Object) -> bool {
+        let key = if id.key.rule.is_admin() {
+            object.observe_admin().filter(|(tenant, ..)| *tenant == place.tenant).map(|(_, key, _)| key)
         } else {
-            object.observe()
+            object.observe().map(|(key, _)| key)
         };
-        let Some((key, observed)) = observed.filter(|(key, _)| *key == id.key) else { return false };
-        let version = object.metadata().resource_version.as_deref();
-        let mut inner = space.lock();
-        inner.among(&id.key.rule, |companions| companions.answered(key, observed, version));
-        inner.saw_companion(&id.key);
-        true
+        let is_it = key.is_some_and(|key| key == id.key);
+        if is_it {
+            self.feeds.answer(object);
+        }
+        is_it
     }
 
     async fn refused(&self, space: &Space, id: &CompanionId, place: &Place, message: String) {

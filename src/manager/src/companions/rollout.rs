@@ -209,7 +209,7 @@ mod tests {
         fn new(count: usize) -> Self {
             let mut store = Store::default();
             for i in 0..count {
-                store.applied(key(i), pod("old", true), None);
+                store.applied(&i.to_string(), key(i), pod("old", true));
             }
             let queue = (0..count).map(key).collect();
             Self { store, rollouts: Rollouts::default(), queue, most_down: 0 }
@@ -220,13 +220,10 @@ mod tests {
         }
 
         fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
-            match new {
-                Some(new) => self.store.applied(key.clone(), new, None),
-                None => {
-                    let uid = self.store.get(key).unwrap().uid.clone();
-                    self.store.deleted(key, outrigger_core::template::Kind::Pod, &uid, None);
-                }
-            }
+            _ = match new {
+                Some(new) => self.store.applied(&key.workload, key.clone(), new),
+                None => self.store.gone(outrigger_core::template::Kind::Pod, &key.workload),
+            };
             self.rollouts.saw(key, self.store.get(key));
         }
 

@@ -1,6 +1,7 @@
-//! The companions of one namespace as the watch shows them, corrected by the answers to our own writes.
+//! The companions of one namespace, by key and counted by rule. What is newer is decided before it comes here, by the
+//! [`Feed`](outrigger_runtime::cache::Feed) of their kind.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use outrigger_core::companion::Observed;
@@ -52,17 +53,8 @@ pub struct Store {
     unplaced: HashMap<RuleName, BTreeSet<Arc<str>>>,
     /// How many that exist and are not being deleted were made from which template, by its hash.
     templates: HashMap<RuleName, HashMap<String, i64>>,
-    /// What the watch of each kind has shown.
-    watches: HashMap<Kind, Shown>,
-}
-
-/// What a watch has shown.
-#[derive(Debug, Default)]
-struct Shown {
-    /// Keys since it began a new list; `None` outside of a list.
-    listing: Option<HashSet<CompanionKey>>,
-    /// The newest resourceVersion.
-    seen: u64,
+    /// Which companion an object of a kind is, by the object's name.
+    names: HashMap<(Kind, Box<str>), CompanionKey>,
 }
 
 impl Store {
@@ -76,44 +68,22 @@ impl Store {
         self.twins.get(key)
     }
 
-    /// The watch shows a companion.
-    pub fn applied(&mut self, key: CompanionKey, observed: Observed, resource_version: Option<&str>) {
-        let watch = self.saw(observed.kind, resource_version);
-        if let Some(listing) = &mut watch.listing {
-            listing.insert(key.clone());
+    /// An object is a companion and looks like this. Returns the key of the companion that it was before, if it was another.
+    pub fn applied(&mut self, name: &str, key: CompanionKey, observed: Observed) -> Option<CompanionKey> {
+        let kind = observed.kind;
+        let before = self.names.insert((kind, name.into()), key.clone()).filter(|before| *before != key);
+        if let Some(before) = &before {
+            self.drop_if(before, |o| o.kind == kind);
         }
         self.put(key, observed);
+        before
     }
 
-    /// The watch of a kind shows that a companion is gone.
-    pub fn deleted(&mut self, key: &CompanionKey, kind: Kind, uid: &str, resource_version: Option<&str>) {
-        self.saw(kind, resource_version);
-        // The event may be about an earlier one of that name.
-        self.drop_if(key, |o| o.uid == uid);
-    }
-
-    /// The watch of a kind shows that an object is nobody's companion any more: somebody has taken its owner away. Returns the
-    /// key it had. Rare enough to search for it.
-    pub fn disowned(
-        &mut self,
-        kind: Kind,
-        uid: &str,
-        resource_version: Option<&str>,
-    ) -> Option<CompanionKey> {
-        self.saw(kind, resource_version);
-        let mut all = self.by_key.iter().chain(&self.twins);
-        let key = all.find(|(_, o)| o.uid == uid).map(|(key, _)| key.clone())?;
-        self.drop_if(&key, |o| o.uid == uid);
+    /// An object is gone, or is no companion any more. Returns the key of the companion that it was.
+    pub fn gone(&mut self, kind: Kind, name: &str) -> Option<CompanionKey> {
+        let key = self.names.remove(&(kind, name.into()))?;
+        self.drop_if(&key, |o| o.kind == kind);
         Some(key)
-    }
-
-    /// An answer to a write or a read of ours shows a companion. It counts only where it is newer than everything that
-    /// the watch has shown: otherwise the watch has shown it already, and may even have shown its end since.
-    pub fn answered(&mut self, key: CompanionKey, observed: Observed, resource_version: Option<&str>) {
-        let seen = self.watches.get(&observed.kind).map_or(0, |watch| watch.seen);
-        if version(resource_version) > seen {
-            self.put(key, observed);
-        }
     }
 
     /// A delete of ours was accepted.
@@ -125,24 +95,6 @@ impl Store {
         if let Some(twin) = self.twins.get_mut(key).filter(|o| o.uid == uid) {
             twin.terminating = true;
         }
-    }
-
-    /// The watch of a kind begins a new list.
-    pub fn list_begins(&mut self, kind: Kind) {
-        self.watches.entry(kind).or_default().listing = Some(HashSet::new());
-    }
-
-    /// The list is complete: what it didn't show is gone. Returns the keys that are.
-    pub fn list_ends(&mut self, kind: Kind) -> Vec<CompanionKey> {
-        let listed = self.watches.get_mut(&kind).and_then(|watch| watch.listing.take());
-        let Some(listed) = listed else { return Vec::new() };
-        let all = self.by_key.iter().chain(&self.twins).filter(|(_, o)| o.kind == kind);
-        let gone: Vec<_> =
-            all.filter(|(key, _)| !listed.contains(*key)).map(|(key, _)| key.clone()).collect();
-        for key in &gone {
-            self.drop_if(key, |o| o.kind == kind);
-        }
-        gone
     }
 
     /// How many companions a rule has.
@@ -194,12 +146,6 @@ impl Store {
     /// All keys.
     pub fn keys(&self) -> impl Iterator<Item = &CompanionKey> {
         self.by_key.keys()
-    }
-
-    fn saw(&mut self, kind: Kind, resource_version: Option<&str>) -> &mut Shown {
-        let watch = self.watches.entry(kind).or_default();
-        watch.seen = watch.seen.max(version(resource_version));
-        watch
     }
 
     /// Files an object beside one of another kind that has its key.
@@ -297,11 +243,6 @@ impl Store {
     }
 }
 
-/// resourceVersions of one kind are ordered integers (KEP-5504); one that isn't is taken for old, which is safe.
-pub(crate) fn version(resource_version: Option<&str>) -> u64 {
-    resource_version.and_then(|v| v.parse().ok()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -315,44 +256,37 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_the_watch_has_overtaken_does_not_count() {
+    fn an_object_without_owner_is_no_companion() {
         let mut store = Store::default();
-        let k = key("r", "w");
-        store.applied(k.clone(), pod("u", false), Some("5"));
-        store.deleted(&k, Kind::Pod, "u", Some("6"));
-        store.answered(k.clone(), pod("u", false), Some("5"));
-        assert_eq!(store.get(&k), None, "no ghost");
-        store.answered(k.clone(), pod("v", false), Some("7"));
-        assert!(store.get(&k).is_some());
-        store.deleted(&k, Kind::Pod, "u", Some("8"));
-        assert_eq!(store.get(&k).unwrap().uid, "v", "the end of an earlier Pod is not this one's");
-    }
-
-    #[test]
-    fn a_pod_without_owner_is_nobodys() {
-        let mut store = Store::default();
-        let k = key("r", "w");
-        store.applied(k.clone(), pod("u", true), Some("1"));
-        assert_eq!(store.disowned(Kind::Pod, "other", Some("2")), None);
-        assert_eq!(store.disowned(Kind::Pod, "u", Some("3")), Some(k.clone()));
+        let (k, other) = (key("r", "w"), key("r", "v"));
+        assert_eq!(store.applied("p", k.clone(), pod("u", true)), None);
+        assert_eq!(store.gone(Kind::Pod, "q"), None);
+        assert_eq!(store.gone(Kind::Claim, "p"), None);
+        assert_eq!(store.gone(Kind::Pod, "p"), Some(k.clone()));
         assert_eq!(store.get(&k), None);
+        // Somebody gives it to another rule.
+        store.applied("p", k.clone(), pod("u", true));
+        assert_eq!(store.applied("p", other.clone(), pod("u", true)), Some(k.clone()));
+        assert_eq!((store.get(&k), store.keys().collect::<Vec<_>>()), (None, vec![&other]));
+        store.gone(Kind::Pod, "p");
+        assert!(store.names.is_empty() && store.by_key.is_empty() && store.counts.is_empty());
     }
 
     #[test]
     fn counts_follow() {
         let mut store = Store::default();
         let (a, b) = (key("r", "a"), key("r", "b"));
-        store.applied(a.clone(), pod("1", true), None);
-        store.applied(b.clone(), pod("2", false), None);
+        store.applied("a", a.clone(), pod("1", true));
+        store.applied("b", b.clone(), pod("2", false));
         assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0, leaving: 0 });
         assert_eq!(store.updated(&a.rule, ""), 2);
-        store.applied(b.clone(), pod("2", true), None);
+        store.applied("b", b.clone(), pod("2", true));
         store.deleting(&a, "1");
         assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0, leaving: 0 });
         assert_eq!(store.updated(&a.rule, ""), 1);
         assert_eq!(store.of_rule(&a.rule).count(), 2);
-        store.deleted(&a, Kind::Pod, "1", None);
-        store.deleted(&b, Kind::Pod, "2", None);
+        store.gone(Kind::Pod, "a");
+        store.gone(Kind::Pod, "b");
         assert_eq!(store.counts(&a.rule), Counts::default());
         assert_eq!(store.of_rule(&a.rule).count(), 0);
     }
@@ -364,32 +298,20 @@ mod tests {
         let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, true) };
         let leaving = |store: &Store| store.counts(&a.rule).leaving;
         for (key, uid) in [(&a, "1"), (&b, "2")] {
-            store.applied(key.clone(), claim(uid), None);
+            store.applied(uid, key.clone(), claim(uid));
         }
         assert_eq!((leaving(&store), store.counts(&a.rule).leaving_note()), (0, String::new()));
         store.deleting(&a, "1");
         assert!(store.counts(&a.rule).leaving_note().starts_with("; 1 claim that is being deleted waits"));
         // The watch shows the same, and the other.
-        store.applied(a.clone(), Observed { terminating: true, ..claim("1") }, None);
-        store.applied(b, Observed { terminating: true, ..claim("2") }, None);
+        store.applied("1", a.clone(), Observed { terminating: true, ..claim("1") });
+        store.applied("2", b, Observed { terminating: true, ..claim("2") });
         let note = store.counts(&a.rule).leaving_note();
         assert!(note.contains("2 claims") && note.contains("delete those Pods"), "{note}");
-        store.deleted(&a, Kind::Claim, "1", None);
+        store.gone(Kind::Claim, "1");
         // A Pod that is being deleted goes by itself.
-        store.applied(a.clone(), Observed { terminating: true, ..pod("3", false) }, None);
+        store.applied("3", a.clone(), Observed { terminating: true, ..pod("3", false) });
         assert_eq!(leaving(&store), 1);
-    }
-
-    #[test]
-    fn a_new_list_removes_what_it_does_not_show() {
-        let mut store = Store::default();
-        let (a, b) = (key("r", "a"), key("r", "b"));
-        store.applied(a.clone(), pod("1", true), None);
-        store.applied(b.clone(), pod("2", true), None);
-        store.list_begins(Kind::Pod);
-        store.applied(b.clone(), pod("2", true), None);
-        assert_eq!(store.list_ends(Kind::Pod), [a]);
-        assert_eq!(store.keys().collect::<Vec<_>>(), [&b]);
     }
 
     #[test]
@@ -397,32 +319,27 @@ mod tests {
         let mut store = Store::default();
         let k = key("r", "w");
         let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, false) };
-        store.applied(k.clone(), pod("p", true), Some("5"));
-        store.applied(k.clone(), claim("c"), Some("4"));
+        store.applied("n", k.clone(), pod("p", true));
+        store.applied("n", k.clone(), claim("c"));
         let uids = |store: &Store| {
             let uid = |o: Option<&Observed>| o.map(|o| o.uid.clone());
             (uid(store.get(&k)), uid(store.twin(&k)))
         };
         assert_eq!(uids(&store), (Some("p".into()), Some("c".into())));
-        // Each kind's list says nothing of the other's.
-        store.list_begins(Kind::Claim);
-        store.applied(k.clone(), claim("c"), Some("6"));
-        assert_eq!(store.list_ends(Kind::Claim), []);
         store.deleting(&k, "c");
         assert!(
             store.twin(&k).is_some_and(|o| o.terminating) && store.get(&k).is_some_and(|o| !o.terminating)
         );
-        store.deleted(&k, Kind::Pod, "p", Some("7"));
+        store.gone(Kind::Pod, "n");
         assert_eq!(uids(&store), (Some("c".into()), None));
-        store.applied(k.clone(), claim("c"), Some("8"));
+        store.applied("n", k.clone(), claim("c"));
         assert_eq!(store.counts(&k.rule), Counts { created: 1, ready: 0, idle: 1, leaving: 0 });
         assert_eq!(
             store.standing(&k.rule, |_| true),
             Standing { exist: 1, unready: 0 },
             "it waits for nobody"
         );
-        store.list_begins(Kind::Claim);
-        assert_eq!(store.list_ends(Kind::Claim), std::slice::from_ref(&k));
+        assert_eq!(store.gone(Kind::Claim, "n"), Some(k.clone()));
         assert_eq!((uids(&store), store.keys().count()), ((None, None), 0));
     }
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::Event;
 use kube::{Client, ResourceExt};
 use outrigger_core::claim::Template;
 use outrigger_core::companion::is_owner;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
-use outrigger_runtime::cluster::{Change, changes};
+use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::watch::Event;
 use parking_lot::RwLock;
 use serde_json::Value;
 use tracing::{debug, info};
@@ -26,10 +26,11 @@ use super::refusal::{Verdict, verdict_of_create};
 use crate::state::Namespace;
 use crate::writes;
 
-/// Which templates there are, as the watch shows them.
-#[derive(Debug, Default)]
+/// Which templates there are.
+#[derive(Debug)]
 pub struct Templates {
-    known: RwLock<Known>,
+    known: Arc<RwLock<Known>>,
+    feed: Feed<Metadata>,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +53,32 @@ struct Owner {
 }
 
 impl Known {
+    /// A template exists and looks like this. Returns the rule that loses it, because it is being deleted.
+    fn applied(&mut self, template: &Metadata) -> Option<RuleName> {
+        let name = name(template);
+        self.leaving.remove(&name);
+        match owner(template) {
+            Some(owner) if template.metadata.deletion_timestamp.is_some() => {
+                self.leaving.insert(name.clone(), owner.rule);
+                self.remove(&name)
+            }
+            Some(owner) => {
+                self.insert(name, owner, template.uid().unwrap_or_default());
+                None
+            }
+            None => {
+                self.remove(&name);
+                None
+            }
+        }
+    }
+
+    /// A template is gone. Returns the rule that it was of.
+    fn gone(&mut self, name: &Name) -> Option<RuleName> {
+        let left = self.leaving.remove(name);
+        self.remove(name).or(left)
+    }
+
     fn remove(&mut self, name: &Name) -> Option<RuleName> {
         let owner = self.by_name.remove(name)?;
         if let Some(of_rule) = self.by_rule.get_mut(&owner.uid) {
@@ -91,53 +118,30 @@ fn name(template: &Metadata) -> Name {
 }
 
 impl Templates {
-    /// Takes in what the watch shows. `touched` is told of rules that have lost a template, by the template's namespace.
-    pub fn watch<F: FnMut(&str, RuleName)>(
-        this: &Arc<Self>,
-        mut touched: F,
-    ) -> impl FnMut(Event<Metadata>) + use<F> {
-        let this = this.clone();
-        changes(move |change: Change<Metadata>| match change {
-            Change::Applied(template) => {
-                if let Some(rule) = this.learn(&template) {
-                    touched(&template.namespace().unwrap_or_default(), rule);
+    /// Knows none yet. `touched` is told of rules that have lost a template, by the template's namespace.
+    pub fn new(mut touched: impl FnMut(&str, RuleName) + Send + 'static) -> Self {
+        let known = Arc::<RwLock<Known>>::default();
+        let keeps = known.clone();
+        let feed = Feed::new(move |change: Change<Metadata>| {
+            let (namespace, lost) = match change {
+                Change::Applied(template) => {
+                    (template.namespace().unwrap_or_default(), keeps.write().applied(&template))
                 }
-            }
-            Change::Gone { namespace, name } => {
-                let name = (namespace.clone(), name);
-                let lost = {
-                    let mut known = this.known.write();
-                    let left = known.leaving.remove(&name);
-                    known.remove(&name).or(left)
-                };
-                if let Some(rule) = lost {
-                    touched(&namespace, rule);
+                Change::Gone { namespace, name, .. } => {
+                    let lost = keeps.write().gone(&(namespace.clone(), name));
+                    (namespace, lost)
                 }
+            };
+            if let Some(rule) = lost {
+                touched(&namespace, rule);
             }
-        })
+        });
+        Self { known, feed }
     }
 
-    /// Takes a template in. Returns the rule that loses it, because it is on its way out: that is as good as gone.
-    fn learn(&self, template: &Metadata) -> Option<RuleName> {
-        let name = name(template);
-        let mut known = self.known.write();
-        let leaves = template.metadata.deletion_timestamp.is_some();
-        match owner(template) {
-            Some(owner) if leaves => {
-                known.leaving.insert(name.clone(), owner.rule);
-                known.remove(&name)
-            }
-            Some(owner) => {
-                known.leaving.remove(&name);
-                known.insert(name, owner, template.uid().unwrap_or_default());
-                None
-            }
-            None => {
-                known.leaving.remove(&name);
-                known.remove(&name);
-                None
-            }
-        }
+    /// Takes in what the watch shows.
+    pub fn sink(&self) -> impl FnMut(Event<Metadata>) + Send + use<> {
+        self.feed.sink()
     }
 
     /// Whether a rule needs templates, or has some.
@@ -178,7 +182,7 @@ impl Templates {
             match create(client, namespace, &template.object, false).await {
                 Ok(made) => {
                     debug!(template = %template.name, namespace, "created");
-                    self.learn(&made);
+                    self.feed.answer(made);
                 }
                 Err(error) => match verdict_of(template, &error) {
                     Verdict::Exists => self.exists(client, namespace, rule, &template.name).await?,
@@ -195,8 +199,9 @@ impl Templates {
             Err(error) => Err(Verdict::Transient(error.to_string())),
             Ok(None) => Err(Verdict::LookAgain),
             Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
-                self.learn(&found);
-                if found.metadata.deletion_timestamp.is_none() { Ok(()) } else { Err(Verdict::LookAgain) }
+                let leaves = found.metadata.deletion_timestamp.is_some();
+                self.feed.answer(found);
+                if leaves { Err(Verdict::LookAgain) } else { Ok(()) }
             }
             Ok(Some(_)) => Err(Verdict::Refused(format!(
                 "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
@@ -284,18 +289,18 @@ mod tests {
 
     #[test]
     fn what_the_watch_shows_is_known_by_rule() {
-        let templates = Arc::new(Templates::default());
         let lost = Arc::new(Mutex::new(Vec::new()));
         let told = lost.clone();
-        let mut watch = Templates::watch(&templates, move |namespace, rule| {
+        let templates = Templates::new(move |namespace, rule| {
             told.lock().unwrap().push((namespace.to_owned(), rule.to_string()));
         });
+        let mut watch = templates.sink();
         for event in [
-            Event::Init,
-            Event::InitApply(template("a", "1", "u")),
-            Event::InitApply(template("b", "2", "u")),
-            Event::InitDone,
-            Event::Apply(template("c", "3", "v")),
+            Event::ListStarted,
+            Event::Listed(template("a", "1", "u")),
+            Event::Listed(template("b", "2", "u")),
+            Event::ListCompleted { version: 0 },
+            Event::Applied(template("c", "3", "v")),
         ] {
             watch(event);
         }
@@ -305,39 +310,43 @@ mod tests {
         assert!(templates.is_known("n", "a", "u") && !templates.is_known("n", "a", "v"));
         assert!(!templates.is_known("m", "a", "u"));
         // A rule of the same name takes it over, and one is deleted.
-        watch(Event::Apply(template("c", "4", "u")));
-        watch(Event::Delete(template("a", "1", "u")));
+        watch(Event::Applied(template("c", "4", "u")));
+        watch(Event::Deleted(template("a", "1", "u")));
         let mut nobodys = template("b", "2", "u");
         nobodys.metadata.owner_references = None;
-        watch(Event::Apply(nobodys));
+        watch(Event::Applied(nobodys));
         assert_eq!((of("u"), of("v")), (vec!["c".to_owned()], Vec::new()));
-        assert_eq!(*lost.lock().unwrap(), [("n".to_owned(), "r".to_owned())]);
+        // The one that was taken over has lost one too.
+        assert_eq!(
+            *lost.lock().unwrap(),
+            [("n".to_owned(), "r".to_owned()), ("n".to_owned(), "r".to_owned())]
+        );
         assert_eq!(templates.known.read().by_rule.len(), 1);
     }
 
     #[test]
     fn a_rule_hears_of_a_template_that_leaves_slowly() {
-        let templates = Arc::new(Templates::default());
         let told = Arc::new(Mutex::new(0));
         let count = told.clone();
-        let mut watch = Templates::watch(&templates, move |_, _| *count.lock().unwrap() += 1);
-        watch(Event::Apply(template("a", "1", "u")));
+        let templates = Templates::new(move |_, _| *count.lock().unwrap() += 1);
+        let mut watch = templates.sink();
+        watch(Event::Applied(template("a", "1", "u")));
         let mut leaving = template("a", "1", "u");
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         for (event, times) in [
-            (Event::Apply(leaving.clone()), 1),
+            (Event::Applied(leaving.clone()), 1),
             // Its finalizers change.
-            (Event::Apply(leaving.clone()), 1),
-            (Event::Delete(leaving.clone()), 2),
-            (Event::Apply(template("a", "2", "u")), 2),
-            (Event::Delete(template("a", "2", "u")), 3),
+            (Event::Applied(leaving.clone()), 1),
+            (Event::Deleted(leaving.clone()), 2),
+            (Event::Applied(template("a", "2", "u")), 2),
+            (Event::Deleted(template("a", "2", "u")), 3),
         ] {
             watch(event);
             assert_eq!(*told.lock().unwrap(), times);
         }
-        // One that is first seen so, by the watch or by an answer to a write.
-        templates.learn(&leaving);
-        watch(Event::Delete(leaving));
+        // One that is first seen so.
+        watch(Event::Applied(leaving.clone()));
+        watch(Event::Deleted(leaving));
         assert_eq!(*told.lock().unwrap(), 4);
         assert!(templates.known.read().leaving.is_empty());
     }

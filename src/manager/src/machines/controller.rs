@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::Feeds;
 use super::objects::Settings;
 use super::store::Store;
 use crate::events::Events;
@@ -67,6 +68,8 @@ pub(super) struct Controller {
     pub(super) client: Client,
     /// What is known.
     pub(super) store: Arc<Store>,
+    /// Where answers go.
+    pub(super) feeds: Feeds,
     /// What to look at.
     pub(super) queue: Arc<Queue<Key>>,
     /// Whether this replica is the one.

@@ -16,7 +16,6 @@ use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_core::machine::usage::{Ledger, Plan};
 use outrigger_core::machine::{self as domain, MachineType, name_fault, pool_name, reservation_name};
-use outrigger_runtime::cluster::Change;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -177,7 +176,7 @@ impl Controller {
         }
         let pools: Api<MachineNodePool> = Api::all(self.client.clone());
         if let Some(pool) = found.note(&what, apply(&pools, &name, &wanted).await) {
-            self.queue.add(self.store.pool(Change::Applied(pool)));
+            self.feeds.pools.answer(pool);
         }
     }
 
@@ -203,7 +202,7 @@ impl Controller {
         if let Some(fault) = live.as_deref().and_then(|live| not_ours(live, &wanted, &what, object)) {
             found.faults.push(fault);
         } else if differs && let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
-            self.store.written_service(service);
+            self.feeds.services.answer(service);
         }
         if plan.left_out {
             let message = format!(
@@ -246,7 +245,7 @@ impl Controller {
         }
         if let Some(set) = found.note(&what, apply(&sets, &name, &wanted).await) {
             info!(statefulset = name, replicas = plan.replicas, "written");
-            self.store.written_set(set);
+            self.feeds.sets.answer(set);
         }
     }
 
@@ -323,7 +322,7 @@ impl Controller {
         let patch = json!({"metadata": {"uid": object.uid()}, "status": status});
         let written =
             machines.patch_status(&object.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
-        self.store.machine(Change::Applied(written));
+        self.feeds.machines.answer(written);
         self.tell(&object.object_ref(&()), &before.conditions, &now).await;
         Ok(())
     }

@@ -19,13 +19,13 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::Event;
 use kube::{Client, Resource};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_runtime::Process;
-use outrigger_runtime::cluster::{Change, changes, follow, watch, watch_config, watch_optional};
+use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::lease::Leadership;
+use outrigger_runtime::watch::{follow, watch, watch_config, watch_optional};
 use tokio::time::Instant;
 
 use crate::events::Events;
@@ -35,18 +35,35 @@ pub use controller::Key;
 pub use objects::Settings;
 use store::Store;
 
-/// Where changes go: into the store, and what they concern into the queue.
-#[derive(Clone)]
-struct Sinks {
-    store: Arc<Store>,
-    queue: Arc<Queue<Key>>,
+/// What is written too, and so is also learned from answers. What it concerns goes into the queue.
+#[derive(Debug, Clone)]
+struct Feeds {
+    machines: Feed<Machine>,
+    pools: Feed<MachineNodePool>,
+    nodes: Feed<Node>,
+    sets: Feed<StatefulSet>,
+    services: Feed<Service>,
 }
 
-impl Sinks {
-    fn of<K: Resource>(&self, take: fn(&Store, Change<K>) -> Vec<Key>) -> impl FnMut(Event<K>) + use<K> {
-        let this = self.clone();
-        changes(move |change| this.queue.add(take(&this.store, change)))
+impl Feeds {
+    fn new(store: &Arc<Store>, queue: &Arc<Queue<Key>>) -> Self {
+        Self {
+            machines: feed(store, queue, Store::machine),
+            pools: feed(store, queue, Store::pool),
+            nodes: feed(store, queue, Store::node),
+            sets: feed(store, queue, Store::set),
+            services: feed(store, queue, Store::service),
+        }
     }
+}
+
+fn feed<K: Resource + 'static>(
+    store: &Arc<Store>,
+    queue: &Arc<Queue<Key>>,
+    take: fn(&Store, Change<K>) -> Vec<Key>,
+) -> Feed<K> {
+    let (store, queue) = (store.clone(), queue.clone());
+    Feed::new(move |change| queue.add(take(&store, change)))
 }
 
 /// What there is to look at; nothing yet.
@@ -64,46 +81,47 @@ pub fn start(
     queue: Arc<Queue<Key>>,
 ) {
     let store = Arc::new(Store::new(&settings.core_namespace));
-    let sinks = Sinks { store: store.clone(), queue: queue.clone() };
+    let feeds = Feeds::new(&store, &queue);
 
-    watch_optional::<Machine>(process, client, "machines", watch_config(), sinks.of(Store::machine));
+    watch_optional::<Machine>(process, client, "machines", watch_config(), feeds.machines.sink());
     watch_optional::<MachineNodePool>(
         process,
         client,
         "machine node pools",
         watch_config(),
-        sinks.of(Store::pool),
+        feeds.pools.sink(),
     );
-    watch::<Node>(process, client, "machine nodes", watch_config(), sinks.of(Store::node));
+    watch::<Node>(process, client, "machine nodes", watch_config(), feeds.nodes.sink());
     let labelled = watch_config().labels(&format!("{}=enabled", keys::INJECT_RESOURCE));
     watch::<PartialObjectMeta<Namespace>>(
         process,
         client,
         "guests' namespaces",
         labelled,
-        sinks.of(Store::namespace),
+        feed(&store, &queue, Store::namespace).sink(),
     );
     // One watch for both: a guest is never seen in its place before the reservation that was there is seen to go.
     let roles = format!("{} in ({}, {})", keys::POD_ROLE, keys::GUEST, keys::RESERVATION);
     let (seen, touched) = (store.clone(), queue.clone());
-    let pods = changes(move |change: Change<Pod>| {
+    let pods = Feed::new(move |change: Change<Pod>| {
         for key in seen.pod(change) {
             touched.add_after(key, machine::SETTLE);
         }
     });
-    watch(process, client, "guests and reservations", watch_config().labels(&roles), pods);
+    watch(process, client, "guests and reservations", watch_config().labels(&roles), pods.sink());
     let ours = watch_config().labels(&format!("{}={}", keys::POD_ROLE, keys::RESERVATION));
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), &settings.core_namespace);
     let ready = process.readiness.wait_for("reservations");
-    process.spawn("reservations", follow(sets, ours.clone(), "reservations", ready, sinks.of(Store::set)));
+    process.spawn("reservations", follow(sets, ours.clone(), "reservations", ready, feeds.sets.sink()));
     let services: Api<Service> = Api::namespaced(client.clone(), &settings.core_namespace);
     let ready = process.readiness.wait_for("reservations' services");
-    let sink = sinks.of(Store::service);
+    let sink = feeds.services.sink();
     process.spawn("reservations' services", follow(services, ours, "reservations' services", ready, sink));
 
     let controller = Controller {
         client: client.clone(),
         store,
+        feeds,
         queue,
         leadership: leadership.clone(),
         events: events.clone(),

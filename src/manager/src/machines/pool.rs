@@ -12,7 +12,6 @@ use outrigger_api::conditions;
 use outrigger_api::machine::{MachineNodePoolStatus, NodeCondition};
 use outrigger_core::keys;
 use outrigger_core::machine::PoolNode;
-use outrigger_runtime::cluster::Change;
 use serde_json::{Value, json};
 use tracing::info;
 
@@ -147,8 +146,7 @@ impl Controller {
             match result {
                 Ok(node) => {
                     info!(node = name, "marked");
-                    // The watch will show nothing new then, so who is concerned is told now.
-                    self.queue.add(self.store.node(Change::Applied(node)));
+                    self.feeds.nodes.answer(node);
                 }
                 // The watch tells of it.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -227,7 +225,7 @@ impl Controller {
         let written = api.patch(&pool.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
         // One that has gone with its last finalizer is answered too, and isn't there any more.
         if !all.is_empty() || pool.metadata.deletion_timestamp.is_none() {
-            self.store.pool(Change::Applied(written));
+            self.feeds.pools.answer(written);
         }
         Ok(())
     }
@@ -248,7 +246,7 @@ impl Controller {
         let status = json!({"conditions": wanted.conditions, "nodePool": wanted.node_pool});
         let patch = json!({"metadata": {"uid": pool.uid()}, "status": status});
         let written = api.patch_status(&pool.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
-        self.queue.add(self.store.pool(Change::Applied(written)));
+        self.feeds.pools.answer(written);
         self.tell(&pool.object_ref(&()), &before.conditions, &now).await;
         Ok(())
     }

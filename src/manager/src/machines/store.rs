@@ -1,6 +1,6 @@
 //! Machines and what belongs to them as the API has it.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::machine::usage::{PodState, Seen, SeenReservation};
 use outrigger_core::machine::{self as domain, Mode, pool_name, usage};
 use outrigger_core::{keys, machine};
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 
 use super::controller::Key;
@@ -38,7 +38,6 @@ struct Inner {
     sets: Kept<StatefulSet>,
     services: Kept<Service>,
     nodes: HashMap<String, Arc<NodeSeen>>,
-    gone_nodes: Gone,
     /// Namespaces whose guests count.
     labelled: HashSet<String>,
     /// By namespace and name.
@@ -48,84 +47,28 @@ struct Inner {
     claims: HashMap<String, BTreeSet<Claim>>,
 }
 
-/// Uids of objects that are remembered after they have gone.
-const MAX_GONE: usize = 1024;
-
-/// Uids of objects that have gone lately. The answer to a write may come after the watch has told that its object is gone; one
-/// that came back by that would stay for ever.
-#[derive(Debug, Default)]
-struct Gone(VecDeque<String>);
-
-impl Gone {
-    fn add(&mut self, uid: Option<String>) {
-        if self.0.len() >= MAX_GONE {
-            self.0.pop_front();
-        }
-        self.0.extend(uid);
-    }
-
-    fn forget(&mut self, uid: &str) {
-        self.0.retain(|gone| gone != uid);
-    }
-
-    fn has(&self, uid: &str) -> bool {
-        self.0.iter().any(|gone| gone == uid)
-    }
-}
-
-/// Objects by their names; of each the newest that was seen.
+/// Objects by their names.
 #[derive(Debug)]
-struct Kept<K>(HashMap<String, Arc<K>>, Gone);
+struct Kept<K>(HashMap<String, Arc<K>>);
 
 impl<K> Default for Kept<K> {
     fn default() -> Self {
-        Self(HashMap::new(), Gone::default())
+        Self(HashMap::new())
     }
 }
 
 impl<K: Resource> Kept<K> {
-    /// The same of what a watch for a label tells: it calls gone also what has only lost the label, and may show it again.
-    fn shown(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
-        if let Change::Applied(object) = &change {
-            self.1.forget(object.meta().uid.as_deref().unwrap_or_default());
-        }
-        self.change(change)
-    }
-
     /// What there was before, and what there is now.
     fn change(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
         match change {
             Change::Applied(mut object) => {
                 object.meta_mut().managed_fields = None;
-                let name = object.name_any();
-                let before = self.0.get(&name).cloned();
-                if self.1.has(&object.uid().unwrap_or_default()) {
-                    return (before.clone(), before);
-                }
-                let meta = |object: &K| (object.uid(), version(object.meta().resource_version.as_deref()));
-                // The answer to a write of ours may have come before the watch tells of something older.
-                if let Some(before) = &before
-                    && meta(before).0 == meta(&object).0
-                    && meta(before).1 > meta(&object).1
-                {
-                    return (Some(before.clone()), Some(before.clone()));
-                }
                 let object = Arc::new(object);
-                self.0.insert(name, object.clone());
-                (before, Some(object))
+                (self.0.insert(object.name_any(), object.clone()), Some(object))
             }
-            Change::Gone { name, .. } => {
-                let before = self.0.remove(&name);
-                self.1.add(before.as_ref().and_then(|object| object.uid()));
-                (before, None)
-            }
+            Change::Gone { name, .. } => (self.0.remove(&name), None),
         }
     }
-}
-
-/// A resourceVersion as a number. One that is none counts as the oldest.
-fn version(text: Option<&str>) -> u64 {
-    text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 /// Whether an object belongs to the controller with this uid.
@@ -225,20 +168,9 @@ impl Store {
             Change::Gone { name, .. } => (name, None),
         };
         let mut inner = self.inner.write();
-        let old = inner.nodes.get(&name).cloned();
-        if let (Some(old), Some(new)) = (&old, &new)
-            && old.uid == new.uid
-            && version(Some(&old.resource_version)) > version(Some(&new.resource_version))
-        {
-            return Vec::new();
-        }
-        match &new {
-            Some(new) if inner.gone_nodes.has(&new.uid) => return Vec::new(),
+        let old = match &new {
             Some(new) => inner.nodes.insert(name.clone(), new.clone()),
-            None => {
-                inner.gone_nodes.add(old.as_ref().map(|node| node.uid.clone()));
-                inner.nodes.remove(&name)
-            }
+            None => inner.nodes.remove(&name),
         };
         let same = match (&old, &new) {
             (Some(old), Some(new)) => old.is_as(new),
@@ -273,7 +205,7 @@ impl Store {
                 let seen = PodSeen::of(&pod, &self.core_namespace);
                 (id, seen)
             }
-            Change::Gone { namespace, name } => ((namespace, name), None),
+            Change::Gone { namespace, name, .. } => ((namespace, name), None),
         };
         let mut inner = self.inner.write();
         let old = inner.pods.remove(&id);
@@ -307,28 +239,18 @@ impl Store {
         if changed { inner.all_machines() } else { Vec::new() }
     }
 
-    /// A StatefulSet of reservations, as the watch tells.
+    /// A StatefulSet of reservations.
     pub(super) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let both = inner.sets.shown(change);
+        let both = inner.sets.change(change);
         inner.concerned(both)
     }
 
-    /// A StatefulSet of reservations, as a write was answered.
-    pub(super) fn written_set(&self, set: StatefulSet) {
-        self.inner.write().sets.change(Change::Applied(set));
-    }
-
-    /// A Service of reservations, as the watch tells.
+    /// A Service of reservations.
     pub(super) fn service(&self, change: Change<Service>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let both = inner.services.shown(change);
+        let both = inner.services.change(change);
         inner.concerned(both)
-    }
-
-    /// A Service of reservations, as a write was answered.
-    pub(super) fn written_service(&self, service: Service) {
-        self.inner.write().services.change(Change::Applied(service));
     }
 
     /// Everything there is to look at.

@@ -17,8 +17,9 @@ use kube::{Client, ResourceExt};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
-use outrigger_runtime::cluster::{Change, changes, watch, watch_config, watch_optional};
+use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::lease::Leadership;
+use outrigger_runtime::watch::{watch, watch_config, watch_optional};
 
 use crate::queue::Queue;
 use controller::{Controller, Key};
@@ -31,21 +32,21 @@ pub fn start(process: &Process, client: &Client, leadership: &Leadership) {
 
     let (seen, touched) = (store.clone(), queue.clone());
     let objects =
-        changes(move |change: Change<NamespaceOffloading>| touched.add(seen.object(change).map(Key)));
-    watch_optional(process, client, "namespace offloadings", watch_config(), objects);
+        Feed::new(move |change: Change<NamespaceOffloading>| touched.add(seen.object(change).map(Key)));
+    watch_optional(process, client, "namespace offloadings", watch_config(), objects.sink());
 
     let (seen, touched) = (store.clone(), queue.clone());
-    let nodes = changes(move |change: Change<PartialObjectMeta<Node>>| {
+    let nodes = Feed::new(move |change: Change<PartialObjectMeta<Node>>| {
         if seen.node(change) {
             touched.add(seen.namespaces().into_iter().map(Key));
         }
     });
     let virtual_nodes = watch_config().labels(&format!("{}={}", keys::NODE_TYPE, keys::VIRTUAL_NODE));
-    watch(process, client, "virtual nodes", virtual_nodes, nodes);
+    watch(process, client, "virtual nodes", virtual_nodes, nodes.sink());
 
     // Who changes the label by hand is put right.
     let (seen, touched) = (store.clone(), queue.clone());
-    let labels = changes(move |change: Change<PartialObjectMeta<Namespace>>| {
+    let labels = Feed::new(move |change: Change<PartialObjectMeta<Namespace>>| {
         let name = match change {
             Change::Applied(namespace) => namespace.name_any(),
             Change::Gone { name, .. } => name,
@@ -54,7 +55,7 @@ pub fn start(process: &Process, client: &Client, leadership: &Leadership) {
             touched.add([Key(name.into())]);
         }
     });
-    watch(process, client, "offloaded namespaces", watch_config().labels(keys::OFFLOADED), labels);
+    watch(process, client, "offloaded namespaces", watch_config().labels(keys::OFFLOADED), labels.sink());
 
     let controller = Controller { client: client.clone(), store, queue, leadership: leadership.clone() };
     let lists = process.readiness.clone();

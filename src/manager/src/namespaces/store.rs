@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::offloading;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 
 /// Labels of a virtual node.
@@ -31,7 +31,7 @@ impl Store {
                 self.objects.write().insert(namespace.clone(), Arc::new(object));
                 Some(namespace.into())
             }
-            Change::Gone { namespace, name } if name == offloading::NAME => {
+            Change::Gone { namespace, name, .. } if name == offloading::NAME => {
                 self.objects.write().remove(&namespace);
                 None
             }

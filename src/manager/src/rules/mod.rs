@@ -12,10 +12,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch};
-use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
+use outrigger_api::{AdminWorkloadRule, WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::claim::{self, Template};
 use outrigger_core::companion;
 use outrigger_core::index::CompanionKey;
+use outrigger_runtime::cache::Feed;
 use outrigger_runtime::lease::Leadership;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -62,6 +63,10 @@ pub struct Controller {
     pub admin: Arc<AdminRules>,
     /// What device claims are made from.
     pub templates: Arc<Templates>,
+    /// Where answers to writes of tenants' rules go.
+    pub answers: Feed<WorkloadRule>,
+    /// Where answers to writes of the platform's rules go.
+    pub admin_answers: Feed<AdminWorkloadRule>,
 }
 
 /// A rule's template on its way to the API server.
@@ -125,16 +130,10 @@ impl Controller {
         let params = writes::patch();
         let patch = json!({"metadata": {"uid": uid}, "status": status});
         match api.patch_status(id.name.as_str(), &params, &Patch::Merge(&patch)).await {
-            Ok(_) => {
+            Ok(written) => {
                 debug!(rule = %id.name, namespace = %id.namespace, "status written");
                 let news = status.news(&before);
-                {
-                    let space = self.spaces.space(&id.namespace);
-                    let mut inner = space.lock();
-                    if let Some(entry) = inner.rules.get_mut(&id.name).filter(|entry| entry.uid == uid) {
-                        entry.status = status;
-                    }
-                }
+                self.answers.answer(written);
                 // What is refused is told by who has tried it.
                 for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
                     self.events.rule(id, &uid, reason, message).await;

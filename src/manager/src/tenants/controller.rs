@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch};
 use kube::{Client, Resource, ResourceExt};
 use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
+use outrigger_runtime::cache::Feed;
 use outrigger_runtime::lease::Leadership;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -61,6 +63,8 @@ pub struct Controller {
     pub events: Arc<Events>,
     /// The platform's rules, whose status the leader sums up.
     pub admin: Arc<AdminRules>,
+    /// Where answers to writes of Nodes go.
+    pub answers: Feed<Node>,
     /// DPUs that are under way.
     pub nodes: Arc<Nodes>,
     /// Who the manager is to the API server.
@@ -119,8 +123,8 @@ impl Controller {
     }
 
     async fn node(&self, name: &str) -> Result<After, kube::Error> {
-        let touched = |tenants: Vec<TenantId>| self.queue.add(tenants.into_iter().map(Key::Tenant));
-        self.nodes.step(&self.client, &self.registry, &self.spaces, name, touched).await
+        let answered = |node| _ = self.answers.answer(node);
+        self.nodes.step(&self.client, &self.registry, &self.spaces, name, answered).await
     }
 
     async fn tenant(&self, id: &TenantId) -> Result<After, kube::Error> {

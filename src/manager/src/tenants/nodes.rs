@@ -10,7 +10,6 @@ use kube::{Client, ResourceExt};
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::tenant::nodes::{Marks, Seen, Step, Verdict, step};
-use outrigger_runtime::cluster::Change;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -53,7 +52,7 @@ impl Nodes {
         registry: &Registry,
         spaces: &Spaces,
         name: &str,
-        touched: impl FnOnce(Vec<TenantId>),
+        answered: impl FnOnce(Node),
     ) -> Result<After, kube::Error> {
         let Some(dpu) = registry.dpu(name) else {
             self.empty_since.lock().remove(name);
@@ -85,9 +84,14 @@ impl Nodes {
                 let nodes: Api<Node> = Api::all(client.clone());
                 let params = writes::patch();
                 let node = nodes.patch(name, &params, &Patch::Merge(&patch)).await?;
-                info!(node = name, from = ?dpu.marks, to = ?marks, "DPU marked");
-                // The watch will show nothing new then, so who is concerned is told now: the former owner too.
-                touched(registry.node(Change::Applied(node)).0);
+                info!(
+                    node = name,
+                    tenant = marks.owner.as_deref().unwrap_or("none"),
+                    previous_tenant = dpu.marks.owner.as_deref().unwrap_or("none"),
+                    handover = marks.handover.as_deref().unwrap_or("none"),
+                    "DPU marked"
+                );
+                answered(node);
                 Ok(After::Again)
             }
         }

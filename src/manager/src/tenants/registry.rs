@@ -13,7 +13,7 @@ use outrigger_core::keys;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::tenant::nodes::{Claims, Marks, Verdict};
 use outrigger_core::tenant::{self, Identity};
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tonic::Status;
@@ -293,7 +293,12 @@ impl Registry {
             Change::Gone { namespace, .. } => (namespace, Quota::default()),
         };
         let mut inner = self.inner.write();
-        let changed = inner.quotas.insert(namespace.clone(), quota.clone()).unwrap_or_default() != quota;
+        let before = if quota.full.is_empty() {
+            inner.quotas.remove(&namespace)
+        } else {
+            inner.quotas.insert(namespace.clone(), quota.clone())
+        };
+        let changed = before.unwrap_or_default() != quota;
         (namespace, changed)
     }
 

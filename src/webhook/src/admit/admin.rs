@@ -88,7 +88,7 @@ mod tests {
     use kube::core::PartialObjectMeta;
     use outrigger_api::Tenant;
     use outrigger_core::admin::AdminNamespaces;
-    use outrigger_runtime::cluster::Change;
+    use outrigger_runtime::cache::Change;
     use serde_json::{Value, json};
 
     use super::*;

@@ -50,7 +50,7 @@ mod tests {
     use outrigger_api::Tenant;
     use outrigger_core::admin::AdminNamespaces;
     use outrigger_core::keys;
-    use outrigger_runtime::cluster::Change;
+    use outrigger_runtime::cache::Change;
     use serde_json::{Value, json};
 
     use super::*;

@@ -2,7 +2,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::core::PartialObjectMeta;
 use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::keys;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use serde_json::{Value, json};
 
 use super::*;

@@ -8,7 +8,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use outrigger_core::keys;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ impl Allocated {
     pub(super) fn claim(&self, change: &Change<ResourceClaim>) {
         let (namespace, name, terms) = match change {
             Change::Applied(claim) => (claim.namespace().unwrap_or_default(), claim.name_any(), terms(claim)),
-            Change::Gone { namespace, name } => (namespace.clone(), name.clone(), None),
+            Change::Gone { namespace, name, .. } => (namespace.clone(), name.clone(), None),
         };
         let mut all = self.terms.write();
         match terms {

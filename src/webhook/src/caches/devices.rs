@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use kube::ResourceExt;
 use outrigger_core::keys;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 
 use super::Caches;
 
@@ -73,7 +73,7 @@ impl Caches {
                 claim.labels().get(keys::WORKLOAD).cloned(),
                 pod_of(&claim),
             ),
-            Change::Gone { namespace, name } => (namespace, name, None, None),
+            Change::Gone { namespace, name, .. } => (namespace, name, None, None),
         };
         let mut claims = self.claims.write();
         if workload.is_none() && pod.is_none() && !claims.contains_key(&namespace) {
@@ -155,8 +155,8 @@ mod tests {
         caches.claim(named("c", pod(false)));
         assert_eq!(*caches.claims("ns"), BTreeMap::from([("a".to_owned(), "w".to_owned())]));
         assert_eq!(*caches.pod_claims("ns"), BTreeMap::from([("b".to_owned(), "web".to_owned())]));
-        caches.claim(Change::Gone { namespace: "ns".into(), name: "a".into() });
-        caches.claim(Change::Gone { namespace: "ns".into(), name: "b".into() });
+        caches.claim(Change::Gone { namespace: "ns".into(), name: "a".into(), uid: String::new() });
+        caches.claim(Change::Gone { namespace: "ns".into(), name: "b".into(), uid: String::new() });
         assert!(caches.claims("ns").is_empty() && caches.pod_claims("ns").is_empty());
     }
 
@@ -172,7 +172,7 @@ mod tests {
         assert!(caches.is_device_class("c"));
         let gpu: BTreeSet<String> = ["a", "b"].map(str::to_owned).into();
         assert_eq!(*caches.device_resources(), BTreeMap::from([("x.org/gpu".to_owned(), gpu)]));
-        caches.device_class(Change::Gone { namespace: String::new(), name: "a".into() });
+        caches.device_class(Change::Gone { namespace: String::new(), name: "a".into(), uid: String::new() });
         assert_eq!(caches.device_resources()["x.org/gpu"].len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use outrigger_core::field::FieldError;
 use outrigger_core::keys;
 use outrigger_core::machine::{self, Usage};
 use outrigger_core::slots::{GRANT_SECONDS, Guests};
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 
 use super::Caches;
@@ -244,7 +244,7 @@ impl Caches {
                 };
                 ((pod.namespace().unwrap_or_default(), pod.name_any()), seat)
             }
-            Change::Gone { namespace, name } => ((namespace, name), None),
+            Change::Gone { namespace, name, .. } => ((namespace, name), None),
         };
         // Nobody waits for a guest.
         self.machines.guests.write().put(pod, seat, Instant::now());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     fn gone(name: &str) -> Change<Pod> {
-        Change::Gone { namespace: "n".into(), name: name.into() }
+        Change::Gone { namespace: "n".into(), name: name.into(), uid: String::new() }
     }
 
     #[test]

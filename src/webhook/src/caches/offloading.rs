@@ -8,7 +8,7 @@ use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_core::offloading::{self, Offloading};
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 
 use super::Caches;
 
@@ -53,7 +53,7 @@ impl Caches {
     pub fn apply_offloading(&self, change: Change<NamespaceOffloading>) {
         let object = match change {
             Change::Applied(object) => object,
-            Change::Gone { namespace, name } => {
+            Change::Gone { namespace, name, .. } => {
                 if name == offloading::NAME {
                     self.offloadings.write().remove(&namespace);
                     self.changed();

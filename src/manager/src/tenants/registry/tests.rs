@@ -91,7 +91,7 @@ fn a_tenant_that_goes_or_is_wrong_is_not_served() {
     registry.tenant(Change::Applied(blue));
     let status = registry.authorize(&caller(&["spiffe://x/blue"]), &id("blue")).unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "tenant blue is being deleted"));
-    registry.tenant(Change::Gone { namespace: String::new(), name: "blue".into() });
+    registry.tenant(Change::Gone { namespace: String::new(), name: "blue".into(), uid: String::new() });
     assert_eq!(registry.authorize(&Caller::Local, &id("blue")).unwrap_err().code(), Code::NotFound);
 }
 

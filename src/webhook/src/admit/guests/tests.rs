@@ -2,7 +2,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::core::PartialObjectMeta;
 use outrigger_api::Machine;
 use outrigger_core::admin::AdminNamespaces;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use serde_json::json;
 
 use super::*;

@@ -1,6 +1,6 @@
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
-use outrigger_runtime::cluster::Change;
+use outrigger_runtime::cache::Change;
 use serde_json::json;
 
 use super::super::{Settings, mutate_pod, validate_offloading};
@@ -84,7 +84,11 @@ fn each_namespace_gets_the_steps_that_concern_it() {
     assert_eq!(both["spec"]["tolerations"].as_array().unwrap().len(), 2);
     assert_eq!(created(&caches, &both).unwrap().unwrap(), both, "once is enough");
     // And one that isn't offloaded any more has its tenant's only.
-    caches.offloaded_namespace(Change::Gone { namespace: String::new(), name: "n".into() });
+    caches.offloaded_namespace(Change::Gone {
+        namespace: String::new(),
+        name: "n".into(),
+        uid: String::new(),
+    });
     assert_eq!(keys_of(&created(&caches, &pod).unwrap().unwrap()), [keys::NODE_TENANT]);
 }
 
@@ -115,9 +119,13 @@ fn what_the_object_says_now_counts() {
     let mut other = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
         "metadata": {"name": "other", "namespace": "n"}, "spec": {}});
     caches.apply_offloading(Change::Applied(serde_json::from_value(other.take()).unwrap()));
-    caches.apply_offloading(Change::Gone { namespace: "n".into(), name: "other".into() });
+    caches.apply_offloading(Change::Gone { namespace: "n".into(), name: "other".into(), uid: String::new() });
     assert!(created(&caches, &json!({"spec": {}})).is_ok(), "another name is nobody's");
-    caches.apply_offloading(Change::Gone { namespace: "n".into(), name: "offloading".into() });
+    caches.apply_offloading(Change::Gone {
+        namespace: "n".into(),
+        name: "offloading".into(),
+        uid: String::new(),
+    });
     assert!(created(&caches, &json!({"spec": {}})).is_err());
 }
 

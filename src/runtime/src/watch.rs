@@ -1,0 +1,359 @@
+//! Watches: all objects of a kind, listed and then followed for as long as the process serves.
+//!
+//! A list is taken in pages, consistent with the API server's storage. A watch that ends goes on from where it was. It begins
+//! with a new list when the API server doesn't know that place any more, and also when it was silent for longer than
+//! a healthy API server is: so a cluster whose storage was restored from an older snapshot is followed again, although its
+//! resourceVersions have gone back. Between failures there are growing pauses of at most [`MAX_PAUSE`].
+//!
+//! This is our own loop, and not `kube::runtime::watcher`, because [`crate::cache`] has to know at which resourceVersion a list
+//! was taken and which one a bookmark has reached, and the library keeps both to itself.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures::StreamExt;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::{Api, Client, Error, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::cache::version;
+use crate::calls::TimedOut;
+use crate::process::Process;
+use crate::ready::ReadyHandle;
+use crate::watched::Watch;
+
+/// Objects in one page of a list.
+const PAGE: u32 = 500;
+/// How long the API server keeps a watch open, in seconds. It must be less than 295 (the library refuses more).
+const LASTS: u32 = 290;
+/// Pause after the first failure.
+const MIN_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause between two failures, jitter included.
+pub const MAX_PAUSE: Duration = Duration::from_secs(15);
+/// A watch that goes on for so long without a failure is healthy: its next failure counts as the first.
+const HEALTHY: Duration = Duration::from_secs(60);
+/// Pause between looks for a kind that the cluster doesn't have.
+const ABSENT: Duration = Duration::from_secs(30);
+/// How often a watch is opened in vain at one place before everything is listed again.
+const OPENINGS: u32 = 5;
+
+/// What a watch shows.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event<K> {
+    /// A list of all objects begins. What was known stays valid until it is complete.
+    ListStarted,
+    /// The list shows an object.
+    Listed(K),
+    /// The list is complete: what it hasn't shown is gone.
+    ListCompleted {
+        /// The resourceVersion at which the list was taken.
+        version: u64,
+    },
+    /// An object was created or changed.
+    Applied(K),
+    /// An object was deleted, or doesn't match the watch's selector any more.
+    Deleted(K),
+    /// Everything up to here has been shown.
+    Bookmark {
+        /// The resourceVersion that the watch has reached.
+        version: u64,
+    },
+}
+
+/// What a watch asks for: all objects, unless labels or fields are added.
+pub fn watch_config() -> ListParams {
+    ListParams::default()
+}
+
+/// Follows objects for ever. `ready` is released after the first complete list.
+///
+/// `sink` sees every event, and so the beginning and the end of each list.
+pub async fn follow<K>(
+    api: Api<K>,
+    config: ListParams,
+    what: &'static str,
+    ready: ReadyHandle,
+    sink: impl FnMut(Event<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    Watch::follow(what, Follower::new(api, config, what, ready, sink, false).run()).await;
+}
+
+/// As [`follow`], for a kind that a cluster may not have: `ready` is released also when the API server says that there is no
+/// such kind. It looks for the kind again every half a minute.
+pub async fn follow_optional<K>(
+    api: Api<K>,
+    config: ListParams,
+    what: &'static str,
+    ready: ReadyHandle,
+    sink: impl FnMut(Event<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    Watch::follow(what, Follower::new(api, config, what, ready, sink, true).run()).await;
+}
+
+/// Follows all objects of a kind for as long as the process serves, which is ready only after the first complete list.
+pub fn watch<K>(
+    process: &Process,
+    client: &Client,
+    what: &'static str,
+    config: ListParams,
+    sink: impl FnMut(Event<K>) + Send + 'static,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let ready = process.readiness.wait_for(what);
+    process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
+}
+
+/// As [`watch`], for a kind that a cluster may not have: see [`follow_optional`].
+pub fn watch_optional<K>(
+    process: &Process,
+    client: &Client,
+    what: &'static str,
+    config: ListParams,
+    sink: impl FnMut(Event<K>) + Send + 'static,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K::DynamicType: Default,
+{
+    let ready = process.readiness.wait_for(what);
+    process.spawn(what, follow_optional(Api::all(client.clone()), config, what, ready, sink));
+}
+
+/// Why a list or a watch has ended.
+#[derive(Debug)]
+enum Failure {
+    /// The place that the watch had reached is not known any more, or can't be trusted: everything is listed again.
+    Lost(Error),
+    /// The API server could not be asked; the watch goes on from where it was.
+    Failed(Error),
+}
+
+/// One watch.
+struct Follower<K, S> {
+    api: Api<K>,
+    config: ListParams,
+    what: &'static str,
+    optional: bool,
+    ready: Option<ReadyHandle>,
+    sink: S,
+    watch: Watch,
+    pauses: ExponentialBackoff,
+    last_failure: Option<Instant>,
+    /// The last try has failed. Each failure in a row says the same; only the first is a warning.
+    failing: bool,
+    /// The cluster doesn't have the kind.
+    absent: bool,
+}
+
+impl<K, S> Follower<K, S>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    S: FnMut(Event<K>),
+{
+    fn new(
+        api: Api<K>,
+        config: ListParams,
+        what: &'static str,
+        ready: ReadyHandle,
+        sink: S,
+        optional: bool,
+    ) -> Self {
+        Self {
+            api,
+            config,
+            what,
+            optional,
+            ready: Some(ready),
+            sink,
+            watch: Watch::new(what),
+            pauses: pauses(),
+            last_failure: None,
+            failing: false,
+            absent: false,
+        }
+    }
+
+    async fn run(mut self) {
+        loop {
+            match self.list().await {
+                Ok(place) => self.watch_from(place).await,
+                Err(error) if self.optional && is_no_such_kind(&error) => self.no_such_kind().await,
+                Err(error) => self.pause(&error).await,
+            }
+        }
+    }
+
+    /// Shows all objects. Returns the resourceVersion that a watch goes on from.
+    async fn list(&mut self) -> Result<String, Error> {
+        // Where there is no such kind there is nothing to list.
+        self.watch.synced(self.absent);
+        let mut params = self.config.clone().limit(PAGE);
+        (self.sink)(Event::ListStarted);
+        loop {
+            let page = self.api.list(&params).await?;
+            for object in page.items {
+                (self.sink)(Event::Listed(stripped(object)));
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => {
+                    let place = page.metadata.resource_version.unwrap_or_default();
+                    (self.sink)(Event::ListCompleted { version: version(Some(&place)) });
+                    self.listed();
+                    return Ok(place);
+                }
+            }
+        }
+    }
+
+    fn listed(&mut self) {
+        self.watch.synced(true);
+        self.absent = false;
+        if std::mem::take(&mut self.failing) {
+            info!(watch = self.what, "watch restored: all objects were listed");
+        }
+        if let Some(ready) = self.ready.take() {
+            debug!(watch = self.what, "all objects were listed");
+            ready.done();
+        }
+    }
+
+    /// Follows changes from a place on, until that place is lost.
+    async fn watch_from(&mut self, mut place: String) {
+        let mut openings = 0;
+        loop {
+            let (began, from) = (Instant::now(), place.clone());
+            let ended = self.changes(&mut place).await;
+            openings = if place == from { openings + 1 } else { 0 };
+            match ended {
+                Ok(()) => {
+                    self.failing = false;
+                    // The API server ends a watch after minutes. One that ends them all at once isn't asked without a pause.
+                    if began.elapsed() < MIN_PAUSE {
+                        tokio::time::sleep(MIN_PAUSE).await;
+                    }
+                    openings = if began.elapsed() > HEALTHY { 0 } else { openings };
+                }
+                Err(Failure::Lost(error)) => {
+                    self.watch.failed();
+                    info!(watch = self.what, %error, "listing all objects again: the watch can't go on from where it was");
+                    return;
+                }
+                Err(Failure::Failed(error)) => self.pause(&error).await,
+            }
+            if openings >= OPENINGS {
+                info!(watch = self.what, "listing all objects again: the watch makes no progress");
+                return;
+            }
+        }
+    }
+
+    /// One watch, from its opening to its end.
+    async fn changes(&mut self, place: &mut String) -> Result<(), Failure> {
+        let params = WatchParams {
+            label_selector: self.config.label_selector.clone(),
+            field_selector: self.config.field_selector.clone(),
+            timeout: Some(LASTS),
+            bookmarks: true,
+            send_initial_events: false,
+        };
+        let stream = self.api.watch(&params, place).await.map_err(failure)?;
+        let mut stream = std::pin::pin!(stream);
+        while let Some(event) = stream.next().await {
+            let event = event.map_err(failure)?;
+            self.failing &= matches!(event, WatchEvent::Error(_));
+            let (object, deleted) = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                WatchEvent::Deleted(object) => (object, true),
+                WatchEvent::Bookmark(bookmark) => {
+                    *place = bookmark.metadata.resource_version;
+                    (self.sink)(Event::Bookmark { version: version(Some(place)) });
+                    continue;
+                }
+                WatchEvent::Error(status) => return Err(failure(Error::Api(status))),
+            };
+            *place = object.resource_version().unwrap_or_default();
+            let object = stripped(object);
+            (self.sink)(if deleted { Event::Deleted(object) } else { Event::Applied(object) });
+        }
+        Ok(())
+    }
+
+    async fn no_such_kind(&mut self) {
+        self.watch.synced(true);
+        if !std::mem::replace(&mut self.absent, true) {
+            info!(watch = self.what, "the cluster does not have this kind; looking for it every {ABSENT:?}");
+        }
+        if let Some(ready) = self.ready.take() {
+            ready.done();
+        }
+        tokio::time::sleep(ABSENT).await;
+    }
+
+    async fn pause(&mut self, error: &Error) {
+        self.watch.failed();
+        let now = Instant::now();
+        if self.last_failure.is_none_or(|last| now.duration_since(last) > HEALTHY + MAX_PAUSE) {
+            self.pauses = pauses();
+        }
+        self.last_failure = Some(now);
+        if std::mem::replace(&mut self.failing, true) {
+            debug!(watch = self.what, %error, "watch still failing");
+        } else {
+            warn!(watch = self.what, %error, "watch failed; retrying, and what is known may be out of date until then");
+        }
+        tokio::time::sleep(self.pauses.next().unwrap_or(MAX_PAUSE).min(MAX_PAUSE)).await;
+    }
+}
+
+fn pauses() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(MIN_PAUSE)
+        .with_max_delay(MAX_PAUSE)
+        .with_factor(2.0)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+/// The field managers' bookkeeping is about half of an object's metadata, and nobody here reads it.
+fn stripped<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
+}
+
+/// What an error means for the place that a watch has reached.
+fn failure(error: Error) -> Failure {
+    let lost = match &error {
+        // 410: the place is too old. Anything else that is not about load: the API server doesn't take this place, for
+        // example because it is from the future of a storage that was restored.
+        Error::Api(status) => {
+            !matches!(status.code, 401 | 403 | 429 | 500 | 502 | 503) && !is_timeout(status)
+        }
+        // A healthy API server would have sent a bookmark.
+        error => TimedOut::in_chain(error) == Some(TimedOut::Silence),
+    };
+    if lost { Failure::Lost(error) } else { Failure::Failed(error) }
+}
+
+/// Whether the API server only took too long. It says 504 also of a resourceVersion that its storage has not reached.
+fn is_timeout(status: &kube::core::Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 504 && !causes.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge")
+}
+
+/// A list of all objects of a kind is only ever not found when the API server doesn't serve the kind.
+fn is_no_such_kind(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 404)
+}
+
+#[cfg(test)]
+mod tests;

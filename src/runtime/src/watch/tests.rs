@@ -1,0 +1,220 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tower::{BoxError, service_fn};
+
+use super::*;
+use crate::ready::Readiness;
+
+/// One answer of the API server below.
+#[derive(Debug, Clone)]
+enum Answer {
+    /// A page of a list: names, resourceVersion, and whether there is more.
+    Page(&'static [&'static str], u32, bool),
+    /// A watch that shows this and ends.
+    Watch(Vec<Value>),
+    /// A watch that shows this and then nothing.
+    Silent(Vec<Value>),
+    Status(u16, &'static str),
+}
+
+/// An API server that gives these answers, one after the other, and a client of it. Notes what it was asked.
+struct Server {
+    asked: Arc<Mutex<Vec<String>>>,
+    client: Client,
+}
+
+fn status(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": "", "code": code,
+        "details": {"causes": [{"reason": reason, "message": "no"}]}})
+}
+
+fn namespace(name: &str, version: u32) -> Value {
+    json!({"metadata": {"name": name, "uid": name, "resourceVersion": version.to_string()}})
+}
+
+fn event(kind: &str, name: &str, version: u32) -> Value {
+    json!({"type": kind, "object": namespace(name, version)})
+}
+
+fn bookmark(version: u32) -> Value {
+    json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"resourceVersion": version.to_string()}}})
+}
+
+impl Server {
+    fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
+        let answers = Arc::new(Mutex::new(answers.into_iter().collect::<VecDeque<_>>()));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let note = asked.clone();
+        let service = service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let of =
+                |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)).map(str::to_owned);
+            note.lock().push(match of("continue=") {
+                _ if query.contains("watch=true") => {
+                    assert!(query.contains("allowWatchBookmarks=true"), "{query}");
+                    format!("watch {}", of("resourceVersion=").unwrap_or_default())
+                }
+                Some(token) => format!("list {token}"),
+                None => "list".to_owned(),
+            });
+            let next = answers.lock().pop_front();
+            async move { respond(next).await }
+        });
+        Self { asked, client: Client::new(crate::calls::limited(service), "default") }
+    }
+
+    /// Follows namespaces until nothing more is answered. Returns what was shown, and whether it became ready.
+    async fn follow(&self, optional: bool) -> (Vec<String>, bool) {
+        let readiness = Readiness::default();
+        let ready = readiness.wait_for("test namespaces");
+        let mut seen = Vec::new();
+        let sink = |event: Event<Namespace>| {
+            seen.push(match event {
+                Event::ListStarted => "list".to_owned(),
+                Event::Listed(object) => format!("={}", object.name_any()),
+                Event::ListCompleted { version } => format!("listed {version}"),
+                Event::Applied(object) => format!("+{}", object.name_any()),
+                Event::Deleted(object) => format!("-{}", object.name_any()),
+                Event::Bookmark { version } => format!("at {version}"),
+            });
+        };
+        let api = Api::all(self.client.clone());
+        let run = Follower::new(api, watch_config(), "test namespaces", ready, sink, optional).run();
+        let _ = tokio::time::timeout(Duration::from_secs(600), run).await;
+        (seen, readiness.is_ready())
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().clone()
+    }
+}
+
+type Bytes = UnsyncBoxBody<axum::body::Bytes, BoxError>;
+
+fn full(bytes: Vec<u8>) -> Bytes {
+    Full::from(bytes).map_err(Into::into).boxed_unsync()
+}
+
+async fn respond(answer: Option<Answer>) -> Result<Response<Bytes>, BoxError> {
+    let (code, body) = match answer {
+        None => std::future::pending().await,
+        Some(Answer::Status(code, reason)) => (code, full(status(code, reason).to_string().into_bytes())),
+        Some(Answer::Page(names, version, more)) => {
+            let items: Vec<_> = names.iter().map(|name| namespace(name, 1)).collect();
+            let list = json!({"kind": "NamespaceList", "apiVersion": "v1", "items": items, "metadata": {
+                "resourceVersion": version.to_string(), "continue": if more { "more" } else { "" }}});
+            (200, full(list.to_string().into_bytes()))
+        }
+        Some(Answer::Watch(events)) => (200, full(lines(&events))),
+        Some(Answer::Silent(events)) => {
+            let frames =
+                futures::stream::iter([Ok::<_, BoxError>(http_body::Frame::data(lines(&events).into()))]);
+            (200, StreamBody::new(frames.chain(futures::stream::pending())).boxed_unsync())
+        }
+    };
+    Ok(Response::builder().status(code).body(body)?)
+}
+
+fn lines(events: &[Value]) -> Vec<u8> {
+    events.iter().flat_map(|event| format!("{event}\n").into_bytes()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_from_where_it_was() {
+    let server = Server::new([
+        Answer::Page(&["a"], 3, true),
+        Answer::Page(&["b"], 3, false),
+        Answer::Watch(vec![event("ADDED", "c", 5), event("DELETED", "a", 6)]),
+        Answer::Watch(vec![bookmark(9)]),
+        Answer::Status(503, ""),
+        Answer::Watch(vec![event("MODIFIED", "b", 10)]),
+    ]);
+    let (seen, ready) = server.follow(false).await;
+    assert!(ready);
+    assert_eq!(seen[..8], ["list", "=a", "=b", "listed 3", "+c", "-a", "at 9", "+b"]);
+    assert_eq!(server.asked()[..6], ["list", "list more", "watch 3", "watch 6", "watch 9", "watch 9"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_is_lost_is_listed_again() {
+    let gone = json!({"type": "ERROR", "object": status(410, "Expired")});
+    for lost in [
+        Answer::Watch(vec![gone]),
+        Answer::Status(410, "Expired"),
+        // The storage was restored: the place is in its future, or nothing is heard from there.
+        Answer::Status(504, "ResourceVersionTooLarge"),
+        Answer::Silent(Vec::new()),
+        Answer::Silent(vec![bookmark(3)]),
+    ] {
+        let server = Server::new([
+            Answer::Page(&["a"], 3, false),
+            lost.clone(),
+            Answer::Page(&["b"], 2, false),
+            Answer::Watch(vec![event("ADDED", "c", 4)]),
+        ]);
+        let (mut seen, _) = server.follow(false).await;
+        seen.retain(|seen| seen != "at 3");
+        assert_eq!(seen[..7], ["list", "=a", "listed 3", "list", "=b", "listed 2", "+c"], "{lost:?}");
+        assert_eq!(server.asked()[..4], ["list", "watch 3", "list", "watch 2"], "{lost:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_breaks_off_begins_again() {
+    let server = Server::new([
+        Answer::Status(500, ""),
+        Answer::Page(&["a"], 3, true),
+        Answer::Status(410, "Expired"),
+        Answer::Page(&["b"], 4, false),
+    ]);
+    let (seen, ready) = server.follow(false).await;
+    assert!(ready);
+    assert_eq!(seen[..6], ["list", "list", "=a", "list", "=b", "listed 4"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_never_makes_progress_is_listed_again() {
+    let refused = std::iter::repeat_n(Answer::Status(503, ""), 5);
+    let server = Server::new([Answer::Page(&[], 3, false)].into_iter().chain(refused).chain([Answer::Page(
+        &["b"],
+        4,
+        false,
+    )]));
+    let (seen, _) = server.follow(false).await;
+    assert_eq!(seen[..5], ["list", "listed 3", "list", "=b", "listed 4"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_may_be_missing_keeps_nobody_waiting_and_is_found_later() {
+    for (optional, code, expected) in
+        [(true, 404, true), (false, 404, false), (true, 403, false), (true, 503, false)]
+    {
+        let server = Server::new([Answer::Status(code, ""), Answer::Status(code, "")]);
+        let (seen, ready) = server.follow(optional).await;
+        assert_eq!((ready, seen.len() >= 2), (expected, true), "{optional} {code}");
+    }
+    let server = Server::new([Answer::Status(404, ""), Answer::Page(&["a"], 1, false)]);
+    let (seen, ready) = server.follow(true).await;
+    assert_eq!(
+        (seen[..4].to_vec(), ready),
+        (["list", "list", "=a", "listed 1"].map(str::to_owned).to_vec(), true)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_a_row_have_growing_pauses_with_a_limit() {
+    let server = Server::new(std::iter::repeat_n(Answer::Status(500, ""), 1000));
+    server.follow(false).await;
+    let tries = server.asked().len();
+    // 600 s with pauses of at most 15 s, of which jitter only takes away.
+    assert!((40..80).contains(&tries), "{tries} tries in ten minutes");
+}
