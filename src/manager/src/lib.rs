@@ -37,7 +37,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kube::{Api, Client};
 use outrigger_core::admin::{AdminNamespaces, namespace};
-use outrigger_core::ids::IdError;
+use outrigger_core::ids::{IdError, TenantId};
 use outrigger_core::keys;
 use outrigger_core::tenant::Identity;
 use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleServiceServer;
@@ -64,7 +64,7 @@ use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::report::Reporter;
 use crate::state::{CompanionId, RuleId, Spaces};
-use crate::tenants::claim::Claims;
+use crate::tenants::claim::{Claims, give_up_unused};
 use crate::tenants::controller::Key;
 use crate::tenants::registry::Registry;
 use crate::watches::{Feeds, Watches};
@@ -228,6 +228,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
         registry,
         tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60))),
+        unused: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
         me: me.as_str().into(),
     };
     let parts = Parts {
@@ -239,6 +240,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         rules: watches.rules.clone(),
         registry: watches.registry.clone(),
         tenants: watches.tenants.clone(),
+        unused_claims: watches.unused.clone(),
         machines: machines::queue(),
         events: Arc::new(events::Events::new(client.clone(), me.clone())),
         leadership: Leadership::default(),
@@ -317,6 +319,7 @@ fn routes(
         rules: parts.rules,
         metrics: parts.metrics,
         lag: parts.lag,
+        unused: parts.unused_claims,
         drain: process.drain.clone(),
         max_streams: args.max_streams_per_tenant.max(1),
         max_rate: args.max_messages_per_second,
@@ -378,6 +381,7 @@ struct Parts {
     queue: Arc<Queue<CompanionId>>,
     rules: Arc<Queue<RuleId>>,
     tenants: Arc<Queue<Key>>,
+    unused_claims: Arc<Queue<TenantId>>,
     machines: Arc<Queue<machines::Key>>,
     events: Arc<events::Events>,
     metrics: Arc<Metrics>,
@@ -480,6 +484,9 @@ impl Parts {
         listed(process, "companions", companions.run());
         listed(process, "rule status", statuses.run());
         listed(process, "tenants", tenants.run());
+        let claims = Claims::new(self.client.clone(), self.registry.clone(), &self.me);
+        process
+            .spawn("unused claims", give_up_unused(claims, self.spaces.clone(), self.unused_claims.clone()));
         let lease = LeaseArgs {
             namespace: args.lease_namespace.clone(),
             name: keys::MANAGER.to_owned(),

@@ -216,6 +216,7 @@ impl Collector for Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stream::{Raised, Shown};
 
     #[test]
     fn a_tenant_is_counted_once_whoever_looks() {
@@ -229,11 +230,16 @@ mod tests {
             "nobody's: the leader tells"
         );
         let number = space.lock().stream.begin(1).unwrap().number;
-        space.lock().stream.claimed(number, 1).unwrap();
+        space
+            .lock()
+            .stream
+            .claimed(number, Raised { uid: "u".to_owned(), resource_version: 1, claim: 1 })
+            .unwrap();
         assert_eq!((place(true), place(false)), (Place::Connected, Place::Connected));
         space.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
         assert_eq!((place(true), place(false)), (Place::Lost, Place::Lost), "this replica's to tell");
-        space.lock().saw_claim(2, "other", "me");
+        let shown = Shown { uid: "u", resource_version: 2, claim: 2, holder: "other" };
+        space.lock().saw_claim(shown, "me");
         assert_eq!((place(true), place(false)), (Place::Elsewhere, Place::Elsewhere));
         assert!(of_tenant(&spaces.space("other"), true).is_none());
     }

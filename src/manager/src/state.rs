@@ -24,7 +24,7 @@ use crate::companions::rollout::{Rollouts, Standing};
 use crate::companions::store::Store;
 use crate::queue::Key;
 use crate::rules::trial::Trial;
-use crate::stream::Stream;
+use crate::stream::{Shown, Stream};
 use crate::tenants::registry::Registry;
 use crate::usage::Usage;
 
@@ -471,10 +471,10 @@ impl Inner {
         self.tenant.is_some() && !self.closing && self.stream.acts(leads)
     }
 
-    /// A Tenant's status shows who holds the claim on its stream. Whether that took it from this replica: what it knows of
-    /// the tenant's workloads is out of date from now on, and forgotten.
-    pub fn saw_claim(&mut self, claim: u64, holder: &str, me: &str) -> bool {
-        let lost = self.stream.saw(claim, holder, me);
+    /// A Tenant's status shows who holds the claim on its stream. Whether that took it from this replica, or it is another
+    /// Tenant: what is known of the tenant's workloads is out of date from now on, and forgotten.
+    pub fn saw_claim(&mut self, shown: Shown<'_>, me: &str) -> bool {
+        let lost = self.stream.saw(shown, me);
         if lost {
             self.forget_workloads();
         }

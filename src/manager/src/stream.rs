@@ -17,16 +17,55 @@ pub struct Stream {
     pub lost_at: Option<Timestamp>,
     /// Streams that are open, those that have been superseded and haven't ended yet included.
     open: usize,
+    /// The Tenant that all claims are about.
+    tenant: Option<TenantVersion>,
     /// Claim of the current stream; 0 for none yet.
     claim: u64,
+    /// resourceVersion of the Tenant with that claim.
+    claimed_at: u64,
     /// The highest claim of another replica that was seen; 0 for none.
     foreign: u64,
     /// Its holder has given it up.
     released: bool,
+    /// Claims of this replica that are on their way to the API server.
+    raising: usize,
+    /// The highest claim in this replica's name that was seen.
+    own: u64,
     /// Ends the current stream.
     end: CancellationToken,
     /// When the next one may claim.
     next: Option<Instant>,
+}
+
+/// A Tenant as the watch has shown it last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TenantVersion {
+    uid: String,
+    resource_version: u64,
+}
+
+/// The claim that a Tenant's status shows.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a> {
+    /// uid of the Tenant. A Tenant that is made anew begins to count anew.
+    pub uid: &'a str,
+    /// resourceVersion of the Tenant.
+    pub resource_version: u64,
+    /// The claim's number; 0 for none yet.
+    pub claim: u64,
+    /// Who has it; empty when it was given up.
+    pub holder: &'a str,
+}
+
+/// A claim that this replica has raised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raised {
+    /// uid of the Tenant.
+    pub uid: String,
+    /// resourceVersion of the Tenant with the claim.
+    pub resource_version: u64,
+    /// Its number.
+    pub claim: u64,
 }
 
 /// A stream that has begun.
@@ -62,16 +101,46 @@ impl Stream {
         Some(Begun { number: self.current, end: self.end.clone(), not_before })
     }
 
+    /// A claim is about to be raised.
+    pub(crate) fn raise_begins(&mut self) {
+        self.raising += 1;
+    }
+
+    /// What became of it is known, or nobody waits for it any more.
+    pub(crate) fn raise_ends(&mut self) {
+        self.raising = self.raising.saturating_sub(1);
+    }
+
+    /// The number that the next claim has to be higher than, whatever the Tenant with this uid says itself: its counter may
+    /// have gone back, where an older state of the cluster was restored.
+    pub(crate) fn highest(&self, uid: &str) -> u64 {
+        let same = self.tenant.as_ref().is_some_and(|tenant| tenant.uid == uid);
+        if same { self.claim.max(self.foreign).max(self.own) } else { 0 }
+    }
+
     /// The stream's claim has been raised: it is served from now on.
     ///
     /// # Errors
-    /// When a newer stream has begun here, or another replica has claimed since.
-    pub fn claimed(&mut self, stream: u64, claim: u64) -> Result<(), Superseded> {
+    /// When a newer stream has begun here, another replica has claimed since, or the claim was on an earlier Tenant of that name.
+    pub fn claimed(&mut self, stream: u64, raised: Raised) -> Result<(), Superseded> {
+        let Raised { uid, resource_version, claim } = raised;
+        if self.tenant.as_ref().is_some_and(|tenant| tenant.uid != uid) {
+            if self.tenant.as_ref().is_some_and(|tenant| tenant.resource_version >= resource_version) {
+                return Err(Superseded);
+            }
+            // The watch has not shown the new Tenant yet.
+            self.restart_counters();
+        }
+        if self.tenant.as_ref().is_none_or(|tenant| tenant.uid != uid) {
+            self.tenant = Some(TenantVersion { uid, resource_version: 0 });
+        }
+        self.own = self.own.max(claim);
         self.check(stream)?;
         if claim <= self.foreign {
             return Err(Superseded);
         }
         self.claim = claim;
+        self.claimed_at = resource_version;
         self.connected = true;
         Ok(())
     }
@@ -98,9 +167,44 @@ impl Stream {
         self.claim
     }
 
-    /// A Tenant's status shows this claim. Whether it took the stream from this replica.
-    pub(crate) fn saw(&mut self, claim: u64, holder: &str, me: &str) -> bool {
-        if holder == me || claim <= self.foreign && !(claim == self.foreign && holder.is_empty()) {
+    /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
+    /// replica has the stream, or it is another Tenant.
+    pub(crate) fn saw(&mut self, shown: Shown<'_>, me: &str) -> bool {
+        let Shown { uid, resource_version, claim, holder } = shown;
+        let before = self.tenant.replace(TenantVersion { uid: uid.to_owned(), resource_version });
+        if let Some(before) = before {
+            if before.uid != uid {
+                if before.resource_version == 0 && resource_version < self.claimed_at {
+                    // The watch has not come to the Tenant on which this replica has claimed.
+                    self.tenant = Some(before);
+                    return false;
+                }
+                let lost = self.lose();
+                self.restart_counters();
+                self.count(claim, holder, me);
+                return lost;
+            }
+            if resource_version < before.resource_version {
+                // An older state of the cluster was restored, and with it an older claim. Everybody counts from that one on.
+                let held = holder == me && claim == self.claim;
+                let lost = !held && self.lose();
+                self.foreign = 0;
+                self.own = 0;
+                self.released = false;
+                self.count(claim, holder, me);
+                return lost;
+            }
+        }
+        self.count(claim, holder, me)
+    }
+
+    /// Takes a claim in. Whether it took the stream from this replica.
+    fn count(&mut self, claim: u64, holder: &str, me: &str) -> bool {
+        if holder == me {
+            self.own = self.own.max(claim);
+            return false;
+        }
+        if claim <= self.foreign && !(claim == self.foreign && holder.is_empty()) {
             return false;
         }
         if holder.is_empty() && claim <= self.claim {
@@ -108,13 +212,35 @@ impl Stream {
         }
         self.released = holder.is_empty();
         self.foreign = claim;
-        let lost = self.claim > 0 && self.claim < claim;
-        if lost {
+        self.claim < claim && self.lose()
+    }
+
+    /// A claim in this replica's name that no stream is for: it was raised, and nobody heard of it. While it stays, no replica
+    /// acts for the tenant.
+    pub(crate) fn unused_claim(&self) -> Option<u64> {
+        let latest = self.own > self.claim && self.own > self.foreign;
+        (latest && self.raising == 0).then_some(self.own)
+    }
+
+    /// Gives the current stream up. Whether there was one.
+    fn lose(&mut self) -> bool {
+        let held = self.claim > 0;
+        if held {
             self.claim = 0;
+            self.claimed_at = 0;
             self.connected = false;
             self.end.cancel();
         }
-        lost
+        held
+    }
+
+    /// Another Tenant's claims say nothing about this one's.
+    fn restart_counters(&mut self) {
+        self.claim = 0;
+        self.claimed_at = 0;
+        self.foreign = 0;
+        self.own = 0;
+        self.released = false;
     }
 
     /// Whether this replica acts for the tenant: it holds the latest claim, or nobody does and it leads.
@@ -129,8 +255,14 @@ impl Stream {
     pub(crate) fn restart(&mut self) {
         self.replace();
         let open = self.open;
-        *self =
-            Self { current: self.current, open, end: self.end.clone(), next: self.next, ..Self::default() };
+        *self = Self {
+            current: self.current,
+            open,
+            end: self.end.clone(),
+            next: self.next,
+            raising: self.raising,
+            ..Self::default()
+        };
     }
 
     fn replace(&mut self) {
@@ -144,21 +276,36 @@ impl Stream {
 mod tests {
     use super::*;
 
+    const ME: &str = "me";
+
+    /// A claim that was raised on the Tenant with uid `u`, by a write that gave the Tenant this resourceVersion.
+    fn raised(claim: u64, resource_version: u64) -> Raised {
+        of("u", claim, resource_version)
+    }
+
+    fn of(uid: &str, claim: u64, resource_version: u64) -> Raised {
+        Raised { uid: uid.to_owned(), resource_version, claim }
+    }
+
+    fn shown(claim: u64, holder: &str, resource_version: u64) -> Shown<'_> {
+        Shown { uid: "u", resource_version, claim, holder }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_newer_stream_ends_the_older_one() {
         let mut stream = Stream::default();
         let Begun { number: one, end: ended, not_before } = stream.begin(2).unwrap();
         assert_eq!(not_before, Instant::now());
-        stream.claimed(one, 1).unwrap();
+        stream.claimed(one, raised(1, 1)).unwrap();
         assert!(stream.connected && stream.check(one).is_ok());
         let Begun { number: two, not_before, .. } = stream.begin(2).unwrap();
         assert_eq!(not_before, Instant::now() + PACE, "the second waits");
         assert!(ended.is_cancelled());
         assert_eq!(stream.check(one), Err(Superseded));
         assert!(stream.begin(2).is_none(), "both are still open");
-        assert_eq!(stream.claimed(one, 2), Err(Superseded));
+        assert_eq!(stream.claimed(one, raised(2, 2)), Err(Superseded));
         assert!(!stream.end(one, Timestamp::UNIX_EPOCH));
-        stream.claimed(two, 3).unwrap();
+        stream.claimed(two, raised(3, 3)).unwrap();
         assert!(stream.acts(false));
         assert!(stream.end(two, Timestamp::UNIX_EPOCH));
         assert!(stream.acts(false), "the claim is still the latest");
@@ -169,20 +316,20 @@ mod tests {
         let mut stream = Stream::default();
         assert!(stream.acts(true) && !stream.acts(false));
         let Begun { number: one, end: ended, .. } = stream.begin(9).unwrap();
-        stream.claimed(one, 5).unwrap();
-        assert!(!stream.saw(4, "other", "me"), "an old one");
-        assert!(!stream.saw(5, "me", "me"));
-        assert!(stream.saw(6, "other", "me"));
+        stream.claimed(one, raised(5, 50)).unwrap();
+        assert!(!stream.saw(shown(4, "other", 40), ME), "an old one");
+        assert!(!stream.saw(shown(5, ME, 50), ME));
+        assert!(stream.saw(shown(6, "other", 60), ME));
         assert!(ended.is_cancelled() && !stream.connected && !stream.acts(true));
         assert_eq!(stream.check(one), Err(Superseded));
         // It comes back.
         let two = stream.begin(9).unwrap().number;
-        assert_eq!(stream.claimed(two, 6), Err(Superseded));
-        stream.claimed(two, 7).unwrap();
+        assert_eq!(stream.claimed(two, raised(6, 60)), Err(Superseded));
+        stream.claimed(two, raised(7, 70)).unwrap();
         assert!(stream.acts(false));
         // Somebody else takes it and goes in order.
-        assert!(stream.saw(8, "other", "me"));
-        assert!(!stream.saw(8, "", "me"));
+        assert!(stream.saw(shown(8, "other", 80), ME));
+        assert!(!stream.saw(shown(8, "", 81), ME));
         assert!(stream.acts(true) && !stream.acts(false));
         stream.restart();
         assert_eq!(stream.claim(), 0);
@@ -193,7 +340,86 @@ mod tests {
         let mut stream = Stream::default();
         let one = stream.begin(9).unwrap().number;
         // The watch is faster than the answer to our own, older claim.
-        assert!(!stream.saw(3, "other", "me"));
-        assert_eq!(stream.claimed(one, 2), Err(Superseded));
+        assert!(!stream.saw(shown(3, "other", 30), ME));
+        assert_eq!(stream.claimed(one, raised(2, 20)), Err(Superseded));
+        assert_eq!((stream.highest("u"), stream.highest("another")), (3, 0));
+    }
+
+    #[test]
+    fn a_tenant_that_is_made_anew_counts_anew() {
+        // On another replica: it has seen many claims of the former Tenant.
+        let mut stream = Stream::default();
+        assert!(!stream.saw(shown(9, "other", 90), ME));
+        assert!(!stream.saw(Shown { uid: "v", resource_version: 100, claim: 0, holder: "" }, ME));
+        assert!(stream.acts(true) && !stream.acts(false), "nobody serves the new one yet");
+        let one = stream.begin(9).unwrap().number;
+        stream.claimed(one, of("v", 1, 101)).unwrap();
+        assert!(stream.acts(false));
+        // On the replica that served the former one.
+        let mut stream = Stream::default();
+        let Begun { number: one, end, .. } = stream.begin(9).unwrap();
+        stream.claimed(one, raised(9, 90)).unwrap();
+        assert!(!stream.saw(shown(9, ME, 90), ME));
+        assert!(stream.saw(Shown { uid: "v", resource_version: 100, claim: 1, holder: "other" }, ME));
+        assert!(end.is_cancelled() && !stream.acts(true), "what it knows is about the former one");
+    }
+
+    #[test]
+    fn a_claim_on_a_tenant_that_the_watch_has_not_shown_yet_counts() {
+        let mut stream = Stream::default();
+        stream.saw(shown(9, "other", 90), ME);
+        let Begun { number: one, end, .. } = stream.begin(9).unwrap();
+        stream.claimed(one, of("v", 1, 101)).unwrap();
+        // The end of the former Tenant, then the new one as it was made and as it was claimed.
+        assert!(!stream.saw(shown(9, "other", 95), ME));
+        for (resource_version, claim, holder) in [(100, 0, ""), (101, 1, ME)] {
+            assert!(!stream.saw(Shown { uid: "v", resource_version, claim, holder }, ME));
+        }
+        assert!(stream.acts(false) && !end.is_cancelled());
+        // A claim on a Tenant that has been replaced since.
+        stream.saw(Shown { uid: "w", resource_version: 200, claim: 0, holder: "" }, ME);
+        let two = stream.begin(9).unwrap().number;
+        assert_eq!(stream.claimed(two, of("v", 2, 150)), Err(Superseded));
+    }
+
+    #[test]
+    fn after_a_restore_everybody_counts_from_what_was_restored() {
+        // This replica had the latest claim, and another one is restored.
+        let mut stream = Stream::default();
+        let Begun { number: one, end, .. } = stream.begin(9).unwrap();
+        stream.claimed(one, raised(12, 120)).unwrap();
+        assert!(!stream.saw(shown(12, ME, 120), ME));
+        assert!(stream.saw(shown(7, "other", 70), ME), "the other one has it again");
+        assert!(end.is_cancelled() && !stream.acts(true));
+        assert_eq!(stream.highest("u"), 7);
+        let two = stream.begin(9).unwrap().number;
+        stream.claimed(two, raised(8, 80)).unwrap();
+        assert!(!stream.saw(shown(8, ME, 80), ME));
+        assert!(stream.acts(false));
+        // One of its own is restored: its stream ends all the same, since others count from the restored one.
+        assert!(stream.saw(shown(5, ME, 50), ME));
+        assert!(!stream.acts(false));
+        assert!(!stream.saw(shown(6, "other", 60), ME));
+        assert!(!stream.acts(true), "the other one serves the tenant");
+    }
+
+    #[test]
+    fn a_claim_that_was_raised_unheard_is_found() {
+        let mut stream = Stream::default();
+        stream.raise_begins();
+        assert!(!stream.saw(shown(1, ME, 10), ME));
+        assert_eq!(stream.unused_claim(), None, "its answer may be on the way");
+        stream.raise_ends();
+        assert_eq!(stream.unused_claim(), Some(1));
+        // The agent comes back.
+        let one = stream.begin(9).unwrap().number;
+        stream.claimed(one, raised(2, 20)).unwrap();
+        assert_eq!(stream.unused_claim(), None);
+        // A later one is raised unheard, and is committed after the wait for it.
+        assert!(!stream.saw(shown(3, ME, 30), ME));
+        assert_eq!(stream.unused_claim(), Some(3));
+        // It is given up: the leader cares for the tenant.
+        assert!(stream.saw(shown(3, "", 31), ME));
+        assert_eq!((stream.unused_claim(), stream.acts(true), stream.acts(false)), (None, true, false));
     }
 }

@@ -16,7 +16,9 @@ use crate::admin::AdminRules;
 use crate::companions::object::{self, Object};
 use crate::companions::templates::Templates;
 use crate::queue::Queue;
-use crate::state::{CompanionId, RuleId, Space, Spaces};
+use crate::state::{CompanionId, RuleId, Space, Spaces, version};
+use crate::stream::Shown;
+use crate::tenants::claim::UNUSED;
 use crate::tenants::controller::Key;
 use crate::tenants::registry::Registry;
 
@@ -37,6 +39,8 @@ pub struct Watches {
     pub admin: Arc<AdminRules>,
     /// This replica, as claims call it.
     pub me: Arc<str>,
+    /// Tenants with a claim of this replica that may be for no stream.
+    pub unused: Arc<Queue<TenantId>>,
 }
 
 /// Where what is seen of objects goes that this process also writes: from the watch, and from the answers to writes.
@@ -101,8 +105,10 @@ impl Watches {
             this.tenants.add(touched.nodes.into_iter().map(Key::Node));
             this.tenants.add(touched.tenants.into_iter().map(Key::Tenant));
             let Ok(id) = TenantId::new(&name) else { return };
-            if let Some(entry) = this.registry.get(&id) {
-                this.tenant_of(&entry.object.target_namespace());
+            match this.registry.get(&id) {
+                Some(entry) => this.tenant_of(&entry.object.target_namespace()),
+                // Nothing is made any more for a tenant that is gone, whatever became of its namespace.
+                None => this.spaces.of(&id).iter().for_each(|space| space.lock().closing = true),
             }
             for space in this.spaces.of(&id) {
                 this.refile(&space);
@@ -131,11 +137,21 @@ impl Watches {
             let mut inner = space.lock();
             let before = (inner.acts(true), inner.closing);
             inner.closing = entry.deleting();
-            let lost = inner.saw_claim(stream.claim, &stream.holder, &self.me);
+            let metadata = &entry.object.metadata;
+            let shown = Shown {
+                uid: metadata.uid.as_deref().unwrap_or_default(),
+                resource_version: version(metadata.resource_version.as_deref()),
+                claim: stream.claim,
+                holder: &stream.holder,
+            };
+            let lost = inner.saw_claim(shown, &self.me);
+            if inner.stream.unused_claim().is_some() {
+                self.unused.add_after(id.clone(), UNUSED);
+            }
             (lost, before != (inner.acts(true), inner.closing))
         };
         if lost {
-            info!(tenant = %id, claim = stream.claim, holder = stream.holder, "another replica serves the tenant now");
+            info!(tenant = %id, claim = stream.claim, holder = stream.holder, "this replica serves the tenant no more");
         }
         if changed {
             self.rules.add(space.rule_ids());

@@ -27,7 +27,7 @@ use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
 use crate::state::{CompanionId, RuleId, Space, Spaces};
 use crate::stream::{Begun, Superseded};
-use crate::tenants::claim::Claims;
+use crate::tenants::claim::{Claims, UNUSED};
 use crate::tenants::identity::Caller;
 use crate::usage::Exceeded;
 
@@ -48,6 +48,8 @@ pub struct Workloads {
     pub metrics: Arc<Metrics>,
     /// Which companions messages have asked for.
     pub lag: Arc<Lag>,
+    /// Tenants with a claim of this replica that may be for no stream.
+    pub unused: Arc<Queue<TenantId>>,
     /// Cancelled when the process drains: streams end, agents go to another replica.
     pub drain: CancellationToken,
     /// Streams that one tenant may have open at once.
@@ -129,7 +131,13 @@ impl Workloads {
     ) -> Result<(), Status> {
         let result = self.claim_and_take_in(&mut session, stream).await;
         let Session { caller, id, space, begun: Begun { number, .. }, claim, .. } = &session;
-        let current = space.lock().stream.end(*number, Timestamp::now());
+        let (current, unused) = {
+            let mut inner = space.lock();
+            (inner.stream.end(*number, Timestamp::now()), inner.stream.unused_claim())
+        };
+        if unused.is_some() {
+            self.unused.add_after(id.clone(), UNUSED);
+        }
         self.tell_rules(space);
         match &result {
             Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
@@ -161,8 +169,9 @@ impl Workloads {
             () = session.gone.cancelled() => return Err(left()),
         }
         // Not given up halfway: a claim that was raised has to be told of as lost.
-        session.claim = self.claims.raise(&session.id).await?;
-        session.space.lock().stream.claimed(session.begun.number, session.claim).map_err(aborted)?;
+        let raised = self.claims.raise(&session.id, &session.space).await?;
+        session.claim = raised.claim;
+        session.space.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
         let Session { caller, id, begun: Begun { number, .. }, claim, .. } = &session;
         info!(%caller, tenant = %id, stream = number, claim, "stream begins");
         self.tell_rules(&session.space);

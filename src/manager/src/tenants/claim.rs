@@ -3,8 +3,11 @@
 //! The claim carries a counter that is raised under the Tenant's resourceVersion before a stream's first message is used,
 //! so of two replicas with a stream of the same tenant exactly one has the latest. The other one sees it (every replica
 //! watches Tenants), drops its stream and stops writing.
+//!
+//! A claim is on the Tenant with one uid: the counter of a Tenant that is deleted and made anew begins anew.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,7 +20,9 @@ use tonic::Status;
 use tracing::{debug, info};
 
 use super::registry::Registry;
-
+use crate::queue::{self, Queue};
+use crate::state::{Space, Spaces, version};
+use crate::stream::Raised;
 use crate::writes;
 
 /// How often a claim is tried while others write the same Tenant.
@@ -42,26 +47,33 @@ impl Claims {
         &self.me
     }
 
-    /// Raises the claim on a tenant's stream. Returns its number.
+    /// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's space.
     ///
     /// # Errors
-    /// UNAVAILABLE when the API server can't be asked: nobody is served on a guess. NOT_FOUND when the tenant is gone.
-    pub async fn raise(&self, id: &TenantId) -> Result<u64, Status> {
+    /// UNAVAILABLE when the API server can't be asked: nobody is served on a guess. The claim may have been raised all the same,
+    /// see [`give_up_unused`]. NOT_FOUND when the tenant is gone.
+    pub async fn raise(&self, id: &TenantId, space: &Space) -> Result<Raised, Status> {
+        let _raising = Raising::new(space);
         let gone = || Status::not_found(format!("there is no tenant {id} any more"));
         let mut tenant = self.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
         for _ in 0..ATTEMPTS {
             let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();
+            let uid = tenant.uid().unwrap_or_default();
+            let highest = space.lock().stream.highest(&uid);
             let stream = StreamStatus {
-                claim: before.claim + 1,
+                claim: before.claim.max(highest) + 1,
                 holder: self.me.to_string(),
                 connected: true,
                 since: Some(Time(Timestamp::now())),
                 ..before
             };
-            let patch = json!({"metadata": {"uid": tenant.uid(), "resourceVersion": tenant.resource_version()},
+            let patch = json!({"metadata": {"uid": uid, "resourceVersion": tenant.resource_version()},
                 "status": {"stream": stream}});
             match self.api().patch_status(id.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
-                Ok(_) => return Ok(stream.claim),
+                Ok(written) => {
+                    let resource_version = version(written.resource_version().as_deref());
+                    return Ok(Raised { uid, resource_version, claim: stream.claim });
+                }
                 Err(kube::Error::Api(status)) if status.code == 404 => return Err(gone()),
                 // The cache was behind, or another replica was faster: its claim is the one to go beyond.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
@@ -77,6 +89,15 @@ impl Claims {
     /// Says something about the stream, as long as the claim is the latest. What can't be said is only logged: the stream
     /// doesn't depend on it.
     pub async fn tell(&self, id: &TenantId, claim: u64, fields: &[(&str, Value)]) {
+        match self.write(id, claim, fields).await {
+            Ok(true) => {}
+            Ok(false) => debug!(tenant = %id, claim, "not said: the claim is not the latest"),
+            Err(error) => info!(tenant = %id, claim, %error, "the stream's status could not be written"),
+        }
+    }
+
+    /// Writes fields of the stream's status, as long as the claim is the latest. Whether it is.
+    async fn write(&self, id: &TenantId, claim: u64, fields: &[(&str, Value)]) -> Result<bool, kube::Error> {
         let mut patch = vec![
             json!({"op": "test", "path": "/status/stream/claim", "value": claim}),
             json!({"op": "test", "path": "/status/stream/holder", "value": &*self.me}),
@@ -85,23 +106,77 @@ impl Claims {
         patch.extend(fields.iter().map(
             |(field, value)| json!({"op": "add", "path": format!("/status/stream/{field}"), "value": value}),
         ));
-        let patch = match serde_json::from_value(Value::Array(patch)) {
-            Ok(patch) => Patch::Json::<()>(patch),
-            Err(error) => return debug!(%error, "no patch"),
-        };
-        if let Err(error) = self.api().patch_status(id.as_str(), &writes::patch(), &patch).await {
+        let patch = serde_json::from_value(Value::Array(patch)).map_err(kube::Error::SerdeError)?;
+        match self.api().patch_status(id.as_str(), &writes::patch(), &Patch::Json::<()>(patch)).await {
+            Ok(_) => Ok(true),
             // A test that failed: the claim is another's by now.
-            let superseded = matches!(&error, kube::Error::Api(status) if matches!(status.code, 404 | 422));
-            if superseded {
-                debug!(tenant = %id, claim, "not said: the claim is not the latest");
-            } else {
-                info!(tenant = %id, claim, %error, "the stream's status could not be written");
-            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 422) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
     fn api(&self) -> Api<Tenant> {
         Api::all(self.client.clone())
+    }
+}
+
+/// A claim that is being raised.
+struct Raising<'a>(&'a Space);
+
+impl<'a> Raising<'a> {
+    fn new(space: &'a Space) -> Self {
+        space.lock().stream.raise_begins();
+        Self(space)
+    }
+}
+
+impl Drop for Raising<'_> {
+    fn drop(&mut self) {
+        self.0.lock().stream.raise_ends();
+    }
+}
+
+/// How long a claim that no stream is for is kept: the agent whose stream it was raised for connects again before that, unless
+/// it has gone for good.
+pub const UNUSED: Duration = Duration::from_secs(10);
+
+/// Gives up claims in this replica's name that no stream is for: the answer to their write was lost, and the agent didn't come
+/// back. As long as they stay no replica acts for the tenant.
+pub async fn give_up_unused(claims: Claims, spaces: Arc<Spaces>, queue: Arc<Queue<TenantId>>) {
+    loop {
+        let id = queue.next().await;
+        let (claims, spaces, queue) = (claims.clone(), spaces.clone(), queue.clone());
+        tokio::spawn(async move {
+            match claims.give_up(&id, &spaces).await {
+                Ok(()) => queue.forget(&id),
+                Err(error) => {
+                    info!(tenant = %id, %error, "a claim that no stream is for will be given up later");
+                    queue.retry(id.clone());
+                }
+            }
+            queue.done(&id);
+        });
+    }
+}
+
+impl Claims {
+    async fn give_up(&self, id: &TenantId, spaces: &Spaces) -> Result<(), kube::Error> {
+        let unused = spaces.of(id).iter().find_map(|space| space.lock().stream.unused_claim());
+        let Some(claim) = unused else { return Ok(()) };
+        let fields =
+            [("connected", json!(false)), ("since", json!(Time(Timestamp::now()))), ("holder", json!(""))];
+        if self.write(id, claim, &fields).await? {
+            info!(tenant = %id, claim, "gave up a claim that no stream is for");
+        }
+        Ok(())
+    }
+}
+
+impl queue::Key for TenantId {
+    type Group = Self;
+
+    fn group(&self) -> Self {
+        self.clone()
     }
 }
 
