@@ -312,6 +312,21 @@ mod tests {
         assert_eq!(super::object(&message(&again)).unwrap().spec, object.spec);
     }
 
+    /// Manager and agent may be of different versions, and compare fingerprints: where one changes, every rule is written anew.
+    #[test]
+    fn fingerprints_of_rules_do_not_change() {
+        assert_eq!(revision(rule().data.as_ref().unwrap()), "9e987fd97ea48fb029b5007dfd093a1a");
+        // As kubectl makes it, with what the API server fills in.
+        let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": "r"},
+            "spec": {"resourceKind": "v1/Pod", "dpuSelectionPolicy": "SameNode",
+                "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
+                "template": {"kind": "Pod", "apiVersion": "v1", "spec": {"containers": [{"name": "c"}]}}}});
+        let object: WorkloadRule = serde_json::from_value(object).unwrap();
+        assert_eq!(message(&object).revision, "ee2e086c08ecb96bc41eefd1fccb9095");
+        assert_eq!(object.compile().unwrap().template_hash(), "7f227cc9545e1bf1");
+    }
+
     #[test]
     fn a_status_there_and_back() {
         let text = r#"{"observedGeneration": 3, "matched": 2, "created": 2, "ready": 1, "updated": 2, "conditions": [

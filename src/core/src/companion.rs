@@ -116,6 +116,8 @@ pub struct Observed {
     pub uid: String,
     /// uid of the rule that owns it.
     pub rule_uid: String,
+    /// The rule's `metadata.generation` when the companion was made: annotation [`keys::RULE_GENERATION`]; 0 for none.
+    pub rule_generation: i64,
     /// Annotation [`keys::TEMPLATE_HASH`].
     pub template_hash: String,
     /// Annotation [`keys::HOST`].
@@ -459,5 +461,7 @@ pub fn of_admin_rule(pod: &Value) -> Option<(TenantId, RuleName, &str)> {
     Some((tenant, name, annotations.get(keys::RULE_UID)?.as_str()?))
 }
 
+#[cfg(test)]
+mod golden;
 #[cfg(test)]
 mod tests;
