@@ -454,6 +454,7 @@ impl Parts {
             leadership: self.leadership.clone(),
             templates: self.templates.clone(),
             feeds: self.feeds.companions.clone(),
+            gone: Arc::default(),
         };
         let statuses = rules::Controller {
             client: self.client.clone(),

@@ -37,3 +37,16 @@ pub(crate) fn gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error>
         Err(error) => Err(error),
     }
 }
+
+/// What a read has found; `None` where the API server says that there is no such object. That it doesn't serve the kind, or
+/// not yet, says nothing about the object, so such an answer is an error here.
+///
+/// # Errors
+/// Everything else.
+pub(crate) fn found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match result {
+        Ok(object) => Ok(Some(object)),
+        Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -11,6 +11,8 @@ pub mod cluster;
 pub mod debug;
 pub mod events;
 pub mod expiry;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake_api;
 pub mod lease;
 pub mod metrics;
 pub mod probe;

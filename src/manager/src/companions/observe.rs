@@ -74,6 +74,10 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
     Observed {
         uid: metadata.uid.clone().unwrap_or_default(),
         rule_uid: rule_uid.to_owned(),
+        rule_generation: annotations
+            .get(keys::RULE_GENERATION)
+            .and_then(|generation| generation.parse().ok())
+            .unwrap_or_default(),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
         host: annotations.get(keys::HOST).cloned(),
         annotations: facts,

@@ -17,11 +17,13 @@ use tracing::{Instrument, debug, info, warn};
 use super::object::{self, Feeds, Object, Objects};
 use super::place::Place;
 use super::refusal::{Verdict, of_template, verdict, verdict_of_create};
+use super::store::Store;
 use super::templates::Templates;
 use crate::events::Events;
 use crate::lag::{Lag, Step};
 use crate::metrics::{Metrics, Operation, Outcome};
 use crate::queue::Queue;
+use crate::rules::gone::GoneRules;
 use crate::state::{CompanionId, Inner, Refusal, RuleId, Space, Spaces};
 use crate::tenants::registry::Registry;
 use crate::writes;
@@ -35,6 +37,9 @@ pub const MAX_OF_ONE_TENANT: usize = MAX_IN_FLIGHT / 2;
 
 /// How long a refused companion waits before it is tried again without a change of its rule.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// How long a companion waits for a rule that is known here in an older state than the companion was made from.
+const BEHIND_PAUSE: Duration = Duration::from_secs(1);
 
 /// Makes companions what they should be.
 #[derive(Clone)]
@@ -61,6 +66,8 @@ pub struct Controller {
     pub templates: Arc<Templates>,
     /// Where answers to writes of companions go.
     pub feeds: Feeds,
+    /// Rules that are gone for certain.
+    pub gone: Arc<GoneRules>,
 }
 
 impl Controller {
@@ -169,6 +176,11 @@ impl Controller {
             self.queue.add_after(CompanionId { namespace: space.namespace.clone(), key: key.clone() }, pause);
             return NOTHING;
         }
+        if is_behind(inner, key) {
+            let id = CompanionId { namespace: space.namespace.clone(), key: key.clone() };
+            self.queue.add_after(id, BEHIND_PAUSE);
+            return NOTHING;
+        }
         match planned(inner, key, place) {
             (Action::Delete { reason: DeleteReason::TemplateChanged, .. }, _)
                 if !inner.may_replace(key, &self.registry) =>
@@ -265,6 +277,9 @@ impl Controller {
                 return Ok(());
             }
         }
+        if matches!(reason, DeleteReason::RuleDeleted | DeleteReason::OtherRule) {
+            self.confirm_rule_gone(space, id, place, uid).await?;
+        }
         let started = Instant::now();
         let result = self.objects(place, kind).delete(&place.name, uid).await;
         self.metrics.wrote(Operation::Delete, Outcome::of(&result), started.elapsed());
@@ -278,6 +293,36 @@ impl Controller {
         inner.among(&id.key.rule, |companions| companions.deleting(&id.key, uid));
         inner.saw_companion(&id.key);
         Ok(())
+    }
+
+    /// Asks whether the rule that the companion with this uid was made for is gone. The rules' cache may be behind the
+    /// companions': that it lacks the rule, or has another one of that name, is no reason to delete anything.
+    ///
+    /// # Errors
+    /// When it is not gone, or the API server does not say.
+    async fn confirm_rule_gone(
+        &self,
+        space: &Space,
+        id: &CompanionId,
+        place: &Place,
+        uid: &str,
+    ) -> Result<(), Verdict> {
+        let rule = space.rule_id(&id.key.rule);
+        let rule_uid = {
+            let mut inner = space.lock();
+            let uid_of_rule = |companions: &mut Store| {
+                companions.get(&id.key).filter(|o| o.uid == uid).map(|o| o.rule_uid.clone())
+            };
+            inner.among(&id.key.rule, uid_of_rule).flatten()
+        };
+        let Some(rule_uid) = rule_uid else { return Err(Verdict::LookAgain) };
+        match self.gone.is_gone(&self.client, &rule, &rule_uid, &place.tenant).await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                Err(Verdict::Transient("the companion's rule exists and is not in the cache yet".to_owned()))
+            }
+            Err(error) => Err(Verdict::Transient(format!("the companion's rule can't be read: {error}"))),
+        }
     }
 
     /// The objects among which a companion is.
@@ -318,6 +363,19 @@ impl Controller {
     }
 }
 
+/// Whether a companion was made from a later state of its rule than is known here: nothing can be decided about it until the
+/// cache has caught up.
+fn is_behind(inner: &mut Inner, key: &CompanionKey) -> bool {
+    let Some((uid, generation)) = inner.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation))
+    else {
+        return false;
+    };
+    let made_later = |companions: &mut Store| {
+        companions.get(key).is_some_and(|o| o.rule_uid == uid && o.rule_generation > generation)
+    };
+    inner.among(&key.rule, made_later).unwrap_or_default()
+}
+
 /// The next step for a companion, whatever else is going on, and the kind of what it is about.
 fn planned(inner: &Inner, key: &CompanionKey, place: &Place) -> (Action, Kind) {
     let admin = inner.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
@@ -330,7 +388,7 @@ fn planned(inner: &Inner, key: &CompanionKey, place: &Place) -> (Action, Kind) {
     let observed = companions.get(key);
     if let Some(gone) = observed.filter(|_| !inner.rules.contains_key(&key.rule)) {
         // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is new to
-        // the cluster only after half a minute.
+        // the cluster only after half a minute. That the rule is gone is confirmed before anything is deleted.
         let action = if gone.terminating {
             Action::Wait
         } else {
@@ -361,3 +419,6 @@ fn still_refused(inner: &Inner, key: &CompanionKey, desired: &Desired<'_>) -> Op
     let left = refusal.until.checked_duration_since(Instant::now())?;
     (refusal.generation == rule.generation() && !left.is_zero()).then_some(left)
 }
+
+#[cfg(test)]
+mod tests;

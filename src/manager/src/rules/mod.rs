@@ -1,5 +1,6 @@
 //! The rule controller: whether the API server would take a rule's companions, and what became of the rule, in its status.
 
+pub mod gone;
 pub mod trial;
 
 pub(crate) mod devices;

@@ -1,0 +1,142 @@
+use std::collections::BTreeMap;
+
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
+use outrigger_core::workload::{Orchestrator, Workload};
+use prometheus_client::registry::Registry as MetricsRegistry;
+use serde_json::json;
+
+use super::*;
+use crate::stream::Raised;
+use outrigger_runtime::fake_api::{FakeApi, not_found};
+
+const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
+
+/// A controller whose replica serves the tenant `blue`, which has told of the workload `w`.
+struct World {
+    api: FakeApi,
+    controller: Controller,
+}
+
+fn id() -> CompanionId {
+    let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+    CompanionId { namespace: "tenant-blue".into(), key }
+}
+
+impl World {
+    fn new() -> Self {
+        let api = FakeApi::default();
+        let metrics = Arc::new(Metrics::new(&mut MetricsRegistry::default()));
+        let controller = Controller {
+            client: api.client(),
+            spaces: Arc::default(),
+            queue: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
+            rules: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
+            events: Arc::new(Events::new(api.client(), "me".to_owned())),
+            metrics: metrics.clone(),
+            lag: Arc::new(Lag::new(metrics)),
+            registry: Arc::new(Registry::new(String::new(), Vec::new())),
+            leadership: Leadership::default(),
+            templates: Arc::default(),
+            gone: Arc::default(),
+        };
+        controller.spaces.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let this = Self { api, controller };
+        let workload = Workload {
+            id: WorkloadId::new("w").unwrap(),
+            orchestrator: Orchestrator::Kubernetes,
+            resource_type: "v1/Pod".into(),
+            resource_namespace: "ns".into(),
+            resource_name: "web".into(),
+            node_name: None,
+            ready: true,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            extra: BTreeMap::new(),
+        };
+        let space = this.space();
+        let mut inner = space.lock();
+        let begun = inner.stream.begin(1).unwrap();
+        let raised = Raised { uid: "tenant".to_owned(), resource_version: 1, claim: 1 };
+        inner.stream.claimed(begun.number, raised).unwrap();
+        inner.index.sync(vec![workload]);
+        drop(inner);
+        this
+    }
+
+    fn space(&self) -> Arc<Space> {
+        self.controller.spaces.space("tenant-blue")
+    }
+
+    /// The watch of Pods shows the companion, made for the rule with this uid and generation.
+    fn shows_companion(&self, rule_uid: &str, rule_generation: i64) {
+        let observed =
+            Observed { uid: "pod".into(), rule_uid: rule_uid.into(), rule_generation, ..Observed::default() };
+        self.space().lock().companions.applied(id().key, observed, Some("1"));
+    }
+
+    /// The watch of rules shows the rule, which matches Pods of this name.
+    fn shows_rule(&self, uid: &str, generation: i64, name: &str) {
+        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": "r", "namespace": "tenant-blue", "uid": uid, "generation": generation},
+            "spec": {"dpuSelectionPolicy": "Any",
+                "workloadTerms": [{"matchExpressions": [
+                    {"key": ".metadata.resourceName", "operator": "In", "values": [name]}]}],
+                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}});
+        self.space().lock().apply_rule(&serde_json::from_value(rule).unwrap());
+    }
+
+    async fn step(&self) {
+        self.controller.step(&id()).await;
+    }
+
+    /// How many times the companion was deleted.
+    fn deletions(&self) -> usize {
+        self.api.calls("DELETE").len()
+    }
+}
+
+fn rule(uid: &str) -> Value {
+    json!({"metadata": {"name": "r", "namespace": "tenant-blue", "uid": uid}})
+}
+
+#[tokio::test]
+async fn a_companion_stays_while_its_rule_is_only_missing_in_the_cache() {
+    let world = World::new();
+    world.shows_companion("u", 1);
+    world.api.answers("GET", RULE, 200, rule("u"));
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "the rule exists");
+    world.api.answers("GET", RULE, 503, json!({}));
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "the API server doesn't say");
+    world.api.answers("GET", RULE, 404, not_found());
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+}
+
+#[tokio::test]
+async fn a_companion_of_a_newer_rule_of_the_same_name_stays() {
+    let world = World::new();
+    world.shows_rule("old", 1, "web");
+    world.shows_companion("new", 1);
+    world.api.answers("GET", RULE, 200, rule("new"));
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "the cache is behind");
+    world.api.answers("GET", RULE, 200, rule("newest"));
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+}
+
+#[tokio::test]
+async fn a_companion_made_from_a_later_state_of_its_rule_stays() {
+    let world = World::new();
+    world.shows_rule("u", 1, "db");
+    world.shows_companion("u", 2);
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "what is known here doesn't match yet");
+    assert_eq!(world.controller.queue.counts().delayed, 1, "it is looked at again");
+    world.shows_rule("u", 2, "db");
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+}

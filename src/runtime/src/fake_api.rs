@@ -1,0 +1,69 @@
+//! An API server for unit tests, which answers as it is told.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tower::{BoxError, service_fn};
+
+/// A request: path with its query, and body.
+pub type Call = (String, Value);
+
+/// An API server that has an answer for each method and path. What it has no answer for it refuses with 418, which no client
+/// takes for anything else.
+#[derive(Debug, Clone, Default)]
+pub struct FakeApi(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    answers: HashMap<(String, String), (u16, Value)>,
+    calls: Vec<(String, Call)>,
+}
+
+impl FakeApi {
+    /// From now on a request is answered like this. The query doesn't matter.
+    pub fn answers(&self, method: &str, path: &str, code: u16, body: Value) {
+        self.0.lock().answers.insert((method.to_owned(), path.to_owned()), (code, body));
+    }
+
+    /// The requests so far that had this method.
+    pub fn calls(&self, method: &str) -> Vec<Call> {
+        let state = self.0.lock();
+        state.calls.iter().filter(|(other, _)| other == method).map(|(_, call)| call.clone()).collect()
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        let this = self.clone();
+        Client::new(service_fn(move |request| this.clone().answer(request)), "default")
+    }
+
+    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let (parts, body) = request.into_parts();
+        let body: Value = serde_json::from_slice(&body.collect_bytes().await?).unwrap_or_default();
+        let mut state = self.0.lock();
+        let method = parts.method.as_str().to_owned();
+        state.calls.push((method.clone(), (parts.uri.to_string(), body)));
+        let (code, answer) = state
+            .answers
+            .get(&(method, parts.uri.path().to_owned()))
+            .cloned()
+            .unwrap_or_else(|| (418, failure(418, "Teapot")));
+        Ok(Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))?)
+    }
+}
+
+/// The answer about an object that isn't there.
+pub fn not_found() -> Value {
+    failure(404, "NotFound")
+}
+
+/// A refusal as the API server words it.
+pub fn failure(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
+        "message": reason})
+}
