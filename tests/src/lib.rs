@@ -8,6 +8,7 @@
 pub mod collector;
 pub mod control_plane;
 pub mod devices;
+pub mod faults;
 pub mod front;
 pub mod issued;
 pub mod kubelet;

@@ -1,0 +1,6 @@
+//! What our processes do when calls fail, hang, come late or are lost: with proxies between them and the API servers, and
+//! between agents and managers. Each test has a process or a tenant of its own; what disturbs others runs one at a time.
+// Helpers of tests fail by panicking, as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod proxy;
