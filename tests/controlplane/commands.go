@@ -21,6 +21,8 @@ NAME is a name in "pids": etcd, infra/kube-apiserver, tenant/kwok ...
   start NAME      starts it again, on the same port, and waits until it works
   restart NAME    both
   term NAME       ends a process with SIGTERM and waits for it
+  pause NAME      suspends a process with SIGSTOP and waits until all of it is suspended; its connections stay open
+  resume NAME     lets it go on with SIGCONT
   run {"name": "x", "args": ["program", "argument"], "env": ["KEY=value"]}
                   starts another process that ends with this one; its log is DIR/logs/x.log
 `
@@ -62,8 +64,8 @@ func (u *up) obey(ctx context.Context, verb, rest string) (*process, error) {
 	if verb == "run" {
 		return u.run(rest)
 	}
-	if !slices.Contains([]string{"term", "stop", "start", "restart"}, verb) {
-		return nil, fmt.Errorf("there is no command %q: use run, term, stop, start or restart", verb)
+	if !slices.Contains([]string{"term", "stop", "start", "restart", "pause", "resume"}, verb) {
+		return nil, fmt.Errorf("there is no command %q: use run, term, stop, start, restart, pause or resume", verb)
 	}
 	u.guestsMutex.Lock()
 	all := append(u.all(), u.guests...)
@@ -84,6 +86,10 @@ func (u *up) obey(ctx context.Context, verb, rest string) (*process, error) {
 	case "stop":
 		p.kill()
 		return p, nil
+	case "pause":
+		return p, p.pause(ctx)
+	case "resume":
+		return p, p.resume()
 	default:
 		p.kill()
 		if err := u.starter.start(p); err != nil {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -153,6 +155,52 @@ func (p *process) signal(signal syscall.Signal) <-chan struct{} {
 	// It fails only when the child has ended already.
 	_ = p.cmd.Process.Signal(signal)
 	return p.exited
+}
+
+// pause suspends the child, and returns when every thread of it is suspended.
+func (p *process) pause(ctx context.Context) error {
+	if err := p.send(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*time.Second, fmt.Errorf("%s is not suspended after SIGSTOP", p.name))
+	defer cancel()
+	return poll(ctx, func() error { return suspended(p.pid()) })
+}
+
+// resume lets a suspended child go on.
+func (p *process) resume() error { return p.send(syscall.SIGCONT) }
+
+// send sends a signal that doesn't end the child.
+func (p *process) send(signal syscall.Signal) error {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.cmd == nil || closed(p.exited) {
+		return fmt.Errorf("%s is not running", p.name)
+	}
+	return p.cmd.Process.Signal(signal)
+}
+
+// suspended is nil when all threads of a process are stopped by a signal.
+func suspended(pid int) error {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("process %d has ended", pid)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		// The name of the program is in parentheses and may hold anything; the state follows it.
+		state := data[bytes.LastIndexByte(data, ')')+1:]
+		if !bytes.HasPrefix(state, []byte(" T ")) {
+			return fmt.Errorf("%s is in state %.2s", file, state)
+		}
+	}
+	return nil
 }
 
 func closed(c <-chan struct{}) bool {

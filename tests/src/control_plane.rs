@@ -120,7 +120,8 @@ impl ControlPlane {
         self.command(&format!("run {}", json!({"name": name, "args": args, "env": env})))
     }
 
-    /// `term NAME`, `stop NAME` (kill), `start NAME`, `restart NAME`: for any process, also `infra/kube-apiserver`.
+    /// `term NAME`, `stop NAME` (kill), `start NAME`, `restart NAME`, `pause NAME` (SIGSTOP), `resume NAME`: for any process,
+    /// also `infra/kube-apiserver`.
     ///
     /// # Errors
     /// When there is no such process, or it doesn't come back.
