@@ -162,16 +162,16 @@ func (u *up) announce(took time.Duration) error {
 }
 
 func (u *up) state() map[string]any {
-	clusters, pids := map[string]any{}, map[string]int{}
+	clusters, pids, commands := map[string]any{}, map[string]int{}, map[string][]string{}
 	for _, c := range u.clusters {
 		clusters[c.name] = map[string]string{"server": c.server, "kubeconfig": c.kubeconfig, "ca": c.ca}
 	}
 	for _, p := range u.all() {
-		pids[p.name] = p.pid()
+		pids[p.name], commands[p.name] = p.pid(), p.args
 	}
 	return map[string]any{
 		"ready": true, "dir": u.dir, "seconds": seconds(u.took),
-		"clusters": clusters, "pids": pids, "kubectl": u.programs.command("kubectl"),
+		"clusters": clusters, "pids": pids, "commands": commands, "kubectl": u.programs.command("kubectl"),
 	}
 }
 

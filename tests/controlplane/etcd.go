@@ -45,5 +45,8 @@ func (u *up) newEtcd() (endpoint, error) {
 		// What is written here is thrown away with the directory.
 		u.etcd.args = append(u.etcd.args, "--unsafe-no-fsync")
 	}
+	if u.etcdQuota > 0 {
+		u.etcd.args = append(u.etcd.args, fmt.Sprintf("--quota-backend-bytes=%d", u.etcdQuota))
+	}
 	return endpoint{url: url, ca: authority.file(), client: client}, nil
 }

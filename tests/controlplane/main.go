@@ -23,6 +23,8 @@ type program struct {
 var programs = []program{
 	{"up", runUp, "starts clusters and keeps them until it ends"},
 	{"etcd", runEtcd, "the etcd server"},
+	{"etcdctl", runEtcdctl, "etcd's command line: snapshots, compaction, alarms"},
+	{"etcdutl", runEtcdutl, "restores snapshots of etcd"},
 	{"kube-apiserver", runAPIServer, "the Kubernetes API server"},
 	{"kube-controller-manager", runControllerManager, "the Kubernetes controllers"},
 	{"kube-scheduler", runScheduler, "the Kubernetes scheduler"},

@@ -8,7 +8,10 @@ import (
 	"syscall"
 	_ "time/tzdata" // CronJobs name time zones
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/etcdctl/v3/ctlv3"
+	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
 	kubectl "k8s.io/kubectl/pkg/cmd"
@@ -26,6 +29,27 @@ import (
 
 func runEtcd() int {
 	etcdmain.Main(os.Args)
+	return 0
+}
+
+func init() {
+	// etcdctl turns this on for the whole process; kubectl and the others are used without it.
+	cobra.EnablePrefixMatching = false
+}
+
+func runEtcdctl() int {
+	ctlv3.MustStart()
+	return 0
+}
+
+// runEtcdutl has those commands of etcdutl that tests need; its package main can't be imported.
+func runEtcdutl() int {
+	root := &cobra.Command{Use: "etcdutl", SilenceUsage: true}
+	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "output format: fields, json, protobuf, simple, table")
+	root.AddCommand(etcdutl.NewSnapshotCommand())
+	if err := root.Execute(); err != nil {
+		return 1
+	}
 	return 0
 }
 
