@@ -9,14 +9,14 @@ use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::Kind;
-use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::cache::{Change, Feed, version};
 use tracing::info;
 
 use crate::admin::AdminRules;
 use crate::companions::object::{self, Object};
 use crate::companions::templates::Templates;
 use crate::queue::Queue;
-use crate::state::{CompanionId, RuleId, Space, Spaces, version};
+use crate::state::{CompanionId, RuleId, Space, Spaces};
 use crate::stream::Shown;
 use crate::tenants::claim::UNUSED;
 use crate::tenants::controller::Key;

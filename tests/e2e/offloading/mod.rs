@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::runtime::watcher::Event;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
-use outrigger_runtime::cluster::{follow_optional, watch_config};
 use outrigger_runtime::ready::Readiness;
+use outrigger_runtime::watch::{Event, follow_optional, watch_config};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of};
 use outrigger_tests::{always, eventually};
@@ -390,7 +389,7 @@ async fn a_cluster_without_the_kind_keeps_nobody_waiting_and_may_get_it_later() 
         "offloadings",
         ready,
         move |event| {
-            if let Event::InitApply(object) | Event::Apply(object) = event {
+            if let Event::Listed(object) | Event::Applied(object) = event {
                 let _ = sender.send(object.namespace());
             }
         },

@@ -15,13 +15,14 @@ use kube::api::{Api, Patch};
 use kube::{Client, ResourceExt};
 use outrigger_api::{StreamStatus, Tenant};
 use outrigger_core::ids::TenantId;
+use outrigger_runtime::cache::version;
 use serde_json::{Value, json};
 use tonic::Status;
 use tracing::{debug, info};
 
 use super::registry::Registry;
 use crate::queue::{self, Queue};
-use crate::state::{Space, Spaces, version};
+use crate::state::{Space, Spaces};
 use crate::stream::Raised;
 use crate::writes;
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::stream::Raised;
+use outrigger_runtime::cache::Feed;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
@@ -27,6 +28,7 @@ impl World {
     fn new() -> Self {
         let api = FakeApi::default();
         let metrics = Arc::new(Metrics::new(&mut MetricsRegistry::default()));
+        let feeds = Feeds { pods: Feed::new(drop), claims: Feed::new(drop) };
         let controller = Controller {
             client: api.client(),
             spaces: Arc::default(),
@@ -37,7 +39,8 @@ impl World {
             lag: Arc::new(Lag::new(metrics)),
             registry: Arc::new(Registry::new(String::new(), Vec::new())),
             leadership: Leadership::default(),
-            templates: Arc::default(),
+            templates: Arc::new(Templates::new(|_, _| ())),
+            feeds,
             gone: Arc::default(),
         };
         controller.spaces.set_tenant("tenant-blue", TenantId::new("blue").ok());
@@ -72,7 +75,7 @@ impl World {
     fn shows_companion(&self, rule_uid: &str, rule_generation: i64) {
         let observed =
             Observed { uid: "pod".into(), rule_uid: rule_uid.into(), rule_generation, ..Observed::default() };
-        self.space().lock().companions.applied(id().key, observed, Some("1"));
+        self.space().lock().companions.applied("r-w", id().key, observed);
     }
 
     /// The watch of rules shows the rule, which matches Pods of this name.
