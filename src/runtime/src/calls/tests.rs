@@ -135,8 +135,8 @@ fn no_client_is_built_elsewhere() {
     let mut found = Vec::new();
     sources(&all, &mut found);
     assert!(found.len() > 100, "{} files", found.len());
-    // The second one wraps a client that was built here, with a shorter deadline.
-    let allowed = ["runtime/src/calls.rs", "runtime/src/lease/requests.rs"];
+    // The second one wraps a client that was built here, with a shorter deadline; the third one is for unit tests.
+    let allowed = ["runtime/src/calls.rs", "runtime/src/lease/requests.rs", "runtime/src/fake_api.rs"];
     let is_test =
         |path: &Path| path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
     let builds = |text: &str| {
