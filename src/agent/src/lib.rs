@@ -252,13 +252,16 @@ impl Sender {
         let mut client = WorkloadServiceClient::new(channel);
         let (store, metrics) = (self.store.clone(), self.metrics.clone());
         // Messages are made when there is room to send them, so what waits is the set of changes and not a queue.
-        let messages = stream::unfold(true, move |first| {
+        let messages = stream::unfold(None, move |generation: Option<u64>| {
             let (store, metrics) = (store.clone(), metrics.clone());
             async move {
-                let message = if first { store.sync() } else { store.next_change().await };
+                let (message, generation) = match generation {
+                    None => store.sync(),
+                    Some(generation) => (store.next_change(generation).await?, generation),
+                };
                 metrics.sent(&message);
                 metrics.workloads.set(i64::try_from(store.len()).unwrap_or(i64::MAX));
-                Some((message, false))
+                Some((message, Some(generation)))
             }
         });
         let drain = self.drain.clone();

@@ -31,7 +31,12 @@ pub struct Store {
 struct Inner {
     workloads: HashMap<WorkloadId, Arc<Workload>>,
     changed: BTreeSet<WorkloadId>,
+    /// Counts syncs: the changes since the last one are its stream's.
+    generation: u64,
 }
+
+/// Another stream has begun.
+struct Superseded;
 
 impl Store {
     /// How many workloads there are.
@@ -44,34 +49,46 @@ impl Store {
         self.len() == 0
     }
 
-    /// Everything, as the first message of a stream. Nothing counts as untold after it.
-    pub fn sync(&self) -> WorkloadStreamRequest {
-        let workloads: Vec<Arc<Workload>> = {
+    /// Everything, as the first message of a stream, and the stream's generation. Nothing counts as untold after it, and the
+    /// streams before it are told nothing more.
+    pub fn sync(&self) -> (WorkloadStreamRequest, u64) {
+        let (workloads, generation): (Vec<Arc<Workload>>, _) = {
             let mut inner = self.inner.lock();
             inner.changed.clear();
-            inner.workloads.values().cloned().collect()
+            inner.generation += 1;
+            (inner.workloads.values().cloned().collect(), inner.generation)
         };
+        self.changed.notify_waiters();
         let workload_updates = workloads.iter().map(|w| workload_wire::update(w)).collect();
-        message(Message::WorkloadSync(WorkloadSync { workload_updates }))
+        (message(Message::WorkloadSync(WorkloadSync { workload_updates })), generation)
     }
 
-    /// The next change; waits for one. Dropping the future loses nothing.
-    pub async fn next_change(&self) -> WorkloadStreamRequest {
+    /// The next change for the stream of this generation; waits for one. `None` when another stream has begun. Dropping the
+    /// future loses nothing.
+    pub async fn next_change(&self, generation: u64) -> Option<WorkloadStreamRequest> {
         loop {
-            if let Some(message) = self.take_change() {
-                return message;
+            match self.take_change(generation) {
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => self.changed.notified().await,
+                Err(Superseded) => {
+                    // What has woken this stream was meant for the other one.
+                    self.changed.notify_one();
+                    return None;
+                }
             }
-            self.changed.notified().await;
         }
     }
 
-    fn take_change(&self) -> Option<WorkloadStreamRequest> {
+    fn take_change(&self, generation: u64) -> Result<Option<WorkloadStreamRequest>, Superseded> {
         let mut inner = self.inner.lock();
-        let id = inner.changed.pop_first()?;
-        Some(message(match inner.workloads.get(&id) {
+        if inner.generation != generation {
+            return Err(Superseded);
+        }
+        let Some(id) = inner.changed.pop_first() else { return Ok(None) };
+        Ok(Some(message(match inner.workloads.get(&id) {
             Some(workload) => Message::WorkloadUpdate(workload_wire::update(workload)),
             None => Message::WorkloadDelete(workload_wire::delete(&id)),
-        }))
+        })))
     }
 
     fn set(&self, workload: Workload) {
@@ -177,7 +194,7 @@ mod tests {
     }
 
     fn synced(store: &Store) -> Vec<String> {
-        let Some(Message::WorkloadSync(sync)) = store.sync().message else { panic!("no sync") };
+        let Some(Message::WorkloadSync(sync)) = store.sync().0.message else { panic!("no sync") };
         let mut ids: Vec<_> =
             sync.workload_updates.into_iter().map(|u| u.workload_metadata.unwrap().id).collect();
         ids.sort();
@@ -185,7 +202,8 @@ mod tests {
     }
 
     fn told(store: &Store) -> Option<(&'static str, String)> {
-        Some(match store.take_change()?.message? {
+        let generation = store.inner.lock().generation;
+        Some(match store.take_change(generation).ok()??.message? {
             Message::WorkloadUpdate(u) => ("update", u.workload_metadata?.id),
             Message::WorkloadDelete(d) => ("delete", d.workload_metadata?.id),
             Message::WorkloadSync(_) => return None,
@@ -230,10 +248,30 @@ mod tests {
         let store = Arc::new(Store::default());
         let waiting = tokio::spawn({
             let store = store.clone();
-            async move { store.next_change().await }
+            async move { store.next_change(0).await }
         });
         tokio::task::yield_now().await;
         store.pods(None)(Event::Applied(pod("a", "x", "Running")));
-        assert!(waiting.await.unwrap().message.is_some());
+        assert!(waiting.await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_another_has_replaced_takes_no_changes() {
+        let store = Arc::new(Store::default());
+        let waiting = |generation| {
+            let store = store.clone();
+            tokio::spawn(async move { store.next_change(generation).await })
+        };
+        let (_, old) = store.sync();
+        let before = waiting(old);
+        tokio::task::yield_now().await;
+        let (_, new) = store.sync();
+        assert!(before.await.unwrap().is_none(), "it ends");
+        // One that waits late is not the one that is woken in vain.
+        let (late, current) = (waiting(old), waiting(new));
+        tokio::task::yield_now().await;
+        store.pods(None)(Event::Applied(pod("a", "x", "Running")));
+        assert!(late.await.unwrap().is_none());
+        assert!(current.await.unwrap().is_some());
     }
 }
