@@ -39,6 +39,8 @@ const NAME_TAKEN: &str = "NameTaken";
 const MANAGER_TOO_OLD: &str = "ManagerTooOld";
 /// How often a finalizer is taken off while others write the same rule.
 const ATTEMPTS: usize = 5;
+/// How long a write that was not answered may still be carried out: the manager gives its own call half of this.
+const UNSURE: Duration = Duration::from_secs(60);
 /// How long a rule that was refused is left alone, unless it changes.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
@@ -77,6 +79,28 @@ struct Memory {
     written: HashMap<String, (i64, Instant)>,
     /// Rules of which the manager keeps only a part.
     stubborn: Stubborn,
+    /// Rules that were written without an answer: by uid, until when that may still be carried out.
+    unsure: HashMap<String, Instant>,
+}
+
+impl Memory {
+    /// Whether the rule may still appear in the infrastructure cluster by a write that was not answered.
+    fn is_unsure(&self, uid: &str) -> bool {
+        self.unsure.get(uid).is_some_and(|until| *until > Instant::now())
+    }
+}
+
+/// A rule could not be dealt with, for a reason that is the link's.
+struct Lost {
+    status: Status,
+    /// It was being written: whether that was carried out is unknown.
+    unsure: bool,
+}
+
+impl From<Status> for Lost {
+    fn from(status: Status) -> Self {
+        Self { status, unsure: false }
+    }
 }
 
 impl Syncer {
@@ -152,6 +176,7 @@ impl Syncer {
         let now = Instant::now();
         memory.written.retain(|uid, (_, until)| uids.contains(uid) && *until > now);
         memory.stubborn.retain(&uids);
+        memory.unsure.retain(|uid, until| uids.contains(uid) && *until > now);
         let known = &*memory;
         let results: Vec<_> = futures::stream::iter(here.iter().cloned())
             .map(|rule| {
@@ -165,10 +190,21 @@ impl Syncer {
             .collect()
             .await;
         let mut wrote = false;
+        let mut lost = None;
         for (rule, result) in results {
-            let (found, written) = result?;
-            wrote |= written;
             let uid = rule.uid().unwrap_or_default();
+            let (found, written) = match result {
+                Ok(result) => result,
+                Err(failed) => {
+                    if failed.unsure {
+                        memory.unsure.insert(uid, Instant::now() + UNSURE);
+                    }
+                    // What is known of the others is taken in all the same.
+                    lost.get_or_insert(failed.status);
+                    continue;
+                }
+            };
+            wrote |= written;
             let generation = rule.metadata.generation.unwrap_or_default();
             let known = memory.written.get(&uid).is_some_and(|(of, _)| *of == generation);
             match there.get(&rule.name_any()) {
@@ -199,14 +235,36 @@ impl Syncer {
                 self.tell(&rule, &found).await;
             }
         }
+        if let Some(status) = lost {
+            return Err(status);
+        }
         // What an agent of this tenant has made, and nobody asks for any more.
         let names: HashSet<String> = here.iter().map(|rule| rule.name_any()).collect();
         for (id, rule) in there.iter().filter(|(id, rule)| !rule.origin.is_empty() && !names.contains(*id)) {
+            if !self.is_gone(id).await {
+                continue;
+            }
             info!(rule = %id, origin = rule.origin, "deleted: it isn't in the tenant's cluster any more");
             client.clone().delete(self.about(v1::DeleteRequest { id: id.clone() })).await?;
             wrote = true;
         }
         Ok(wrote)
+    }
+
+    /// Whether the tenant's cluster has no rule of this name, asked past the cache: that the cache lacks it may only mean that
+    /// its watch is behind.
+    async fn is_gone(&self, name: &str) -> bool {
+        match self.api().get_metadata(name).await {
+            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => true,
+            Ok(_) => {
+                debug!(rule = name, "it is in the tenant's cluster, and not in the cache yet");
+                false
+            }
+            Err(error) => {
+                debug!(rule = name, %error, "it can't be read");
+                false
+            }
+        }
     }
 
     /// Makes one rule there what it is here. An error is one of the link; what is wrong with the rule itself is a finding.
@@ -216,17 +274,24 @@ impl Syncer {
         rule: &WorkloadRule,
         there: Option<&v1::Rule>,
         memory: &Memory,
-    ) -> Result<(Found, bool), Status> {
+    ) -> Result<(Found, bool), Lost> {
         let (name, uid) = (rule.name_any(), rule.uid().unwrap_or_default());
         let has_finalizer = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
         if rule.metadata.deletion_timestamp.is_some() {
-            let ours = there.is_some_and(|there| skew::is_ours(there, has_finalizer));
+            let ours = match there {
+                Some(there) => skew::is_ours(there, has_finalizer),
+                // The list may be behind.
+                None if has_finalizer => {
+                    self.look_up(&mut client, &name).await?.is_some_and(|found| skew::is_ours(&found, true))
+                }
+                None => false,
+            };
             if ours {
                 let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
                 let call = async { client.delete(self.about(v1::DeleteRequest { id: name })).await };
                 call.instrument(span).await?;
             }
-            if has_finalizer {
+            if has_finalizer && !memory.is_unsure(&uid) {
                 self.finalizer(rule, false).await;
             }
             return Ok((Found::Synced(None), ours));
@@ -275,12 +340,32 @@ impl Syncer {
         match call.instrument(span).await {
             Ok(()) => Ok((Found::Synced(None), true)),
             Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
+                if self.look_up(&mut client, &name).await?.is_some_and(|found| found.origin == uid) {
+                    // An earlier call has made it, without an answer.
+                    return Ok((Found::Synced(None), true));
+                }
                 // Somebody else's, made since the list was. With our finalizer it would pass for ours with a manager that
                 // doesn't tell whose its rules are. The next round says whose it is.
                 self.let_go(&name).await;
                 Ok((Found::Synced(None), false))
             }
-            Err(status) => finding(status).map(|found| (found, false)),
+            Err(status) => {
+                let unsure = !is_definite(status.code());
+                finding(status).map(|found| (found, false)).map_err(|status| Lost { status, unsure })
+            }
+        }
+    }
+
+    /// The rule of this name in the infrastructure cluster, asked past all caches.
+    async fn look_up(
+        &self,
+        client: &mut WorkloadRuleServiceClient<Channel>,
+        name: &str,
+    ) -> Result<Option<v1::Rule>, Status> {
+        match client.get(self.about(v1::GetRequest { id: name.to_owned() })).await {
+            Ok(answer) => Ok(answer.into_inner().rule),
+            Err(status) if status.code() == Code::NotFound => Ok(None),
+            Err(status) => Err(status),
         }
     }
 
@@ -389,3 +474,22 @@ fn finding(status: Status) -> Result<Found, Status> {
         _ => Err(status),
     }
 }
+
+/// Whether a write that ended so was not carried out, and will not be.
+fn is_definite(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::OutOfRange
+            | Code::ResourceExhausted
+            | Code::AlreadyExists
+            | Code::NotFound
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::FailedPrecondition
+            | Code::Unimplemented
+    )
+}
+
+#[cfg(test)]
+mod tests;

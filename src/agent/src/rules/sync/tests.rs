@@ -1,0 +1,226 @@
+use std::collections::HashMap;
+
+use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
+use outrigger_runtime::fake_api::{FakeApi, not_found};
+use outrigger_runtime::tls::ClientTls;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tonic::Response;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use super::*;
+
+const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/universe/workloadrules/r";
+
+/// A manager, of which the lists may be behind and the answers to writes may be lost.
+#[derive(Clone, Default)]
+struct Manager(Arc<Mutex<Rules>>);
+
+#[derive(Default)]
+struct Rules {
+    /// What the API server has.
+    stored: HashMap<String, v1::Rule>,
+    /// Lists are made from a cache that shows nothing yet.
+    behind: bool,
+    /// A write is carried out when its caller has given up already.
+    late: bool,
+    /// Those that are.
+    under_way: Vec<v1::Rule>,
+    /// The answer to the next write is lost.
+    mute: bool,
+}
+
+#[tonic::async_trait]
+impl WorkloadRuleService for Manager {
+    async fn create(
+        &self,
+        request: Request<v1::CreateRequest>,
+    ) -> Result<Response<v1::CreateResponse>, Status> {
+        let rule = request.into_inner().rule.unwrap();
+        let mut rules = self.0.lock();
+        if rules.late {
+            rules.under_way.push(rule);
+            return Err(Status::deadline_exceeded("no answer"));
+        }
+        if rules.stored.contains_key(&rule.id) {
+            return Err(Status::already_exists("it exists"));
+        }
+        rules.stored.insert(rule.id.clone(), rule);
+        if std::mem::take(&mut rules.mute) {
+            return Err(Status::unavailable("no answer"));
+        }
+        Ok(Response::new(v1::CreateResponse {}))
+    }
+
+    async fn update(&self, _: Request<v1::UpdateRequest>) -> Result<Response<v1::UpdateResponse>, Status> {
+        Ok(Response::new(v1::UpdateResponse {}))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
+        self.0.lock().stored.remove(&request.into_inner().id);
+        Ok(Response::new(v1::DeleteResponse {}))
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        let rule = self.0.lock().stored.get(&request.into_inner().id).cloned();
+        let rule = rule.ok_or_else(|| Status::not_found("there is none"))?;
+        Ok(Response::new(v1::GetResponse { rule: Some(told(&rule)) }))
+    }
+
+    async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        let rules = self.0.lock();
+        let shown = rules.stored.values().filter(|_| !rules.behind);
+        Ok(Response::new(v1::ListResponse {
+            rules: shown.map(told).collect(),
+            ..v1::ListResponse::default()
+        }))
+    }
+}
+
+/// A rule as a manager tells it.
+fn told(rule: &v1::Rule) -> v1::Rule {
+    let revision = rule.data.as_ref().map(rule_wire::revision).unwrap_or_default();
+    v1::Rule { revision, ..rule.clone() }
+}
+
+/// An agent between a tenant's cluster and a manager.
+struct World {
+    api: FakeApi,
+    manager: Manager,
+    syncer: Syncer,
+    memory: Memory,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (api, manager) = (FakeApi::default(), Manager::default());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let service = WorkloadRuleServiceServer::new(manager.clone());
+        let server = Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+        let syncer = Syncer {
+            client: api.client(),
+            namespace: "universe".to_owned(),
+            store: Arc::default(),
+            events: Events::new(api.client(), "test", None),
+            link: Link { address, tls: ClientTls::default(), server_name: None },
+            tenant: AsciiMetadataValue::from_static("blue"),
+            interval: Duration::from_secs(5),
+            at_once: 1,
+            drain: CancellationToken::new(),
+            metrics: Metrics::default(),
+        };
+        Self { api, manager, syncer, memory: Memory::default() }
+    }
+
+    async fn round(&mut self) -> Result<bool, Code> {
+        self.syncer.round(&mut self.memory).await.map_err(|status| status.code())
+    }
+
+    /// The tenant's cluster has the rule like this, and the watch shows it.
+    fn has(&self, finalizer: bool, deleted: bool) {
+        let rule = rule(finalizer, deleted);
+        self.api.answers("GET", RULE, 200, rule.clone());
+        let rule: WorkloadRule = serde_json::from_value(rule).unwrap();
+        self.syncer.store.watch()(outrigger_runtime::watch::Event::Applied(rule));
+    }
+
+    /// The finalizers that were written, in order.
+    fn finalizers(&self) -> Vec<Value> {
+        let patches = self.api.calls("PATCH").into_iter().map(|(_, body)| body);
+        patches.filter_map(|body| body.pointer("/metadata/finalizers").cloned()).collect()
+    }
+
+    fn is_there(&self) -> bool {
+        self.manager.0.lock().stored.contains_key("r")
+    }
+}
+
+/// Versions grow as the rule gets its finalizer and is deleted.
+fn rule(finalizer: bool, deleted: bool) -> Value {
+    let finalizers = if finalizer { vec![keys::RULE_FINALIZER] } else { vec![] };
+    let version = 1 + i32::from(finalizer) + 2 * i32::from(deleted);
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": "r", "namespace": "universe", "uid": "u", "generation": 1, "finalizers": finalizers,
+            "resourceVersion": version.to_string(),
+            "deletionTimestamp": deleted.then_some("2026-01-01T00:00:00Z")},
+        "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
+            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+}
+
+#[tokio::test]
+async fn a_rule_whose_creation_was_not_answered_is_deleted_in_both_clusters() {
+    let mut world = World::new().await;
+    world.has(false, false);
+    world.api.answers("PATCH", RULE, 200, rule(true, false));
+    world.manager.0.lock().mute = true;
+    assert_eq!(world.round().await, Err(Code::Unavailable));
+    assert!(world.is_there(), "it was made all the same");
+    // It is deleted here, while the manager's list doesn't show it yet.
+    world.has(true, true);
+    world.memory.unsure.clear();
+    world.manager.0.lock().behind = true;
+    assert_eq!(world.round().await, Ok(true));
+    assert!(!world.is_there());
+    assert_eq!(world.finalizers(), [json!([keys::RULE_FINALIZER]), json!([])]);
+}
+
+#[tokio::test]
+async fn the_finalizer_stays_while_an_unanswered_creation_may_still_be_carried_out() {
+    let mut world = World::new().await;
+    world.has(false, false);
+    world.api.answers("PATCH", RULE, 200, rule(true, false));
+    world.manager.0.lock().late = true;
+    assert_eq!(world.round().await, Err(Code::DeadlineExceeded));
+    world.has(true, true);
+    assert_eq!(world.round().await, Ok(false));
+    assert_eq!(world.finalizers().len(), 1, "nothing is there, and something may come");
+    {
+        let mut rules = world.manager.0.lock();
+        let rule = rules.under_way.pop().unwrap();
+        rules.stored.insert(rule.id.clone(), rule);
+    }
+    assert_eq!(world.round().await, Ok(true));
+    assert!(!world.is_there(), "it has come, and is deleted");
+    for until in world.memory.unsure.values_mut() {
+        *until = Instant::now();
+    }
+    assert_eq!(world.round().await, Ok(false));
+    assert_eq!(world.finalizers().last(), Some(&json!([])));
+}
+
+#[tokio::test]
+async fn a_rule_that_exists_by_an_earlier_call_of_ours_is_ours() {
+    let mut world = World::new().await;
+    world.has(false, false);
+    world.api.answers("PATCH", RULE, 200, rule(true, false));
+    let wire = rule_wire::message(&serde_json::from_value(rule(false, false)).unwrap());
+    let made = v1::Rule { origin: "u".to_owned(), ..wire };
+    {
+        let mut rules = world.manager.0.lock();
+        rules.behind = true;
+        rules.stored.insert("r".to_owned(), made);
+    }
+    assert_eq!(world.round().await, Ok(true));
+    assert_eq!(world.finalizers(), [json!([keys::RULE_FINALIZER])], "it keeps its finalizer");
+}
+
+#[tokio::test]
+async fn a_rule_that_only_the_watch_lacks_is_not_deleted_in_the_infrastructure_cluster() {
+    let mut world = World::new().await;
+    let wire = rule_wire::message(&serde_json::from_value(rule(true, false)).unwrap());
+    world.manager.0.lock().stored.insert("r".to_owned(), v1::Rule { origin: "u".to_owned(), ..wire });
+    world.api.answers("GET", RULE, 200, rule(true, false));
+    assert_eq!(world.round().await, Ok(false));
+    world.api.answers("GET", RULE, 503, json!({}));
+    assert_eq!(world.round().await, Ok(false));
+    assert!(world.is_there());
+    world.api.answers("GET", RULE, 404, not_found());
+    assert_eq!(world.round().await, Ok(true));
+    assert!(!world.is_there());
+}
