@@ -227,7 +227,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         ),
         rules: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
         registry,
-        tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60))),
+        tenants: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
         unused: Arc::new(Queue::new(Duration::from_millis(500), Duration::from_secs(30))),
         me: me.as_str().into(),
     };

@@ -42,6 +42,8 @@ pub struct Queue<K: Key> {
     /// Wakes the consumer. One permit is enough: there is one consumer, and it looks at everything when it wakes.
     wake: Notify,
     backoff: ExponentialBuilder,
+    /// The longest pause after a failure.
+    max: Duration,
 }
 
 #[derive(Debug)]
@@ -62,8 +64,8 @@ struct Inner<K: Key> {
 }
 
 impl<K: Key> Queue<K> {
-    /// An empty queue. `min` and `max` bound the pause after the first and after many failures of one key; jitter is
-    /// added, so that keys which failed together don't come back together.
+    /// An empty queue. `min` and `max` bound the pause after the first and after many failures of one key. Pauses are random
+    /// within a factor of two, so that keys which failed together don't come back together, and none is longer than `max`.
     pub fn new(min: Duration, max: Duration) -> Self {
         Self {
             inner: Mutex::new(Inner {
@@ -78,9 +80,11 @@ impl<K: Key> Queue<K> {
                 failures: HashMap::new(),
             }),
             wake: Notify::new(),
+            max,
             backoff: ExponentialBuilder::default()
                 .with_min_delay(min)
-                .with_max_delay(max)
+                // Jitter adds up to as much again.
+                .with_max_delay(max / 2)
                 .with_factor(2.0)
                 .with_jitter()
                 .without_max_times(),
@@ -131,7 +135,7 @@ impl<K: Key> Queue<K> {
         let pause = {
             let mut inner = self.inner.lock();
             let backoff = inner.failures.entry(key.clone()).or_insert_with(|| self.backoff.build());
-            backoff.next().unwrap_or(Duration::from_secs(60))
+            backoff.next().unwrap_or(self.max).min(self.max)
         };
         self.add_after(key, pause);
     }
@@ -321,6 +325,18 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), 3);
         q.done(&"a");
         assert!(tokio::time::timeout(Duration::from_secs(60), q.next()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_pause_is_longer_than_the_longest() {
+        let q = queue();
+        for _ in 0..100 {
+            let start = Instant::now();
+            q.retry("a");
+            q.next().await;
+            q.done(&"a");
+            assert!(start.elapsed() < Duration::from_millis(10_010), "{:?}", start.elapsed());
+        }
     }
 
     #[tokio::test(start_paused = true)]

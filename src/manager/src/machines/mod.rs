@@ -68,7 +68,7 @@ fn feed<K: Resource + 'static>(
 
 /// What there is to look at; nothing yet.
 pub fn queue() -> Arc<Queue<Key>> {
-    Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(60)))
+    Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30)))
 }
 
 /// Starts the watches and the controllers.
