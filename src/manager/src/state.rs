@@ -9,15 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use kube::ResourceExt;
-use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
+use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_core::admin::AdminNamespaces;
-use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::{CompanionKey, Desired, TenantIndex};
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::rule::Rule;
 use parking_lot::{Mutex, MutexGuard, RwLock};
-use tokio::time::Instant;
 
 use crate::companions::pauses::{Facts, Pauses};
 use crate::companions::rollout::{Rollouts, Standing};
@@ -27,6 +25,10 @@ use crate::rules::trial::Trial;
 use crate::stream::{Shown, Stream};
 use crate::tenants::registry::Registry;
 use crate::usage::Usage;
+
+mod rule;
+
+pub use rule::{Refusal, RuleEntry};
 
 /// A namespace of the infrastructure cluster, by name.
 pub type Namespace = Arc<str>;
@@ -216,47 +218,6 @@ pub struct Inner {
     pub closing: bool,
 }
 
-/// A rule as the API has it.
-#[derive(Debug, Clone)]
-pub struct RuleEntry {
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.generation`.
-    pub generation: i64,
-    /// Its status as last seen or written.
-    pub status: WorkloadRuleStatus,
-    /// What is wrong with its spec; empty when it is served.
-    pub errors: Vec<FieldError>,
-    /// Whether the API server takes its companions.
-    pub trial: Trial,
-    /// It is being deleted.
-    pub deleting: bool,
-    /// Fingerprint of its spec ([`rule_wire::revision`]).
-    pub revision: String,
-    /// The object in the tenant's cluster that it was made from.
-    pub origin: String,
-}
-
-/// Why a companion can't be made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The words for the user.
-    pub message: String,
-    /// Generation of the rule that was refused: another one is tried at once.
-    pub generation: i64,
-    /// When to try again all the same.
-    pub until: Instant,
-}
-
-impl RuleEntry {
-    /// Whether its status says that it is accepted as it is.
-    fn is_told_accepted(&self) -> bool {
-        let status = &self.status;
-        status.observed_generation == Some(self.generation)
-            && status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True")
-    }
-}
-
 impl Space {
     fn new(namespace: Namespace, admin_rules: Namespace) -> Self {
         Self { namespace, admin_rules, inner: Mutex::default() }
@@ -291,6 +252,7 @@ impl Inner {
         let mut entry = RuleEntry {
             uid: object.metadata.uid.clone().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
+            resource_version: object.resource_version().unwrap_or_default(),
             status: object.status.clone().unwrap_or_default(),
             errors: Vec::new(),
             trial: Trial::default(),
@@ -314,6 +276,7 @@ impl Inner {
                 known.trial = Trial::passed();
             }
             known.status = entry.status;
+            known.resource_version = entry.resource_version;
             known.origin = entry.origin;
             return if passed { self.released(&name, refused) } else { Vec::new() };
         }

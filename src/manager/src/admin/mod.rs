@@ -189,6 +189,7 @@ impl Entry {
         RuleEntry {
             uid: self.uid.clone(),
             generation: self.generation,
+            resource_version: String::new(),
             status: outrigger_api::WorkloadRuleStatus::default(),
             errors: self.errors().to_vec(),
             trial: Trial::default(),

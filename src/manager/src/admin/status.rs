@@ -63,7 +63,9 @@ pub(crate) async fn step(controller: &Controller, id: &RuleId) {
     }
     let Some(status) = wanted else { return queue.forget(id) };
     let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &id.namespace);
-    let patch = json!({"metadata": {"uid": entry.uid}, "status": status});
+    // Only over what it was computed from: another replica may serve the tenants by now.
+    let patch =
+        json!({"metadata": {"uid": entry.uid, "resourceVersion": entry.resource_version}, "status": status});
     match rules.patch_status(id.name.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
         Ok(object) => {
             debug!(rule = %id.name, "status written");
@@ -72,8 +74,9 @@ pub(crate) async fn step(controller: &Controller, id: &RuleId) {
             // Whatever changed meanwhile is written then; if nothing did, nothing is.
             queue.add_after(id.clone(), PACE);
         }
-        // Gone, or another rule of that name by now.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => queue.forget(id),
+        Err(kube::Error::Api(status)) if status.code == 404 => queue.forget(id),
+        // Written by somebody else since: the watch shows how.
+        Err(kube::Error::Api(status)) if status.code == 409 => queue.retry(id.clone()),
         Err(error) => {
             info!(rule = %id.name, %error, "status will be written later");
             queue.retry(id.clone());

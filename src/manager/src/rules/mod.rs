@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::Client;
 use kube::api::{Api, Patch};
+use kube::Client;
 use outrigger_api::{AdminWorkloadRule, WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::claim::{self, Template};
 use outrigger_core::companion;
@@ -82,6 +82,16 @@ struct Attempt {
     companion: Result<Value, String>,
 }
 
+/// A status that a rule should have.
+struct Wanted {
+    uid: String,
+    /// Of the rule that it was computed from.
+    resource_version: String,
+    /// The status that the rule has.
+    before: WorkloadRuleStatus,
+    status: WorkloadRuleStatus,
+}
+
 impl Attempt {
     /// Asks the API server, which stores nothing of it. `None` where it didn't say.
     async fn verdict(&self, client: &Client) -> Option<Result<(), String>> {
@@ -123,13 +133,14 @@ impl Controller {
     async fn step(&self, id: &RuleId) {
         self.try_out(&self.spaces.space(&id.namespace), id).await;
         devices::keep(self, id).await;
-        let Some((uid, before, status)) = self.wanted(id) else {
+        let Some(Wanted { uid, resource_version, before, status }) = self.wanted(id) else {
             self.queue.forget(id);
             return;
         };
         let api: Api<WorkloadRule> = Api::namespaced(self.client.clone(), &id.namespace);
         let params = writes::patch();
-        let patch = json!({"metadata": {"uid": uid}, "status": status});
+        // Only over what it was computed from: another replica may serve the tenant by now.
+        let patch = json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": status});
         match api.patch_status(id.name.as_str(), &params, &Patch::Merge(&patch)).await {
             Ok(written) => {
                 debug!(rule = %id.name, namespace = %id.namespace, "status written");
@@ -143,8 +154,9 @@ impl Controller {
                 // Whatever changed meanwhile is written then; if nothing did, nothing is.
                 self.queue.add_after(id.clone(), PACE);
             }
-            // Gone, or another rule of that name by now.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => self.queue.forget(id),
+            Err(kube::Error::Api(status)) if status.code == 404 => self.queue.forget(id),
+            // Written by somebody else since: the watch shows how.
+            Err(kube::Error::Api(status)) if status.code == 409 => self.queue.retry(id.clone()),
             Err(error) => {
                 info!(rule = %id.name, namespace = %id.namespace, %error, "status will be written later");
                 self.queue.retry(id.clone());
@@ -215,8 +227,8 @@ impl Controller {
         }
     }
 
-    /// The status that the rule should have, if it has another one; with its uid and the status that it has.
-    fn wanted(&self, id: &RuleId) -> Option<(String, WorkloadRuleStatus, WorkloadRuleStatus)> {
+    /// The status that the rule should have, if it has another one.
+    fn wanted(&self, id: &RuleId) -> Option<Wanted> {
         let space = self.spaces.space(&id.namespace);
         let inner = space.lock();
         // Of one that is being deleted there is nothing more to tell.
@@ -225,7 +237,12 @@ impl Controller {
             return None;
         }
         let status = status::compute(&id.name, entry, &inner, &self.registry, Timestamp::now());
-        (status != entry.status).then(|| (entry.uid.clone(), entry.status.clone(), status))
+        (status != entry.status).then(|| Wanted {
+            uid: entry.uid.clone(),
+            resource_version: entry.resource_version.clone(),
+            before: entry.status.clone(),
+            status,
+        })
     }
 }
 
@@ -239,3 +256,6 @@ fn judge(error: &kube::Error, companion: &Value) -> Option<Result<(), String>> {
         Verdict::LookAgain | Verdict::Transient(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;
