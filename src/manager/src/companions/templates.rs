@@ -164,6 +164,12 @@ impl Templates {
             .collect()
     }
 
+    /// Whether a rule has templates that aren't wanted.
+    pub(crate) fn has_more(&self, namespace: &str, rule: &Rule, wanted: &[Template]) -> bool {
+        let is_wanted = |name: &str| wanted.iter().any(|template| template.name == name);
+        self.of_rule(namespace, rule.uid()).iter().any(|(name, _)| !is_wanted(name))
+    }
+
     /// Makes those of a rule's templates that aren't there.
     ///
     /// # Errors

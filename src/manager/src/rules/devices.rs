@@ -1,12 +1,20 @@
 //! Keeps the ResourceClaimTemplates of rules: makes those again that somebody deletes, and deletes those that no companion
 //! names any more.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_core::claim;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use kube::core::PartialObjectMeta;
+use kube::{Client, Resource, ResourceExt};
+use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
+use outrigger_core::{claim, keys};
+use serde::de::DeserializeOwned;
 use tracing::info;
 
 use super::Controller;
@@ -14,6 +22,7 @@ use crate::companions::place::Place;
 use crate::companions::refusal::Verdict;
 use crate::companions::store::Store;
 use crate::state::{CompanionId, Namespace, RuleId};
+use crate::writes;
 
 /// The pause after a write that failed.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -90,10 +99,114 @@ async fn step(controller: &Controller, id: &RuleId, place: &Place, rule: &Rule, 
             }
         }
     }
-    if !found.earlier
-        && let Err(error) = templates.tidy(client, &place.namespace, rule, &wanted).await
-    {
-        info!(rule = %rule.name(), namespace = %place.namespace, %error, "claim templates will be deleted later");
-        queue.add_after(id.clone(), AGAIN);
+    if found.earlier || !templates.has_more(&place.namespace, rule, &wanted) {
+        return;
+    }
+    let tidied = async {
+        let settled = is_settled(client, id, place, rule).await?;
+        if settled {
+            templates.tidy(client, &place.namespace, rule, &wanted).await?;
+        }
+        Ok::<_, kube::Error>(settled)
+    };
+    match tidied.await {
+        Ok(true) => {}
+        Ok(false) => queue.add_after(id.clone(), AGAIN),
+        Err(error) => {
+            info!(rule = %rule.name(), namespace = %place.namespace, %error, "claim templates will be deleted later");
+            queue.add_after(id.clone(), AGAIN);
+        }
+    }
+}
+
+/// Companions that are listed at once.
+const PAGE: u32 = 500;
+
+/// Whether the API server has the rule as it is known here, and no companion of it that was made from another template. The
+/// caches may be behind: templates are not deleted because one of them lacks a companion that names them, or the rule's
+/// latest state.
+async fn is_settled(client: &Client, id: &RuleId, place: &Place, rule: &Rule) -> Result<bool, kube::Error> {
+    let known = if id.name.is_admin() {
+        is_known::<AdminWorkloadRule>(client, id, rule).await?
+    } else {
+        is_known::<WorkloadRule>(client, id, rule).await?
+    };
+    if !known {
+        return Ok(false);
+    }
+    let labels = format!("{}={}", keys::RULE, rule.name().label_value());
+    let earlier = |pod: &PartialObjectMeta<Pod>| {
+        let annotation = |key| pod.annotations().get(key).map(String::as_str);
+        annotation(keys::RULE_UID) == Some(rule.uid())
+            && annotation(keys::TEMPLATE_HASH) != Some(rule.template_hash())
+    };
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &place.namespace);
+    let mut params = ListParams::default().labels(&labels).limit(PAGE);
+    loop {
+        let page = pods.list(&params).await?;
+        if page.items.iter().any(earlier) {
+            return Ok(false);
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(true),
+        }
+    }
+}
+
+async fn is_known<K>(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let rules: Api<K> = Api::namespaced(client.clone(), &id.namespace);
+    let live = writes::found(rules.get_metadata(id.name.as_str()).await)?;
+    Ok(live.is_some_and(|live| {
+        live.uid().as_deref() == Some(rule.uid()) && live.metadata.generation == Some(rule.generation())
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_core::ids::{RuleName, TenantId};
+    use outrigger_runtime::fake_api::FakeApi;
+    use serde_json::json;
+
+    use super::*;
+
+    const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/n/workloadrules/r";
+    const PODS: &str = "/api/v1/namespaces/n/pods";
+
+    fn object(generation: i64) -> serde_json::Value {
+        json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": "r", "namespace": "n", "uid": "u", "generation": generation},
+            "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
+                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+    }
+
+    #[tokio::test]
+    async fn templates_are_not_deleted_on_the_word_of_a_cache_that_may_be_behind() {
+        let api = FakeApi::default();
+        let rule: WorkloadRule = serde_json::from_value(object(1)).unwrap();
+        let rule = rule.compile().unwrap();
+        let id = RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() };
+        let place = Place {
+            tenant: TenantId::new("blue").unwrap(),
+            namespace: "n".into(),
+            name: String::new(),
+            owned: true,
+        };
+        let settled = async || is_settled(&api.client(), &id, &place, &rule).await.ok();
+        let companion = |uid: &str, hash: &str| json!({"metadata": {"name": hash, "annotations": {keys::RULE_UID: uid, keys::TEMPLATE_HASH: hash}}});
+        let list = |items: Vec<serde_json::Value>| json!({"metadata": {}, "items": items});
+        api.answers("GET", RULE, 200, object(1));
+        assert_eq!(settled().await, None, "companions can't be listed");
+        let current = companion("u", rule.template_hash());
+        api.answers("GET", PODS, 200, list(vec![current.clone(), companion("another", "earlier")]));
+        assert_eq!(settled().await, Some(true));
+        api.answers("GET", PODS, 200, list(vec![current, companion("u", "earlier")]));
+        assert_eq!(settled().await, Some(false), "one names templates of its own");
+        api.answers("GET", PODS, 200, list(vec![]));
+        api.answers("GET", RULE, 200, object(2));
+        assert_eq!(settled().await, Some(false), "the rule may want others by now");
     }
 }
