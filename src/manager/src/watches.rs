@@ -293,6 +293,10 @@ impl Watches {
         for key in &keys {
             self.rules.add_after(self.admin.id(&key.rule), crate::rules::SETTLE);
         }
+        if self.registry.get(tenant).is_none() {
+            // A replica that was behind has made it for a tenant that is gone: the leader deletes it.
+            self.tenants.add([Key::Tenant(tenant.clone())]);
+        }
         for space in self.spaces.of(tenant) {
             {
                 let mut inner = space.lock();

@@ -24,7 +24,8 @@ use crate::admin::{self, AdminRules};
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::state::{RuleId, Spaces};
-use crate::{worker, writes};
+use crate::worker;
+use crate::writes::{self, found};
 
 /// Keys that are worked on at once.
 const AT_ONCE: usize = 16;
@@ -83,6 +84,8 @@ impl Controller {
     /// Works on the queue for ever, while this replica leads.
     pub async fn run(self) {
         let gained = || {
+            // Others have led meanwhile.
+            self.nodes.forget();
             self.queue.add(self.registry.ids().into_iter().map(Key::Tenant));
             self.queue.add(self.registry.dpus().into_iter().map(|(name, _)| Key::Node(name)));
             for space in self.spaces.all() {
@@ -132,10 +135,11 @@ impl Controller {
         if entry.deleting() {
             return self.release(id, &entry).await;
         }
+        let mut version = entry.object.resource_version();
         if !entry.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER) {
             let mut all = entry.object.finalizers().to_vec();
             all.push(keys::TENANT_FINALIZER.to_owned());
-            self.finalizers(&entry.object, &all).await?;
+            version = self.finalizers(&entry.object, &all).await?.resource_version();
         }
         let state = match &entry.tenant {
             Err(_) => None,
@@ -147,7 +151,7 @@ impl Controller {
             }
         };
         let wanted = status::compute(&self.registry, id, &entry, state.as_ref(), Timestamp::now());
-        self.write(&entry, &wanted).await?;
+        self.write(&entry, version, &wanted).await?;
         // A namespace that goes tells of it; one that is freed by a label does too.
         let soon = state == Some(namespace::State::Preparing);
         Ok(After::Later(if soon { PREPARING } else { RESYNC }))
@@ -158,6 +162,10 @@ impl Controller {
     async fn gone(&self, id: &TenantId) -> Result<After, kube::Error> {
         if self.spaces.admin_store(id).lock().keys().next().is_none() {
             return Ok(After::Done);
+        }
+        // That the cache lacks it may only mean that its watch is behind.
+        if found(self.api().get(id.as_str()).await)?.is_some() {
+            return Ok(After::Later(PAUSE));
         }
         let left = admin::release(&self.client, &self.spaces.admin().resources, id).await?;
         Ok(if left == 0 { After::Done } else { After::Later(PAUSE) })
@@ -170,6 +178,13 @@ impl Controller {
             return Ok(After::Done);
         }
         let uid = entry.object.uid().unwrap_or_default();
+        // What follows deletes by the tenant's name: a Tenant that has been made anew since is not the one that goes.
+        let live = found(self.api().get(id.as_str()).await)?;
+        let goes =
+            |live: &Tenant| live.uid().as_deref() == Some(&uid) && live.metadata.deletion_timestamp.is_some();
+        if !live.as_ref().is_some_and(goes) {
+            return Ok(After::Later(PAUSE));
+        }
         let namespace = entry.object.target_namespace();
         let dpus: Vec<String> = self
             .registry
@@ -191,7 +206,7 @@ impl Controller {
         };
         if let Some(left) = left {
             let wanted = status::terminating(entry, &left, count, Timestamp::now());
-            self.write(entry, &wanted).await?;
+            self.write(entry, entry.object.resource_version(), &wanted).await?;
             return Ok(After::Later(PAUSE));
         }
         let others: Vec<String> =
@@ -201,23 +216,33 @@ impl Controller {
         Ok(After::Done)
     }
 
-    async fn finalizers(&self, tenant: &Tenant, all: &[String]) -> Result<(), kube::Error> {
-        let api: Api<Tenant> = Api::all(self.client.clone());
+    async fn finalizers(&self, tenant: &Tenant, all: &[String]) -> Result<Tenant, kube::Error> {
+        let api = self.api();
         let params = writes::patch();
         // The list is replaced as a whole: only if nobody has changed it meanwhile.
         let patch = json!({"metadata": {"uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all}});
-        api.patch(&tenant.name_any(), &params, &Patch::Merge(&patch)).await.map(drop)
+        api.patch(&tenant.name_any(), &params, &Patch::Merge(&patch)).await
     }
 
-    async fn write(&self, entry: &Entry, wanted: &Written) -> Result<(), kube::Error> {
+    fn api(&self) -> Api<Tenant> {
+        Api::all(self.client.clone())
+    }
+
+    /// Writes the status over the Tenant of this version: it was computed from that, and another leader may have written since.
+    async fn write(
+        &self,
+        entry: &Entry,
+        version: Option<String>,
+        wanted: &Written,
+    ) -> Result<(), kube::Error> {
         let now = Written::now(entry);
         if *wanted == now {
             return Ok(());
         }
-        let api: Api<Tenant> = Api::all(self.client.clone());
         let params = writes::patch();
-        let patch = json!({"metadata": {"uid": entry.object.uid()}, "status": wanted});
-        api.patch_status(&entry.object.name_any(), &params, &Patch::Merge(&patch)).await?;
+        let patch =
+            json!({"metadata": {"uid": entry.object.uid(), "resourceVersion": version}, "status": wanted});
+        self.api().patch_status(&entry.object.name_any(), &params, &Patch::Merge(&patch)).await?;
         let ready = |written: &Written| {
             let ready = written.conditions.iter().find(|c| c.type_ == "Ready");
             ready.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))
@@ -230,3 +255,6 @@ impl Controller {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,13 @@
 //! One step for one DPU: the domain says which, this makes it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
+use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::tenant::nodes::{Marks, Seen, Step, Verdict, step};
@@ -17,7 +18,7 @@ use tracing::info;
 
 use super::registry::{Dpu, Registry};
 use crate::state::Spaces;
-use crate::writes::{self, gone, only};
+use crate::writes::{self, found, gone, only};
 
 /// How long a Node is nobody's before the next tenant gets it: long enough for a scheduler and a kubelet to learn that the
 /// former one's label is gone. Their watches take milliseconds; a scheduling cycle that has begun takes far less than
@@ -68,6 +69,10 @@ impl Nodes {
                 let seen = Seen { others: !others.is_empty(), settled };
                 let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
                 if next == Step::Clear {
+                    let losers = others.iter().filter_map(|pod| owner(spaces, pod)).collect();
+                    if !are_current(client, registry, losers, &verdict).await? {
+                        return Ok(After::Later(PAUSE));
+                    }
                     clear(client, name, &others).await?;
                 }
                 next
@@ -97,6 +102,11 @@ impl Nodes {
         }
     }
 
+    /// Forgets what was seen: another replica may have had the Nodes in hand since.
+    pub(super) fn forget(&self) {
+        self.empty_since.lock().clear();
+    }
+
     /// Whether the Node has been nobody's, cordoned and empty for long enough.
     fn settled(&self, name: &str, dpu: &Dpu, empty: bool) -> bool {
         let mut since = self.empty_since.lock();
@@ -106,6 +116,32 @@ impl Nodes {
         }
         since.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLE
     }
+}
+
+/// Whether the cache has these Tenants, and the one that is to have the DPU, as the API server has them: Pods are not deleted
+/// for a host that a Tenant has got back meanwhile.
+async fn are_current(
+    client: &Client,
+    registry: &Registry,
+    mut tenants: BTreeSet<TenantId>,
+    verdict: &Verdict,
+) -> Result<bool, kube::Error> {
+    if let Verdict::Of(tenant) = verdict {
+        tenants.insert(tenant.clone());
+    }
+    let matter = |tenant: &Tenant| {
+        let metadata = &tenant.metadata;
+        (metadata.uid.clone(), metadata.generation, metadata.deletion_timestamp.is_some())
+    };
+    let api: Api<Tenant> = Api::all(client.clone());
+    for id in tenants {
+        let live = found(api.get(id.as_str()).await)?;
+        let known = registry.get(&id);
+        if live.as_ref().map(matter) != known.as_ref().map(|entry| matter(&entry.object)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Pods on a Node that belong to other tenants than the one that is to have it. Asked of the API server, past its caches:
