@@ -2,8 +2,9 @@
 //!
 //! The lease itself is `kube-lease-manager`'s. What is added here: a replica that waits is told when the holder gives the
 //! lease back, so that a hand-over takes a moment and not the rest of the lease's life; a holder that can't reach the API
-//! server stops to call itself leader, at once when it is told and before the lease ends when nobody answers at all; and the
-//! lease is given back by whoever holds it, when the work that a leader had under way is over.
+//! server stops to call itself leader, at once when it is told and before the lease ends when nobody answers at all; the
+//! lease is given back by whoever holds it, when the work that a leader had under way is over; and nobody takes a lease that
+//! has changed since it was read, or that only a clock that differs shows as ended.
 
 mod requests;
 #[cfg(test)]
@@ -128,8 +129,8 @@ impl LeaseArgs {
 pub async fn lead(client: Client, args: LeaseArgs, leadership: Leadership, drain: CancellationToken) {
     let name = args.name.as_str();
     let released = Arc::new(Notify::new());
-    let watching = tokio::spawn(watch_releases(client.clone(), args.clone(), released.clone()));
-    let requests = Requests::new(client, &args.identity);
+    let requests = Requests::new(client.clone(), &args.identity);
+    let watching = tokio::spawn(watch_releases(client, args.clone(), released.clone(), requests.clone()));
     while !drain.is_cancelled() {
         let builder = LeaseManagerBuilder::new(requests.client(), name)
             .with_namespace(&args.namespace)
@@ -240,10 +241,13 @@ async fn give_back(client: Client, args: &LeaseArgs) -> kube::Result<()> {
     Ok(())
 }
 
-async fn watch_releases(client: Client, args: LeaseArgs, released: Arc<Notify>) {
+async fn watch_releases(client: Client, args: LeaseArgs, released: Arc<Notify>, requests: Requests) {
     let leases: Api<Lease> = Api::namespaced(client, &args.namespace);
     let mut stream = std::pin::pin!(watch_object(leases, &args.name).default_backoff());
     while let Some(event) = stream.next().await {
+        if let Ok(Some(lease)) = &event {
+            requests.observe(lease);
+        }
         let held = |lease: Lease| lease.spec.and_then(|s| s.holder_identity).is_some_and(|h| !h.is_empty());
         if let Ok(lease) = event
             && !lease.is_some_and(held)

@@ -18,6 +18,8 @@ struct Server {
     hangs: Arc<AtomicBool>,
     /// A patch takes this long on its way.
     slow: Duration,
+    /// What the Lease becomes just before the next patch: another replica's, which was faster.
+    overtaken_by: Arc<Mutex<Option<Value>>>,
 }
 
 impl Server {
@@ -34,19 +36,35 @@ impl Server {
         let method = request.method().clone();
         let lists = request.uri().path().ends_with("/leases") && method == Method::GET;
         let body = request.into_body().collect_bytes().await?;
-        let body = serde_json::from_slice(&body).unwrap_or_default();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         if method == Method::PATCH {
             tokio::time::sleep(self.slow).await;
             self.patches.fetch_add(1, Ordering::Relaxed);
         }
         let mut lease = self.lease.lock();
+        let next = || self.version.fetch_add(1, Ordering::Relaxed);
+        if method == Method::PATCH
+            && let Some(other) = self.overtaken_by.lock().take()
+        {
+            *lease = Some(other);
+            next();
+        }
+        let version = self.version.load(Ordering::Relaxed).to_string();
+        let expected = body["metadata"]["resourceVersion"].as_str();
+        if method == Method::PATCH && expected.is_some_and(|expected| expected != version) {
+            let status = crate::fake_api::failure(409, "Conflict");
+            return Ok(Response::builder().status(409).body(Body::from(status.to_string().into_bytes()))?);
+        }
+        if method != Method::GET {
+            next();
+        }
         if method == Method::POST {
             *lease = Some(body);
         } else if let Some(lease) = lease.as_mut().filter(|_| method == Method::PATCH) {
             json_patch::merge(lease, &body);
         }
         let meta = json!({"name": "l", "namespace": "n", "uid": "u",
-            "resourceVersion": self.version.fetch_add(1, Ordering::Relaxed).to_string()});
+            "resourceVersion": self.version.load(Ordering::Relaxed).to_string()});
         let (status, answer) = match &*lease {
             _ if lists => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
             Some(lease) => {
@@ -170,4 +188,65 @@ async fn a_leader_that_goes_finishes_its_work_first_and_gives_back_nobody_elses_
     replica.drain.cancel();
     replica.run.await.unwrap();
     assert_eq!(server.holder().as_deref(), Some("other"));
+}
+
+/// A Lease of another replica, renewed by its clock at that time.
+fn others(renewed: k8s_openapi::jiff::Timestamp, seconds: u64) -> Value {
+    let at = k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime(renewed);
+    json!({"spec": {"holderIdentity": "other", "acquireTime": at, "renewTime": at, "leaseDurationSeconds": seconds}})
+}
+
+#[tokio::test]
+async fn a_lease_that_another_replica_has_just_taken_is_not_taken_from_it() {
+    let server = Server::default();
+    let dead = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
+    *server.lease.lock() = Some(others(dead, 1));
+    let fresh = others(k8s_openapi::jiff::Timestamp::now(), 3600);
+    *server.overtaken_by.lock() = Some(fresh.clone());
+    let replica = server.replica();
+    // It finds that the Lease has ended, and comes too late.
+    until(|| server.overtaken_by.lock().is_none()).await;
+    until(|| server.patches.load(Ordering::Relaxed) > 0).await;
+    replica.drain.cancel();
+    replica.run.await.unwrap();
+    let spec = server.lease.lock().as_ref().unwrap()["spec"].clone();
+    assert_eq!(spec, fresh["spec"]);
+}
+
+#[tokio::test]
+async fn a_lease_ends_by_the_clock_of_who_waits_for_it() {
+    use k8s_openapi::jiff::{SignedDuration, Timestamp};
+    let server = Server::default();
+    // The holder's clock is an hour behind.
+    let renew = || {
+        let now = Timestamp::now() - SignedDuration::from_hours(1);
+        *server.lease.lock() = Some(others(now, 5));
+        server.version.fetch_add(1, Ordering::Relaxed);
+    };
+    renew();
+    let replica = server.replica();
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(server.holder().as_deref(), Some("other"), "it is renewed all the time");
+        renew();
+    }
+    assert!(!replica.leadership.leads());
+    // It isn't any more.
+    tokio::time::timeout(Duration::from_secs(60), replica.leadership.gained()).await.unwrap();
+    assert_eq!(server.holder().as_deref(), Some("me"));
+    replica.drain.cancel();
+    replica.run.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_stays_one_when_somebody_writes_something_else_about_its_lease() {
+    let server = Server::default();
+    let replica = server.replica();
+    replica.leadership.gained().await;
+    let before = server.patches.load(Ordering::Relaxed);
+    let lease = server.lease.lock().clone();
+    *server.overtaken_by.lock() = lease;
+    until(|| server.patches.load(Ordering::Relaxed) >= before + 2).await;
+    assert!(server.overtaken_by.lock().is_none() && replica.leadership.leads());
+    assert_eq!(server.holder().as_deref(), Some("me"));
 }
