@@ -98,7 +98,10 @@ impl Slots {
         };
         let ledger = given.ledgers.entry(slot).or_default();
         // Time stands still: nothing is given back by it.
-        match ledger.answer(std::slice::from_ref(&taking.ask), &guests, taking.slot.slots, 0).as_slice() {
+        match ledger
+            .answer(std::slice::from_ref(&taking.ask), &guests, taking.slot.slots, 0, |_| false)
+            .as_slice()
+        {
             [Verdict::Granted] => Ok(()),
             [Verdict::NoneLeft] => Err(taking.none_left()),
             _ => Err(taking.unavailable("too many guests at once")),

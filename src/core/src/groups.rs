@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::slots::{GRANT_SECONDS, MAX_BYTES};
+use crate::slots::MAX_BYTES;
 
 /// Name of the object that holds the claims.
 pub const LEDGER_NAME: &str = "machine-claims";
@@ -85,15 +85,24 @@ impl Claims {
         serde_json::to_string(&self.claims)
     }
 
+    /// The claims.
+    pub fn claims(&self) -> &[Claim] {
+        &self.claims
+    }
+
     /// Writes a claim down. `seen`: all Machines that the watch shows. `ended`: uids of those whose end it has shown lately.
-    /// `claim.at` is now. Claims that count for nobody any more are dropped.
+    /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. Claims that count for nobody any more are dropped.
     ///
     /// # Errors
     /// Who has it.
-    pub fn add(&mut self, claim: Claim, seen: &[Seen<'_>], ended: &HashSet<String>) -> Result<(), Conflict> {
-        let now = claim.at;
-        self.claims
-            .retain(|other| now < other.at.saturating_add(GRANT_SECONDS) && !ended.contains(&other.uid));
+    pub fn add(
+        &mut self,
+        claim: Claim,
+        seen: &[Seen<'_>],
+        ended: &HashSet<String>,
+        is_over: impl Fn(&Claim) -> bool,
+    ) -> Result<(), Conflict> {
+        self.claims.retain(|other| !is_over(other) && !ended.contains(&other.uid));
         let pending = self.claims.iter().filter(|other| !other.is_shown(seen)).map(|other| Seen {
             name: &other.machine,
             uid: &other.uid,
@@ -140,6 +149,11 @@ pub fn conflict(claim: &Claim, others: &[Seen<'_>]) -> Result<(), Conflict> {
 }
 
 impl Claim {
+    /// What tells it from all others.
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}/{}", self.machine, self.uid, self.generation, self.at)
+    }
+
     /// Whether the watch shows what came of it: the Machine as claimed, or as it has become since.
     fn is_shown(&self, seen: &[Seen<'_>]) -> bool {
         seen.iter().filter(|machine| machine.name == self.machine && machine.uid == self.uid).any(|machine| {
@@ -154,6 +168,7 @@ impl Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::GRANT_SECONDS;
 
     fn claim(machine: &str, group: Option<&str>, nodes: &[&str], at: u64) -> Claim {
         Claim {
@@ -166,6 +181,17 @@ mod tests {
         }
     }
 
+    /// By a replica that has seen each claim from its beginning.
+    fn add(
+        claims: &mut Claims,
+        claim: Claim,
+        seen: &[Seen<'_>],
+        ended: &HashSet<String>,
+    ) -> Result<(), Conflict> {
+        let now = claim.at;
+        claims.add(claim, seen, ended, |other| now >= other.at + GRANT_SECONDS)
+    }
+
     fn none() -> HashSet<String> {
         HashSet::new()
     }
@@ -173,7 +199,7 @@ mod tests {
     #[test]
     fn the_second_of_two_at_once_sees_the_first() {
         let mut claims = Claims::default();
-        claims.add(claim("a", Some("g"), &["n1", "n2"], 100), &[], &none()).unwrap();
+        add(&mut claims, claim("a", Some("g"), &["n1", "n2"], 100), &[], &none()).unwrap();
         let written = Claims::read(&claims.write().unwrap()).unwrap();
         assert_eq!(written, claims);
         for (second, conflict) in [
@@ -181,29 +207,29 @@ mod tests {
             (claim("b", Some("h"), &["x", "n2", "n1"], 100), Conflict::Node(1, "a".into(), "g".into())),
             (claim("b", None, &["n1"], 99 + GRANT_SECONDS), Conflict::Node(0, "a".into(), "g".into())),
         ] {
-            assert_eq!(claims.clone().add(second, &[], &none()), Err(conflict));
+            assert_eq!(add(&mut claims.clone(), second, &[], &none()), Err(conflict));
         }
         // The same one again, another one, and later.
-        assert_eq!(claims.clone().add(claim("a", Some("g"), &["n1"], 101), &[], &none()), Ok(()));
-        assert_eq!(claims.clone().add(claim("b", Some("h"), &["n3"], 100), &[], &none()), Ok(()));
+        assert_eq!(add(&mut claims.clone(), claim("a", Some("g"), &["n1"], 101), &[], &none()), Ok(()));
+        assert_eq!(add(&mut claims.clone(), claim("b", Some("h"), &["n3"], 100), &[], &none()), Ok(()));
         assert_eq!(
-            claims.clone().add(claim("b", Some("g"), &["n1"], 100 + GRANT_SECONDS), &[], &none()),
+            add(&mut claims.clone(), claim("b", Some("g"), &["n1"], 100 + GRANT_SECONDS), &[], &none()),
             Ok(())
         );
         // It has gone since.
         let ended = HashSet::from(["uid-a".to_owned()]);
-        assert_eq!(claims.add(claim("b", Some("g"), &["n1"], 101), &[], &ended), Ok(()));
+        assert_eq!(add(&mut claims, claim("b", Some("g"), &["n1"], 101), &[], &ended), Ok(()));
     }
 
     #[test]
     fn what_the_watch_shows_counts_instead_of_the_claim() {
         let mut claims = Claims::default();
-        claims.add(claim("a", Some("g"), &["n1"], 100), &[], &none()).unwrap();
+        add(&mut claims, claim("a", Some("g"), &["n1"], 100), &[], &none()).unwrap();
         let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (n1, n2) = (nodes(&["n1"]), nodes(&["n2"]));
         let seen = |generation, group, nodes| Seen { name: "a", uid: "uid-a", generation, group, nodes };
         let ask = |seen: Seen<'_>, nodes: &[&str]| {
-            claims.clone().add(claim("b", Some("h"), nodes, 101), &[seen], &none())
+            add(&mut claims.clone(), claim("b", Some("h"), nodes, 101), &[seen], &none())
         };
         let by_a = || Err(Conflict::Node(0, "a".into(), "g".into()));
         assert_eq!(ask(seen(1, Some("g"), &n1), &["n1"]), by_a());
@@ -220,10 +246,10 @@ mod tests {
         let name = "n".repeat(250);
         let many: Vec<String> = (0..3000).map(|i| format!("{name}{i}")).collect();
         let big = |machine: &str| Claim { nodes: many.clone(), ..claim(machine, None, &[], 0) };
-        assert_eq!(claims.add(big("a"), &[], &none()), Ok(()));
+        assert_eq!(add(&mut claims, big("a"), &[], &none()), Ok(()));
         let other =
             Claim { nodes: many.iter().map(|n| format!("{n}b")).collect(), ..claim("b", None, &[], 0) };
-        assert_eq!(claims.add(other, &[], &none()), Err(Conflict::Crowded));
-        assert_eq!(claims.add(claim("c", Some("g"), &["x"], 0), &[], &none()), Ok(()));
+        assert_eq!(add(&mut claims, other, &[], &none()), Err(Conflict::Crowded));
+        assert_eq!(add(&mut claims, claim("c", Some("g"), &["x"], 0), &[], &none()), Ok(()));
     }
 }

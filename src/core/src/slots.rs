@@ -6,8 +6,11 @@
 //!
 //! A grant counts for [`GRANT_SECONDS`]: by then its Pod has been created, and a list shows it, or it never will be. It counts
 //! no longer where a watch has shown the Pod's end.
+//!
+//! Clocks of machines differ, so nobody compares the time in a grant with its own clock. A grant is over for a replica that
+//! has seen it for that long ([`Sightings`]): it was written before it was seen.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -15,7 +18,7 @@ use sha2::{Digest, Sha256};
 use crate::ids::hex;
 
 /// How long a grant counts, in seconds. The API server gives a create 34 s in all (`requestTimeoutUpperBound` of
-/// `k8s.io/apiserver`), whatever other webhooks do after this one; the rest is for clocks that differ.
+/// `k8s.io/apiserver`), whatever other webhooks do after this one.
 pub const GRANT_SECONDS: u64 = 45;
 
 /// Most bytes of a ledger as JSON. An object of the API server's has 1.5 MiB at most, a ConfigMap 1 MiB.
@@ -36,8 +39,31 @@ pub struct Grant {
     /// Its uid, which tells it from others of its name.
     #[serde(default)]
     pub uid: String,
-    /// When it was admitted: seconds since 1970.
+    /// When it was admitted, by the clock of who did so: seconds since 1970. For people, and to tell grants apart.
     pub at: u64,
+}
+
+/// Since when one replica has seen entries of a ledger, by a clock that only goes forward.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sightings {
+    since: HashMap<String, u64>,
+}
+
+impl Sightings {
+    /// The ledger has these entries now. The others are forgotten.
+    pub fn saw(&mut self, entries: impl IntoIterator<Item = String>, now: u64) {
+        let before = std::mem::take(&mut self.since);
+        let since = |entry: String| {
+            let since = before.get(&entry).copied().unwrap_or(now);
+            (entry, since)
+        };
+        self.since = entries.into_iter().map(since).collect();
+    }
+
+    /// Whether an entry has been seen for as long as one counts.
+    pub fn is_over(&self, entry: &str, now: u64) -> bool {
+        self.since.get(entry).is_some_and(|since| now >= since.saturating_add(GRANT_SECONDS))
+    }
 }
 
 /// The grants of a machine type.
@@ -107,12 +133,22 @@ impl Ledger {
         self.grants.retain(|grant| grant.pod != pod);
     }
 
-    /// Answers asks in their order, and writes down who has got a slot. `now`: seconds since 1970. Grants that count for
-    /// nobody any more are dropped.
-    pub fn answer(&mut self, asks: &[Ask], guests: &Guests, slots: u32, now: u64) -> Vec<Verdict> {
-        self.grants.retain(|grant| {
-            now < grant.at.saturating_add(GRANT_SECONDS) && !guests.gone.contains(&grant.uid)
-        });
+    /// Drops the grants that count for nobody any more. `is_over`: whether a grant's time is, see [`Sightings`].
+    pub fn tidy(&mut self, guests: &Guests, is_over: impl Fn(&Grant) -> bool) {
+        self.grants.retain(|grant| !is_over(grant) && !guests.gone.contains(&grant.uid));
+    }
+
+    /// Answers asks in their order, and writes down who has got a slot. `now`: seconds since 1970. `is_over`: as of
+    /// [`Self::tidy`], which this does first.
+    pub fn answer(
+        &mut self,
+        asks: &[Ask],
+        guests: &Guests,
+        slots: u32,
+        now: u64,
+        is_over: impl Fn(&Grant) -> bool,
+    ) -> Vec<Verdict> {
+        self.tidy(guests, is_over);
         let mut taken: HashSet<String> = guests.live.clone();
         taken.extend(self.grants.iter().map(|grant| grant.pod.clone()));
         let slots = u64::from(slots).saturating_sub(u64::from(guests.unnamed));
@@ -141,6 +177,11 @@ impl Ledger {
 }
 
 impl Grant {
+    /// What tells it from all others.
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}", self.pod, self.uid, self.at)
+    }
+
     /// About how many bytes it has as JSON, and not less.
     fn bytes(&self) -> usize {
         self.pod.len() + self.uid.len() + 48

@@ -8,7 +8,7 @@ mod census;
 mod claims;
 mod slots;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,8 +17,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use outrigger_core::keys;
+use outrigger_core::slots::Sightings;
 use parking_lot::Mutex;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::caches::Caches;
 
@@ -45,17 +46,49 @@ pub struct Ledgers {
     census: census::Census,
     caches: Arc<Caches>,
     queues: Mutex<slots::Queues>,
+    /// What has been seen of each ledger, by its name.
+    sightings: Mutex<HashMap<String, Sightings>>,
+    /// Ledgers that are tidied in a while.
+    tidying: Mutex<HashSet<String>>,
+    /// What sightings are counted from.
+    began: Instant,
 }
 
 impl Ledgers {
     /// Ledgers in a namespace of the client's cluster.
     pub fn new(client: Client, namespace: String, caches: Arc<Caches>) -> Arc<Self> {
         let store = Store { api: Api::namespaced(client.clone(), &namespace), namespace };
-        Arc::new(Self { store, census: census::Census::new(client), caches, queues: Mutex::default() })
+        Arc::new(Self {
+            store,
+            census: census::Census::new(client),
+            caches,
+            queues: Mutex::default(),
+            sightings: Mutex::default(),
+            tidying: Mutex::default(),
+            began: Instant::now(),
+        })
+    }
+
+    /// Seconds since this began, by a clock that only goes forward.
+    fn elapsed(&self) -> u64 {
+        self.began.elapsed().as_secs()
+    }
+
+    /// Takes in what a ledger has now, and tells what of it was seen for how long. One that has nothing is forgotten.
+    fn saw(&self, name: &str, entries: impl Iterator<Item = String>) -> Sightings {
+        let (mut all, now) = (self.sightings.lock(), self.elapsed());
+        let mut entries = entries.peekable();
+        if entries.peek().is_none() {
+            all.remove(name);
+            return Sightings::default();
+        }
+        let sightings = all.entry(name.to_owned()).or_default();
+        sightings.saw(entries, now);
+        sightings.clone()
     }
 }
 
-/// Seconds since 1970. A clock before that is as good as 1970: grants of others then count for longer.
+/// Seconds since 1970. What is written so is for people: nobody compares it with another clock.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

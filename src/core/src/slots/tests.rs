@@ -16,15 +16,26 @@ fn guests(live: &[&str], gone: &[&str]) -> Guests {
 
 use Verdict::{Crowded, Granted, NoneLeft};
 
+/// A replica that has seen each grant from its beginning.
+fn answer(ledger: &mut Ledger, asks: &[Ask], guests: &Guests, slots: u32, now: u64) -> Vec<Verdict> {
+    ledger.answer(asks, guests, slots, now, |grant| now >= grant.at + GRANT_SECONDS)
+}
+
 #[test]
 fn slots_are_counted_over_guests_and_grants() {
     let mut ledger = Ledger::default();
     let none = guests(&[], &[]);
-    assert_eq!(ledger.answer(&[ask("a"), ask("b"), ask("c")], &none, 2, 100), [Granted, Granted, NoneLeft]);
+    assert_eq!(
+        answer(&mut ledger, &[ask("a"), ask("b"), ask("c")], &none, 2, 100),
+        [Granted, Granted, NoneLeft]
+    );
     // Shown and granted is one; who asks again has one.
-    assert_eq!(ledger.answer(&[ask("a"), ask("c")], &guests(&["a", "b"], &[]), 2, 101), [Granted, NoneLeft]);
-    assert_eq!(ledger.answer(&[ask("c")], &guests(&["a", "x"], &[]), 3, 101), [NoneLeft]);
-    assert_eq!(ledger.answer(&[ask("c")], &guests(&["a", "x"], &[]), 4, 101), [Granted]);
+    assert_eq!(
+        answer(&mut ledger, &[ask("a"), ask("c")], &guests(&["a", "b"], &[]), 2, 101),
+        [Granted, NoneLeft]
+    );
+    assert_eq!(answer(&mut ledger, &[ask("c")], &guests(&["a", "x"], &[]), 3, 101), [NoneLeft]);
+    assert_eq!(answer(&mut ledger, &[ask("c")], &guests(&["a", "x"], &[]), 4, 101), [Granted]);
     assert_eq!(Ledger::read(&ledger.write().unwrap()).unwrap(), ledger);
     assert_eq!(Ledger::read(" \n").unwrap(), Ledger::default());
     assert!(Ledger::read("{}").is_err());
@@ -33,15 +44,28 @@ fn slots_are_counted_over_guests_and_grants() {
 #[test]
 fn a_slot_is_free_again_after_the_end_or_after_the_time() {
     let mut ledger = Ledger::default();
-    assert_eq!(ledger.answer(&[ask("failed"), ask("ended")], &guests(&[], &[]), 2, 100), [Granted; 2]);
-    assert_eq!(ledger.answer(&[ask("c")], &guests(&["ended"], &[]), 2, 110), [NoneLeft]);
+    assert_eq!(answer(&mut ledger, &[ask("failed"), ask("ended")], &guests(&[], &[]), 2, 100), [Granted; 2]);
+    assert_eq!(answer(&mut ledger, &[ask("c")], &guests(&["ended"], &[]), 2, 110), [NoneLeft]);
     // The end of one is seen; that the other never began is known by the time only.
     let now = guests(&[], &["ended"]);
-    assert_eq!(ledger.answer(&[ask("c"), ask("d")], &now, 2, 120), [Granted, NoneLeft]);
-    assert_eq!(ledger.answer(&[ask("d")], &now, 2, 99 + GRANT_SECONDS), [NoneLeft]);
-    assert_eq!(ledger.answer(&[ask("d")], &now, 2, 100 + GRANT_SECONDS), [Granted]);
+    assert_eq!(answer(&mut ledger, &[ask("c"), ask("d")], &now, 2, 120), [Granted, NoneLeft]);
+    assert_eq!(answer(&mut ledger, &[ask("d")], &now, 2, 99 + GRANT_SECONDS), [NoneLeft]);
+    assert_eq!(answer(&mut ledger, &[ask("d")], &now, 2, 100 + GRANT_SECONDS), [Granted]);
     let pods: Vec<&str> = ledger.grants().iter().map(|grant| grant.pod.as_str()).collect();
     assert_eq!(pods, ["n/c", "n/d"]);
+}
+
+#[test]
+fn a_grant_counts_until_it_has_been_seen_for_long_enough() {
+    let mut seen = Sightings::default();
+    seen.saw(["a".to_owned(), "b".to_owned()], 10);
+    seen.saw(["b".to_owned(), "c".to_owned()], 20);
+    let over = |seen: &Sightings, now| ["a", "b", "c"].map(|entry| seen.is_over(entry, now));
+    assert_eq!(over(&seen, 9 + GRANT_SECONDS), [false; 3]);
+    assert_eq!(over(&seen, 10 + GRANT_SECONDS), [false, true, false]);
+    assert_eq!(over(&seen, 20 + GRANT_SECONDS), [false, true, true]);
+    seen.saw(["a".to_owned()], 100);
+    assert_eq!(over(&seen, 101), [false; 3], "one that comes back is seen anew");
 }
 
 #[test]
@@ -50,7 +74,7 @@ fn a_dry_run_takes_none() {
     let dry = || Ask { dry_run: true, ..ask("dry") };
     let none = guests(&[], &[]);
     assert_eq!(
-        ledger.answer(&[dry(), dry(), ask("a"), dry(), ask("b")], &none, 1, 0),
+        answer(&mut ledger, &[dry(), dry(), ask("a"), dry(), ask("b")], &none, 1, 0),
         [Granted, Granted, Granted, NoneLeft, NoneLeft]
     );
     assert_eq!(ledger.grants().len(), 1);
@@ -59,9 +83,12 @@ fn a_dry_run_takes_none() {
 #[test]
 fn what_is_taken_by_unknown_guests_and_what_an_object_holds_are_bounds() {
     let mut ledger = Ledger::default();
-    assert_eq!(ledger.answer(&[ask("a")], &Guests { unnamed: 3, ..Guests::default() }, 3, 0), [NoneLeft]);
+    assert_eq!(
+        answer(&mut ledger, &[ask("a")], &Guests { unnamed: 3, ..Guests::default() }, 3, 0),
+        [NoneLeft]
+    );
     let many: Vec<Ask> = (0..20_000).map(|i| ask(&i.to_string())).collect();
-    let verdicts = ledger.answer(&many, &guests(&[], &[]), u32::MAX, 0);
+    let verdicts = answer(&mut ledger, &many, &guests(&[], &[]), u32::MAX, 0);
     let granted = verdicts.iter().filter(|verdict| **verdict == Granted).count();
     assert!(granted > 10_000 && verdicts[19_999] == Crowded, "{granted}");
     assert!(ledger.write().unwrap().len() <= MAX_BYTES);
@@ -87,6 +114,10 @@ enum Happens {
     Goes { which: usize },
     /// A replica's watch catches up.
     Seen { replica: usize },
+    /// A replica looks at the ledger.
+    Looks { replica: usize },
+    /// A replica ends and begins anew.
+    Restarts { replica: usize },
 }
 
 fn happens() -> impl Strategy<Value = (u64, Happens)> {
@@ -97,6 +128,8 @@ fn happens() -> impl Strategy<Value = (u64, Happens)> {
         2 => (0..4_usize, prop::bool::weighted(0.2)).prop_map(|(which, fails)| Happens::Ends { which, fails }),
         1 => (0..4_usize).prop_map(|which| Happens::Goes { which }),
         1 => (0..REPLICAS).prop_map(|replica| Happens::Seen { replica }),
+        1 => (0..REPLICAS).prop_map(|replica| Happens::Looks { replica }),
+        1 => (0..REPLICAS).prop_map(|replica| Happens::Restarts { replica }),
     ];
     (prop_oneof![5 => Just(0), 1 => Just(CREATE - 1), 1 => Just(BEHIND), 1 => 1..CREATE], what)
 }
@@ -123,6 +156,9 @@ struct World {
     log: Vec<(u64, Ask, bool)>,
     /// How much of the log each replica has seen.
     seen: [usize; REPLICAS],
+    /// How far each replica's clock is ahead.
+    ahead: [u64; REPLICAS],
+    sightings: [Sightings; REPLICAS],
 }
 
 impl World {
@@ -158,6 +194,10 @@ impl World {
         }
     }
 
+    fn look(&mut self, replica: usize, ledger: &Ledger) {
+        self.sightings[replica].saw(ledger.grants().iter().map(Grant::id), self.now);
+    }
+
     fn happen(&mut self, what: &Happens, slots: u32) {
         match *what {
             Happens::Asked { replica, name, dry_run } => {
@@ -172,8 +212,11 @@ impl World {
                     let read = (self.version, self.ledger.clone());
                     return self.asked.push(Admission { replica, ask, read });
                 }
-                let verdict =
-                    ledger.answer(std::slice::from_ref(&ask), &self.guests(replica), slots, self.now);
+                self.look(replica, &ledger);
+                let (seen, now) = (&self.sightings[replica], self.now);
+                let is_over = |grant: &Grant| seen.is_over(&grant.id(), now);
+                let (guests, clock) = (self.guests(replica), now + self.ahead[replica]);
+                let verdict = ledger.answer(std::slice::from_ref(&ask), &guests, slots, clock, is_over);
                 if verdict == [Granted] && !ask.dry_run {
                     self.version += 1;
                     self.ledger = ledger;
@@ -194,6 +237,8 @@ impl World {
                 }
             }
             Happens::Seen { replica } => self.seen[replica] = self.log.len(),
+            Happens::Looks { replica } => self.look(replica, &self.ledger.clone()),
+            Happens::Restarts { replica } => self.sightings[replica] = Sightings::default(),
             Happens::Writes { .. } | Happens::Ends { .. } => {}
         }
     }
@@ -202,11 +247,15 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
 
-    /// Replicas that read and write in any order, watches that are behind, creates that fail or take long: there are never
-    /// more guests than slots.
+    /// Replicas that read and write in any order and begin anew, whose clocks differ, watches that are behind, creates that fail
+    /// or take long: there are never more guests than slots.
     #[test]
-    fn no_slot_is_given_twice(slots in 1..3_u32, all in prop::collection::vec(happens(), 0..50)) {
-        let mut world = World::default();
+    fn no_slot_is_given_twice(
+        slots in 1..3_u32,
+        ahead in prop::array::uniform2(prop_oneof![Just(0), 0..3600_u64]),
+        all in prop::collection::vec(happens(), 0..50),
+    ) {
+        let mut world = World { ahead, ..World::default() };
         let mut most = 0;
         for (time, what) in &all {
             world.pass(*time);

@@ -37,13 +37,19 @@ impl Ledgers {
             let machines = self.caches.other_machines("");
             let seen: Vec<Seen<'_>> = machines.iter().map(|machine| machine.seen()).collect();
             let claim = Claim { at: now(), ..claim.clone() };
-            claims.add(claim, &seen, &self.caches.ended_machines()).map_err(NoClaim::Conflict)?;
+            let (sightings, elapsed) =
+                (self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id)), self.elapsed());
+            let is_over = |other: &Claim| sightings.is_over(&other.id(), elapsed);
+            claims.add(claim, &seen, &self.caches.ended_machines(), is_over).map_err(NoClaim::Conflict)?;
             if dry_run {
                 return Ok(());
             }
             let text = claims.write().map_err(|error| NoClaim::Unavailable(error.to_string()))?;
             match self.store.save(page, text, BTreeMap::new(), None).await {
-                Ok(Some(_)) => return Ok(()),
+                Ok(Some(_)) => {
+                    self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id));
+                    return Ok(());
+                }
                 Ok(None) => {}
                 Err(why) => return Err(NoClaim::Unavailable(why)),
             }

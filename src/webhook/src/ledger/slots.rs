@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use outrigger_core::keys;
-use outrigger_core::slots::{Ask, Guests, Ledger, Verdict, ledger_name};
+use outrigger_core::slots::{Ask, GRANT_SECONDS, Grant, Guests, Ledger, Verdict, ledger_name};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -85,6 +86,7 @@ impl Ledgers {
             let asks: Vec<Ask> = batch.iter().map(|waiting| waiting.ask.clone()).collect();
             let (answers, left) = self.answer(&slot, &asks, page.take()).await;
             page = left;
+            self.tidy_later(&slot);
             for (waiting, answer) in batch.into_iter().zip(answers) {
                 // Who has given up meanwhile keeps the grant until its time is over.
                 let _ = waiting.answer.send(answer);
@@ -115,14 +117,16 @@ impl Ledgers {
             };
             let before = ledger.grants().len();
             // In this order: of a grant whose time is over by now the list shows the Pod, if there ever was one.
-            let now = now();
+            let (sightings, elapsed) =
+                (self.saw(&name, ledger.grants().iter().map(Grant::id)), self.elapsed());
+            let is_over = |grant: &Grant| sightings.is_over(&grant.id(), elapsed);
             let live = match self.census.live(slot.group(), slot.type_name(), &self.caches).await {
                 Ok(live) => live,
                 Err(why) => return all(why),
             };
             let guests = Guests { live, ..self.caches.guests(slot.group(), slot.type_name()) };
             let slots = self.caches.slots(slot.group(), slot.type_name());
-            let verdicts = ledger.answer(asks, &guests, slots, now);
+            let verdicts = ledger.answer(asks, &guests, slots, now(), is_over);
             if old && verdicts.contains(&Verdict::NoneLeft) {
                 // Others may have dropped grants since: nobody is refused for what was.
                 continue;
@@ -137,6 +141,7 @@ impl Ledgers {
             };
             match saved {
                 Ok(Some(page)) => {
+                    self.saw(&name, ledger.grants().iter().map(Grant::id));
                     tracing::debug!(%name, before, after = ledger.grants().len(), "slots taken");
                     return (verdicts.into_iter().map(Ok).collect(), Some(page));
                 }
@@ -149,6 +154,47 @@ impl Ledgers {
             }
         }
         all(self.store.wrong(&name, "others write it all the time"))
+    }
+
+    /// Tidies a type's ledger when the grants in it are over. A replica that has not seen them before would take them for
+    /// taken slots for a while, whatever has become of their guests.
+    fn tidy_later(self: &Arc<Self>, slot: &Slot) {
+        let name = ledger_name(slot.group(), slot.type_name());
+        if !self.sightings.lock().contains_key(&name) || !self.tidying.lock().insert(name.clone()) {
+            return;
+        }
+        let (this, slot) = (self.clone(), slot.clone());
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(GRANT_SECONDS + 1)).await;
+                match this.tidy(&name, &slot).await {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(why) => {
+                        tracing::info!(ledger = name, why, "not tidied: whoever asks next does so");
+                        break;
+                    }
+                }
+            }
+            this.tidying.lock().remove(&name);
+        });
+    }
+
+    /// Drops the grants that are over. Whether others are left.
+    pub(super) async fn tidy(&self, name: &str, slot: &Slot) -> Result<bool, String> {
+        let page = self.store.open(name).await?;
+        let mut ledger = Ledger::read(page.text()).map_err(|error| error.to_string())?;
+        let before = ledger.grants().len();
+        let (sightings, elapsed) = (self.saw(name, ledger.grants().iter().map(Grant::id)), self.elapsed());
+        let guests = self.caches.guests(slot.group(), slot.type_name());
+        ledger.tidy(&guests, |grant| sightings.is_over(&grant.id(), elapsed));
+        if ledger.grants().len() < before {
+            let text = ledger.write().map_err(|error| error.to_string())?;
+            // Where another has written since, that one has tidied too.
+            self.store.save(page, text, labels(slot), Some(owner(slot))).await?;
+            self.saw(name, ledger.grants().iter().map(Grant::id));
+        }
+        Ok(!ledger.grants().is_empty())
     }
 }
 

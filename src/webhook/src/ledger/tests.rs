@@ -6,6 +6,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use kube::Config;
 use outrigger_core::groups::{Claim, Conflict};
+use outrigger_core::slots::GRANT_SECONDS;
 use serde_json::{Value, json};
 
 use super::*;
@@ -175,6 +176,57 @@ async fn ten_slots_take_ten_guests_whoever_is_asked() {
     let grants: Value = serde_json::from_str(ledger["data"]["ledger"].as_str().unwrap()).unwrap();
     assert_eq!(grants.as_array().unwrap().len(), 10);
     assert!(replicas.iter().all(|replica| replica.queues.lock().is_empty()));
+}
+
+/// Lets a time go by, for what counts it.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_grant_counts_for_whoever_has_not_seen_it_for_long_enough() {
+    let (client, objects) = api_server().await;
+    let (one, other) = (replica(&client, 1), replica(&client, 1));
+    let outcome = async |ledgers: &Arc<Ledgers>, name: &str, dry_run: bool| {
+        ledgers.take(&taking(ledgers, name, dry_run)).await.map_err(|no| no.0)
+    };
+    assert_eq!(outcome(&one, "a", false).await, Ok(()));
+    // It was granted long ago, by the clock of another machine.
+    for (_, object) in objects.lock().values_mut() {
+        let ledger = object["data"]["ledger"].as_str().unwrap().to_owned();
+        let mut grants: Value = serde_json::from_str(&ledger).unwrap();
+        grants[0]["at"] = json!(0);
+        object["data"]["ledger"] = json!(grants.to_string());
+    }
+    for ledgers in [&one, &other] {
+        assert_eq!(outcome(ledgers, "b", true).await, Err(Outcome::NoneLeft));
+    }
+    pass(Duration::from_secs(GRANT_SECONDS)).await;
+    let late = replica(&client, 1);
+    assert_eq!(
+        outcome(&late, "b", true).await,
+        Err(Outcome::NoneLeft),
+        "it sees the grant for the first time"
+    );
+    assert_eq!(outcome(&other, "b", false).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_ledger_is_tidied_when_its_grants_are_over() {
+    let (client, objects) = api_server().await;
+    let ledgers = replica(&client, 1);
+    let taking = taking(&ledgers, "a", false);
+    ledgers.take(&taking).await.unwrap();
+    let name = objects.lock().keys().next().unwrap().clone();
+    let grants = || objects.lock()[&name].1["data"]["ledger"].as_str().unwrap().to_owned();
+    assert_eq!(ledgers.tidy(&name, &taking.slot).await, Ok(true));
+    assert_ne!(grants(), "[]");
+    pass(Duration::from_secs(GRANT_SECONDS)).await;
+    assert_eq!(ledgers.tidy(&name, &taking.slot).await, Ok(false));
+    assert_eq!(grants(), "[]");
+    assert!(ledgers.sightings.lock().is_empty());
 }
 
 #[tokio::test]
