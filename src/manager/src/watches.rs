@@ -321,3 +321,46 @@ impl Watches {
         self.queue.add(space.ids(keys));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use k8s_openapi::api::core::v1::Pod;
+    use outrigger_core::keys;
+    use outrigger_runtime::watch::Event;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_late_companion_of_a_tenant_that_is_gone_is_the_leaders_to_delete() {
+        let spaces = Arc::new(Spaces::default());
+        let registry = Arc::new(Registry::new(String::new(), Vec::new()));
+        let pause = (Duration::from_millis(100), Duration::from_secs(30));
+        let watches = Watches {
+            spaces: spaces.clone(),
+            queue: Arc::new(Queue::new(pause.0, pause.1)),
+            rules: Arc::new(Queue::new(pause.0, pause.1)),
+            registry: registry.clone(),
+            tenants: Arc::new(Queue::new(pause.0, pause.1)),
+            admin: Arc::new(AdminRules::new(spaces, registry.clone())),
+            me: "me".into(),
+            unused: Arc::new(Queue::new(pause.0, pause.1)),
+        };
+        let companion = |tenant: &str| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": keys::ADMIN_NAMESPACE,
+                "uid": "pod", "resourceVersion": "9", "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
+                "annotations": {keys::ADMIN_RULE: "r", keys::RULE_UID: "u"}}}))
+            .unwrap()
+        };
+        let blue = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+            "metadata": {"name": "blue", "uid": "t"}, "spec": {}});
+        registry.tenant(Change::Applied(serde_json::from_value(blue).unwrap()));
+        let mut pods = watches.companions(Kind::Pod).sink();
+        pods(Event::Applied(companion("blue")));
+        assert_eq!(watches.tenants.len(), 0);
+        pods(Event::Applied(companion("gone")));
+        assert_eq!(watches.tenants.len(), 1);
+    }
+}

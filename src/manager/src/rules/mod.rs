@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::api::{Api, Patch};
 use kube::Client;
+use kube::api::{Api, Patch};
 use outrigger_api::{AdminWorkloadRule, WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::claim::{self, Template};
 use outrigger_core::companion;

@@ -222,6 +222,9 @@ fn patch(dpu: &Dpu, marks: &Marks) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_runtime::cache::Change;
+    use outrigger_runtime::fake_api::{FakeApi, not_found};
+
     use super::*;
 
     #[test]
@@ -245,5 +248,29 @@ mod tests {
         );
         assert_eq!(patch(&dpu, &Marks::default())["metadata"]["labels"][keys::NODE_TENANT], Value::Null);
         assert_eq!(patch(&dpu, &Marks::default())["spec"]["taints"], json!([foreign]));
+    }
+
+    #[tokio::test]
+    async fn pods_are_told_to_go_only_when_the_tenants_are_as_they_are_known() {
+        let tenant = |generation: i64| {
+            json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+                "metadata": {"name": "blue", "uid": "u", "generation": generation}, "spec": {}})
+        };
+        let (api, registry) = (FakeApi::default(), Registry::new(String::new(), Vec::new()));
+        let current = async || {
+            let losers = BTreeSet::from([TenantId::new("blue").unwrap()]);
+            are_current(&api.client(), &registry, losers, &Verdict::Nobody).await.ok()
+        };
+        const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
+        api.answers("GET", TENANT, 200, tenant(2));
+        assert_eq!(current().await, Some(false), "it isn't known here at all");
+        registry.tenant(Change::Applied(serde_json::from_value(tenant(1)).unwrap()));
+        assert_eq!(current().await, Some(false), "it may have got the host back");
+        registry.tenant(Change::Applied(serde_json::from_value(tenant(2)).unwrap()));
+        assert_eq!(current().await, Some(true));
+        api.answers("GET", TENANT, 503, json!({}));
+        assert_eq!(current().await, None);
+        api.answers("GET", TENANT, 404, not_found());
+        assert_eq!(current().await, Some(false), "the watch has yet to show its end");
     }
 }
