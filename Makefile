@@ -10,6 +10,8 @@ help: ## Say what there is to make
 	@echo
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
+	@echo "  make long SHARD=2/4   runs one part of four; what has passed on this commit isn't run again"
+	@echo "  make long ONLY=WORD   runs those with the word in their names"
 	@echo "  make demo KEEP=1   keeps the demo's clusters and says how to look at them"
 
 .PHONY: tools
@@ -37,6 +39,11 @@ test: test-tools ## Run all tests, the end-to-end ones on a real control plane
 	$(CARGO) build --locked --bin outrigger
 	$(CARGO) test --locked --workspace
 	cd tests/controlplane && go generate && CGO_ENABLED=0 go test -trimpath .
+
+.PHONY: long
+long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a part of them); resumes
+	$(CARGO) build --locked --bin outrigger
+	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
 .PHONY: lint
 lint: control-plane ## Check format, lints and generated files

@@ -1,0 +1,163 @@
+//! What there is to run, and which part of it a shard runs.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::Context;
+
+/// A whole test binary that is run once more in another environment.
+pub(crate) struct InEnvironment {
+    /// The test binary, by its name in `Cargo.toml`.
+    pub(crate) binary: &'static str,
+    /// What is set for it.
+    pub(crate) env: &'static [(&'static str, &'static str)],
+}
+
+/// Runs that need an environment of their own. A binary that doesn't exist is named in the output and left out.
+pub(crate) const JOBS: &[InEnvironment] =
+    &[InEnvironment { binary: "crash", env: &[("OUTRIGGER_CRASH", "all")] }];
+
+/// Ignored tests that are no long tests: they write files of the source.
+pub(crate) const WRITERS: &[&str] = &["record"];
+
+/// One process to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Job {
+    /// Name of the test binary.
+    pub(crate) binary: String,
+    /// The program.
+    pub(crate) program: PathBuf,
+    /// The ignored test to run; `None` runs every test of the binary.
+    pub(crate) test: Option<String>,
+    /// What is set for it.
+    pub(crate) env: Vec<(String, String)>,
+}
+
+impl Job {
+    /// Its name in results, which is the same in every run.
+    pub(crate) fn name(&self) -> String {
+        let mut name = self.binary.clone();
+        if let Some(test) = &self.test {
+            name = format!("{name}::{test}");
+        }
+        for (key, value) in &self.env {
+            name = format!("{name} {key}={value}");
+        }
+        name
+    }
+
+    /// The test program's arguments.
+    pub(crate) fn args(&self) -> Vec<&str> {
+        match &self.test {
+            Some(test) => vec!["--ignored", "--exact", test, "--nocapture"],
+            None => vec!["--nocapture"],
+        }
+    }
+}
+
+/// Part `index` (from 1) of `count` parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shard {
+    index: usize,
+    count: usize,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self { index: 1, count: 1 }
+    }
+}
+
+impl FromStr for Shard {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let parse = || {
+            let (index, count) = text.split_once('/')?;
+            let shard = Self { index: index.parse().ok()?, count: count.parse().ok()? };
+            (1..=shard.count).contains(&shard.index).then_some(shard)
+        };
+        parse().with_context(|| format!("--shard: {text:?} is not I/N with I from 1 to N, such as 2/4"))
+    }
+}
+
+/// The jobs of a shard with one of the words in their names, in a fixed order. Neighbors take about the same time, so shards
+/// take jobs in turn.
+pub(crate) fn select(mut jobs: Vec<Job>, shard: Shard, words: &[String]) -> Vec<Job> {
+    jobs.sort_by_key(Job::name);
+    let mine = jobs.into_iter().enumerate().filter(|(n, _)| n % shard.count == shard.index - 1);
+    mine.map(|(_, job)| job)
+        .filter(|job| words.is_empty() || words.iter().any(|word| job.name().contains(word.as_str())))
+        .collect()
+}
+
+/// The tests in what a test program lists (`--list --format terse`), without those that write files of the source.
+pub(crate) fn listed(output: &str) -> Vec<String> {
+    let tests = output.lines().filter_map(|line| line.strip_suffix(": test"));
+    tests
+        .filter(|test| !test.rsplit("::").next().is_some_and(|last| WRITERS.contains(&last)))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn job(binary: &str, test: Option<&str>) -> Job {
+        Job { binary: binary.into(), program: "p".into(), test: test.map(str::to_owned), env: Vec::new() }
+    }
+
+    fn jobs() -> Vec<Job> {
+        (0..7).map(|n| job("outages", Some(&format!("t{n}")))).collect()
+    }
+
+    #[test]
+    fn shards_together_run_everything_once() {
+        for count in 1..=9 {
+            let mut seen = Vec::new();
+            for index in 1..=count {
+                // The order in which binaries are found doesn't matter.
+                let mut found = jobs();
+                found.rotate_left(index % 3);
+                seen.extend(select(found, Shard { index, count }, &[]).iter().map(Job::name));
+            }
+            let distinct: BTreeSet<_> = seen.iter().cloned().collect();
+            assert_eq!((seen.len(), distinct.len()), (7, 7), "{count} shards: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_shard_is_one_of_its_number() {
+        assert_eq!("2/4".parse::<Shard>().unwrap(), Shard { index: 2, count: 4 });
+        for wrong in ["", "2", "0/4", "5/4", "1/0", "a/b", "-1/4"] {
+            assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn words_choose_by_name() {
+        let words = ["t3".to_owned(), "t5".to_owned()];
+        let names: Vec<String> = select(jobs(), Shard::default(), &words).iter().map(Job::name).collect();
+        assert_eq!(names, ["outages::t3", "outages::t5"]);
+    }
+
+    #[test]
+    fn names_tell_test_and_environment() {
+        let mut whole = job("crash", None);
+        whole.env.push(("OUTRIGGER_CRASH".into(), "all".into()));
+        assert_eq!((whole.name().as_str(), whole.args()), ("crash OUTRIGGER_CRASH=all", vec!["--nocapture"]));
+        let one = job("outages", Some("restore::a"));
+        assert_eq!(one.name(), "outages::restore::a");
+        assert_eq!(one.args(), ["--ignored", "--exact", "restore::a", "--nocapture"]);
+    }
+
+    #[test]
+    fn tests_that_write_the_source_are_never_run() {
+        let output =
+            "skew::record::record: test\nrecord: test\nrestore::a_record_is_kept: test\nb: benchmark\n";
+        assert_eq!(listed(output), ["restore::a_record_is_kept"]);
+    }
+}

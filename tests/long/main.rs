@@ -1,0 +1,132 @@
+//! `make long`: runs the tests that take longer than CI allows, each in a process of its own, and keeps their results.
+//!
+//! Long tests are those that the test binaries list as ignored, and the jobs in [`jobs::JOBS`]. Results are lines of JSON in
+//! `target/long/<commit>/results.jsonl`, beside the logs. What has passed on a commit isn't run again, unless the work tree
+//! has changes that aren't committed.
+// It is a tool for tests: its words go to the terminal.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod jobs;
+mod results;
+mod run;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use outrigger_tests::root;
+
+use crate::jobs::{Shard, select};
+use crate::results::{Results, table};
+
+const USAGE: &str = "Usage: long [--shard I/N] [--list] [WORD ...]
+
+Runs all long tests, or those of shard I of N, or those with one of the words in their names. --list only names them.";
+
+/// What the command line asks for.
+#[derive(Debug, Default)]
+struct Args {
+    shard: Shard,
+    list: bool,
+    words: Vec<String>,
+}
+
+impl Args {
+    fn parse(mut all: impl Iterator<Item = String>) -> anyhow::Result<Self> {
+        let mut args = Self::default();
+        while let Some(arg) = all.next() {
+            match arg.as_str() {
+                "--list" => args.list = true,
+                "--shard" => args.shard = all.next().context("--shard needs I/N")?.parse()?,
+                other if other.starts_with('-') => bail!("there is no option {other}\n\n{USAGE}"),
+                _ => args.words.push(arg),
+            }
+        }
+        Ok(args)
+    }
+}
+
+fn main() -> ExitCode {
+    match long() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("long: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs what is asked for; whether all of it has passed, now or earlier on this commit.
+fn long() -> anyhow::Result<bool> {
+    let args = Args::parse(std::env::args().skip(1))?;
+    let jobs = select(run::find()?, args.shard, &args.words);
+    if args.list {
+        jobs.iter().for_each(|job| println!("{}", job.name()));
+        return Ok(true);
+    }
+    let (commit, clean) = commit()?;
+    let results = Results::open(directory(&commit, clean))?;
+    // With changes in the work tree an earlier result says nothing.
+    let earlier = if clean { results.read()? } else { Vec::new() };
+    let mut all = Vec::new();
+    for (n, job) in jobs.iter().enumerate() {
+        let name = job.name();
+        if let Some(passed) = results::passed(&earlier, &name) {
+            println!("[{}/{}] {name}: passed already on {}", n + 1, jobs.len(), passed.date);
+            all.push(passed.clone());
+            continue;
+        }
+        println!("[{}/{}] {name}", n + 1, jobs.len());
+        let record = run::run(job, &results.dir, &commit)?;
+        if !record.passed {
+            println!("    failed after {:.0} s: {}", record.seconds, record.log.display());
+        }
+        results.add(&record)?;
+        all.push(record);
+    }
+    println!("\n{}", table(&all));
+    println!("Results and logs: {}", results.dir.display());
+    Ok(all.iter().all(|record| record.passed))
+}
+
+/// The commit of the work tree, and whether the work tree has no other changes.
+fn commit() -> anyhow::Result<(String, bool)> {
+    let git = |args: &[&str]| -> anyhow::Result<String> {
+        let output = Command::new("git").args(args).current_dir(root()).output().context("git")?;
+        if !output.status.success() {
+            bail!("git {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    Ok((git(&["rev-parse", "HEAD"])?, git(&["status", "--porcelain"])?.is_empty()))
+}
+
+fn directory(commit: &str, clean: bool) -> PathBuf {
+    let suffix = if clean { "" } else { "-changed" };
+    root().join("target/long").join(format!("{commit}{suffix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> anyhow::Result<Args> {
+        Args::parse(args.iter().map(|arg| (*arg).to_owned()))
+    }
+
+    #[test]
+    fn arguments_are_read_and_unknown_ones_refused() {
+        let args = parse(&["--shard", "2/4", "restore", "--list"]).unwrap();
+        assert!(args.list);
+        assert_eq!(args.shard, "2/4".parse().unwrap());
+        assert_eq!(args.words, ["restore"]);
+        assert!(parse(&["--shard"]).is_err());
+        assert!(parse(&["--shards", "2/4"]).is_err());
+    }
+
+    #[test]
+    fn results_of_changed_work_trees_are_kept_apart() {
+        assert_ne!(directory("c", true), directory("c", false));
+    }
+}

@@ -1,0 +1,140 @@
+//! Finds the test programs and runs jobs.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use k8s_openapi::jiff::Timestamp;
+use outrigger_tests::root;
+use serde_json::Value;
+
+use crate::jobs::{InEnvironment, JOBS, Job, listed};
+use crate::results::Record;
+
+/// When a test that hangs is ended.
+const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
+
+/// Builds the test programs and lists the jobs in them.
+pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
+    let programs = programs()?;
+    let mut jobs = Vec::new();
+    for (binary, program) in &programs {
+        let output = Command::new(program)
+            .args(["--list", "--ignored", "--format", "terse"])
+            .output()
+            .with_context(|| program.display().to_string())?;
+        if !output.status.success() {
+            bail!("{}: its tests can't be listed", program.display());
+        }
+        let job = |test: String| Job {
+            binary: binary.clone(),
+            program: program.clone(),
+            test: Some(test),
+            env: Vec::new(),
+        };
+        jobs.extend(listed(&String::from_utf8(output.stdout)?).into_iter().map(job));
+    }
+    for InEnvironment { binary, env } in JOBS {
+        let Some((_, program)) = programs.iter().find(|(name, _)| name == binary) else {
+            println!("{binary}: there is no such test binary");
+            continue;
+        };
+        let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        jobs.push(Job { binary: (*binary).to_owned(), program: program.clone(), test: None, env });
+    }
+    Ok(jobs)
+}
+
+/// Names and paths of the test programs of this package.
+fn programs() -> anyhow::Result<Vec<(String, PathBuf)>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["test", "--locked", "-p", "outrigger-tests", "--no-run", "--message-format=json"])
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo")?;
+    if !output.status.success() {
+        bail!("the tests can't be built");
+    }
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.lines().filter_map(|line| program(&serde_json::from_str(line).ok()?)).collect())
+}
+
+/// The test program that a message of cargo tells of.
+fn program(message: &Value) -> Option<(String, PathBuf)> {
+    let kind = &message["target"]["kind"];
+    let is_test = message["reason"] == "compiler-artifact" && kind[0] == "test";
+    let path = message["executable"].as_str().filter(|_| is_test)?;
+    Some((message["target"]["name"].as_str()?.to_owned(), path.into()))
+}
+
+/// Runs a job to its end.
+pub(crate) fn run(job: &Job, dir: &Path, commit: &str) -> anyhow::Result<Record> {
+    let name = job.name();
+    let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let log = dir.join(format!("{file}.log"));
+    let out = File::create(&log).with_context(|| log.display().to_string())?;
+    let (date, began) = (Timestamp::now(), Instant::now());
+    let mut child = Command::new(&job.program)
+        .args(job.args())
+        .envs(job.env.iter().cloned())
+        .current_dir(root().join("tests"))
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(out)
+        .spawn()
+        .with_context(|| job.program.display().to_string())?;
+    let passed = loop {
+        if let Some(status) = child.try_wait()? {
+            break status.success();
+        }
+        if began.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            break false;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    Ok(Record {
+        test: name,
+        date: date.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        commit: commit.to_owned(),
+        seconds: began.elapsed().as_secs_f64(),
+        passed,
+        log,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_tests_are_told_from_others() {
+        let message = |kind: &str, path: Value| json!({"reason": "compiler-artifact", "target": {"kind": [kind], "name": "n"}, "executable": path});
+        assert_eq!(program(&message("test", json!("/p"))), Some(("n".to_owned(), PathBuf::from("/p"))));
+        for other in
+            [message("bin", json!("/p")), message("test", Value::Null), json!({"reason": "build-finished"})]
+        {
+            assert_eq!(program(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_run_records_how_it_ended_and_what_was_written() {
+        let dir = std::env::temp_dir().join(format!("long-run-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for (program, passed) in [("/bin/true", true), ("/bin/false", false)] {
+            let job = Job { binary: "b".into(), program: program.into(), test: None, env: Vec::new() };
+            let record = run(&job, &dir, "c").unwrap();
+            assert_eq!((record.passed, record.test.as_str(), record.commit.as_str()), (passed, "b", "c"));
+            assert!(record.log.exists());
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}
