@@ -362,7 +362,7 @@ async fn parts(s: &Stage) {
     let ca = STANDARD.encode(s.outrigger.authority.pem());
     s.infra().apply(&[secret("outrigger-agent-ca", json!({"ca.crt": ca}))]).unwrap();
 
-    for (version, check) in [("0.2.0", "versions-differ"), ("0.3.0", "version-skew")] {
+    for (version, check) in [("0.1.0", "versions-differ"), ("0.4.0", "version-skew")] {
         let image = format!("manager=registry.example/outrigger:{version}");
         s.kubectl(&["set", "image", "deployment/outrigger-manager", "-n", SYSTEM, &image]);
         rolled_out(s.infra(), "manager");

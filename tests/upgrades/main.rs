@@ -1,7 +1,7 @@
 //! What an earlier version has left in clusters and says on the wire stays good: definitions of custom resources and the
 //! gRPC interface as they are now, compared with those of each version that is recorded beside this file.
 //!
-//! A version that is released is recorded once, and its record never changes:
+//! A version that is released is recorded once, with the commit that it was made from, and its record never changes:
 //! `cargo test -p outrigger-tests --test upgrades -- --ignored record`.
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -12,6 +12,7 @@ mod schema;
 mod tables;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use outrigger_tests::{root, shipped};
 use prost::Message;
@@ -71,10 +72,32 @@ fn the_grpc_interface_only_grows() {
     }
 }
 
+/// A record describes the tree of one commit. Where git has that commit, its tree has to be of the recorded version.
+#[test]
+fn each_record_names_its_commit() {
+    for version in versions() {
+        let commit = std::fs::read_to_string(version.join("commit")).unwrap();
+        let commit = commit.trim_end();
+        assert!(commit.len() == 40 && commit.bytes().all(|b| b.is_ascii_hexdigit()), "{commit:?}");
+        let show =
+            Command::new("git").args(["show", &format!("{commit}:Cargo.toml")]).current_dir(root()).output();
+        // Archives of the source and shallow clones have no history.
+        if let Some(shown) = show.ok().filter(|output| output.status.success()) {
+            let number = version.file_name().unwrap().to_string_lossy().into_owned();
+            let manifest = String::from_utf8(shown.stdout).unwrap();
+            assert!(manifest.contains(&format!("\nversion = \"{number}\"\n")), "{commit} is not of {number}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "makes files of the source"]
 fn record() {
-    let version = records().join(env!("CARGO_PKG_VERSION"));
+    let number = env!("CARGO_PKG_VERSION");
+    assert!(!number.contains('-'), "{number} is not a release");
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()).output().unwrap();
+    assert!(head.status.success(), "{}", String::from_utf8_lossy(&head.stderr));
+    let version = records().join(number);
     // Who has broken something would only have to record it again.
     assert!(!version.exists(), "{}: what was released doesn't change", version.display());
     std::fs::create_dir_all(version.join("crds")).unwrap();
@@ -82,5 +105,6 @@ fn record() {
         let file = version.join("crds").join(format!("{}.yaml", crd.metadata.name.as_deref().unwrap()));
         std::fs::write(file, serde_yaml::to_string(&crd).unwrap()).unwrap();
     }
+    std::fs::write(version.join("commit"), head.stdout).unwrap();
     std::fs::write(version.join("universe.binpb"), interface().encode_to_vec()).unwrap();
 }

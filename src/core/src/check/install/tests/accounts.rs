@@ -9,6 +9,7 @@ fn versions_beside_each_other() {
         ("1.2.3", Some("1.2.3")),
         ("v1.34.2+k3s1", Some("1.34.2")),
         ("1.2.3-rc.1", Some("1.2.3")),
+        ("0.2.0-dev", Some("0.2.0")),
         ("latest", None),
         ("1.2", None),
         ("1.2.3.4", None),
@@ -20,6 +21,7 @@ fn versions_beside_each_other() {
     let image = |image: &str| Version::of_image(image).map(|v| v.to_string());
     assert_eq!(image("registry.example:5000/outrigger:0.1.0").as_deref(), Some("0.1.0"));
     assert_eq!(image("registry.example:5000/outrigger:v0.1.0@sha256:abc").as_deref(), Some("0.1.0"));
+    assert_eq!(image("registry.example:5000/outrigger:0.2.0-dev").as_deref(), Some("0.2.0"));
     assert_eq!(image("registry.example:5000/outrigger@sha256:abc"), None);
     assert_eq!(image("outrigger"), None);
 
@@ -28,9 +30,13 @@ fn versions_beside_each_other() {
     for (a, b, expected) in [
         ("0.1.0", "0.1.0", None),
         ("0.1.9", "0.1.0", None),
+        ("0.2.0-dev", "0.2.0", None),
         ("0.2.0", "0.1.0", Some("versions-differ")),
+        ("0.2.0-dev", "0.1.0", Some("versions-differ")),
+        ("0.3.0", "0.2.0-dev", Some("versions-differ")),
         ("0.1.0", "0.2.5", Some("versions-differ")),
         ("0.3.0", "0.1.0", Some("version-skew")),
+        ("0.4.0", "0.2.0-dev", Some("version-skew")),
         ("1.1.0", "0.1.0", Some("version-skew")),
     ] {
         let found = versions::skew(&subject, "p", "the agent", of(a), ("the manager", of(b)));
