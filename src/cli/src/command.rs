@@ -1,6 +1,5 @@
 //! The subcommands.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -127,7 +126,7 @@ impl Cli {
         };
         result.unwrap_or_else(|error| {
             if !is_broken_pipe(&error) {
-                let _ = writeln!(std::io::stderr(), "outrigger: {error:#}");
+                outrigger_runtime::telemetry::say(format!("outrigger: {error:#}"));
             }
             if error.is::<InputError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         })

@@ -18,6 +18,7 @@ use crate::admin;
 use crate::bind::Bind;
 use crate::debug::{Debug, Report};
 use crate::duration;
+use crate::metrics;
 use crate::ready::Readiness;
 use crate::serve::{Limits, Server};
 use crate::telemetry::{self, LogArgs, Telemetry, TraceArgs};
@@ -80,7 +81,10 @@ impl Process {
     /// When logging or tracing can't begin.
     pub fn new(name: &'static str, args: ProcessArgs) -> anyhow::Result<Self> {
         let telemetry = telemetry::init(name, &args.log, &args.trace)?;
-        Ok(Self { telemetry: Some(telemetry), ..Self::silent(args) })
+        let mut this = Self::silent(args);
+        metrics::collect(&mut this.registry, telemetry.output.lost());
+        this.telemetry = Some(telemetry);
+        Ok(this)
     }
 
     /// As [`Self::new`], without logging.
@@ -164,7 +168,11 @@ impl Process {
         let admin_end = CancellationToken::new();
         let limits = Limits { max_connections: 64, ..Limits::default() };
         let admin = Server::new("admin", listener).limits(limits);
-        let (level, traces) = self.telemetry.map(|t| (t.level, t.traces)).unzip();
+        // The log is written until the very end: its thread ends when this function returns.
+        let (level, traces, _output) = match self.telemetry {
+            Some(Telemetry { level, traces, output }) => (Some(level), Some(traces), Some(output)),
+            None => (None, None, None),
+        };
         let debug = Debug { parts: self.reports, level };
         let debug = self.args.debug_endpoints.then_some(debug);
         let router = admin::router(self.readiness.clone(), self.registry, debug);

@@ -1,6 +1,7 @@
 //! Logs and traces.
 
 mod line;
+mod output;
 mod trace;
 
 use std::io::IsTerminal;
@@ -15,10 +16,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use self::line::Lines;
+pub(crate) use self::output::Output;
+pub use self::output::say;
 use self::trace::Traces;
 pub use self::trace::{Origin, TraceArgs, called, follow_headers, inject_headers, inject_metadata};
 
-/// How logs are written. They go to standard error.
+/// How logs are written. They go to standard error, by a thread of their own: a reader that is slow or has stopped delays nothing
+/// but the log. Lines beyond a bounded number are dropped and counted.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Logs")]
 pub struct LogArgs {
@@ -48,6 +52,8 @@ pub(crate) struct Telemetry {
     pub(crate) level: LogLevel,
     /// Where traces go, if anywhere.
     pub(crate) traces: Option<Traces>,
+    /// The thread that writes the log.
+    pub(crate) output: Output,
 }
 
 /// The level of the log while the process runs.
@@ -98,7 +104,8 @@ pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> a
         filter(&log.log_level).with_context(|| format!("--log-level {:?} can't be read", log.log_level))?;
     let traces = trace.traces(service)?;
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = Lines { json: log.log_format == LogFormat::Json };
+    let (to, output) = Output::new()?;
+    let lines = Lines { json: log.log_format == LogFormat::Json, to };
     let text = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal());
     let layer = match log.log_format {
         LogFormat::Text => text.boxed(),
@@ -112,8 +119,9 @@ pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> a
         .with(traces.as_ref().map(Traces::layer))
         .try_init()
         .map_err(|e| anyhow::anyhow!("logging has begun already: {e}"))?;
+    output::report_panics();
     let level = LogLevel { handle, now: Mutex::new(log.log_level.clone()) };
-    Ok(Telemetry { level, traces })
+    Ok(Telemetry { level, traces, output })
 }
 
 #[cfg(test)]

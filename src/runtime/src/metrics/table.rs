@@ -11,6 +11,7 @@ const OUTCOMES: &[&str] = &["Ok", "Refused", "Failed"];
 pub const ALL: &[&Metric] = &[
     &BUILD,
     &STARTED,
+    &LOG_LINES_DROPPED,
     &WATCH_SYNCED,
     &WATCH_SEEN,
     &WATCH_FAILURES,
@@ -84,6 +85,15 @@ pub const BUILD: Metric = plain(
 /// Since when.
 pub const STARTED: Metric =
     seconds("process_start_time", Kind::Gauge, Server::ALL, &[], "When the process began, Unix time");
+
+/// What of the log was lost.
+pub const LOG_LINES_DROPPED: Metric = plain(
+    "log_lines_dropped",
+    Kind::Counter,
+    Server::ALL,
+    &[],
+    "Log lines that were dropped because standard error wasn't read fast enough",
+);
 
 const WATCH: &[(&str, super::Values)] = &[("watch", Named("as in `/readyz`"))];
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde_json::Value;
+use tracing_appender::non_blocking::NonBlocking;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Longest line, in bytes. Container runtimes cut lines at 16 KiB, and half of a JSON object is none.
@@ -13,18 +14,20 @@ const MAX_LINE: usize = 16 << 10;
 /// Longest text in a line that would be too long, in bytes.
 const MAX_TEXT: usize = 1 << 10;
 
-/// Writes to standard error.
-#[derive(Debug, Clone, Copy)]
+/// Hands lines over to the thread that writes them.
+#[derive(Debug, Clone)]
 pub(super) struct Lines {
     /// Whether lines are JSON, and have to stay so.
     pub(super) json: bool,
+    /// Where they go.
+    pub(super) to: NonBlocking,
 }
 
 impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Bounded<io::Stderr>;
+    type Writer = Bounded<NonBlocking>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Bounded { json: self.json, to: io::stderr() }
+        Bounded { json: self.json, to: self.to.clone() }
     }
 }
 
