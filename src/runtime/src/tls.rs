@@ -20,7 +20,8 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, We
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use tokio::sync::watch;
 use tracing::{error, info};
 
 use crate::duration;
@@ -44,7 +45,8 @@ pub struct ServerTlsArgs {
     #[arg(long, env = "OUTRIGGER_TLS_KEY_FILE", value_name = "FILE")]
     pub tls_key_file: Option<PathBuf>,
 
-    /// Certificates, PEM, that clients' certificates must be signed by. Without it clients need none.
+    /// Certificates, PEM, that clients' certificates must be signed by. Without it clients need none. Read again when it
+    /// changes; connections whose certificate it doesn't trust any more are closed.
     #[arg(long, env = "OUTRIGGER_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     pub tls_client_ca_file: Option<PathBuf>,
 
@@ -109,6 +111,8 @@ pub struct ServerTls {
     paths: Paths,
     interval: Duration,
     current: ArcSwap<ServerConfig>,
+    /// Verifies clients; open connections are verified again whenever it changes.
+    clients: watch::Sender<Option<Arc<dyn ClientCertVerifier>>>,
     last: Mutex<Last>,
     serving: Expiry,
     client_ca: Expiry,
@@ -160,6 +164,7 @@ struct Files {
 /// What came of the files: the configuration, and when its certificates end.
 struct Made {
     config: ServerConfig,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
     serving: Option<Validity>,
     client_ca: Option<Validity>,
 }
@@ -188,6 +193,7 @@ impl ServerTls {
             paths,
             interval: RELOAD_INTERVAL,
             current: ArcSwap::from_pointee(made.config),
+            clients: watch::Sender::new(made.clients),
             last: Mutex::new(Last { files, failure: None }),
             serving: Expiry::new("serving"),
             client_ca: Expiry::new("client_ca"),
@@ -227,6 +233,25 @@ impl ServerTls {
         self.current.load_full()
     }
 
+    /// Returns when a client's certificates are not trusted any more, because the CAs of clients have changed. Never for a client
+    /// that was not asked for a certificate.
+    pub(crate) async fn distrusted(&self, certificates: &[CertificateDer<'_>]) {
+        let mut clients = self.clients.subscribe();
+        loop {
+            let verifier = clients.borrow_and_update().clone();
+            if let Some((verifier, (own, others))) = verifier.zip(certificates.split_first())
+                && let Err(error) = verifier.verify_client_cert(own, others, UnixTime::now())
+            {
+                info!(%error, "a client's certificate is not trusted any more");
+                return;
+            }
+            if clients.changed().await.is_err() {
+                // The sender is part of this value, so this isn't reached.
+                return std::future::pending().await;
+            }
+        }
+    }
+
     /// Looks at the files again and uses them if they have changed and are whole. Whether they were taken.
     pub fn refresh(&self) -> bool {
         let mut last = self.last.lock();
@@ -247,6 +272,9 @@ impl ServerTls {
             }
             Ok(Some((files, made))) => {
                 self.current.store(Arc::new(made.config));
+                if files.client_ca != last.files.client_ca {
+                    self.clients.send_replace(made.clients);
+                }
                 self.shown(made.serving, made.client_ca);
                 *last = Last { files, failure: None };
                 info!(from = %self.paths.pair, not_after = self.serving.not_after(), "TLS renewed");
@@ -370,13 +398,15 @@ impl Paths {
         };
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-        let mut client_ca = None;
+        let (mut client_ca, mut clients) = (None, None);
         let builder = match self.client_ca.as_ref().zip(files.client_ca.as_ref()) {
             None => builder.with_no_client_auth(),
             Some((path, pem)) => {
                 let unusable = || format!("{} can't be used", path.display());
                 client_ca = latest(&chain(pem).with_context(unusable)?);
-                builder.with_client_cert_verifier(client_verifier(pem).with_context(unusable)?)
+                let verifier = client_verifier(pem).with_context(unusable)?;
+                clients = Some(verifier.clone());
+                builder.with_client_cert_verifier(verifier)
             }
         };
         let mut serving = None;
@@ -399,7 +429,7 @@ impl Paths {
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Made { config, serving, client_ca })
+        Ok(Made { config, clients, serving, client_ca })
     }
 }
 

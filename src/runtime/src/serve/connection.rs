@@ -51,11 +51,18 @@ impl Shared {
         };
         let session = stream.get_ref().1;
         let certificates = session.peer_certificates().unwrap_or_default();
-        let certificates = certificates.iter().map(|c| c.clone().into_owned()).collect();
+        let certificates: Arc<[_]> = certificates.iter().map(|c| c.clone().into_owned()).collect();
         // In TLS the handshake has settled it, so there is nothing to find out.
         let version = if session.alpn_protocol() == Some(b"h2") { Version::Http2 } else { Version::Http1 };
         let deadline = Instant::now() + self.limits.headers;
-        self.http(version, stream, Peer { address, certificates }, Some(deadline)).await;
+        let peer = Peer { address, certificates: certificates.clone() };
+        tokio::select! {
+            () = self.http(version, stream, peer, Some(deadline)) => {}
+            // Not by GOAWAY: who isn't trusted any more doesn't decide when its last stream ends.
+            () = tls.distrusted(&certificates) => {
+                debug!(server = self.name, ?address, "connection closed: its certificate is not trusted any more");
+            }
+        }
     }
 
     /// Finds out which HTTP is spoken in plain text. hyper can do so too, but waits for ever for a client that says nothing.

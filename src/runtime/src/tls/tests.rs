@@ -3,6 +3,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use rustls::HandshakeKind;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
 use super::*;
@@ -145,6 +146,40 @@ async fn the_client_ca_changes_while_we_run() {
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", "")]);
     assert!(!tls.refresh());
     assert_eq!((served(&server, &one).await, served(&server, &two).await), (false, true));
+}
+
+#[tokio::test]
+async fn connections_end_when_the_ca_of_their_certificate_is_withdrawn() {
+    let (mut mount, ours) = (Mount::new(), Authority::new());
+    let (first, second) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = ours.pair();
+    let both = format!("{}{}", first.pem(), second.pem());
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &both)]);
+    let ca = Some(mount.path("ca.crt"));
+    let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
+    let server = serve(hello(), Some(tls.clone()), Limits::default());
+    let connect = async |authority: &Authority| {
+        let mut identity = Mount::new();
+        identity.publish_pair(&authority.pair());
+        server.connect_tls(&client(&dir, &ours, Some(&identity))).await.unwrap()
+    };
+    let (mut withdrawn, kept) = (connect(&first).await, connect(&second).await);
+
+    // A new certificate of our own is nothing to clients.
+    let (cert, key) = ours.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &both)]);
+    assert!(tls.refresh());
+    withdrawn.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    withdrawn.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &second.pem())]);
+    assert!(tls.refresh());
+    let mut rest = Vec::new();
+    let _ = timeout(SOON, withdrawn.read_to_end(&mut rest)).await.expect("the connection is closed");
+    assert_eq!(ask(kept, "/").await.unwrap(), "hello", "the other CA is still trusted");
 }
 
 #[tokio::test]
