@@ -8,6 +8,7 @@
 pub mod collector;
 pub mod control_plane;
 pub mod devices;
+pub mod etcd;
 pub mod faults;
 pub mod front;
 pub mod issued;

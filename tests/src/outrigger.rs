@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use base64::Engine;
@@ -33,6 +34,9 @@ pub fn tenant_identity(tenant: &str) -> String {
     format!("spiffe://outrigger/tenant/{tenant}")
 }
 
+/// How long an answer on loopback may take.
+const ANSWER: Duration = Duration::from_secs(10);
+
 /// A control plane with webhook and manager on it.
 pub struct Outrigger {
     /// Where it runs.
@@ -47,9 +51,12 @@ pub struct Outrigger {
     pub webhook_port: u16,
     /// Settings of its processes beside those that all tests have: twins of flags, `NAME=value`.
     pub settings: Vec<String>,
-    manager_admin: u16,
-    webhook_admin: u16,
-    binary: PathBuf,
+    /// Admin port of the manager.
+    pub manager_admin: u16,
+    /// Admin port of the webhook.
+    pub webhook_admin: u16,
+    /// The program that its processes run.
+    pub binary: PathBuf,
 }
 
 impl Outrigger {
@@ -69,12 +76,19 @@ impl Outrigger {
     /// # Errors
     /// When something can't be started.
     pub async fn start() -> anyhow::Result<Self> {
-        let this = Self::new(ControlPlane::start()?)?;
-        this.install()?;
-        this.start_webhook()?;
-        this.start_manager()?;
-        this.ready().await;
-        Ok(this)
+        Self::new(ControlPlane::start()?)?.started().await
+    }
+
+    /// Installs Outrigger, starts webhook and manager, and waits until they are ready.
+    ///
+    /// # Errors
+    /// When something can't be started.
+    pub async fn started(self) -> anyhow::Result<Self> {
+        self.install()?;
+        self.start_webhook()?;
+        self.start_manager()?;
+        self.ready().await;
+        Ok(self)
     }
 
     /// Outrigger for a control plane; nothing is installed or runs yet.
@@ -410,6 +424,12 @@ pub async fn get(port: u16, path: &str) -> Result<(u16, String), String> {
 /// # Errors
 /// When nobody answers, in words.
 pub async fn ask(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
+    // A process that hangs accepts connections and answers nothing: whoever asks again and again has to get that far.
+    let answer = tokio::time::timeout(ANSWER, ask_once(port, method, path, body)).await;
+    answer.map_err(|_| format!("no answer to {path} on port {port} within {ANSWER:?}"))?
+}
+
+async fn ask_once(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
     use http_body_util::{BodyExt, Full};
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| text(&e))?;

@@ -1,0 +1,57 @@
+//! The CA of the agents' certificates is withdrawn while their streams are open.
+
+use std::path::Path;
+
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::{ports, tenant_identity};
+use outrigger_tests::pki::Authority;
+use outrigger_tests::stream::stream;
+
+use crate::stage::{Told, stage};
+
+/// Puts a file in place as a whole.
+fn replace(file: &Path, text: &str) {
+    let part = file.with_extension("part");
+    std::fs::write(&part, text).unwrap();
+    std::fs::rename(part, file).unwrap();
+}
+
+#[tokio::test]
+async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_back_with_it() {
+    let (_turn, o) = stage().await;
+    let [port, admin] = ports().unwrap();
+    let other = Authority::new(&o.plane.dir.join("other-ca"), "other").unwrap();
+    let ca = o.plane.dir.join("clients.crt");
+    replace(&ca, &o.authority.pem());
+    let args = [
+        format!("--tls-client-ca-file={}", ca.display()),
+        "--tls-reload-interval=200ms".to_owned(),
+        "--shutdown-delay=0s".to_owned(),
+    ];
+    o.start_replica_with("manager-ca", port, admin, &args).unwrap();
+    o.ready_at("manager-ca", admin).await;
+    let mut t = Told::new(o, "withdrawn").await;
+    let before = t.tell_at(port, &["w1", "w2"]).await;
+    let tls = o.client_tls("withdrawn", &[&tenant_identity("withdrawn")]);
+    let (_sender, call) = stream(port, &tls, &[b"withdrawn"]).await.unwrap();
+
+    replace(&ca, &other.pem());
+    // Without an end of its own this waits until patience ends.
+    let ended = eventually("the stream has ended", || async {
+        if call.is_finished() { Ok(()) } else { Err("it is open".to_owned()) }
+    });
+    ended.await;
+    assert!(call.await.unwrap().is_err());
+    let refused = match stream(port, &tls, &[b"withdrawn"]).await {
+        Err(_) => true,
+        Ok((_sender, call)) => call.await.unwrap().is_err(),
+    };
+    assert!(refused, "a certificate of the withdrawn CA was taken");
+    assert_eq!(t.are(&["w1", "w2"]).await.unwrap(), before, "companions stay");
+
+    replace(&ca, &o.authority.pem());
+    t.hang_up().await;
+    let after = t.tell_at(port, &["w1", "w2"]).await;
+    assert_eq!(after, before);
+    o.plane.command("term manager-ca").unwrap();
+}

@@ -1,0 +1,187 @@
+//! etcd: compaction, a full disk, older snapshots.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, ResourceExt};
+use outrigger_core::keys;
+use outrigger_tests::etcd::Etcd;
+use outrigger_tests::openmetrics::parse;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{annotation, rule_for};
+use outrigger_tests::{always, eventually};
+use serde_json::json;
+
+use crate::stage::{Told, stage};
+
+/// How often lists and watches of the manager have failed.
+async fn watch_failures(o: &Outrigger) -> f64 {
+    let families = parse(&o.manager_metrics().await).unwrap();
+    families["outrigger_watch_failures"].sum("_total", &[])
+}
+
+#[tokio::test]
+async fn watches_behind_a_compaction_list_again_and_double_or_delete_nothing() {
+    let (_turn, o) = stage().await;
+    let mut t = Told::new(o, "compacted").await;
+    let before = t.tell(&["w1", "w2", "w3"]).await;
+    let failures = watch_failures(o).await;
+
+    o.plane.command("pause manager").unwrap();
+    // All of this the manager will never see as events.
+    let all = t.tenant.companions().await.unwrap();
+    let w1 = all.iter().find(|c| annotation(c, "workload-name") == Some("w1")).unwrap();
+    t.tenant.pods().delete(&w1.name_any(), &DeleteParams::default().grace_period(0)).await.unwrap();
+    t.tenant.rule("second", rule_for("app", "other")).await;
+    Etcd::of(&o.plane).unwrap().compact().unwrap();
+    // An API server that starts knows no history either.
+    o.plane.command("restart infra/kube-apiserver").unwrap();
+    o.plane.command("resume manager").unwrap();
+
+    let after = eventually("w1 has a new companion", || async {
+        let now = t.are(&["w1", "w2", "w3"]).await?;
+        if now["w1"] == before["w1"] { Err("it is the old one".to_owned()) } else { Ok(now) }
+    })
+    .await;
+    assert_eq!((&after["w2"], &after["w3"]), (&before["w2"], &before["w3"]), "the others stay");
+    let accepted = t.tenant.condition("second", "Accepted", outrigger_api::conditions::Status::True, "Valid");
+    accepted.await;
+    assert!(watch_failures(o).await > failures, "no watch has noticed");
+}
+
+/// Fills etcd until it takes no more.
+async fn fill(client: &Client) -> Api<ConfigMap> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let big = "x".repeat(1 << 20);
+    for n in 0.. {
+        let data = json!({"metadata": {"name": format!("big-{n}"), "labels": {"big": "yes"}}, "data": {"x": big[..1_000_000]}});
+        match maps.create(&PostParams::default(), &serde_json::from_value(data).unwrap()).await {
+            Ok(_) => assert!(n < 200, "etcd has no quota"),
+            Err(error) => {
+                assert!(error.to_string().contains("database space exceeded"), "{error}");
+                break;
+            }
+        }
+    }
+    maps
+}
+
+/// A client that doesn't try again by itself.
+async fn plain(o: &Outrigger) -> Client {
+    let kubeconfig = Kubeconfig::read_from(&o.plane.infra.kubeconfig).unwrap();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room() {
+    let (_turn, o) = stage().await;
+    let etcd = Etcd::of(&o.plane).unwrap();
+    let mut t = Told::new(o, "full").await;
+    let before = t.tell(&["w1", "w2"]).await;
+    let maps = fill(&plain(o).await).await;
+    assert!(etcd.ctl(&["alarm", "list"]).unwrap().contains("NOSPACE"));
+
+    // A new stream can't be claimed, and a new companion can't be created.
+    let pods = t.tenant.pods();
+    t.hang_up().await;
+    let told = tokio::spawn(async move {
+        let after = t.tell(&["w1", "w2", "w3"]).await;
+        (t, after)
+    });
+    always("nothing is deleted", Duration::from_secs(40), || async {
+        let list = pods.list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;
+        let now: BTreeSet<String> = list.items.iter().filter_map(ResourceExt::uid).collect();
+        if now == before.values().cloned().collect() { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .await;
+    assert!(!told.is_finished());
+
+    // What an administrator does: make room, compact, defragment, clear the alarm.
+    maps.delete_collection(&DeleteParams::default(), &ListParams::default().labels("big=yes")).await.unwrap();
+    etcd.compact().unwrap();
+    etcd.ctl(&["defrag"]).unwrap();
+    etcd.ctl(&["alarm", "disarm"]).unwrap();
+    let (_t, after) = told.await.unwrap();
+    for (name, uid) in &before {
+        assert_eq!(after.get(name), Some(uid), "{name} was made again");
+    }
+}
+
+/// What comes after the snapshot and is lost with it: w3 goes, w4 comes, the rule changes.
+async fn restored(bump: Option<u64>, id: &str) {
+    let (_turn, o) = stage().await;
+    let etcd = Etcd::of(&o.plane).unwrap();
+    let mut t = Told::new(o, id).await;
+    let before = t.tell(&["w1", "w2", "w3"]).await;
+    let snapshot = o.plane.dir.join(format!("{id}.snapshot"));
+    etcd.save(&snapshot).unwrap();
+    t.hang_up().await;
+    t.tell(&["w1", "w2", "w4"]).await;
+    t.image("later").await;
+    eventually("the new template is rolled out", || async {
+        let images = t.images().await?;
+        if images == ["later"; 3] { Ok(()) } else { Err(format!("{images:?}")) }
+    })
+    .await;
+
+    let servers = ["tenant/kube-apiserver", "infra/kube-apiserver"];
+    for server in servers {
+        o.plane.command(&format!("stop {server}")).unwrap();
+    }
+    o.plane.command("stop etcd").unwrap();
+    etcd.restore(&snapshot, bump).unwrap();
+    o.plane.command("start etcd").unwrap();
+    for server in servers {
+        o.plane.command(&format!("start {server}")).unwrap();
+    }
+    for part in ["kube-controller-manager", "kube-scheduler", "kwok"] {
+        for cluster in ["tenant", "infra"] {
+            o.plane.command(&format!("restart {cluster}/{part}")).unwrap();
+        }
+    }
+    if bump.is_none() {
+        for part in ["manager", "webhook"] {
+            o.plane.command(&format!("restart {part}")).unwrap();
+        }
+        o.ready().await;
+    }
+
+    // The workloads are what they are; the template is that of the snapshot.
+    t.hang_up().await;
+    let after = t.tell(&["w1", "w2", "w4"]).await;
+    for name in ["w1", "w2"] {
+        assert_eq!(after[name], before[name], "{name}'s companion is that of the snapshot");
+    }
+    eventually("companions are of the template that is restored", || async {
+        let images = t.images().await?;
+        if images == ["companion"; 3] { Ok(()) } else { Err(format!("{images:?}")) }
+    })
+    .await;
+    // Everything that was believed before is forgotten: edits, new workloads and deletions are followed.
+    t.image("latest").await;
+    eventually("a new template is rolled out", || async {
+        let images = t.images().await?;
+        if images == ["latest"; 3] { Ok(()) } else { Err(format!("{images:?}")) }
+    })
+    .await;
+    t.hang_up().await;
+    t.tell(&["w2", "w5"]).await;
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn a_snapshot_that_is_restored_with_later_revisions_is_followed_without_a_restart() {
+    restored(Some(1_000_000_000), "bumped").await;
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn a_snapshot_that_is_restored_with_its_own_revisions_is_followed_after_a_restart() {
+    restored(None, "unbumped").await;
+}

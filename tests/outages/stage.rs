@@ -1,0 +1,132 @@
+//! The control plane that the tests break, and a tenant whose workloads a test tells by itself.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use kube::ResourceExt;
+use outrigger_proto::v1::WorkloadSync;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
+/// Size at which etcd takes no more writes: small, so that a test fills it soon, and far more than all tests need.
+const ETCD_QUOTA: &str = "--etcd-quota-bytes=100663296";
+
+/// The one control plane of this binary, for one test at a time.
+pub(crate) async fn stage() -> (MutexGuard<'static, ()>, &'static Outrigger) {
+    static SHARED: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
+    let turn = ONE_AT_A_TIME.lock().await;
+    let start = async || {
+        let mut outrigger = Outrigger::new(ControlPlane::start_with(&[ETCD_QUOTA])?)?;
+        outrigger.binary = wrapped(&outrigger)?;
+        outrigger.started().await
+    };
+    let started = SHARED.get_or_init(async || start().await.map_err(|e| format!("{e:#}"))).await;
+    (turn, started.as_ref().expect("Outrigger starts"))
+}
+
+/// As long as there is a pipe of this name, processes that are started log to it, whatever they do, and nobody reads it.
+pub(crate) fn pipe(o: &Outrigger) -> PathBuf {
+    o.plane.dir.join("log.pipe")
+}
+
+/// A program that runs ours, with its log where [`pipe`] says. The pipe is opened for reading as well, because opening it
+/// would wait for a reader otherwise.
+fn wrapped(o: &Outrigger) -> anyhow::Result<PathBuf> {
+    let (file, pipe) = (o.plane.dir.join("outrigger.sh"), pipe(o));
+    let (pipe, binary) = (pipe.display(), o.binary.display());
+    let text = format!(
+        "#!/bin/sh\nif [ -p '{pipe}' ]; then\n  export OUTRIGGER_LOG_LEVEL=trace\n  \
+         exec '{binary}' \"$@\" 1<>'{pipe}' 2<>'{pipe}'\nfi\nexec '{binary}' \"$@\"\n"
+    );
+    std::fs::write(&file, text)?;
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
+    Ok(file)
+}
+
+/// A tenant with a rule, whose workloads are all on one host and are told by the test: its cluster may fail or be restored
+/// without them.
+pub(crate) struct Told {
+    pub(crate) tenant: Tenant,
+    tls: ClientTls,
+    stream: Option<Opened>,
+}
+
+impl Told {
+    pub(crate) async fn new(o: &'static Outrigger, id: &str) -> Self {
+        let tenant = Tenant::without_agent(o, id, &[("a", 1)]).await;
+        tenant.rule("r", rule_for("app", "web")).await;
+        Self { tls: o.client_tls(id, &[&tenant_identity(id)]), tenant, stream: None }
+    }
+
+    /// Says that these are all workloads, as often as it takes until companions are those of them: as an agent does, on a new
+    /// stream when the old one has ended. Their uids by workload.
+    pub(crate) async fn tell(&mut self, names: &[&str]) -> BTreeMap<String, String> {
+        self.tell_at(self.tenant.outrigger.grpc_port, names).await
+    }
+
+    /// As [`Self::tell`], to the manager on another port.
+    pub(crate) async fn tell_at(&mut self, port: u16, names: &[&str]) -> BTreeMap<String, String> {
+        let (tls, id) = (self.tls.clone(), self.tenant.id.clone());
+        let opened = Mutex::new(self.stream.take());
+        let companions = eventually(&format!("companions of {names:?}"), || async {
+            let mut opened = opened.lock().await;
+            if opened.as_ref().is_none_or(|(_, call)| call.is_finished()) {
+                let new = stream(port, &tls, &[id.as_bytes()]).await.map_err(|e| e.to_string())?;
+                let workload_updates = names.iter().map(|n| update(n, &self.tenant.node("a"))).collect();
+                let sync = Message::WorkloadSync(WorkloadSync { workload_updates });
+                new.0.send(sync).await.map_err(|e| e.to_string())?;
+                *opened = Some(new);
+            }
+            self.are(names).await
+        })
+        .await;
+        self.stream = opened.into_inner();
+        companions
+    }
+
+    /// Ends the stream, so that the next sync goes by a new one.
+    pub(crate) async fn hang_up(&mut self) {
+        if let Some((sender, call)) = self.stream.take() {
+            drop(sender);
+            let _ = call.await;
+        }
+    }
+
+    /// Whether the companions are those of these workloads, one for each, and ready.
+    pub(crate) async fn are(&self, names: &[&str]) -> Result<BTreeMap<String, String>, String> {
+        let all = self.tenant.companions().await?;
+        let mut found: Vec<&str> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
+        found.sort_unstable();
+        if found != names || !all.iter().all(outrigger_tests::tenant::is_ready) {
+            return Err(format!("{found:?}"));
+        }
+        let uid = |c: &k8s_openapi::api::core::v1::Pod| {
+            (annotation(c, "workload-name").unwrap_or_default().to_owned(), c.uid().unwrap_or_default())
+        };
+        Ok(all.iter().map(uid).collect())
+    }
+
+    /// Changes the rule's template, which replaces its companions.
+    pub(crate) async fn image(&self, image: &str) {
+        let mut spec = rule_for("app", "web");
+        spec["template"]["spec"]["containers"] = json!([{"name": "c", "image": image}]);
+        self.tenant.rule("r", spec).await;
+    }
+
+    /// Images of all companions.
+    pub(crate) async fn images(&self) -> Result<Vec<String>, String> {
+        let all = self.tenant.companions().await?;
+        let images = all.iter().flat_map(|c| c.spec.iter().flat_map(|s| &s.containers));
+        Ok(images.filter_map(|c| c.image.clone()).collect())
+    }
+}
