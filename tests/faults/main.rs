@@ -3,4 +3,13 @@
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+mod absence;
+mod caches;
+mod calls;
+mod claims;
+mod network;
 mod proxy;
+mod stage;
+mod stopped;
+mod unknown;
+mod watches;

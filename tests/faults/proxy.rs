@@ -9,7 +9,6 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, W
 use kube::{Client, Config, ResourceExt};
 use outrigger_tests::eventually;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
-use outrigger_tests::outrigger::Outrigger;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -24,8 +23,8 @@ struct Stage {
 
 impl Stage {
     async fn new(namespace: &str) -> Self {
-        let infra = &Outrigger::shared().await.plane.infra;
-        let dir = &Outrigger::shared().await.plane.dir;
+        let plane = &crate::stage::Stage::shared().await.o.plane;
+        let (infra, dir) = (&plane.infra, &plane.dir);
         infra.kubectl(&["create", "namespace", namespace]).unwrap();
         infra.kubectl(&["create", "serviceaccount", "caller", "-n", namespace]).unwrap();
         infra

@@ -223,6 +223,14 @@ impl Outrigger {
         self.start_webhook_replica("webhook", self.webhook_port, self.webhook_admin)
     }
 
+    /// As [`Self::start_webhook`], with these arguments in place of those that it would have.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_webhook_with(&self, more: &[String]) -> anyhow::Result<()> {
+        self.start_webhook_replica_with("webhook", self.webhook_port, self.webhook_admin, more)
+    }
+
     /// Starts a webhook of another name, on ports of its own.
     ///
     /// # Errors
@@ -261,6 +269,14 @@ impl Outrigger {
     /// When it can't be started.
     pub fn start_manager(&self) -> anyhow::Result<()> {
         self.start_replica("manager", self.grpc_port, self.manager_admin)
+    }
+
+    /// As [`Self::start_manager`], with these arguments in place of those that it would have.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub fn start_manager_with(&self, more: &[String]) -> anyhow::Result<()> {
+        self.start_replica_with("manager", self.grpc_port, self.manager_admin, more)
     }
 
     /// Starts a manager of another name, on ports of its own.

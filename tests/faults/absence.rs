@@ -1,0 +1,97 @@
+//! Nothing is deleted because a cache lacks something.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use outrigger_core::keys;
+use outrigger_tests::faults::{Fault, Matching, Verb};
+use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{always, eventually};
+use serde_json::json;
+
+use crate::stage::{Replica, Stage, sync};
+
+/// Names and uids of all companions.
+async fn uids(t: &Tenant) -> Result<BTreeMap<String, Option<String>>, String> {
+    let all = t.companions().await?;
+    Ok(all.into_iter().map(|pod| (pod.name_any(), pod.uid())).collect())
+}
+
+#[tokio::test]
+async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
+    let stage = Stage::shared().await;
+    let replica = Replica::start(stage, "manager-absence").await;
+    let t = stage.tenant("absence", &["a"]).await;
+    // It doesn't hear of the rule; the replica that serves the tenant does.
+    let frozen = replica.proxy.fault(Matching::watches("workloadrules"), Fault::FreezeWatch);
+    t.rule("r", rule_for("app", "web")).await;
+    let first = stage.tell(&t, &["w1", "w2"]).await;
+    t.ready(2).await;
+    let before = uids(&t).await.unwrap();
+    // The agent comes to it, and it sees companions by a watch that lives.
+    let second = replica.tell(&t, &["w1", "w2"]).await;
+    assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
+    always("the companions run on", Duration::from_secs(4), || async {
+        let now = uids(&t).await?;
+        if now == before { Ok(()) } else { Err(format!("{before:?} became {now:?}")) }
+    })
+    .await;
+    // When it hears of the rule it goes on with it.
+    replica.proxy.remove(frozen);
+    sync(&t, &second, &["w1", "w3"]).await;
+    eventually("workloads are followed again", || async {
+        let now = uids(&t).await?;
+        let kept = now.iter().filter(|(name, uid)| before.get(*name) == Some(uid)).count();
+        if (kept, now.len()) == (1, 2) { Ok(()) } else { Err(format!("{now:?}")) }
+    })
+    .await;
+    // A rule that is gone takes its companions along.
+    t.rules().delete("r", &kube::api::DeleteParams::default()).await.unwrap();
+    t.ready(0).await;
+    let deletes = Matching::verb(Verb::Delete, "pods").namespace(&t.namespace);
+    println!("deletes by the replica: {}", replica.proxy.calls_of(&deletes).len());
+}
+
+#[tokio::test]
+async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion() {
+    let stage = Stage::shared().await;
+    let replica = Replica::start(stage, "manager-admin-absence").await;
+    let t = stage.tenant("absence-admin", &["a"]).await;
+    let frozen = replica.proxy.fault(Matching::watches("adminworkloadrules"), Fault::FreezeWatch);
+    let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
+        "metadata": {"name": "absence", "namespace": "universe"}, "spec": rule_for("app", "web")});
+    rule["spec"]["tenantSelector"] = json!({"matchLabels": {(keys::TENANT): t.id}});
+    stage.o.plane.infra.apply(&[rule]).unwrap();
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(t.infra.clone(), "universe");
+    let labels = ListParams::default().labels(&format!("{}=absence", keys::RULE));
+    let uid = || async {
+        let all = pods.list(&labels).await.map_err(|e| e.to_string())?;
+        match all.items.as_slice() {
+            [one] if one.metadata.deletion_timestamp.is_none() => Ok(one.uid()),
+            other => Err(format!("{} companions", other.len())),
+        }
+    };
+    let first = stage.tell(&t, &["w1"]).await;
+    let before = eventually("there is a companion", uid).await;
+    let _second = replica.tell(&t, &["w1"]).await;
+    assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
+    always("the companion runs on", Duration::from_secs(4), || async {
+        let now = uid().await?;
+        if now == before { Ok(()) } else { Err(format!("{before:?} became {now:?}")) }
+    })
+    .await;
+    replica.proxy.remove(frozen);
+    stage
+        .o
+        .plane
+        .infra
+        .kubectl(&["delete", "adminworkloadrules", "absence", "-n", "universe", "--wait=false"])
+        .unwrap();
+    eventually("it goes with its rule", || async {
+        let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items.len();
+        if all == 0 { Ok(()) } else { Err(format!("{all}")) }
+    })
+    .await;
+}

@@ -1,0 +1,118 @@
+//! Claims on streams: of Tenants that are made anew, with counters that go back, and with answers that are lost.
+
+use kube::api::{DeleteParams, Patch, PatchParams};
+use outrigger_api::Tenant as Object;
+use outrigger_core::keys;
+use outrigger_tests::eventually;
+use outrigger_tests::faults::{Fault, Matching, Verb};
+use outrigger_tests::outrigger::tenant_identity;
+use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
+use serde_json::json;
+
+use crate::stage::{Replica, Stage};
+
+/// What is patched into a Tenant's status as an administrator.
+async fn stream_status(t: &Tenant, fields: serde_json::Value) {
+    let patch = Patch::Merge(json!({"status": {"stream": fields}}));
+    t.object().patch_status(&t.id, &PatchParams::default(), &patch).await.unwrap();
+}
+
+async fn claim(t: &Tenant) -> Result<(u64, String), String> {
+    let tenant: Object = t.object().get(&t.id).await.map_err(|e| e.to_string())?;
+    let stream = tenant.status.and_then(|status| status.stream).unwrap_or_default();
+    Ok((stream.claim, stream.holder))
+}
+
+/// Has both replicas serve the tenant with a counter that is far ahead: first the shared one, then the other, and the shared
+/// one again, so that each knows claims of the other.
+async fn counted(stage: &'static Stage, replica: &Replica, t: &Tenant) {
+    t.rule("r", rule_for("app", "web")).await;
+    stream_status(t, json!({"claim": 1000, "connected": false, "holder": ""})).await;
+    let first = stage.tell(t, &["w1"]).await;
+    t.companion().await;
+    let second = replica.tell(t, &["w1"]).await;
+    assert!(first.1.await.unwrap().is_err(), "superseded");
+    let third = stage.tell(t, &["w1"]).await;
+    assert!(second.1.await.unwrap().is_err(), "superseded");
+    eventually("the claim has been raised thrice", || async {
+        let (claim, _) = claim(t).await?;
+        if claim == 1003 { Ok(()) } else { Err(format!("{claim}")) }
+    })
+    .await;
+    drop(third.0);
+    let _ = third.1.await;
+}
+
+/// Connects to a replica once, and waits until it serves the tenant's workloads.
+async fn served_at_once(replica: &Replica, t: &Tenant, workloads: &[&str]) {
+    let (sender, call) = replica.tell(t, workloads).await;
+    tokio::select! {
+        ended = call => panic!("the stream has ended: {ended:?}"),
+        _ = t.ready(workloads.len()) => {}
+    }
+    drop(sender);
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_made_anew_is_served_at_once() {
+    let stage = Stage::shared().await;
+    let replica = Replica::start(stage, "manager-anew").await;
+    let t = stage.tenant("anew", &["a"]).await;
+    counted(stage, &replica, &t).await;
+    // Nobody releases it: its namespace stays, and its label too, as it is where a namespace was adopted.
+    let own = Matching { verbs: Verb::WRITES.to_vec(), ..Matching::all() };
+    let failed = Fault::Status { code: 503, retry_after: None };
+    for matching in [
+        own.clone().namespace(&t.namespace),
+        Matching { resource: Some("namespaces".into()), ..own.clone() }.name(&t.namespace),
+        own.path(&format!("/tenants/{}", t.id)),
+    ] {
+        stage.manager.fault(matching, failed.clone());
+    }
+    t.object().delete(&t.id, &DeleteParams::default()).await.unwrap();
+    eventually("somebody takes its finalizer away", || async {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        match t.object().patch(&t.id, &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            other => Err(format!("{:?}", other.map(drop))),
+        }
+    })
+    .await;
+    let unowned =
+        Patch::Merge(json!({"metadata": {"ownerReferences": null, "labels": {(keys::TENANT): t.id}}}));
+    let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(t.infra.clone());
+    namespaces.patch(&t.namespace, &PatchParams::default(), &unowned).await.unwrap();
+    let again = tenant(&t.id, json!({"hosts": [t.node("a")], "identities": [tenant_identity(&t.id)]}));
+    stage.o.plane.infra.apply(&[again, dpu(&t.node("a-dpu1"), &t.node("a"))]).unwrap();
+    stage.manager.clear();
+    t.is("Ready", outrigger_api::conditions::Status::True, "Served").await;
+    served_at_once(&replica, &t, &["w1", "w2"]).await;
+}
+
+#[tokio::test]
+async fn a_counter_that_goes_back_locks_nobody_out() {
+    let stage = Stage::shared().await;
+    let replica = Replica::start(stage, "manager-back").await;
+    let t = stage.tenant("back", &["a"]).await;
+    counted(stage, &replica, &t).await;
+    // As after an older state of the cluster has been restored.
+    stream_status(&t, json!({"claim": 0, "holder": "", "connected": false})).await;
+    served_at_once(&replica, &t, &["w1", "w2"]).await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_given_up_when_no_agent_returns() {
+    let stage = Stage::shared().await;
+    // It doesn't lead.
+    let replica = Replica::start(stage, "manager-unheard").await;
+    let t = stage.tenant("unheard", &["a"]).await;
+    let lost = Matching::verb(Verb::Patch, "tenants/status").name(&t.id).times(1);
+    replica.proxy.fault(lost, Fault::DropAnswer);
+    let (_sender, call) = replica.tell(&t, &["w1"]).await;
+    assert!(call.await.unwrap().is_err(), "nobody knows whether it is served");
+    let (number, holder) = claim(&t).await.unwrap();
+    assert!(number > 0 && !holder.is_empty(), "the claim was stored");
+    // Its agent never comes back. Its rules are told of all the same.
+    t.rule("r", rule_for("app", "web")).await;
+    t.condition("r", "Accepted", outrigger_api::conditions::Status::True, "Valid").await;
+}

@@ -1,0 +1,169 @@
+//! The way between agents and managers: partitions, and calls whose answers are lost.
+
+use std::time::{Duration, Instant};
+
+use kube::api::DeleteParams;
+use outrigger_api::conditions::Status;
+use outrigger_tests::eventually;
+use outrigger_tests::faults::grpc::{Answer, Calls};
+use outrigger_tests::faults::wire::{Network, Wire};
+use outrigger_tests::outrigger::ports;
+use outrigger_tests::tenant::{Tenant, rule_for};
+use serde_json::json;
+
+use crate::stage::Stage;
+
+async fn by_wire(stage: &'static Stage, id: &str) -> (Tenant, Wire) {
+    let wire = Wire::start(stage.o.grpc_port).unwrap();
+    let t = stage.tenant(id, &["a"]).await;
+    stage.agent(&t, &[format!("--manager-address=https://127.0.0.1:{}", wire.port)]);
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    t.start("w1", "a", json!({"app": "web"})).await;
+    t.companion().await;
+    (t, wire)
+}
+
+/// One workload begins and another ends, and the rule is edited; all of it arrives.
+async fn arrives(t: &Tenant, what: &str, round: usize) {
+    let began = Instant::now();
+    let (new, old) = (format!("w{}", round + 2), format!("w{}", round + 1));
+    t.start(&new, "a", json!({"app": "web"})).await;
+    t.end(&old).await;
+    let mut edited = rule_for("app", "web");
+    edited["template"]["metadata"]["labels"]["round"] = json!(round.to_string());
+    t.own_rule("r", edited).await.unwrap();
+    eventually(&format!("{what}: all of it arrives"), || async {
+        let all = t.companions().await?;
+        let found = |pod: &k8s_openapi::api::core::v1::Pod| {
+            let label = |key: &str| pod.metadata.labels.as_ref()?.get(key).cloned();
+            let of = outrigger_tests::tenant::annotation(pod, "workload-name");
+            of == Some(&new) && label("round") == Some(round.to_string())
+        };
+        if all.len() == 1 && found(&all[0]) { Ok(()) } else { Err(format!("{} companions", all.len())) }
+    })
+    .await;
+    println!("{what}: {:.1} s", began.elapsed().as_secs_f64());
+}
+
+#[tokio::test]
+async fn connections_that_the_network_forgets_are_made_anew() {
+    let stage = Stage::shared().await;
+    let (t, wire) = by_wire(stage, "forgotten").await;
+    wire.lose();
+    arrives(&t, "forgotten", 0).await;
+    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn partitions_in_either_direction_heal() {
+    let stage = Stage::shared().await;
+    let (t, wire) = by_wire(stage, "partition").await;
+    let slow = Network::Slow { bytes: 200, every: Duration::from_millis(20) };
+    for (round, (network, seconds)) in [
+        (Network::BlackHole, 40),
+        (Network::ServerUnheard, 40),
+        (Network::ClientUnheard, 40),
+        (Network::BlackHole, 3),
+        (Network::Cut, 5),
+        (Network::Delay(Duration::from_millis(300)), 0),
+        (slow, 0),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        wire.set(network);
+        if seconds > 0 {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            wire.set(Network::Open);
+        }
+        arrives(&t, &format!("{network:?} for {seconds} s"), round).await;
+        wire.set(Network::Open);
+    }
+}
+
+/// An agent and a manager in plain text, with a proxy of calls between them.
+async fn by_calls(stage: &'static Stage, id: &str) -> (Tenant, Calls) {
+    let o = &stage.o;
+    let t = stage.tenant(id, &["a"]).await;
+    let [port, admin] = ports().unwrap();
+    let name = format!("manager-{id}");
+    // Like the shared one, but for what it listens on.
+    let manager: Vec<String> = [
+        "manager".to_owned(),
+        "--insecure".to_owned(),
+        format!("--bind-address=tcp://127.0.0.1:{port}"),
+        format!("--admin-address=127.0.0.1:{admin}"),
+        stage.manager.account(&o.plane.infra, "outrigger-manager").unwrap(),
+        "--shutdown-delay=0s".to_owned(),
+    ]
+    .into();
+    o.run(&name, &manager).unwrap();
+    o.ready_at(&name, admin).await;
+    let calls = Calls::start(port).unwrap();
+    let kubeconfig = stage.agents.account(&o.plane.tenant, "outrigger-agent").unwrap();
+    let agent: Vec<String> = [
+        "agent".to_owned(),
+        "--insecure".to_owned(),
+        format!("--manager-address=http://127.0.0.1:{}", calls.port),
+        format!("--tenant-id={id}"),
+        format!("--namespace={}", t.source),
+        format!("--rules-namespace={}", t.source),
+        "--admin-address=127.0.0.1:0".to_owned(),
+        kubeconfig,
+        "--shutdown-delay=0s".to_owned(),
+    ]
+    .into();
+    o.run(&format!("agent-{id}"), &agent).unwrap();
+    (t, calls)
+}
+
+async fn rules_follow(id: &str, answer: Answer) {
+    let stage = Stage::shared().await;
+    let (t, calls) = by_calls(stage, id).await;
+    calls.fault("Create", answer, 1);
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    eventually("the rule is synced", || async {
+        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+        let matched = rule.status.and_then(|status| status.matched);
+        matched.map(drop).ok_or_else(|| "it has no counts".to_owned())
+    })
+    .await;
+    calls.fault("Update", answer, 1);
+    let mut edited = rule_for("app", "web");
+    edited["template"]["metadata"]["labels"]["app"] = json!("newer");
+    t.own_rule("r", edited).await.unwrap();
+    t.start("w1", "a", json!({"app": "web"})).await;
+    eventually("the edit has arrived", || async {
+        let all = t.companions().await?;
+        let new = all.iter().filter(|p| {
+            p.metadata.labels.as_ref().is_some_and(|l| l.get("app").is_some_and(|a| a == "newer"))
+        });
+        let new = new.count();
+        if (new, all.len()) == (1, 1) { Ok(()) } else { Err(format!("{new} of {}", all.len())) }
+    })
+    .await;
+    calls.fault("Delete", answer, 1);
+    t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
+    eventually("the rule is gone on both sides", || async {
+        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
+        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
+        if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
+    })
+    .await;
+    assert!(!calls.pending(), "each answer was lost once");
+    for name in ["agent", "manager"] {
+        stage.o.plane.command(&format!("stop {name}-{id}")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn rules_follow_though_answers_of_the_manager_are_dropped() {
+    rules_follow("dropped", Answer::Dropped).await;
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn rules_follow_though_answers_of_the_manager_never_come() {
+    rules_follow("withheld", Answer::Withheld).await;
+}

@@ -1,0 +1,141 @@
+//! Processes that lead through proxies.
+
+use outrigger_proto::v1::WorkloadSync;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::eventually;
+use outrigger_tests::faults::Proxy;
+use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
+use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::tenant::Tenant;
+use tokio::sync::OnceCell;
+
+/// What all tests share. Faults here are for one tenant's objects only; what disturbs more goes to a [`Replica`].
+pub(crate) struct Stage {
+    pub(crate) o: Outrigger,
+    /// Between webhook and API server.
+    pub(crate) webhook: Proxy,
+    /// Between the manager and the API server. It leads.
+    pub(crate) manager: Proxy,
+    /// Between agents and the tenant cluster's API server.
+    pub(crate) agents: Proxy,
+    /// The agents' way there.
+    kubeconfig: String,
+}
+
+impl Stage {
+    pub(crate) async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Result<Stage, String>> = OnceCell::const_new();
+        let started = SHARED.get_or_init(async || Self::start().await.map_err(|e| format!("{e:#}"))).await;
+        started.as_ref().expect("Outrigger starts")
+    }
+
+    async fn start() -> anyhow::Result<Self> {
+        let o = Outrigger::new(ControlPlane::start()?)?;
+        o.install()?;
+        let plane = &o.plane;
+        let webhook = Proxy::start(&plane.infra, &plane.dir)?;
+        let manager = Proxy::start(&plane.infra, &plane.dir)?;
+        let agents = Proxy::start(&plane.tenant, &plane.dir)?;
+        let short = "--shutdown-delay=0s".to_owned();
+        o.start_webhook_with(&[webhook.account(&plane.infra, "outrigger-webhook")?])?;
+        o.start_manager_with(&[manager.account(&plane.infra, "outrigger-manager")?, short])?;
+        let kubeconfig = agents.account(&plane.tenant, "outrigger-agent")?;
+        o.ready().await;
+        eventually("the manager leads", || async {
+            let metrics = o.manager_metrics().await;
+            let leads = metrics.lines().any(|line| line == "outrigger_leader 1");
+            if leads { Ok(()) } else { Err("it doesn't".to_owned()) }
+        })
+        .await;
+        Ok(Self { o, webhook, manager, agents, kubeconfig })
+    }
+
+    /// A tenant without an agent, and with a DPU in each of these hosts.
+    pub(crate) async fn tenant(&'static self, id: &str, hosts: &[&str]) -> Tenant {
+        let hosts: Vec<(&str, usize)> = hosts.iter().map(|host| (*host, 1)).collect();
+        Tenant::without_agent(&self.o, id, &hosts).await
+    }
+
+    /// Starts the tenant's agent, which leads through a proxy.
+    pub(crate) fn agent(&self, t: &Tenant, more: &[String]) {
+        let mut args = vec![
+            format!("--namespace={}", t.source),
+            format!("--rules-namespace={}", t.source),
+            self.kubeconfig.clone(),
+        ];
+        args.extend_from_slice(more);
+        self.o.start_agent_with(&t.id, &args).unwrap();
+    }
+
+    /// Whether no key of the shared manager's queues is being worked on.
+    pub(crate) async fn idle(&self) -> Result<(), String> {
+        let metrics = self.o.manager_metrics().await;
+        let busy = metrics.lines().filter(|line| line.starts_with("outrigger_queue_keys{"));
+        let busy: Vec<&str> = busy.filter(|line| line.contains("Busy") && !line.ends_with(" 0")).collect();
+        if busy.is_empty() { Ok(()) } else { Err(format!("{busy:?}")) }
+    }
+
+    /// Tells the shared manager all of a tenant's workloads.
+    pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
+        tell(&self.o, self.o.grpc_port, t, names).await
+    }
+}
+
+/// A manager of a test's own, behind a proxy of its own. It ends with the test.
+pub(crate) struct Replica {
+    pub(crate) proxy: Proxy,
+    pub(crate) port: u16,
+    name: String,
+    o: &'static Outrigger,
+}
+
+impl Replica {
+    /// It is started, and ready unless a fault keeps it from that.
+    pub(crate) async fn start(stage: &'static Stage, name: &str) -> Self {
+        let this = Self::starting(stage, name, |_| {}).await;
+        let admin = this.1;
+        stage.o.ready_at(name, admin).await;
+        this.0
+    }
+
+    /// It is started with these faults. Also its admin port.
+    pub(crate) async fn starting(
+        stage: &'static Stage,
+        name: &str,
+        faults: impl FnOnce(&Proxy),
+    ) -> (Self, u16) {
+        let o = &stage.o;
+        let [port, admin] = ports().unwrap();
+        let proxy = Proxy::start(&o.plane.infra, &o.plane.dir).unwrap();
+        faults(&proxy);
+        let kubeconfig = proxy.account(&o.plane.infra, "outrigger-manager").unwrap();
+        o.start_replica_with(name, port, admin, &[kubeconfig, "--shutdown-delay=0s".to_owned()]).unwrap();
+        (Self { proxy, port, name: name.to_owned(), o }, admin)
+    }
+
+    /// Tells it all of a tenant's workloads.
+    pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
+        tell(self.o, self.port, t, names).await
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // The control plane ends it too; a failure here is none of the test.
+        let _ = self.o.plane.command(&format!("stop {}", self.name));
+    }
+}
+
+async fn tell(o: &Outrigger, port: u16, t: &Tenant, names: &[&str]) -> Opened {
+    let tls = o.client_tls(&t.id, &[&tenant_identity(&t.id)]);
+    let opened = stream(port, &tls, &[t.id.as_bytes()]).await.unwrap();
+    sync(t, &opened, names).await;
+    opened
+}
+
+/// Tells a manager all workloads, each on the host `a`.
+pub(crate) async fn sync(t: &Tenant, opened: &Opened, names: &[&str]) {
+    let workload_updates = names.iter().map(|name| update(name, &t.node("a"))).collect();
+    opened.0.send(Message::WorkloadSync(WorkloadSync { workload_updates })).await.unwrap();
+}

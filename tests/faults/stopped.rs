@@ -1,0 +1,99 @@
+//! An API server that stops without closing a connection, as a peer does that a network has lost.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams};
+use outrigger_core::keys;
+use outrigger_tests::eventually;
+use outrigger_tests::tenant::{dpu, rule_for, tenant};
+use serde_json::json;
+
+use crate::stage::Stage;
+
+/// Waits until something is so, and prints how long after the API server's return that is.
+async fn within<T, F>(what: &str, returned: Instant, ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Result<T, String>>,
+{
+    let answer = eventually(what, ask).await;
+    println!("{what}: {:.1} s after the API server's return", returned.elapsed().as_secs_f64());
+    answer
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
+    let stage = Stage::shared().await;
+    let o = &stage.o;
+    let t = stage.tenant("stopped", &["a"]).await;
+    stage.agent(&t, &[]);
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    for name in ["w0", "w1", "w2"] {
+        t.start(name, "a", json!({"app": "web"})).await;
+    }
+    t.ready(3).await;
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(t.infra.clone());
+    for (name, cluster) in [("infra", &o.plane.infra), ("tenant", &o.plane.tenant)] {
+        let server = format!("{name}/kube-apiserver");
+        // Work is under way in the moment in which it stops.
+        for n in 0..20 {
+            t.start(&format!("{name}-{n}"), "a", json!({"app": "web"})).await;
+        }
+        o.plane.command(&format!("pause {server}")).unwrap();
+        if name == "infra" {
+            for n in 20..30 {
+                t.start(&format!("{name}-{n}"), "a", json!({"app": "web"})).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        o.plane.command(&format!("resume {server}")).unwrap();
+        let returned = Instant::now();
+        eventually(&format!("{server} answers"), || async {
+            cluster.kubectl(&["get", "--raw=/readyz"]).map(drop).map_err(|e| e.to_string())
+        })
+        .await;
+        let count = if name == "infra" { 33 } else { 53 };
+        let late = format!("{name}-late");
+        t.start(&late, "a", json!({"app": "web"})).await;
+        let node = t.node(&format!("{name}-late"));
+        o.plane.infra.apply(&[dpu(&node, &t.node("a"))]).unwrap();
+        let mut edited = rule_for("app", "web");
+        edited["workloadInfoInject"][0]["asAnnotation"]["name"] = json!(format!("name-{name}"));
+        t.own_rule("r", edited).await.unwrap();
+        let other = tenant(&format!("stopped-{name}"), json!({"hosts": []}));
+        let companions = within("companions", returned, || async {
+            let found = t.companions().await?.len();
+            if found == count + 1 { Ok(()) } else { Err(format!("{found} of {}", count + 1)) }
+        });
+        let edit = within("an edit of a rule", returned, || async {
+            let rule = t.rules().get("r").await.map_err(|e| e.to_string())?;
+            let text = serde_json::to_string(&rule).map_err(|e| e.to_string())?;
+            if text.contains(&format!("name-{name}")) { Ok(()) } else { Err("it isn't there".to_owned()) }
+        });
+        let marked = within("a new DPU", returned, || async {
+            let node = nodes.get(&node).await.map_err(|e| e.to_string())?;
+            node.labels().get(keys::NODE_TENANT).map(drop).ok_or_else(|| "it isn't marked".to_owned())
+        });
+        let admitted = within("a new Tenant", returned, || async {
+            o.plane.infra.apply(std::slice::from_ref(&other)).map_err(|e| e.to_string())?;
+            let id = format!("stopped-{name}");
+            let tenant = t.object().get(&id).await.map_err(|e| e.to_string())?;
+            let conditions = tenant.status.unwrap_or_default().conditions;
+            if conditions.iter().any(|c| c.type_ == "Ready") {
+                Ok(())
+            } else {
+                Err("no condition".to_owned())
+            }
+        });
+        tokio::join!(companions, edit, marked, admitted);
+        within("no key is under way", returned, || stage.idle()).await;
+    }
+    let ends = (0..30).map(|n| format!("infra-{n}")).map(|name| {
+        let work = t.work();
+        async move { work.delete(&name, &DeleteParams::default()).await.map(drop) }
+    });
+    join_all(ends).await.into_iter().for_each(|ended| ended.unwrap());
+    t.ready(25).await;
+}

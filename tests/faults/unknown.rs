@@ -1,0 +1,181 @@
+//! Writes that are done, and whose writer doesn't know.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams};
+use outrigger_api::conditions::Status;
+use outrigger_core::keys;
+use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
+use outrigger_tests::tenant::{annotation, rule_for};
+use outrigger_tests::{always, eventually};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::stage::Stage;
+
+/// What was written first about each object, by verb and resource.
+type Lost = Arc<Mutex<BTreeSet<String>>>;
+
+/// Loses the first answer to each kind of write about each object whose name or namespace has this part.
+fn lose_first_answers(proxy: &Proxy, part: &'static str) -> Lost {
+    let lost = Lost::default();
+    let seen = lost.clone();
+    proxy.on_write(move |call, moment| {
+        let has = |text: &Option<String>| text.as_deref().is_some_and(|text| text.contains(part));
+        if moment == Moment::Before || !(has(&call.name) || has(&call.namespace)) {
+            return Next::GoOn;
+        }
+        let name = call.name.as_deref().unwrap_or_default();
+        let first = seen.lock().insert(format!("{} {} {name}", call.verb.as_str(), call.resource));
+        if first { Next::Drop } else { Next::GoOn }
+    });
+    lost
+}
+
+/// Verbs and resources of what was lost.
+fn kinds(lost: &Lost) -> BTreeSet<String> {
+    let of = |text: &String| text.rsplit_once(' ').map(|(kind, _)| kind.to_owned());
+    lost.lock().iter().filter_map(of).collect()
+}
+
+#[tokio::test]
+async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
+    let stage = Stage::shared().await;
+    let (infra, cluster) = (
+        lose_first_answers(&stage.manager, "unanswered"),
+        lose_first_answers(&stage.agents, "work-unanswered"),
+    );
+    let t = stage.tenant("unanswered", &["a"]).await;
+    stage.agent(&t, &[]);
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    t.start("w1", "a", json!({"app": "web", "version": "1"})).await;
+    t.start("w2", "a", json!({"app": "web"})).await;
+    let before = t.ready(2).await;
+    t.change("w1", json!({"metadata": {"labels": {"version": "2"}}})).await;
+    eventually("the companion is told", || async {
+        let all = t.companions().await?;
+        let told = all.iter().filter(|pod| annotation(pod, "version") == Some("2")).count();
+        if told == 1 { Ok(()) } else { Err(format!("{told}")) }
+    })
+    .await;
+    let uids = |all: &[Pod]| all.iter().filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
+    assert_eq!(uids(&t.ready(2).await), uids(&before), "nothing was made twice");
+    t.end("w2").await;
+    t.ready(1).await;
+    let mut edited = rule_for("app", "web");
+    edited["template"]["metadata"]["labels"]["app"] = json!("newer");
+    t.own_rule("r", edited).await.unwrap();
+    eventually("the companion is replaced", || async {
+        let all = t.companions().await?;
+        let new = all.iter().filter(|pod| pod.labels().get("app").is_some_and(|app| app == "newer")).count();
+        if (new, all.len()) == (1, 1) { Ok(()) } else { Err(format!("{new} of {}", all.len())) }
+    })
+    .await;
+    t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
+    t.ready(0).await;
+    eventually("the rule is gone on both sides", || async {
+        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
+        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
+        if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
+    })
+    .await;
+    stage.o.plane.infra.kubectl(&["delete", "tenant", &t.id, "--wait=false"]).unwrap();
+    eventually("the tenant is gone", || async {
+        match t.object().get_opt(&t.id).await.map_err(|e| e.to_string())? {
+            None => Ok(()),
+            Some(tenant) => Err(format!("{:?}", tenant.status.map(|status| status.conditions))),
+        }
+    })
+    .await;
+    stage.manager.off_write();
+    stage.agents.off_write();
+    let (infra, cluster) = (kinds(&infra), kinds(&cluster));
+    println!("answers that were lost: {infra:?}; in the tenant's cluster: {cluster:?}");
+    for kind in [
+        "create pods",
+        "patch pods",
+        "delete pods",
+        "create workloadrules",
+        "update workloadrules",
+        "delete workloadrules",
+        "patch tenants",
+        "patch tenants/status",
+        "patch nodes",
+        "create namespaces",
+    ] {
+        assert!(infra.contains(kind), "no {kind} in {infra:?}");
+    }
+    for kind in ["patch workloadrules", "patch workloadrules/status"] {
+        assert!(cluster.contains(kind), "no {kind} in {cluster:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
+    let stage = Stage::shared().await;
+    let t = stage.tenant("timed-out", &["a"]).await;
+    let create = Matching::verb(Verb::Create, "workloadrules").namespace(&t.namespace).times(1);
+    let replaced = stage.manager.fault(create, Fault::ReplaceAnswer { code: 504 });
+    stage.agent(&t, &[]);
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    stage.manager.hit(replaced).await;
+    t.condition("r", "Synced", Status::True, "StreamConnected").await;
+    let has_finalizer = || async {
+        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+        let has = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
+        if has { Ok(()) } else { Err(format!("its finalizers are {:?}", rule.finalizers())) }
+    };
+    always("the finalizer stays", Duration::from_secs(3), has_finalizer).await;
+    // What is deleted while no agent runs waits for one.
+    stage.o.plane.command("term agent-timed-out").unwrap();
+    t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
+    has_finalizer().await.unwrap();
+    stage.o.plane.command("start agent-timed-out").unwrap();
+    eventually("both are gone", || async {
+        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
+        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
+        if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_admin_companion_that_is_created_after_its_tenants_release_does_not_stay() {
+    let stage = Stage::shared().await;
+    let t = stage.tenant("too-late", &["a"]).await;
+    let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
+        "metadata": {"name": "too-late", "namespace": "universe"}, "spec": rule_for("app", "web")});
+    rule["spec"]["tenantSelector"] = json!({"matchLabels": {(keys::TENANT): t.id}});
+    stage.o.plane.infra.apply(&[rule]).unwrap();
+    let create = Matching::verb(Verb::Create, "pods").namespace("universe").body(&t.id);
+    let held = stage.manager.fault(create, Fault::HoldRequest);
+    let _stream = stage.tell(&t, &["w1"]).await;
+    stage.manager.hit(held).await;
+    stage.o.plane.infra.kubectl(&["delete", "tenant", &t.id, "--timeout=100s"]).unwrap();
+    stage.manager.remove(held);
+    eventually("the create has been answered", || async {
+        let creates = Matching::verb(Verb::Create, "pods").namespace("universe").body(&t.id);
+        let all = stage.manager.calls_of(&creates);
+        if all.iter().any(|call| call.status.is_some()) { Ok(all) } else { Err("it hasn't".to_owned()) }
+    })
+    .await
+    .iter()
+    .for_each(|call| println!("{call}"));
+    let pods: Api<Pod> = Api::namespaced(t.infra.clone(), "universe");
+    let labels = ListParams::default().labels(&format!("{}=too-late", keys::RULE));
+    eventually("no companion is left", || async {
+        let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items.len();
+        if all == 0 { Ok(()) } else { Err(format!("{all}")) }
+    })
+    .await;
+    stage
+        .o
+        .plane
+        .infra
+        .kubectl(&["delete", "adminworkloadrules", "too-late", "-n", "universe", "--timeout=100s"])
+        .unwrap();
+}
