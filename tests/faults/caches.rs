@@ -58,7 +58,7 @@ async fn a_companion_whose_creation_is_answered_after_a_new_list_is_no_ghost() {
     t.rule("r", rule_for("app", "web")).await;
     let proxy = &replica.proxy;
     let created = proxy.fault(
-        Matching::verb(Verb::Create, "pods").namespace(&t.namespace).times(1),
+        Matching::verb(Verb::Create, "pods").namespace(&t.namespace).succeeded().times(1),
         Fault::HoldAnswer(None),
     );
     let frozen = proxy.fault(Matching::watches("pods"), Fault::FreezeWatch);
@@ -124,7 +124,7 @@ async fn a_node_whose_marking_is_answered_after_its_end_is_no_ghost() {
     let name = t.node("late");
     // The write that makes it the tenant's.
     let patch = Matching::verb(Verb::Patch, "nodes").name(&name);
-    let owned = patch.body(&format!("\"{}\":\"{}\"", keys::NODE_TENANT, t.id)).times(1);
+    let owned = patch.body(&format!("\"{}\":\"{}\"", keys::NODE_TENANT, t.id)).succeeded().times(1);
     let marked = stage.manager.fault(owned, Fault::HoldAnswer(None));
     stage.o.plane.infra.apply(&[dpu(&name, &t.node("a"))]).unwrap();
     eventually("it is marked", || async {
@@ -167,8 +167,9 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
         resource: Some("workloadrules/status".into()),
         ..Matching::all()
     };
-    let told =
-        stage.agents.fault(status.namespace(&t.source).body("\"ready\":1").times(1), Fault::HoldAnswer(None));
+    let told = stage
+        .agents
+        .fault(status.namespace(&t.source).body("\"ready\":1").succeeded().times(1), Fault::HoldAnswer(None));
     t.start("w1", "a", json!({"app": "web"})).await;
     t.companion().await;
     stage.agents.hit(told).await;
@@ -188,8 +189,15 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
         if image == "edited" { Ok(()) } else { Err(image) }
     })
     .await;
-    let companion = t.companion().await;
-    assert_eq!(companion.spec.unwrap().containers[0].image.as_deref(), Some("edited"));
+    eventually("the companion is made from it", || async {
+        let all = t.companions().await?;
+        let image = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.containers[0].image.clone());
+        match all.iter().map(image).collect::<Vec<_>>().as_slice() {
+            [Some(image)] if image == "edited" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

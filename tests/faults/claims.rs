@@ -59,16 +59,19 @@ async fn a_tenant_that_is_made_anew_is_served_at_once() {
     let replica = Replica::start(stage, "manager-anew").await;
     let t = stage.tenant("anew", &["a"]).await;
     counted(stage, &replica, &t).await;
+    let unowned =
+        Patch::Merge(json!({"metadata": {"ownerReferences": null, "labels": {(keys::TENANT): t.id}}}));
+    let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(t.infra.clone());
+    namespaces.patch(&t.namespace, &PatchParams::default(), &unowned).await.unwrap();
     // Nobody releases it: its namespace stays, and its label too, as it is where a namespace was adopted.
     let own = Matching { verbs: Verb::WRITES.to_vec(), ..Matching::all() };
     let failed = Fault::Status { code: 503, retry_after: None };
-    for matching in [
+    let faults = [
         own.clone().namespace(&t.namespace),
         Matching { resource: Some("namespaces".into()), ..own.clone() }.name(&t.namespace),
         own.path(&format!("/tenants/{}", t.id)),
-    ] {
-        stage.manager.fault(matching, failed.clone());
-    }
+    ]
+    .map(|matching| stage.manager.fault(matching, failed.clone()));
     t.object().delete(&t.id, &DeleteParams::default()).await.unwrap();
     eventually("somebody takes its finalizer away", || async {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
@@ -78,13 +81,9 @@ async fn a_tenant_that_is_made_anew_is_served_at_once() {
         }
     })
     .await;
-    let unowned =
-        Patch::Merge(json!({"metadata": {"ownerReferences": null, "labels": {(keys::TENANT): t.id}}}));
-    let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(t.infra.clone());
-    namespaces.patch(&t.namespace, &PatchParams::default(), &unowned).await.unwrap();
     let again = tenant(&t.id, json!({"hosts": [t.node("a")], "identities": [tenant_identity(&t.id)]}));
     stage.o.plane.infra.apply(&[again, dpu(&t.node("a-dpu1"), &t.node("a"))]).unwrap();
-    stage.manager.clear();
+    faults.into_iter().for_each(|id| stage.manager.remove(id));
     t.is("Ready", outrigger_api::conditions::Status::True, "Served").await;
     served_at_once(&replica, &t, &["w1", "w2"]).await;
 }

@@ -27,6 +27,8 @@ pub struct Matching {
     pub body: Option<String>,
     /// Whether it is a dry run.
     pub dry_run: Option<bool>,
+    /// Only if the API server answers with success. For faults that are about answers.
+    pub succeeded: bool,
     /// How many requests; `None` for all.
     pub times: Option<u32>,
 }
@@ -80,6 +82,12 @@ impl Matching {
         Self { body: Some(part.to_owned()), ..self }
     }
 
+    /// Only if the API server answers with success.
+    #[must_use]
+    pub fn succeeded(self) -> Self {
+        Self { succeeded: true, ..self }
+    }
+
     /// Only so many requests.
     #[must_use]
     pub fn times(self, times: u32) -> Self {
@@ -100,6 +108,7 @@ impl Matching {
             && same(&self.name, call.name.as_deref())
             && part(&self.user_agent, &call.user_agent)
             && part(&self.path, &call.path)
+            && (!self.succeeded || call.status.is_some_and(|status| (200..300).contains(&status)))
             && self.dry_run.is_none_or(|dry_run| dry_run == call.dry_run)
             && (self.body.is_none()
                 || part(&self.body, &call.body.as_ref().map(ToString::to_string).unwrap_or_default()))
@@ -208,13 +217,22 @@ impl Rules {
     /// The faults that apply to a request from now on and did not before, in the order in which they were added. Each is
     /// counted.
     pub(super) fn take(&self, call: &Call, before: &BTreeMap<FaultId, Fault>) -> Vec<(FaultId, Fault)> {
+        self.take_if(call, |id, _| !before.contains_key(&id))
+    }
+
+    /// Those that apply to it only because it has succeeded.
+    pub(super) fn take_succeeded(&self, call: &Call) -> Vec<(FaultId, Fault)> {
+        self.take_if(call, |_, matching| matching.succeeded)
+    }
+
+    fn take_if(&self, call: &Call, meant: impl Fn(FaultId, &Matching) -> bool) -> Vec<(FaultId, Fault)> {
         let mut inner = self.inner.lock();
         let Inner { rules, hits, .. } = &mut *inner;
         let mut taken = Vec::new();
         for (id, (matching, fault)) in rules.iter() {
             let hit = hits.entry(*id).or_default();
             let spent = matching.times.is_some_and(|times| *hit >= times);
-            if spent || before.contains_key(id) || !matching.matches(call) {
+            if spent || !meant(*id, matching) || !matching.matches(call) {
                 continue;
             }
             *hit += 1;
@@ -262,6 +280,9 @@ mod tests {
         let pods = || Matching::verb(Verb::Create, "pods");
         assert!(Matching::all().matches(&create) && pods().matches(&create));
         assert!(pods().namespace("n").name("p").body(r#"{"a":"b"}"#).path("/n/").matches(&create));
+        assert!(!pods().succeeded().matches(&create));
+        assert!(pods().succeeded().matches(&Call { status: Some(201), ..create.clone() }));
+        assert!(!pods().succeeded().matches(&Call { status: Some(409), ..create.clone() }));
         assert!(!pods().namespace("m").matches(&create));
         assert!(!pods().name("q").matches(&create));
         assert!(!pods().body("c").matches(&create));

@@ -98,7 +98,7 @@ impl Connection {
         let (mut parts, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| NoAnswer)?.to_bytes();
         let call = self.shared.begun(Call::read(&parts, &body));
-        let faults: BTreeMap<FaultId, Fault> =
+        let mut faults: BTreeMap<FaultId, Fault> =
             self.shared.rules.take(&call, &BTreeMap::new()).into_iter().collect();
         for (id, fault) in &faults {
             match fault {
@@ -117,6 +117,8 @@ impl Connection {
         // On a task of its own: what has been forwarded is done to its end, also when the client gives up.
         let forwarded = tokio::spawn(self.clone().forward(call.clone(), parts, body));
         let answer = forwarded.await.map_err(|_| NoAnswer)??;
+        let call = Call { status: Some(answer.head.status.as_u16()), ..call };
+        faults.extend(self.shared.rules.take_succeeded(&call));
         for (id, fault) in &faults {
             match fault {
                 Fault::HoldAnswer(Some(time)) => tokio::time::sleep(*time).await,
