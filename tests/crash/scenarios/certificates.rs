@@ -1,0 +1,140 @@
+//! Certificates that webhook and manager sign themselves: Secret, bundles, and what is served.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::api::{Api, Patch, PatchParams};
+use outrigger_core::keys;
+use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::outrigger::{SYSTEM, get, ports};
+use serde_json::{Value, json};
+use tokio_rustls::TlsConnector;
+
+use crate::run::Run;
+use crate::site::Part;
+
+/// How many certificates a PEM text has.
+fn count(pem: &str) -> usize {
+    pem.matches("BEGIN CERTIFICATE").count()
+}
+
+/// Takes everything out of a Secret.
+async fn empty(run: &Run, secret: &str) -> Result<(), String> {
+    let secrets: Api<Secret> = Api::namespaced(run.infra.clone(), SYSTEM);
+    let patch = Patch::Merge(json!({"data": null}));
+    secrets.patch(secret, &PatchParams::default(), &patch).await.map(drop).map_err(|e| e.to_string())
+}
+
+/// The CA certificates that a Secret says to trust.
+async fn trusted(run: &Run, secret: &str) -> Result<String, String> {
+    let secrets: Api<Secret> = Api::namespaced(run.infra.clone(), SYSTEM);
+    let data = secrets.get(secret).await.map_err(|e| e.to_string())?.data.unwrap_or_default();
+    let bundle = data.get("ca.crt").ok_or("no CA")?.0.clone();
+    String::from_utf8(bundle).map_err(|e| e.to_string())
+}
+
+/// Whether a server shows a certificate that these CAs vouch for.
+async fn verifies(run: &Run, bundle: &str, port: u16, name: &str) -> Result<(), String> {
+    let file = run.outrigger().plane.dir.join(format!("{}-ca.crt", run.id));
+    std::fs::write(&file, bundle).map_err(|e| e.to_string())?;
+    let config = ClientTls { ca: file, identity: None }.config(&[b"h2"]).map_err(|e| format!("{e:#}"))?;
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| e.to_string())?;
+    let name = name.to_owned().try_into().map_err(|_| "no name of a server".to_owned())?;
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map(drop).map_err(|e| e.to_string())
+}
+
+/// Starts the run's own process with these arguments.
+fn start(run: &Run, command: &str, account: &str, args: Vec<String>) -> Result<(), String> {
+    let (site, infra) = (run.site, &run.outrigger().plane.infra);
+    let failed = |error: anyhow::Error| format!("{error:#}");
+    let account = site.proxied(Part::Own).proxy.account(infra, account).map_err(failed)?;
+    let mut all =
+        vec![command.to_owned(), "--tls=self-signed".to_owned(), "--shutdown-delay=0s".to_owned(), account];
+    all.extend(args);
+    run.outrigger().run(&site.process(Part::Own, &run.id), &all).map_err(failed)
+}
+
+async fn ready(run: &Run, admin: u16) -> Result<bool, String> {
+    run.reach("it is ready", || async {
+        let (status, body) = get(admin, "/readyz?verbose").await?;
+        if status == 200 { Ok(()) } else { Err(body) }
+    })
+    .await
+}
+
+/// The manager makes a CA, publishes it, and publishes it again when somebody has taken it away.
+pub(crate) async fn manager(run: &Run) -> Result<(), String> {
+    let maps: Api<ConfigMap> = Api::namespaced(run.infra.clone(), SYSTEM);
+    let nothing = Patch::Merge(json!({"data": null}));
+    empty(run, keys::MANAGER_SELF_SIGNED).await?;
+    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.map_err(|e| e.to_string())?;
+    let [port, admin] = ports().map_err(|error| format!("{error:#}"))?;
+    run.begin();
+    let args = vec![
+        format!("--bind-address=tcp://127.0.0.1:{port}"),
+        format!("--admin-address=127.0.0.1:{admin}"),
+        format!("--tls-client-ca-file={}", run.outrigger().authority.file().display()),
+    ];
+    start(run, "manager", "outrigger-manager", args)?;
+    let published = || async {
+        let data = maps.get(keys::CA_CONFIG_MAP).await.map_err(|e| e.to_string())?.data.unwrap_or_default();
+        let bundle = data.get("ca.crt").ok_or("nothing is published")?;
+        if count(bundle) != 1 || *bundle != trusted(run, keys::MANAGER_SELF_SIGNED).await? {
+            return Err(format!("{} CAs are published", count(bundle)));
+        }
+        verifies(run, bundle, port, "outrigger-manager.outrigger-system.svc").await
+    };
+    run.reach("its CA is published", published).await?;
+    ready(run, admin).await?;
+    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.map_err(|e| e.to_string())?;
+    run.thaw();
+    run.reach("its CA is published again", published).await?;
+    Ok(())
+}
+
+/// The bundles of all entries of both configurations, each once, PEM.
+fn bundles(run: &Run) -> Result<Vec<String>, String> {
+    let mut all = Vec::new();
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        let infra = &run.outrigger().plane.infra;
+        let text = infra.kubectl(&["get", kind, "outrigger", "-o", "json"]).map_err(|e| format!("{e:#}"))?;
+        let configuration: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
+        for webhook in configuration["webhooks"].as_array().into_iter().flatten() {
+            let bundle = webhook["clientConfig"]["caBundle"].as_str().unwrap_or_default();
+            let bundle = STANDARD.decode(bundle).map_err(|e| e.to_string())?;
+            all.push(String::from_utf8(bundle).map_err(|e| e.to_string())?);
+        }
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+/// The webhook makes a CA, and adds it to what the API server trusts already.
+pub(crate) async fn webhook(run: &Run) -> Result<(), String> {
+    let outrigger = run.outrigger();
+    let failed = |error: anyhow::Error| format!("{error:#}");
+    empty(run, keys::WEBHOOK_SELF_SIGNED).await?;
+    let configurations = outrigger.webhook_configurations().map_err(failed)?;
+    outrigger.plane.infra.apply(&configurations).map_err(failed)?;
+    let [port, admin] = ports().map_err(failed)?;
+    run.begin();
+    let args = vec![format!("--bind-address=127.0.0.1:{port}"), format!("--admin-address=127.0.0.1:{admin}")];
+    start(run, "webhook", "outrigger-webhook", args)?;
+    let published = || async {
+        let all = bundles(run)?;
+        let [bundle] = all.as_slice() else { return Err(format!("{} different bundles", all.len())) };
+        // The one that was there, and its own.
+        if count(bundle) != 2 || *bundle != trusted(run, keys::WEBHOOK_SELF_SIGNED).await? {
+            return Err(format!("{} CAs are published", count(bundle)));
+        }
+        verifies(run, bundle, port, "outrigger-webhook.outrigger-system.svc").await
+    };
+    run.reach("its CA is published", published).await?;
+    ready(run, admin).await?;
+    run.thaw();
+    run.reach("its CA is published", published).await?;
+    Ok(())
+}

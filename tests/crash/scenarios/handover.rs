@@ -1,0 +1,44 @@
+//! A host of one tenant becomes another's, and its DPU with it.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use kube::api::{Api, PostParams};
+use outrigger_core::keys;
+use outrigger_tests::tenant::{Tenant, is_ready, node_of, rule_for};
+use serde_json::json;
+
+use super::tenant;
+use crate::run::Run;
+
+/// The first tenant's companion leaves the DPU before the second one's Pod starts on it.
+pub(crate) async fn steps(run: &Run) -> Result<(), String> {
+    let from = tenant(run, "a", &[("h", 1)]).await?;
+    let to = Tenant::without_agent(run.outrigger(), &format!("{}b", run.id), &[]).await;
+    let (host, node) = (from.node("h"), from.node("h-dpu1"));
+    run.act("the rule is taken", || from.try_rule("r", rule_for("app", "web"))).await?;
+    from.start("w", "h", json!({"app": "web"})).await;
+    run.companions(&from, 1, |pod| node_of(pod) == node).await?;
+    let waiting =
+        json!({"metadata": {"name": "waits"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let waiting = serde_json::from_value(waiting).map_err(|e| e.to_string())?;
+    let create =
+        || async { to.pods().create(&PostParams::default(), &waiting).await.map_err(|e| e.to_string()) };
+    let waiting = run.act("the Pod is taken", create).await?;
+    run.begin();
+    run.hold(&[waiting]).await?;
+    run.act("the host is given back", || from.set(json!({"hosts": []}))).await?;
+    run.act("the host is claimed", || to.set(json!({"hosts": [host]}))).await?;
+    let nodes: Api<Node> = Api::all(run.infra.clone());
+    run.reach("the DPU is the other tenant's", || async {
+        let owner =
+            nodes.get(&node).await.map_err(|e| e.to_string())?.labels().get(keys::NODE_TENANT).cloned();
+        if owner.as_deref() == Some(&*to.id) { Ok(()) } else { Err(format!("{owner:?}")) }
+    })
+    .await?;
+    run.reach("its Pod runs there", || async {
+        let pod = to.pods().get("waits").await.map_err(|e| e.to_string())?;
+        if is_ready(&pod) && node_of(&pod) == node { Ok(()) } else { Err(format!("{:?}", pod.status)) }
+    })
+    .await?;
+    Ok(())
+}

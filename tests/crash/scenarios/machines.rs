@@ -1,0 +1,98 @@
+//! A Machine, its reservations, its two slots, and the guests that have them.
+
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{Api, DeleteParams, PostParams};
+use outrigger_api::Machine;
+use outrigger_api::machine::Usage;
+use outrigger_core::keys;
+use outrigger_tests::tenant::is_ready;
+use serde_json::{Value, json};
+
+use crate::run::Run;
+
+const SLOTS: usize = 2;
+
+fn guest(group: &str, name: &str) -> Value {
+    let labels = json!({keys::MACHINE_GROUP: group, keys::MACHINE_TYPE: "t", keys::POD_ROLE: keys::GUEST});
+    json!({"metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "i"}], "terminationGracePeriodSeconds": 0}})
+}
+
+fn machine(group: &str) -> Value {
+    let types = json!([{"name": "t", "available": SLOTS, "spec": {"cpu": "1", "memory": "1Gi"}}]);
+    let pool = json!([{"name": format!("{group}-n1"), "mode": "ready", "taint": true, "machineType": [{"name": "t"}]}]);
+    json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": group, "labels": {keys::MACHINE_GROUP: group}},
+        "spec": {"nodePool": pool, "machineTypes": types}})
+}
+
+/// Waits until the usage is this: reserved, used.
+async fn usage(run: &Run, reserved: u32, used: u32) -> Result<bool, String> {
+    let machines: Api<Machine> = Api::all(run.infra.clone());
+    let wanted = Usage { maximum: 2, reserved, used, waiting: 0, slots: Some(2) };
+    run.reach(&format!("the usage is {wanted:?}"), || async {
+        let machine = machines.get(&run.id).await.map_err(|e| e.to_string())?;
+        let all = machine.status.unwrap_or_default().available_machines;
+        match all.iter().find(|m| m.name == "t") {
+            Some(found) if found.usage == wanted => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// Makes a guest, and waits until it runs.
+async fn admitted(run: &Run, guests: &Api<Pod>, name: &str) -> Result<Pod, String> {
+    let guest: Pod = serde_json::from_value(guest(&run.id, name)).map_err(|e| e.to_string())?;
+    let create = || async {
+        match guests.create(&PostParams::default(), &guest).await {
+            // It was created, and the answer got lost.
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                guests.get(name).await.map_err(|e| e.to_string())
+            }
+            other => other.map_err(|e| e.to_string()),
+        }
+    };
+    let guest = run.act(&format!("guest {name} is admitted"), create).await?;
+    run.reach(&format!("guest {name} runs"), || async {
+        let pod = guests.get(name).await.map_err(|e| e.to_string())?;
+        if is_ready(&pod) { Ok(()) } else { Err(format!("{:?}", pod.status)) }
+    })
+    .await?;
+    Ok(guest)
+}
+
+/// Two guests take the slots, a third is refused until one of them has gone.
+pub(crate) async fn steps(run: &Run) -> Result<(), String> {
+    let infra = &run.outrigger().plane.infra;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": run.id, "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("{}-n1", run.id)}});
+    infra.apply(&[namespace, node]).map_err(|error| format!("{error:#}"))?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(run.infra.clone(), &run.id);
+    let account = || async { accounts.get("default").await.map(drop).map_err(|e| e.to_string()) };
+    run.act("the namespace takes Pods", account).await?;
+    run.slots("t", SLOTS);
+    run.begin();
+    let apply = || async { infra.apply(&[machine(&run.id)]).map_err(|error| format!("{error:#}")) };
+    run.act("the Machine is taken", apply).await?;
+    usage(run, 2, 0).await?;
+    let guests: Api<Pod> = Api::namespaced(run.infra.clone(), &run.id);
+    admitted(run, &guests, "g1").await?;
+    let stays = admitted(run, &guests, "g2").await?;
+    run.hold(&[stays]).await?;
+    usage(run, 0, 2).await?;
+    let third: Pod = serde_json::from_value(guest(&run.id, "g3")).map_err(|e| e.to_string())?;
+    run.reach("a third is refused", || async {
+        match guests.create(&PostParams::default(), &third).await {
+            Ok(_) => Err("it was admitted".to_owned()),
+            Err(error) if error.to_string().contains("there is no <t> left") => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await?;
+    guests.delete("g1", &DeleteParams::default()).await.map_err(|e| e.to_string())?;
+    admitted(run, &guests, "g3").await?;
+    usage(run, 0, 2).await?;
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! Rules that a tenant makes in its own cluster, and that its agent brings to the infrastructure cluster.
+
+use kube::api::DeleteParams;
+use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use serde_json::{Value, json};
+
+use super::tenant;
+use crate::run::Run;
+
+/// A rule of which each companion is told one more fact, by this name.
+fn telling(fact: &str) -> Value {
+    let mut spec = rule_for("app", "web");
+    let inject = json!({"workloadKey": ".metadata.resourceName", "asAnnotation": {"name": fact}});
+    if let Some(list) = spec["workloadInfoInject"].as_array_mut() {
+        list.push(inject);
+    }
+    spec
+}
+
+/// Waits until the tenant reads that a rule is served as it is now.
+async fn served(run: &Run, t: &Tenant, name: &str) -> Result<bool, String> {
+    run.reach(&format!("rule {name} is served"), || async {
+        let rule = t.own_rules().get(name).await.map_err(|e| e.to_string())?;
+        let status = rule.status.unwrap_or_default();
+        let synced = status.conditions.iter().any(|c| c.type_ == "Synced" && c.status == "True");
+        if synced && status.observed_generation == rule.metadata.generation {
+            return Ok(());
+        }
+        Err(format!("{status:?}"))
+    })
+    .await
+}
+
+/// A rule is made, changed and deleted; another one stays.
+pub(crate) async fn steps(run: &Run) -> Result<(), String> {
+    let t = tenant(run, "", &[("a", 1)]).await?;
+    t.start("w", "a", json!({"app": "web"})).await;
+    run.begin();
+    run.act("the rule is made", || t.own_rule("fw", telling("first"))).await?;
+    let made = run.companions(&t, 1, |pod| annotation(pod, "first") == Some("w")).await?;
+    served(run, &t, "fw").await?;
+    let (mut pods, mut rules) = (Vec::new(), Vec::new());
+    if made {
+        pods = t.companions().await?;
+        rules.push(t.rules().get("fw").await.map_err(|e| e.to_string())?);
+        run.hold(&pods).await?;
+        run.hold(&rules).await?;
+    }
+    run.act("the rule is changed", || t.own_rule("fw", telling("second"))).await?;
+    run.companions(&t, 1, |pod| annotation(pod, "second") == Some("w")).await?;
+    run.act("another rule is made", || t.own_rule("stays", rule_for("app", "other"))).await?;
+    served(run, &t, "stays").await?;
+    run.release(&pods).await?;
+    run.release(&rules).await?;
+    t.own_rules().delete("fw", &DeleteParams::default()).await.map_err(|e| e.to_string())?;
+    run.reach("the rule is gone on both sides", || async {
+        let here = t.own_rules().get_opt("fw").await.map_err(|e| e.to_string())?.is_some();
+        let there = t.rules().get_opt("fw").await.map_err(|e| e.to_string())?.is_some();
+        if here || there { Err(format!("{here} {there}")) } else { Ok(()) }
+    })
+    .await?;
+    run.companions(&t, 0, |_| true).await?;
+    Ok(())
+}
