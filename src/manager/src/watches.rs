@@ -173,6 +173,8 @@ impl Watches {
                 for space in concerned.iter().flat_map(|tenant| this.spaces.of(tenant)) {
                     let turns = space.lock().all_turns(&this.registry);
                     this.queue.add(space.ids(turns));
+                    // The status of rules says which hosts have no DPU.
+                    this.rules.add(space.rule_ids());
                 }
                 this.tenants.add(concerned.into_iter().map(Key::Tenant));
             }
