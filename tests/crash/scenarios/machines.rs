@@ -62,7 +62,33 @@ async fn admitted(run: &Run, guests: &Api<Pod>, name: &str) -> Result<Pod, Strin
     Ok(guest)
 }
 
-/// Two guests take the slots, a third is refused until one of them has gone.
+/// Asks for slots for more guests than there are slots, all at once. As many as there are slots are admitted, and deleted.
+async fn crowd(run: &Run, guests: &Api<Pod>) -> Result<(), String> {
+    let names: Vec<String> = (0..2 * SLOTS).map(|i| format!("c{i}")).collect();
+    let asked = names.iter().map(|name| async move {
+        let guest: Pod = serde_json::from_value(guest(&run.id, name)).map_err(|e| e.to_string())?;
+        let create = || async {
+            match guests.create(&PostParams::default(), &guest).await {
+                Ok(_) => Ok(true),
+                Err(kube::Error::Api(status)) if status.code == 409 => Ok(true),
+                Err(error) if error.to_string().contains("there is no <t> left") => Ok(false),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        run.act(&format!("an answer about guest {name}"), create).await
+    });
+    let answers = futures::future::try_join_all(asked).await?;
+    let admitted = answers.iter().filter(|admitted| **admitted).count();
+    if admitted != SLOTS {
+        return Err(format!("{admitted} of {} guests were admitted to {SLOTS} slots", answers.len()));
+    }
+    for (name, _) in names.iter().zip(answers).filter(|(_, admitted)| *admitted) {
+        guests.delete(name, &DeleteParams::default()).await.map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// Four guests ask for two slots at once. Then two guests take the slots, and a third is refused until one of them has gone.
 pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let infra = &run.outrigger().plane.infra;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
@@ -78,6 +104,8 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.act("the Machine is taken", apply).await?;
     usage(run, 2, 0).await?;
     let guests: Api<Pod> = Api::namespaced(run.infra.clone(), &run.id);
+    crowd(run, &guests).await?;
+    usage(run, 2, 0).await?;
     admitted(run, &guests, "g1").await?;
     let stays = admitted(run, &guests, "g2").await?;
     run.hold(&[stays]).await?;
