@@ -212,7 +212,10 @@ impl Controller {
             Ok(made) => {
                 debug!(companion = %place.name, kind = made.kind().as_str(), namespace = %place.namespace, "created");
                 self.learn(id, place, made);
-                Ok(())
+                let known = space.lock().among(&id.key.rule, |companions| companions.get(&id.key).is_some());
+                // What was shown since is newer than a late answer, and may be that the companion is gone: nothing else would
+                // bring the key back, where that was a list that doesn't have it.
+                if known == Some(false) { Err(Verdict::LookAgain) } else { Ok(()) }
             }
             Err(error) => match verdict_of_create(&error, object, of_template) {
                 Verdict::Exists => self.exists(id, place, template::kind(object)).await,
