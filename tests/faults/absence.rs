@@ -19,7 +19,7 @@ async fn uids(t: &Tenant) -> Result<BTreeMap<String, Option<String>>, String> {
     Ok(all.into_iter().map(|pod| (pod.name_any(), pod.uid())).collect())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-absence").await;
@@ -54,7 +54,7 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     println!("deletes by the replica: {}", replica.proxy.calls_of(&deletes).len());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-admin-absence").await;

@@ -50,7 +50,7 @@ where
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_companion_whose_creation_is_answered_after_a_new_list_is_no_ghost() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-ghost").await;
@@ -77,7 +77,7 @@ async fn a_companion_whose_creation_is_answered_after_a_new_list_is_no_ghost() {
     assert_ne!(first.uid(), second.uid());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghost() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-ghost-template").await;
@@ -116,7 +116,7 @@ async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghos
     t.companion().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_marking_is_answered_after_its_end_is_no_ghost() {
     let stage = Stage::shared().await;
     let t = stage.tenant("ghost-node", &["a"]).await;
@@ -154,7 +154,7 @@ async fn image(t: &Tenant, rule: &str) -> Result<String, String> {
     Ok(rule["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap_or_default().to_owned())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
     let stage = Stage::shared().await;
     let t = stage.tenant("edited", &["a"]).await;
@@ -200,7 +200,7 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn companions_follow_workloads_though_their_watch_lags() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-lag").await;

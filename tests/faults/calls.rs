@@ -19,7 +19,7 @@ fn creates(namespace: &str) -> Matching {
     Matching::verb(Verb::Create, "pods").namespace(namespace)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_with_a_long_pause_holds_nothing_up() {
     let stage = Stage::shared().await;
     for code in [429, 503] {
@@ -35,7 +35,7 @@ async fn a_refusal_with_a_long_pause_holds_nothing_up() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_wanted_any_more_is_not_sent_any_more() {
     let stage = Stage::shared().await;
     let t = stage.tenant("unsent", &["a"]).await;
@@ -84,7 +84,7 @@ async fn done(what: &str, began: Instant, done: BoxFuture<'static, ()>) {
     println!("{what}: done after {:.1} s", began.elapsed().as_secs_f64());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_that_are_never_answered_end_and_are_made_again() {
     let stage = Stage::shared().await;
     let mut all: Vec<BoxFuture<'static, ()>> = Vec::new();

@@ -53,7 +53,7 @@ async fn served_at_once(replica: &Replica, t: &Tenant, workloads: &[&str]) {
     drop(sender);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_that_is_made_anew_is_served_at_once() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-anew").await;
@@ -88,7 +88,7 @@ async fn a_tenant_that_is_made_anew_is_served_at_once() {
     served_at_once(&replica, &t, &["w1", "w2"]).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_that_goes_back_locks_nobody_out() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-back").await;
@@ -99,7 +99,7 @@ async fn a_counter_that_goes_back_locks_nobody_out() {
     served_at_once(&replica, &t, &["w1", "w2"]).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_whose_answer_is_lost_is_given_up_when_no_agent_returns() {
     let stage = Stage::shared().await;
     // It doesn't lead.

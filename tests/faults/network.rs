@@ -45,7 +45,7 @@ async fn arrives(t: &Tenant, what: &str, round: usize) {
     println!("{what}: {:.1} s", began.elapsed().as_secs_f64());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_the_network_forgets_are_made_anew() {
     let stage = Stage::shared().await;
     let (t, wire) = by_wire(stage, "forgotten").await;
@@ -54,7 +54,7 @@ async fn connections_that_the_network_forgets_are_made_anew() {
     t.condition("r", "Synced", Status::True, "StreamConnected").await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
 async fn partitions_in_either_direction_heal() {
     let stage = Stage::shared().await;
@@ -157,12 +157,12 @@ async fn rules_follow(id: &str, answer: Answer) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_follow_though_answers_of_the_manager_are_dropped() {
     rules_follow("dropped", Answer::Dropped).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
 async fn rules_follow_though_answers_of_the_manager_never_come() {
     rules_follow("withheld", Answer::Withheld).await;

@@ -79,7 +79,7 @@ fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_are_kept_and_hooks_see_writes_on_both_sides() {
     let stage = Stage::new("proxy-calls").await;
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -133,7 +133,7 @@ async fn calls_are_kept_and_hooks_see_writes_on_both_sides() {
     assert_eq!(creates[0].body.as_ref().unwrap()["data"]["a"], "b");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_and_answers_are_lost_held_and_replaced() {
     let stage = Stage::new("proxy-requests").await;
     let proxy = &stage.proxy;
@@ -196,7 +196,7 @@ async fn requests_and_answers_are_lost_held_and_replaced() {
     assert!(page.metadata.continue_.is_some());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_lag_freeze_and_end_while_they_are_open() {
     let stage = Stage::new("proxy-watches").await;
     let proxy = &stage.proxy;

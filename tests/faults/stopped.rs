@@ -22,7 +22,7 @@ where
     answer
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
 async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
     let stage = Stage::shared().await;

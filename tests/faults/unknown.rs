@@ -42,7 +42,7 @@ fn kinds(lost: &Lost) -> BTreeSet<String> {
     lost.lock().iter().filter_map(of).collect()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     let stage = Stage::shared().await;
     let (infra, cluster) = (
@@ -114,7 +114,7 @@ async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
     let stage = Stage::shared().await;
     let t = stage.tenant("timed-out", &["a"]).await;
@@ -143,7 +143,7 @@ async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_admin_companion_that_is_created_after_its_tenants_release_does_not_stay() {
     let stage = Stage::shared().await;
     let t = stage.tenant("too-late", &["a"]).await;

@@ -21,7 +21,7 @@ async fn companions(t: &Tenant, names: &[&str]) {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_that_expire_or_break_off_lose_nothing() {
     let stage = Stage::shared().await;
     let replica = Replica::start(stage, "manager-expired").await;
@@ -50,7 +50,7 @@ async fn watches_that_expire_or_break_off_lose_nothing() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_whose_pages_expire_is_made_again() {
     let stage = Stage::shared().await;
     let t = stage.tenant("pages", &["a"]).await;
@@ -72,7 +72,7 @@ async fn a_list_whose_pages_expire_is_made_again() {
     t.ready(4).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "long"]
 async fn watches_that_fall_silent_are_noticed_and_opened_again() {
     let stage = Stage::shared().await;
