@@ -18,7 +18,7 @@ use crate::stage::{Replica, Stage, sync};
 /// Long enough for a process to have taken in an event that has been delivered to it.
 const TAKEN_IN: Duration = Duration::from_millis(700);
 
-/// Has a frozen watch of a resource begin anew by a list. Returns when the process has read the list and watches again.
+/// Has a frozen watch of a resource begin anew by a list, without the events that were withheld. Returns when the process has read the list and watches again.
 async fn relist(proxy: &Proxy, resource: &str) {
     let watches = Matching::watches(resource);
     let before = proxy.calls_of(&watches).len();
@@ -70,8 +70,8 @@ async fn a_companion_whose_creation_is_answered_after_a_new_list_is_no_ghost() {
     proxy.hit(created).await;
     // It comes and goes while nobody looks.
     delete_now(&t.pods(), &first.name_any()).await;
-    proxy.remove(frozen);
     relist(proxy, "pods").await;
+    proxy.remove(frozen);
     proxy.remove(created);
     let second = t.companion().await;
     assert_ne!(first.uid(), second.uid());
@@ -106,8 +106,8 @@ async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghos
     .await;
     proxy.hit(created).await;
     delete_now(&api, &first.name_any()).await;
-    proxy.remove(frozen);
     relist(proxy, "resourceclaimtemplates").await;
+    proxy.remove(frozen);
     proxy.remove(created);
     eventually("there is a template again", || async {
         templates(&t.infra, &t.namespace).await?.pop().map(drop).ok_or_else(|| "there is none".to_owned())
