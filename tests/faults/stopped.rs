@@ -54,7 +54,7 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
             cluster.kubectl(&["get", "--raw=/readyz"]).map(drop).map_err(|e| e.to_string())
         })
         .await;
-        let count = if name == "infra" { 33 } else { 53 };
+        let count = if name == "infra" { 33 } else { 54 };
         let late = format!("{name}-late");
         t.start(&late, "a", json!({"app": "web"})).await;
         let node = t.node(&format!("{name}-late"));
