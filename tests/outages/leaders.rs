@@ -9,7 +9,7 @@ use outrigger_tests::{always, eventually};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::stage::{Told, stage};
+use crate::stage::{Told, at_time, stage};
 
 /// Whether a manager says that it leads.
 async fn leads(admin: u16) -> Result<bool, String> {
@@ -80,4 +80,30 @@ async fn a_lease_that_somebody_takes_is_given_up_and_taken_again_when_it_ends() 
     // Everything goes on.
     let mut t = Told::new(o, "stolen").await;
     t.tell(&["w1"]).await;
+}
+
+#[tokio::test]
+#[ignore = "long"]
+async fn a_replica_with_another_time_does_not_take_a_lease_that_is_renewed() {
+    let (_turn, o) = stage().await;
+    until("the manager leads", o.manager_admin, true).await;
+    let leases: Api<Lease> = Api::namespaced(o.plane.infra.client().await, SYSTEM);
+    let holder = async || leases.get(keys::MANAGER).await.unwrap().spec.unwrap().holder_identity;
+    let before = holder().await;
+    for offset in ["+120s", "-120s"] {
+        let [port, admin] = ports().unwrap();
+        let name = format!("manager{}", offset.replace('+', "-plus"));
+        at_time(o, offset, || o.start_replica(&name, port, admin).unwrap());
+        o.ready_at(&name, admin).await;
+        always(offset, Duration::from_secs(40), || async {
+            let now = holder().await;
+            if now == before && !leads(admin).await? {
+                Ok(())
+            } else {
+                Err(format!("{now:?} took it from {before:?}"))
+            }
+        })
+        .await;
+        o.plane.command(&format!("term {name}")).unwrap();
+    }
 }

@@ -287,6 +287,14 @@ pub fn mdbook() -> anyhow::Result<PathBuf> {
     built("tests/mdbook/build.sh")
 }
 
+/// Fetches libfaketime and returns the library.
+///
+/// # Errors
+/// When it can't be fetched; why goes to standard error.
+pub fn faketime() -> anyhow::Result<PathBuf> {
+    built("tests/faketime/build.sh")
+}
+
 fn built(script: &str) -> anyhow::Result<PathBuf> {
     let script = root().join(script);
     let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;
