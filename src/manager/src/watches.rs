@@ -351,8 +351,8 @@ mod tests {
             unused: Arc::new(Queue::new(pause.0, pause.1)),
         };
         let companion = |tenant: &str| -> Pod {
-            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": keys::ADMIN_NAMESPACE,
-                "uid": "pod", "resourceVersion": "9", "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
+            serde_json::from_value(json!({"metadata": {"name": tenant, "namespace": keys::ADMIN_NAMESPACE,
+                "uid": tenant, "resourceVersion": "9", "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
                 "annotations": {keys::ADMIN_RULE: "r", keys::RULE_UID: "u"}}}))
             .unwrap()
         };

@@ -280,7 +280,7 @@ mod tests {
         store.applied("b", b.clone(), pod("2", false));
         assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0, leaving: 0 });
         assert_eq!(store.updated(&a.rule, ""), 2);
-        store.applied("b", b.clone(), pod("2", true));
+        store.applied("b", b, pod("2", true));
         store.deleting(&a, "1");
         assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0, leaving: 0 });
         assert_eq!(store.updated(&a.rule, ""), 1);
