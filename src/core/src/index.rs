@@ -9,7 +9,7 @@
 //! itself, or 128 bits of its SHA-256: two ids with one label value do not happen by chance, and a tenant that makes
 //! them up confuses only its own companions.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::ids::{RuleName, WorkloadId};
@@ -171,20 +171,23 @@ impl TenantIndex {
     /// Sets all workloads: what is not among them is gone. From now on an unknown workload is one that doesn't exist.
     /// Of a workload that is named more than once the last state counts.
     pub fn sync(&mut self, workloads: Vec<Workload>) -> Vec<CompanionKey> {
-        let told: HashMap<Arc<str>, Workload> =
-            workloads.into_iter().map(|workload| (self.key_of(&workload.id), workload)).collect();
-        let gone: Vec<Arc<str>> =
-            self.workloads.keys().filter(|id| !told.contains_key(*id)).cloned().collect();
-        let mut touched = Vec::new();
-        for id in gone {
-            touched.append(&mut self.forget(&id));
+        let told: HashMap<WorkloadId, Workload> =
+            workloads.into_iter().map(|workload| (workload.id.clone(), workload)).collect();
+        let mut touched = self.complete(&told.keys().cloned().collect());
+        for workload in told.into_values() {
+            touched.append(&mut self.update(workload));
         }
-        for (id, workload) in told {
-            touched.append(&mut self.set(&id, workload));
-        }
-        self.synced = true;
         touched.sort_unstable();
         touched
+    }
+
+    /// Ends a sync whose workloads were set by [`Self::update`]: what is not among these is gone. From now on an unknown
+    /// workload is one that doesn't exist.
+    pub fn complete(&mut self, told: &HashSet<WorkloadId>) -> Vec<CompanionKey> {
+        let others = self.workloads.iter().filter(|(_, entry)| !told.contains(&entry.workload.id));
+        let gone: Vec<Arc<str>> = others.map(|(label, _)| label.clone()).collect();
+        self.synced = true;
+        gone.iter().flat_map(|label| self.forget(label)).collect()
     }
 
     /// Whether the tenant has told of all workloads that it has.

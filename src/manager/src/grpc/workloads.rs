@@ -1,5 +1,6 @@
 //! `universe.workload.v1.WorkloadService`: the tenant's workloads come in.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +14,7 @@ use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_service_server::WorkloadService;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadStreamResponse, WorkloadSync};
+use parking_lot::MutexGuard;
 use prost::Message as _;
 use serde_json::json;
 use tokio::time::Instant;
@@ -309,7 +311,11 @@ fn expiry(caller: &Caller) -> Instant {
     Instant::now() + left.unwrap_or(FAR).min(FAR)
 }
 
-/// All workloads of a tenant. Tens of thousands take a moment; other streams should not wait for it.
+/// How many workloads of a sync are taken in at once. Whoever else needs the tenant's state waits for so many at most: the watch
+/// of companions above all, which is that of all tenants.
+const CHUNK: usize = 256;
+
+/// All workloads of a tenant. Tens of thousands take a moment; neither other streams nor the watches wait for it.
 async fn sync_all(
     space: Arc<Space>,
     number: u64,
@@ -320,11 +326,28 @@ async fn sync_all(
         let sizes: Vec<usize> = sync.workload_updates.iter().map(prost::Message::encoded_len).collect();
         let workloads = decode(sync)?;
         let ids: Vec<WorkloadId> = workloads.iter().map(|workload| workload.id.clone()).collect();
-        let mut inner = space.lock();
-        inner.stream.check(number).map_err(aborted)?;
-        inner.usage.sync(ids.into_iter().zip(sizes), &limits).map_err(|e| exhausted(&e))?;
+        let told: HashSet<WorkloadId> = ids.iter().cloned().collect();
+        // A newer stream may begin between two chunks. What this one has told by then is true, and not complete.
+        let lock = || {
+            let inner = space.lock();
+            inner.stream.check(number).map_err(aborted)?;
+            Ok::<_, Status>(inner)
+        };
+        lock()?.usage.sync(ids.into_iter().zip(sizes), &limits).map_err(|e| exhausted(&e))?;
+        let mut keys = Vec::new();
+        let mut workloads = workloads.into_iter().peekable();
+        while workloads.peek().is_some() {
+            let mut inner = lock()?;
+            for workload in workloads.by_ref().take(CHUNK) {
+                keys.extend(inner.index.update(workload));
+            }
+            MutexGuard::unlock_fair(inner);
+        }
+        let mut inner = lock()?;
         let first = !inner.index.synced();
-        let mut keys = inner.index.sync(workloads);
+        keys.extend(inner.index.complete(&told));
+        keys.sort_unstable();
+        keys.dedup();
         if first {
             inner.first_sync(&keys);
             // Companions from before this process began: what the sync doesn't want goes now.
