@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use kube::Client;
 use outrigger_tests::normal::Normal;
+use outrigger_tests::scenarios::SCENARIOS;
 
 use crate::run::Run;
 use crate::scenarios::clean_up;
@@ -15,22 +16,6 @@ use crate::site::{Outcome, Part, Site};
 
 /// The steps of a scenario.
 pub(crate) type Steps = for<'a> fn(&'a Run) -> BoxFuture<'a, Result<(), String>>;
-
-/// All scenarios, in the order in which samples take turns.
-const NAMES: [&str; 12] = [
-    "rule",
-    "rule-webhook",
-    "rollout",
-    "handover",
-    "tenant",
-    "machines",
-    "ledger",
-    "claims",
-    "ca-webhook",
-    "ca-manager",
-    "sync",
-    "sync-manager",
-];
 
 struct Matrix {
     name: &'static str,
@@ -64,7 +49,7 @@ pub(crate) async fn matrix(name: &'static str, part: Part, steps: Steps) {
     for (i, write) in writes.iter().enumerate() {
         println!("  {:>3} {write}", i + 1);
     }
-    let turn = NAMES.iter().position(|known| *known == name).expect("the scenario has a turn");
+    let turn = SCENARIOS.iter().position(|known| *known == name).expect("the scenario has a turn");
     let watches = site.proxied(part).watches();
     let mut failed = Vec::new();
     for disturbance in selection.disturbances(writes.len(), &watches, turn) {
@@ -96,7 +81,7 @@ impl Matrix {
         wanted: Option<&Normal>,
     ) -> Result<Ran, String> {
         self.runs += 1;
-        let turn = NAMES.iter().position(|name| *name == self.name).unwrap_or_default();
+        let turn = SCENARIOS.iter().position(|name| *name == self.name).unwrap_or_default();
         // No name is part of another.
         let id = format!("cr{}x{:03}", char::from(b'a' + u8::try_from(turn).unwrap_or_default()), self.runs);
         let run = Run::new(self.site, self.part, self.clients.clone(), id, disturbance.cloned()).await?;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use outrigger_tests::faults::Moment;
+use outrigger_tests::scenarios::SCENARIOS;
 
 /// What is done to a process during a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +89,15 @@ impl Selection {
     /// What the environment asks for.
     pub(crate) fn of_environment() -> Self {
         let text = std::env::var("OUTRIGGER_CRASH").unwrap_or_default();
-        text.parse().unwrap_or_else(|error| panic!("OUTRIGGER_CRASH: {error}"))
+        let selection = text.parse().unwrap_or_else(|error| panic!("OUTRIGGER_CRASH: {error}"));
+        // A name that is misspelled must not look like a success.
+        if let Self::Only(scenario, _) = &selection {
+            assert!(
+                SCENARIOS.contains(&scenario.as_str()),
+                "OUTRIGGER_CRASH: {scenario:?} is none of {SCENARIOS:?}"
+            );
+        }
+        selection
     }
 
     /// Whether a scenario is run at all.

@@ -4,18 +4,22 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::Context;
+use outrigger_tests::scenarios::SCENARIOS;
 
-/// A whole test binary that is run once more in another environment.
+/// A test binary that is run as a whole with something set in its environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InEnvironment {
     /// The test binary, by its name in `Cargo.toml`.
     pub(crate) binary: &'static str,
-    /// What is set for it.
-    pub(crate) env: &'static [(&'static str, &'static str)],
+    /// The variable that is set for it, and its value.
+    pub(crate) env: (&'static str, &'static str),
 }
 
-/// Runs that need an environment of their own. A binary that doesn't exist is named in the output and left out.
-pub(crate) const JOBS: &[InEnvironment] =
-    &[InEnvironment { binary: "crash", env: &[("OUTRIGGER_CRASH", "all")] }];
+/// Runs that need an environment of their own: all of the crash matrix, by its scenarios. A binary that doesn't exist is named in
+/// the output and left out.
+pub(crate) fn in_environments() -> impl Iterator<Item = InEnvironment> {
+    SCENARIOS.iter().map(|scenario| InEnvironment { binary: "crash", env: ("OUTRIGGER_CRASH", scenario) })
+}
 
 /// Ignored tests that are no long tests: they write files of the source.
 pub(crate) const WRITERS: &[&str] = &["record"];

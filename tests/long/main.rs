@@ -1,6 +1,6 @@
 //! `make long`: runs the tests that take longer than CI allows, each in a process of its own, and keeps their results.
 //!
-//! Long tests are those that the test binaries list as ignored, and the jobs in [`jobs::JOBS`]. Results are lines of JSON in
+//! Long tests are those that the test binaries list as ignored, and the jobs of [`jobs::in_environments`]. Results are lines of JSON in
 //! `target/long/<commit>/results.jsonl`, beside the logs. What has passed on a commit isn't run again, unless the work tree
 //! has changes that aren't committed.
 // It is a tool for tests: its words go to the terminal.

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use outrigger_tests::root;
 use serde_json::Value;
 
-use crate::jobs::{InEnvironment, JOBS, Job, listed};
+use crate::jobs::{InEnvironment, Job, in_environments, listed};
 use crate::results::Record;
 
 /// When a test that hangs is ended.
@@ -36,13 +36,13 @@ pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
         };
         jobs.extend(listed(&String::from_utf8(output.stdout)?).into_iter().map(job));
     }
-    for InEnvironment { binary, env } in JOBS {
+    for InEnvironment { binary, env: (key, value) } in in_environments() {
         let Some((_, program)) = programs.iter().find(|(name, _)| name == binary) else {
             println!("{binary}: there is no such test binary");
             continue;
         };
-        let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        jobs.push(Job { binary: (*binary).to_owned(), program: program.clone(), test: None, env });
+        let env = vec![(key.to_owned(), value.to_owned())];
+        jobs.push(Job { binary: binary.to_owned(), program: program.clone(), test: None, env });
     }
     Ok(jobs)
 }

@@ -21,6 +21,7 @@ pub mod openmetrics;
 pub mod outrigger;
 pub mod page;
 pub mod pki;
+pub mod scenarios;
 pub mod shipped;
 pub mod stream;
 pub mod tenant;
