@@ -37,7 +37,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use kube::{Api, Client};
 use outrigger_core::admin::{AdminNamespaces, namespace};
-use outrigger_core::ids::{IdError, TenantId};
+use outrigger_core::ids::IdError;
 use outrigger_core::keys;
 use outrigger_core::tenant::Identity;
 use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleServiceServer;
@@ -63,9 +63,8 @@ use crate::lag::Lag;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::report::Reporter;
-use crate::state::{CompanionId, RuleId, Spaces};
+use crate::state::Spaces;
 use crate::tenants::claim::{Claims, give_up_unused};
-use crate::tenants::controller::Key;
 use crate::tenants::registry::Registry;
 use crate::watches::{Feeds, Watches};
 
@@ -234,20 +233,12 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let parts = Parts {
         templates: Arc::new(watches.templates()),
         feeds: Feeds::new(&watches),
-        admin: watches.admin.clone(),
-        spaces: watches.spaces.clone(),
-        queue: watches.queue.clone(),
-        rules: watches.rules.clone(),
-        registry: watches.registry.clone(),
-        tenants: watches.tenants.clone(),
-        unused_claims: watches.unused.clone(),
         machines: machines::queue(),
         events: Arc::new(events::Events::new(client.clone(), me.clone())),
         leadership: Leadership::default(),
         lag: Arc::new(Lag::new(metrics.clone())),
         metrics,
         client,
-        me: me.into(),
         watches,
     };
     parts.report(&mut process);
@@ -274,7 +265,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     }
 
     let access = Arc::new(Access {
-        registry: parts.registry.clone(),
+        registry: parts.watches.registry.clone(),
         readiness: process.readiness.clone(),
         plain: tls.is_none(),
     });
@@ -305,21 +296,22 @@ fn routes(
     access: Arc<Access>,
     args: &ManagerArgs,
 ) -> anyhow::Result<Routes> {
-    let rules = Rules { client: parts.client.clone(), access: access.clone(), spaces: parts.spaces.clone() };
+    let rules =
+        Rules { client: parts.client.clone(), access: access.clone(), spaces: parts.watches.spaces.clone() };
     let admin_rules = grpc::AdminRules {
         client: parts.client.clone(),
         access: access.clone(),
-        namespace: parts.spaces.admin().rules.clone(),
+        namespace: parts.watches.spaces.admin().rules.clone(),
     };
     let workloads = Workloads {
-        spaces: parts.spaces,
-        claims: Claims::new(parts.client, parts.registry, &parts.me),
+        spaces: parts.watches.spaces,
+        claims: Claims::new(parts.client, parts.watches.registry, &parts.watches.me),
         access,
-        queue: parts.queue,
-        rules: parts.rules,
+        queue: parts.watches.queue,
+        rules: parts.watches.rules,
         metrics: parts.metrics,
         lag: parts.lag,
-        unused: parts.unused_claims,
+        unused: parts.watches.unused,
         drain: process.drain.clone(),
         max_streams: args.max_streams_per_tenant.max(1),
         max_rate: args.max_messages_per_second,
@@ -374,20 +366,12 @@ fn instance() -> String {
 /// What the parts of a manager share.
 struct Parts {
     client: Client,
-    spaces: Arc<Spaces>,
-    admin: Arc<AdminRules>,
     templates: Arc<Templates>,
-    registry: Arc<Registry>,
-    queue: Arc<Queue<CompanionId>>,
-    rules: Arc<Queue<RuleId>>,
-    tenants: Arc<Queue<Key>>,
-    unused_claims: Arc<Queue<TenantId>>,
     machines: Arc<Queue<machines::Key>>,
     events: Arc<events::Events>,
     metrics: Arc<Metrics>,
     lag: Arc<Lag>,
     leadership: Leadership,
-    me: Arc<str>,
     watches: Watches,
     feeds: Feeds,
 }
@@ -396,11 +380,11 @@ impl Parts {
     /// Shows what is in hand.
     fn report(&self, process: &mut Process) {
         let reporter = Reporter {
-            spaces: self.spaces.clone(),
+            spaces: self.watches.spaces.clone(),
             leadership: self.leadership.clone(),
-            companions: self.queue.clone(),
-            rules: self.rules.clone(),
-            tenants: self.tenants.clone(),
+            companions: self.watches.queue.clone(),
+            rules: self.watches.rules.clone(),
+            tenants: self.watches.tenants.clone(),
             machines: self.machines.clone(),
         };
         collect(&mut process.registry, reporter.clone());
@@ -417,7 +401,7 @@ impl Parts {
         watch(process, client, "quotas", of_tenants, watches.quotas().sink());
         watch(process, client, "workload rules", watch_config(), feeds.rules.sink());
         // RBAC grants access to the namespace of admin rules only.
-        let rules = Api::namespaced(client.clone(), &self.spaces.admin().rules);
+        let rules = Api::namespaced(client.clone(), &self.watches.spaces.admin().rules);
         let ready = process.readiness.wait_for("admin rules");
         let following = follow(rules, watch_config(), "admin rules", ready, feeds.admin_rules.sink());
         process.spawn("admin rules", following);
@@ -444,13 +428,13 @@ impl Parts {
         }
         let companions = companions::Controller {
             client: self.client.clone(),
-            spaces: self.spaces.clone(),
-            queue: self.queue.clone(),
-            rules: self.rules.clone(),
+            spaces: self.watches.spaces.clone(),
+            queue: self.watches.queue.clone(),
+            rules: self.watches.rules.clone(),
             events: self.events.clone(),
             metrics: self.metrics.clone(),
             lag: self.lag.clone(),
-            registry: self.registry.clone(),
+            registry: self.watches.registry.clone(),
             leadership: self.leadership.clone(),
             templates: self.templates.clone(),
             feeds: self.feeds.companions.clone(),
@@ -458,26 +442,26 @@ impl Parts {
         };
         let statuses = rules::Controller {
             client: self.client.clone(),
-            spaces: self.spaces.clone(),
-            queue: self.rules.clone(),
-            companions: self.queue.clone(),
+            spaces: self.watches.spaces.clone(),
+            queue: self.watches.rules.clone(),
+            companions: self.watches.queue.clone(),
             events: self.events.clone(),
-            registry: self.registry.clone(),
+            registry: self.watches.registry.clone(),
             leadership: self.leadership.clone(),
-            admin: self.admin.clone(),
+            admin: self.watches.admin.clone(),
             templates: self.templates.clone(),
             answers: self.feeds.rules.clone(),
             admin_answers: self.feeds.admin_rules.clone(),
         };
         let tenants = tenants::controller::Controller {
             client: self.client.clone(),
-            registry: self.registry.clone(),
-            spaces: self.spaces.clone(),
-            queue: self.tenants.clone(),
-            rules: self.rules.clone(),
+            registry: self.watches.registry.clone(),
+            spaces: self.watches.spaces.clone(),
+            queue: self.watches.tenants.clone(),
+            rules: self.watches.rules.clone(),
             leadership: self.leadership.clone(),
             events: self.events.clone(),
-            admin: self.admin.clone(),
+            admin: self.watches.admin.clone(),
             answers: self.feeds.nodes.clone(),
             nodes: Arc::default(),
             myself: Arc::default(),
@@ -485,13 +469,15 @@ impl Parts {
         listed(process, "companions", companions.run());
         listed(process, "rule status", statuses.run());
         listed(process, "tenants", tenants.run());
-        let claims = Claims::new(self.client.clone(), self.registry.clone(), &self.me);
-        process
-            .spawn("unused claims", give_up_unused(claims, self.spaces.clone(), self.unused_claims.clone()));
+        let claims = Claims::new(self.client.clone(), self.watches.registry.clone(), &self.watches.me);
+        process.spawn(
+            "unused claims",
+            give_up_unused(claims, self.watches.spaces.clone(), self.watches.unused.clone()),
+        );
         let lease = LeaseArgs {
             namespace: args.lease_namespace.clone(),
             name: keys::MANAGER.to_owned(),
-            identity: self.me.to_string(),
+            identity: self.watches.me.to_string(),
             field_manager: keys::MANAGER.to_owned(),
         };
         let (client, leadership) = (self.client.clone(), self.leadership.clone());
