@@ -191,8 +191,10 @@ impl WorkloadRuleService for Older {
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
-    async fn get(&self, _: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
-        Err(Status::internal("nobody asks for it"))
+    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        let rule = self.state.lock().unwrap().rules.get(&request.into_inner().id).cloned();
+        let rule = rule.ok_or_else(|| Status::not_found("there is no such rule"))?;
+        Ok(Response::new(v1::GetResponse { rule: Some(rule) }))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {

@@ -364,7 +364,8 @@ impl Syncer {
     ) -> Result<Option<v1::Rule>, Status> {
         match client.get(self.about(v1::GetRequest { id: name.to_owned() })).await {
             Ok(answer) => Ok(answer.into_inner().rule),
-            Err(status) if status.code() == Code::NotFound => Ok(None),
+            // A manager that has no such call tells as little as one that has no such rule: only its list counts then.
+            Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Ok(None),
             Err(status) => Err(status),
         }
     }
