@@ -57,7 +57,7 @@ impl FakeApi {
     }
 }
 
-/// The answer about an object that isn't there.
+/// The API server's answer for an object that does not exist.
 pub fn not_found() -> Value {
     failure(404, "NotFound")
 }

@@ -118,7 +118,7 @@ fn name(template: &Metadata) -> Name {
 }
 
 impl Templates {
-    /// Knows none yet. `touched` is told of rules that have lost a template, by the template's namespace.
+    /// No templates are known yet. `touched` is called for each rule that has lost a template, with the template's namespace.
     pub fn new(mut touched: impl FnMut(&str, RuleName) + Send + 'static) -> Self {
         let known = Arc::<RwLock<Known>>::default();
         let keeps = known.clone();

@@ -132,7 +132,7 @@ impl Requests {
             self.observe(&found);
             if found.metadata.uid != known.metadata.uid || found.spec != known.spec {
                 if self.ours_until(&found).is_none() {
-                    // Nobody's, or another's: it is no use to wait for its end.
+                    // The Lease has no holder or another one, so this replica has lost it.
                     self.until.send_replace(None);
                 }
                 return Ok((answer, text));
