@@ -4,7 +4,7 @@
 //! Whatever happens, the clusters must end in the state of the undisturbed run, and at no moment may an invariant be broken
 //! ([`outrigger_tests::invariants`]).
 //!
-//! `OUTRIGGER_CRASH` chooses: `sample` (the default) a few writes of each scenario, `all` everything, `kills` or `freezes` all of
+//! `OUTRIGGER_CRASH` chooses: `sample` (the default) one write of each scenario, `all` everything, `kills` or `freezes` all of
 //! those, a scenario's name all of that scenario, and what a line of the output names (`rule:3:before`,
 //! `rule:freeze:pods:short`) that alone.
 // Helpers of tests fail by panicking, as tests do.

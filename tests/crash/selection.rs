@@ -58,7 +58,7 @@ impl FromStr for Disturbance {
 /// Which runs there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// A few of each scenario.
+    /// One of each scenario.
     Sample,
     /// All.
     All,
@@ -124,14 +124,10 @@ impl Selection {
                 kills.chain(freezes).collect()
             }
             Self::Sample => {
-                let first = if turn.is_multiple_of(2) { Moment::Before } else { Moment::After };
-                let then = if turn.is_multiple_of(2) { Moment::After } else { Moment::Before };
-                let mut sample = match writes {
-                    0 => Vec::new(),
-                    1 => vec![kill(1, first)],
-                    // Another run may have a few writes less.
-                    _ => vec![kill(1, first), kill(writes - writes / 4, then)],
-                };
+                let moment = if turn % 4 < 2 { Moment::Before } else { Moment::After };
+                // Another run may have a few writes less.
+                let write = if turn.is_multiple_of(2) { 1 } else { writes - writes / 4 };
+                let mut sample = if writes == 0 { Vec::new() } else { vec![kill(write, moment)] };
                 if writes == 0 && !watches.is_empty() {
                     sample.push(freeze(&watches[turn % watches.len()], turn % 4 < 2));
                 }
@@ -172,15 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_the_first_write_and_a_late_one() {
+    fn samples_take_turns_between_the_first_write_and_a_late_one() {
         let sample: Selection = "".parse().unwrap();
         let names = |writes, turn| -> Vec<String> {
             sample.disturbances(writes, &["pods".to_owned()], turn).iter().map(ToString::to_string).collect()
         };
-        assert_eq!(names(12, 0), ["1:before", "9:after"]);
-        assert_eq!(names(12, 1), ["1:after", "9:before"]);
-        assert_eq!(names(3, 0), ["1:before", "3:after"]);
-        assert_eq!(names(1, 0), ["1:before"]);
+        let turns: Vec<_> = (0..4).flat_map(|turn| names(12, turn)).collect();
+        assert_eq!(turns, ["1:before", "9:before", "1:after", "9:after"]);
+        assert_eq!(names(1, 1), ["1:before"]);
         assert_eq!(names(0, 1), ["freeze:pods:long"]);
     }
 }
