@@ -73,7 +73,7 @@ async fn the_documented_commands_work_with_the_real_grpcurl() {
     assert_eq!(rule["data"]["workloadTerms"][0]["matchExpressions"][0]["operation"], "OPERATION_IN");
     // kubectl sees the same rule.
     let object = t.rules().get("tenantrule1").await.unwrap();
-    assert_eq!(object.spec.template["spec"]["containers"][0]["image"], "nginx:1.14.2");
+    assert_eq!(object.spec.template.tree()["spec"]["containers"][0]["image"], "nginx:1.14.2");
     assert_eq!(object.spec.workload_info_inject[0].as_annotation.name, "full-workload-info");
     assert_eq!(json_of("Update"), json!({}));
     assert_eq!(t.rules().get("tenantrule1").await.unwrap().spec.dpu_selection_policy, "SameNode");

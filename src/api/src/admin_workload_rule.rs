@@ -17,12 +17,14 @@ use outrigger_core::keys;
 use outrigger_core::rule::Rule;
 use outrigger_core::validate;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 
 use crate::{WorkloadRule, WorkloadRuleSpec};
 
 /// Starts a companion on a DPU for each workload of the selected tenants that matches.
-#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[derive(CustomResource, KubeSchema, Serialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "workload.universe.nvidia.com",
     version = "v1alpha1",
@@ -61,6 +63,22 @@ pub struct AdminWorkloadRuleSpec {
     /// `outrigger.dev/tenant=<its name>`. Absent or empty: the workloads of all tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant_selector: Option<LabelSelector>,
+}
+
+impl<'de> Deserialize<'de> for AdminWorkloadRuleSpec {
+    /// Reads the text twice: a flattened part is handed over as a tree by serde, and [`outrigger_core::json::Json`] is read from text.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Own {
+            #[serde(default)]
+            tenant_selector: Option<LabelSelector>,
+        }
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let rule = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let Own { tenant_selector } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        Ok(Self { rule, tenant_selector })
+    }
 }
 
 /// What became of an admin rule.
@@ -149,7 +167,7 @@ impl AdminWorkloadRule {
             .compile()
             .map_err(|mut errors| faults.append(&mut errors))
             .ok();
-        faults.extend(validate::admin_template(&self.spec.rule.template, "spec.template"));
+        faults.extend(validate::admin_template(&self.spec.rule.template.tree(), "spec.template"));
         let tenants = selector(self.spec.tenant_selector.as_ref(), &mut faults);
         match rule {
             Some(rule) if faults.is_empty() => Ok(AdminRule { rule: rule.into_admin(), tenants }),

@@ -6,9 +6,9 @@
 use kube::KubeSchema;
 use outrigger_core::claim::{DeviceClaimSpec, DevicesSpec};
 use outrigger_core::field::FieldError;
+use outrigger_core::json::Json;
 use outrigger_proto::v1;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::WorkloadRuleSpec;
 
@@ -28,7 +28,7 @@ pub struct DeviceClaim {
     /// Pod and deletes with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "spec_schema")]
-    pub spec: Option<Value>,
+    pub spec: Option<Json>,
 
     /// Name of another rule beside this one, whose template is a ResourceClaim: the companion uses the claim that it makes for
     /// the same workload, and so shares its devices with all that do.
@@ -96,7 +96,7 @@ pub(crate) fn from_wire(messages: &[v1::RuleDeviceClaim], errors: &mut Vec<Field
 pub(crate) fn to_wire(claims: &[DeviceClaim]) -> Vec<v1::RuleDeviceClaim> {
     let message = |claim: &DeviceClaim| v1::RuleDeviceClaim {
         name: claim.name.clone(),
-        spec: claim.spec.as_ref().map(|spec| spec.to_string().into_bytes().into()).unwrap_or_default(),
+        spec: claim.spec.as_ref().map(|spec| spec.text().as_bytes().to_vec().into()).unwrap_or_default(),
         from_rule: claim.from_rule.clone(),
         containers: claim.containers.clone(),
         request: claim.request.clone(),

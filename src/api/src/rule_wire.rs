@@ -8,13 +8,13 @@ use kube::ResourceExt;
 use kube::api::ObjectMeta;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, hex};
+use outrigger_core::json::Json;
 use outrigger_core::keys;
 use outrigger_core::rule::Operator;
 use outrigger_proto::v1;
 use outrigger_proto::v1::rule_match_expression::Operation;
 use outrigger_proto::v1::workload_info_inject::Message;
 use prost::Message as _;
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::workload_rule::{
@@ -75,9 +75,9 @@ pub fn object(rule: &v1::Rule) -> Result<WorkloadRule, Vec<FieldError>> {
             as_annotation: AsAnnotation { name: annotation.name.clone() },
         });
     }
-    let template: Value = serde_json::from_slice(&data.rule_template).unwrap_or_else(|e| {
+    let template: Json = serde_json::from_slice(&data.rule_template).unwrap_or_else(|e| {
         errors.push(FieldError::new("spec.template", format_args!("rule_template is not JSON: {e}")));
-        Value::Null
+        Json::default()
     });
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
     let spec = WorkloadRuleSpec {
@@ -126,7 +126,7 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
         workload_terms: spec.workload_terms.iter().map(term).collect(),
         dpu_selection_policy: spec.dpu_selection_policy.clone(),
         workload_info_inject: spec.workload_info_inject.iter().map(inject).collect(),
-        rule_template: spec.template.to_string().into_bytes().into(),
+        rule_template: spec.template.text().as_bytes().to_vec().into(),
         update_strategy: spec.update_strategy.as_ref().map(update_strategy_message),
         device_claims: device_claim::to_wire(&spec.device_claims),
         device_host_attribute: spec.device_host_attribute.clone(),
@@ -303,7 +303,7 @@ mod tests {
     fn there_and_back() {
         let object = object(&rule()).unwrap();
         assert_eq!(object.spec.workload_terms[0].match_expressions[1].operator, "NotIn");
-        assert_eq!(object.spec.template["spec"]["unknown"], json!({"x": [1]}));
+        assert_eq!(object.spec.template.tree()["spec"]["unknown"], json!({"x": [1]}));
         let revision = revision(rule().data.as_ref().unwrap());
         assert_eq!(message(&object), v1::Rule { revision, ..rule() });
         // And the other way, through the API's JSON.

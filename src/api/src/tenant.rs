@@ -111,6 +111,11 @@ pub struct TenantLimits {
     #[schemars(with = "i64", range(min = 0))]
     pub rules: u32,
 
+    /// Bytes of all its WorkloadRules together: of each the JSON of its spec, and 256 more for each expression, value and
+    /// injection. Over the limit a rule is refused.
+    #[schemars(with = "i64", range(min = 0))]
+    pub rule_bytes: u64,
+
     /// Workloads that its agent tells of. Over the limit its stream ends with RESOURCE_EXHAUSTED.
     #[schemars(with = "i64", range(min = 0))]
     pub workloads: u32,
@@ -122,8 +127,9 @@ pub struct TenantLimits {
 
 impl Default for TenantLimits {
     fn default() -> Self {
-        let domain::Limits { companions, rules, workloads, workload_bytes } = domain::Limits::default();
-        Self { companions, rules, workloads, workload_bytes }
+        let domain::Limits { companions, rules, rule_bytes, workloads, workload_bytes } =
+            domain::Limits::default();
+        Self { companions, rules, rule_bytes, workloads, workload_bytes }
     }
 }
 
@@ -266,6 +272,7 @@ impl Tenant {
                 limits: domain::Limits {
                     companions: spec.limits.companions,
                     rules: spec.limits.rules,
+                    rule_bytes: spec.limits.rule_bytes,
                     workloads: spec.limits.workloads,
                     workload_bytes: spec.limits.workload_bytes,
                 },

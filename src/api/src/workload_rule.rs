@@ -10,14 +10,14 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema, ResourceExt};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::RuleName;
+use outrigger_core::json::Json;
 use outrigger_core::rollout;
 use outrigger_core::rule::{
-    DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleError, RuleSpec,
+    self, DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleError, RuleSpec,
 };
 use outrigger_core::template;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::device_claim::{self, DeviceClaim};
 
@@ -89,7 +89,7 @@ pub struct WorkloadRuleSpec {
     /// `spec`. Its name and namespace are chosen by Outrigger.
     #[schemars(!default, schema_with = "template_schema")]
     #[serde(default)]
-    pub template: Value,
+    pub template: Json,
 
     /// Devices for the companion, where that is a Pod: claims that it is given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -309,6 +309,27 @@ fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl WorkloadRule {
+    /// How much of `Tenant.spec.limits.ruleBytes` it takes ([`outrigger_core::rule::size`]). One that is too large to be kept takes
+    /// nothing: it isn't kept.
+    pub fn size(&self) -> u64 {
+        let spec = &self.spec;
+        let Ok(json) = serde_json::to_vec(spec) else { return 0 };
+        let expressions = spec.workload_terms.iter().flat_map(|term| &term.match_expressions);
+        let entries: usize = expressions.map(|expression| 1 + expression.values.len()).sum();
+        rule::size(json.len(), entries + spec.workload_info_inject.len())
+    }
+
+    /// What of it is too large to be kept, and so isn't there any more: who would pass the rule on tells this instead.
+    pub fn excess(&self) -> Vec<FieldError> {
+        let claims = self.spec.device_claims.iter().enumerate();
+        let claims = claims.filter_map(|(i, claim)| {
+            Some((format!("spec.deviceClaims[{i}].spec"), claim.spec.as_ref()?.excess()?))
+        });
+        let template = self.spec.template.excess().map(|excess| ("spec.template".to_owned(), excess));
+        let all = template.into_iter().chain(claims);
+        all.map(|(path, excess)| FieldError::new(path, format_args!("{excess}; shorten it"))).collect()
+    }
+
     /// The rule ready to be evaluated.
     ///
     /// # Errors

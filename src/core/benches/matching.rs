@@ -60,7 +60,9 @@ fn compiled(i: usize, term: Vec<ExpressionSpec>) -> Arc<Rule> {
         terms: vec![term],
         injections: vec![InjectionSpec { workload_key: status, annotation: "networks".into() }],
         policy: DpuSelectionPolicy::SameNode,
-        template: serde_json::json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}),
+        template:
+            serde_json::json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}})
+                .into(),
         devices: Default::default(),
         update: outrigger_core::rollout::UpdateStrategy::default(),
     };

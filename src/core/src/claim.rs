@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::companion;
 use crate::ids::{RuleName, TenantId};
 use crate::index::CompanionKey;
+use crate::json::Json;
 use crate::keys;
 use crate::rule::Rule;
 
@@ -26,6 +27,7 @@ pub const API_VERSION: &str = "resource.k8s.io/v1";
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Devices {
     claims: Vec<DeviceClaim>,
+    default_containers: Vec<String>,
     host_attribute: Option<Attribute>,
 }
 
@@ -35,9 +37,24 @@ impl Devices {
         &self.claims
     }
 
+    /// The containers that get a claim which names none: those of the template, and not what other webhooks put beside them.
+    pub fn default_containers(&self) -> &[String] {
+        &self.default_containers
+    }
+
     /// The attribute of devices that names their host.
     pub fn host_attribute(&self) -> Option<&Attribute> {
         self.host_attribute.as_ref()
+    }
+
+    /// The same without the specs of claims.
+    pub(crate) fn without_specs(mut self) -> Self {
+        for claim in &mut self.claims {
+            if let Source::Template { spec, .. } = &mut claim.source {
+                *spec = Json::default();
+            }
+        }
+        self
     }
 
     /// What of it decides a companion; `None` where it says nothing.
@@ -79,7 +96,7 @@ pub enum Source {
         /// rule which is gone may still be there.
         name: String,
         /// The claim's spec.
-        spec: Value,
+        spec: Json,
     },
     /// It is the companion of another rule for the same workload.
     Rule(RuleName),
@@ -195,7 +212,7 @@ pub fn templates(rule: &Rule, tenant: &TenantId, namespace: &str, owned: bool) -
                 "annotations": annotations,
                 "ownerReferences": companion::owners(rule, owned),
             },
-            "spec": {"spec": spec},
+            "spec": {"spec": spec.tree()},
         });
         Some(Template { name: name.clone(), place, object })
     };

@@ -276,9 +276,10 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
         return Action::Refuse(too_large(size, workload));
     }
     let mut patch = Map::new();
+    let template = rule.template();
     for gone in before.iter().filter(|name| !wanted.contains_key(*name)) {
         // The template's own annotation of that name was covered by the fact; it shows again.
-        let own = template::metadata_map(rule.template(), "annotations").find(|(name, _)| *name == gone);
+        let own = template::metadata_map(&template, "annotations").find(|(name, _)| *name == gone);
         patch.insert(gone.clone(), own.map_or(Value::Null, |(_, value)| value.clone()));
     }
     for (name, value) in &wanted {
@@ -344,7 +345,7 @@ fn too_large(size: usize, workload: &Workload) -> String {
 }
 
 fn create(key: &CompanionKey, rule: &Rule, workload: &Workload, home: &Home<'_>) -> Action {
-    let template = rule.template();
+    let template = &rule.template();
     let mut labels: Map<String, Value> =
         template::metadata_map(template, "labels").map(|(k, v)| (k.clone(), v.clone())).collect();
     labels.insert(keys::TENANT.into(), home.tenant.as_str().into());

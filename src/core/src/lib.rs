@@ -19,6 +19,7 @@ pub mod field;
 pub mod groups;
 pub mod ids;
 pub mod index;
+pub mod json;
 pub mod keys;
 pub mod lint;
 pub mod machine;

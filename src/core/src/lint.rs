@@ -90,9 +90,10 @@ pub(crate) fn cut(warning: String) -> String {
 /// Downward-API references to annotations that nothing writes: the container doesn't start, or sees an empty file.
 fn downward_api(rule: &Rule, warnings: &mut Vec<String>) {
     let mut written: BTreeSet<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
-    written.extend(template::metadata_map(rule.template(), "annotations").map(|(key, _)| key.as_str()));
+    let template = rule.template();
+    written.extend(template::metadata_map(&template, "annotations").map(|(key, _)| key.as_str()));
     let mut told = BTreeSet::new();
-    field_refs(rule.template(), &mut |path| {
+    field_refs(&template, &mut |path| {
         let Some(rest) = path.strip_prefix("metadata.annotations[") else { return };
         let key = rest.trim_end_matches(']');
         let bare = key.trim_matches(['\'', '"']);
@@ -124,7 +125,8 @@ fn field_refs(value: &Value, found: &mut impl FnMut(&str)) {
 }
 
 fn placement(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
-    let selector = rule.template().pointer("/spec/nodeSelector").and_then(Value::as_object);
+    let template = rule.template();
+    let selector = template.pointer("/spec/nodeSelector").and_then(Value::as_object);
     if let Some(host) = selector.and_then(|s| s.get(around.host_label)).and_then(Value::as_str)
         && rule.policy() == DpuSelectionPolicy::SameNode
     {
@@ -142,9 +144,10 @@ fn placement(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
 
 /// Selectors that exclude each other, or every DPU of the tenant.
 fn contradictions(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
-    if let Some(both) = selector::contradiction(rule.template()) {
+    let template = rule.template();
+    if let Some(both) = selector::contradiction(&template) {
         warnings.push(format!("template: no node can match: {both}"));
-    } else if around.tenant.is_some_and(|tenant| excludes_own(rule.template(), tenant)) {
+    } else if around.tenant.is_some_and(|tenant| excludes_own(&template, tenant)) {
         warnings.push("template: its node affinity or selector excludes every DPU of the tenant".to_owned());
     }
 }
@@ -226,7 +229,7 @@ mod tests {
                 annotation: "tenant-node-name".into(),
             }],
             policy,
-            template,
+            template: template.into(),
             devices: Default::default(),
             update: crate::rollout::UpdateStrategy::default(),
         };

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::claim::Devices;
 use crate::ids::RuleName;
+use crate::json::Json;
 use crate::path::{Path, Scalar};
 use crate::rollout::UpdateStrategy;
 use crate::template;
@@ -45,6 +46,16 @@ impl DpuSelectionPolicy {
             Self::Any => "Any",
         }
     }
+}
+
+/// Bytes that an expression, a value of one, or an injection takes beyond its text.
+const ENTRY: u64 = 256;
+
+/// Size of a rule for [`crate::tenant::Limits::rule_bytes`]: the bytes of its spec as JSON, and what its expressions, their values and
+/// its injections take beside their text where they are indexed. It is at least half of what a rule takes in memory.
+pub fn size(json: usize, entries: usize) -> u64 {
+    let [json, entries] = [json, entries].map(|count| u64::try_from(count).unwrap_or(u64::MAX));
+    json.saturating_add(entries.saturating_mul(ENTRY))
 }
 
 /// How a field is compared.
@@ -168,7 +179,8 @@ pub struct Rule {
     terms: Vec<Vec<Expression>>,
     injections: Vec<(String, Path)>,
     policy: DpuSelectionPolicy,
-    template: Value,
+    template: Json,
+    kind: template::Kind,
     template_hash: String,
     devices: Devices,
     update: UpdateStrategy,
@@ -186,6 +198,13 @@ impl Rule {
         Self { name: self.name.into_admin(), ..self }
     }
 
+    /// What is needed to admit its companions: neither which workloads it is about, nor the text of its template and of its
+    /// device claims. They are most of a rule's memory.
+    #[must_use]
+    pub fn for_admission(self) -> Self {
+        Self { terms: Vec::new(), template: Json::default(), devices: self.devices.without_specs(), ..self }
+    }
+
     /// Its uid.
     pub fn uid(&self) -> &str {
         &self.uid
@@ -201,9 +220,9 @@ impl Rule {
         self.policy
     }
 
-    /// Its companion, as written.
-    pub fn template(&self) -> &Value {
-        &self.template
+    /// Its companion, as written. The tree is made anew each time.
+    pub fn template(&self) -> Value {
+        self.template.tree()
     }
 
     /// [`crate::companion::template_hash`] of it.
@@ -213,7 +232,7 @@ impl Rule {
 
     /// What its companions are.
     pub fn kind(&self) -> template::Kind {
-        template::kind(&self.template)
+        self.kind
     }
 
     /// What it says of devices.

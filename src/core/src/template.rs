@@ -5,10 +5,14 @@ use serde_json::{Map, Value};
 use crate::claim;
 use crate::device;
 use crate::field::{self, FieldError};
+use crate::json::Json;
 use crate::keys;
 
 /// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
 pub const MAX_BYTES: usize = 512 * 1024;
+
+/// Most unknown fields that are told at once.
+const MAX_UNKNOWN: usize = 8;
 
 /// What a companion is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -47,10 +51,20 @@ pub fn kind(template: &Value) -> Kind {
     if is_claim { Kind::Claim } else { Kind::Pod }
 }
 
+/// Fields of a template. What else is at its top would be kept with the rule for nothing.
+const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
+
 /// Everything that is wrong with a template, with paths that begin at `template`.
 ///
 /// The rest is the API server's to check: it knows the Pod's fields better, and its refusal is told in the rule's status.
-pub fn check(template: &Value) -> Vec<FieldError> {
+pub fn check(template: &Json) -> Vec<FieldError> {
+    match template.excess() {
+        Some(excess) => vec![FieldError::new("template", format_args!("{excess}; shorten it"))],
+        None => check_tree(&template.tree()),
+    }
+}
+
+fn check_tree(template: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let root = "template";
     let Some(object) = template.as_object() else {
@@ -59,14 +73,8 @@ pub fn check(template: &Value) -> Vec<FieldError> {
             "must be an object: a v1/Pod, or a resource.k8s.io/v1 ResourceClaim, with metadata and spec",
         )];
     };
-    let size = template.to_string().len();
-    if size > MAX_BYTES {
-        errors.push(FieldError::new(
-            root,
-            format_args!("has {size} bytes of JSON, at most {MAX_BYTES} are allowed"),
-        ));
-    }
     let kind = kind(template);
+    check_fields(object, &mut errors);
     expect_text(object, "apiVersion", kind.api_version(), &mut errors);
     expect_text(object, "kind", kind.as_str(), &mut errors);
     match field::object(object, root, "metadata") {
@@ -94,6 +102,18 @@ pub fn check(template: &Value) -> Vec<FieldError> {
         }
     }
     errors
+}
+
+/// An empty status is what `kubectl create --dry-run -o yaml` adds.
+fn check_fields(object: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+    let is_empty = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
+    let known = |name: &str, value: &Value| FIELDS.contains(&name) || name == "status" && is_empty(value);
+    for (name, _) in object.iter().filter(|(name, value)| !known(name, value)).take(MAX_UNKNOWN) {
+        errors.push(FieldError::new(
+            format_args!("template.{}", name.chars().take(80).collect::<String>()),
+            "is no field of a companion; remove it, a template has apiVersion, kind, metadata and spec",
+        ));
+    }
 }
 
 fn expect_text(object: &Map<String, Value>, key: &str, wanted: &str, errors: &mut Vec<FieldError>) {
@@ -178,7 +198,7 @@ mod tests {
     use serde_json::json;
 
     fn paths(template: &Value) -> Vec<String> {
-        check(template).into_iter().map(|e| e.path).collect()
+        check(&template.clone().into()).into_iter().map(|e| e.path).collect()
     }
 
     #[test]

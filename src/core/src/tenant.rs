@@ -30,6 +30,8 @@ pub struct Limits {
     pub companions: u32,
     /// WorkloadRules in its namespace.
     pub rules: u32,
+    /// Size of all those rules together, each as [`crate::rule::size`] counts it.
+    pub rule_bytes: u64,
     /// Workloads that its agent tells of.
     pub workloads: u32,
     /// Bytes of all those workloads together, as protobuf.
@@ -38,7 +40,13 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { companions: 10_000, rules: 1_000, workloads: 100_000, workload_bytes: 256 << 20 }
+        Self {
+            companions: 10_000,
+            rules: 1_000,
+            rule_bytes: 4 << 20,
+            workloads: 100_000,
+            workload_bytes: 256 << 20,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod allocated;
 mod devices;
 mod machines;
 mod offloading;
+mod rules;
 mod sizes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,7 +18,6 @@ use kube::core::PartialObjectMeta;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
-use outrigger_core::rule::Rule;
 use outrigger_core::tenant;
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
@@ -26,13 +26,14 @@ use tokio::sync::watch;
 pub use machines::CachedMachine;
 pub(crate) use machines::has_ended;
 pub use offloading::CachedOffloading;
+pub use rules::CachedRule;
 
 /// The caches. They may be behind the API server; whoever finds something missing waits for a change.
 #[derive(Debug)]
 pub struct Caches {
     namespaces: RwLock<HashMap<String, TenantId>>,
     tenants: RwLock<HashMap<TenantId, Arc<CachedTenant>>>,
-    rules: RwLock<HashMap<RuleKey, CachedRule>>,
+    rules: RwLock<rules::Rules>,
     /// By name: all of them are in one namespace.
     admin_rules: RwLock<HashMap<String, CachedRule>>,
     nodes: RwLock<HashMap<String, Option<String>>>,
@@ -46,20 +47,6 @@ pub struct Caches {
     machines: machines::Machines,
     /// Counts changes.
     changes: watch::Sender<u64>,
-}
-
-/// Namespace and name.
-type RuleKey = (String, String);
-
-/// A rule as the API has it.
-#[derive(Debug, Clone)]
-pub struct CachedRule {
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `metadata.generation`.
-    pub generation: i64,
-    /// Ready to be evaluated; `None` when it is not valid.
-    pub rule: Option<Arc<Rule>>,
 }
 
 /// A tenant as the API has it.
@@ -118,6 +105,11 @@ impl Caches {
     /// A rule.
     pub fn rule(&self, namespace: &str, name: &str) -> Option<CachedRule> {
         self.rules.read().get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// Size of all rules of a namespace but one, as [`WorkloadRule::size`] counts it.
+    pub fn other_rules_size(&self, namespace: &str, name: &str) -> u64 {
+        self.rules.read().size_without(namespace, name)
     }
 
     /// An admin rule.
@@ -189,7 +181,7 @@ impl Caches {
         let rule = match change {
             Change::Applied(rule) => rule,
             Change::Gone { namespace, name, .. } => {
-                self.rules.write().remove(&(namespace, name));
+                self.rules.write().remove((namespace, name));
                 return self.changed();
             }
         };
@@ -201,8 +193,9 @@ impl Caches {
         if self.rules.read().get(&key).is_some_and(known) {
             return;
         }
-        let rule = rule.compile().ok().map(Arc::new);
-        self.rules.write().insert(key, CachedRule { uid, generation, rule });
+        let size = rule.size();
+        let rule = rule.compile().ok().map(|rule| Arc::new(rule.for_admission()));
+        self.rules.write().insert(key, CachedRule { uid, generation, size, rule });
         self.changed();
     }
 
@@ -221,8 +214,10 @@ impl Caches {
         if self.admin_rules.read().get(&rule.name_any()).is_some_and(known) {
             return;
         }
-        let compiled = rule.compile().ok().map(|admin| Arc::new(admin.rule));
-        self.admin_rules.write().insert(rule.name_any(), CachedRule { uid, generation, rule: compiled });
+        let compiled = rule.compile().ok().map(|admin| Arc::new(admin.rule.for_admission()));
+        self.admin_rules
+            .write()
+            .insert(rule.name_any(), CachedRule { uid, generation, size: 0, rule: compiled });
         self.changed();
     }
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use outrigger_api::{WorkloadRule, rule_wire};
-use outrigger_core::keys;
+use outrigger_core::{keys, validate};
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::{TENANT_ID, v1};
 use outrigger_runtime::events::Events;
@@ -303,6 +303,10 @@ impl Syncer {
                 theirs.id
             );
             return Ok((Found::Refused(NAME_TAKEN, message), false));
+        }
+        let excess = rule.excess();
+        if !excess.is_empty() {
+            return Ok((Found::Refused("Invalid", validate::message(&excess)), false));
         }
         let message = v1::Rule { origin: uid.clone(), ..rule_wire::message(rule) };
         if let Some(there) = there.filter(|there| skew::is_same(there, &message)) {

@@ -65,7 +65,7 @@ impl Known {
         let report = |asked: Asked<'_>| self.devices.explain(&asked, nodes.as_deref());
         if rule.kind() == Kind::Claim {
             let object = self.claim(namespace, companion);
-            let spec = rule.template().get("spec");
+            let spec = rule.template().get_mut("spec").map(Value::take);
             return vec![report(Asked {
                 claim: (object.is_some() || self.unseen).then_some(companion),
                 object,
@@ -88,7 +88,7 @@ impl Known {
                 let name = Some(device.name.as_str());
                 match &device.source {
                     Source::Template { spec, .. } => {
-                        report(Asked { name, spec: Some(spec), ..Asked::default() })
+                        report(Asked { name, spec: Some(spec.tree()), ..Asked::default() })
                     }
                     Source::Rule(of) => {
                         let shared = outrigger_core::claim::own_shared_name(of, workload);
@@ -120,7 +120,7 @@ impl Known {
             .or_else(|| generated.and_then(|status| text(status, "resourceClaimName")));
         let device = rule.devices().claims().iter().find(|device| Some(device.name.as_str()) == name);
         let spec = device.and_then(|device| match &device.source {
-            Source::Template { spec, .. } => Some(spec),
+            Source::Template { spec, .. } => Some(spec.tree()),
             Source::Rule(_) => None,
         });
         let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);

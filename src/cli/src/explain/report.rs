@@ -269,7 +269,7 @@ fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs
         pod_claims: &BTreeMap::new(),
         device_resources: &view.device_resources,
     };
-    let mut faults = validate::template(&object.spec.template, "spec.template", &facts);
+    let mut faults = validate::template(&object.spec.template.tree(), "spec.template", &facts);
     faults.extend(validate::device_claims(rule, &facts));
     faults
 }

@@ -6,6 +6,7 @@ use super::{Attribute, DeviceClaim, Devices, Source};
 use crate::companion;
 use crate::device;
 use crate::ids::{RuleName, is_dns_label, is_dns_subdomain};
+use crate::json::Json;
 use crate::rule::{DpuSelectionPolicy, RuleError, RuleSpec};
 use crate::template::{self, Kind};
 
@@ -42,7 +43,7 @@ pub struct DeviceClaimSpec {
     /// Its name within the Pod.
     pub name: String,
     /// Spec of a claim of its own.
-    pub spec: Option<Value>,
+    pub spec: Option<Json>,
     /// Name of the rule whose claim it is.
     pub from_rule: String,
     /// The containers that get it; empty: all.
@@ -51,11 +52,11 @@ pub struct DeviceClaimSpec {
     pub request: String,
 }
 
-/// Checks what a rule says of devices. Adds what is wrong with it.
-pub(crate) fn compile(rule: &RuleSpec, errors: &mut Vec<RuleError>) -> Devices {
+/// Checks what a rule says of devices. `template` is the tree of the rule's template. Adds what is wrong with it.
+pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleError>) -> Devices {
     let spec = &rule.devices;
-    let host_attribute = host_attribute(rule, errors);
-    if !spec.claims.is_empty() && template::kind(&rule.template) != Kind::Pod {
+    let host_attribute = host_attribute(rule, template, errors);
+    if !spec.claims.is_empty() && template::kind(template) != Kind::Pod {
         let message =
             "is for Pods; the template is a ResourceClaim, which asks for devices itself: remove it";
         errors.push(RuleError::new(CLAIMS, "", message));
@@ -66,26 +67,36 @@ pub(crate) fn compile(rule: &RuleSpec, errors: &mut Vec<RuleError>) -> Devices {
         errors.push(RuleError::new(CLAIMS, "", message));
     }
     let size: usize =
-        spec.claims.iter().filter_map(|claim| claim.spec.as_ref()).map(|spec| spec.to_string().len()).sum();
+        spec.claims.iter().filter_map(|claim| claim.spec.as_ref()).map(|spec| spec.text().len()).sum();
     if size > MAX_BYTES {
         let message = format!("have {size} bytes of JSON together, at most {MAX_BYTES} are allowed");
         errors.push(RuleError::new(CLAIMS, "", message));
         return Devices::default();
     }
-    let claims = (0..spec.claims.len().min(MAX_CLAIMS)).filter_map(|i| one(rule, i, errors)).collect();
-    Devices { claims, host_attribute }
+    let claims =
+        (0..spec.claims.len().min(MAX_CLAIMS)).filter_map(|i| one(rule, template, i, errors)).collect();
+    let containers = list(template, "containers").iter().filter(|_| !spec.claims.is_empty());
+    let default_containers = containers.map(|container| text(container, "name").to_owned()).collect();
+    Devices { claims, default_containers, host_attribute }
 }
 
-fn one(rule: &RuleSpec, i: usize, errors: &mut Vec<RuleError>) -> Option<DeviceClaim> {
+fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<RuleError>) -> Option<DeviceClaim> {
     let claim = rule.devices.claims.get(i)?;
     let root = format!("{CLAIMS}[{i}]");
     let before = errors.len();
-    check_name(rule, i, claim, &root, errors);
+    let tree = claim.spec.as_ref().map(Json::tree).unwrap_or_default();
+    check_name(rule, template, i, &root, errors);
     let source = match (&claim.spec, claim.from_rule.as_str()) {
         (Some(spec), "") => {
-            let faults = device::faults_of_rule(spec, &format!("{root}.spec"));
-            errors.extend(faults.into_iter().map(|f| RuleError::new(f.path, "", f.message)));
-            let name = companion::device_template_name(&rule.name, &rule.uid, &claim.name, spec);
+            let path = format!("{root}.spec");
+            match spec.excess() {
+                Some(excess) => errors.push(RuleError::new(path, "", excess.to_string())),
+                None => {
+                    let faults = device::faults_of_rule(&tree, &path);
+                    errors.extend(faults.into_iter().map(|f| RuleError::new(f.path, "", f.message)));
+                }
+            }
+            let name = companion::device_template_name(&rule.name, &rule.uid, &claim.name, &tree);
             Some(Source::Template { name, spec: spec.clone() })
         }
         (None, name) if !name.is_empty() => other_rule(rule, name, &format!("{root}.fromRule"), errors),
@@ -94,8 +105,8 @@ fn one(rule: &RuleSpec, i: usize, errors: &mut Vec<RuleError>) -> Option<DeviceC
             None
         }
     };
-    check_containers(&rule.template, &claim.containers, &format!("{root}.containers"), errors);
-    check_request(claim, &format!("{root}.request"), errors);
+    check_containers(template, &claim.containers, &format!("{root}.containers"), errors);
+    check_request(claim, &tree, &format!("{root}.request"), errors);
     let source = source.filter(|_| errors.len() == before)?;
     Some(DeviceClaim {
         name: claim.name.clone(),
@@ -105,7 +116,8 @@ fn one(rule: &RuleSpec, i: usize, errors: &mut Vec<RuleError>) -> Option<DeviceC
     })
 }
 
-fn check_name(rule: &RuleSpec, i: usize, claim: &DeviceClaimSpec, root: &str, errors: &mut Vec<RuleError>) {
+fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &mut Vec<RuleError>) {
+    let Some(claim) = rule.devices.claims.get(i) else { return };
     let (path, name) = (format!("{root}.name"), &claim.name);
     if !is_name(name) {
         let message =
@@ -113,8 +125,7 @@ fn check_name(rule: &RuleSpec, i: usize, claim: &DeviceClaimSpec, root: &str, er
         errors.push(RuleError::new(path, name, message));
     } else if rule.devices.claims.iter().take(i).any(|earlier| earlier.name == *name) {
         errors.push(RuleError::new(path, name, "is the name of an earlier entry already"));
-    } else if let Some(at) =
-        list(&rule.template, "resourceClaims").iter().position(|own| text(own, "name") == name)
+    } else if let Some(at) = list(template, "resourceClaims").iter().position(|own| text(own, "name") == name)
     {
         let message = format!("is the name of spec.template.spec.resourceClaims[{at}] already; use another");
         errors.push(RuleError::new(path, name, message));
@@ -157,7 +168,7 @@ fn check_containers(template: &Value, names: &[String], path: &str, errors: &mut
     }
 }
 
-fn check_request(claim: &DeviceClaimSpec, path: &str, errors: &mut Vec<RuleError>) {
+fn check_request(claim: &DeviceClaimSpec, spec: &Value, path: &str, errors: &mut Vec<RuleError>) {
     let name = &claim.request;
     if name.is_empty() {
         return;
@@ -167,14 +178,16 @@ fn check_request(claim: &DeviceClaimSpec, path: &str, errors: &mut Vec<RuleError
         return errors.push(RuleError::new(path, name, message));
     }
     // Of another rule's claim the requests aren't known here.
-    let Some(spec) = &claim.spec else { return };
+    if claim.spec.is_none() {
+        return;
+    }
     let requests = spec.pointer("/devices/requests").and_then(Value::as_array);
     if !requests.into_iter().flatten().any(|request| text(request, "name") == name) {
         errors.push(RuleError::new(path, name, "is no request of spec.devices.requests"));
     }
 }
 
-fn host_attribute(rule: &RuleSpec, errors: &mut Vec<RuleError>) -> Option<Attribute> {
+fn host_attribute(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleError>) -> Option<Attribute> {
     let name = &rule.devices.host_attribute;
     if name.is_empty() {
         return None;
@@ -194,7 +207,7 @@ fn host_attribute(rule: &RuleSpec, errors: &mut Vec<RuleError>) -> Option<Attrib
         );
         return None;
     };
-    if template::kind(&rule.template) != Kind::Claim {
+    if template::kind(template) != Kind::Claim {
         wrong(
             "is for templates that are ResourceClaims; the devices of a Pod are where the Pod is: remove it",
         );
@@ -202,8 +215,8 @@ fn host_attribute(rule: &RuleSpec, errors: &mut Vec<RuleError>) -> Option<Attrib
         wrong("is for dpuSelectionPolicy SameNode; with Any the host doesn't matter: remove it");
     }
     // One more is added to each.
-    let mut template = rule.template.get("spec").cloned().unwrap_or_default();
-    if super::requests_mut(&mut template).any(|request| {
+    let mut claim = template.get("spec").cloned().unwrap_or_default();
+    if super::requests_mut(&mut claim).any(|request| {
         request.get("selectors").and_then(Value::as_array).is_some_and(|s| s.len() >= MAX_SELECTORS)
     }) {
         wrong("adds a selector to each request, and one has 32 already, which is the most; join two of them");

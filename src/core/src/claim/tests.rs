@@ -4,6 +4,7 @@ use super::*;
 use crate::companion::{Action, Home, Observed, plan};
 use crate::ids::WorkloadId;
 use crate::index::Desired;
+use crate::json::Json;
 use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleError, RuleSpec};
 use crate::template::Kind;
 use crate::workload::tests::nginx;
@@ -23,6 +24,12 @@ fn pod_template() -> Value {
         "initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}})
 }
 
+fn edit(json: &mut Json, change: impl FnOnce(&mut Value)) {
+    let mut tree = json.tree();
+    change(&mut tree);
+    *json = tree.into();
+}
+
 fn spec(template: Value, devices: DevicesSpec) -> RuleSpec {
     RuleSpec {
         name: RuleName::new("r").unwrap(),
@@ -35,14 +42,14 @@ fn spec(template: Value, devices: DevicesSpec) -> RuleSpec {
             annotation: "name".into(),
         }],
         policy: DpuSelectionPolicy::SameNode,
-        template,
+        template: template.into(),
         devices,
         update: crate::rollout::UpdateStrategy::default(),
     }
 }
 
 fn device(name: &str) -> DeviceClaimSpec {
-    DeviceClaimSpec { name: name.into(), spec: Some(crypto()), ..DeviceClaimSpec::default() }
+    DeviceClaimSpec { name: name.into(), spec: Some(crypto().into()), ..DeviceClaimSpec::default() }
 }
 
 fn with_claims(claims: Vec<DeviceClaimSpec>) -> RuleSpec {
@@ -74,7 +81,7 @@ fn each_field_wrong_in_turn() {
         (claim(|c| c.name = "x".repeat(64)), "[1].name"),
         (claim(|c| c.spec = None), "[1]"),
         (claim(|c| c.from_rule = "other".into()), "[1]"),
-        (claim(|c| c.spec = Some(json!({}))), "[1].spec.devices.requests"),
+        (claim(|c| c.spec = Some(json!({}).into())), "[1].spec.devices.requests"),
         (
             claim(|c| {
                 c.spec = None;
@@ -95,7 +102,7 @@ fn each_field_wrong_in_turn() {
         (claim(|c| c.request = "z".into()), "[1].request"),
         (claim(|c| c.request = "R".into()), "[1].request"),
         (with_claims((0..=MAX_CLAIMS).map(|i| device(&format!("c{i}"))).collect()), ""),
-        (claim(|c| c.spec.as_mut().unwrap()["x"] = "y".repeat(MAX_BYTES).into()), ""),
+        (claim(|c| edit(c.spec.as_mut().unwrap(), |spec| spec["x"] = "y".repeat(MAX_BYTES).into())), ""),
     ] {
         assert_eq!(paths(spec), [format!("spec.deviceClaims{path}")]);
     }
@@ -115,10 +122,12 @@ fn the_attribute_of_the_host() {
     any.policy = DpuSelectionPolicy::Any;
     assert_eq!(paths(any), ["spec.deviceHostAttribute"]);
     let mut of_pod = with_attribute("d/host");
-    of_pod.template = pod_template();
+    of_pod.template = pod_template().into();
     assert_eq!(paths(of_pod), ["spec.deviceHostAttribute"]);
     let mut full = with_attribute("d/host");
-    full.template["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = json!(vec![json!({}); 32]);
+    edit(&mut full.template, |template| {
+        template["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = json!(vec![json!({}); 32]);
+    });
     assert_eq!(paths(full), ["spec.deviceHostAttribute"]);
 }
 
@@ -173,7 +182,7 @@ fn each_request_asks_for_the_host() {
         {"name": "a", "exactly": {"deviceClassName": "x", "selectors": [{"cel": {"expression": "true"}}]}},
         {"name": "b", "firstAvailable": [{"name": "c", "deviceClassName": "x"}, {"name": "d", "deviceClassName": "y"}]}]}});
     let mut with = with_attribute("dpu.example.com/host");
-    with.template = claim_template(&requests);
+    with.template = claim_template(&requests).into();
     let rule = Arc::new(Rule::compile(with).unwrap());
     let Action::Create(made) = planned(&rule, None) else { panic!() };
     let expression = r#"device.attributes["dpu.example.com"].?host.orValue("") == "cloud-dev-12""#;
@@ -212,7 +221,8 @@ fn what_claims_are_made_from() {
     };
     let before = named(|_| {});
     assert_eq!(before.0, all[0].name);
-    let other = named(|s| s.devices.claims[0].spec.as_mut().unwrap()["devices"]["x"] = json!(1));
+    let other =
+        named(|s| edit(s.devices.claims[0].spec.as_mut().unwrap(), |spec| spec["devices"]["x"] = json!(1)));
     assert!(other.0 != before.0 && other.1 != before.1, "and its companions are replaced");
     assert_ne!(named(|s| s.uid = "v".into()).0, before.0);
     let wired = named(|s| s.devices.claims[0].containers = vec!["c".into()]);
@@ -228,7 +238,7 @@ fn what_claims_are_made_from() {
 #[test]
 fn a_rule_without_devices_has_the_hash_that_it_had() {
     let rule = Rule::compile(with_claims(Vec::new())).unwrap();
-    let hash = companion::template_hash(rule.policy(), rule.template(), &Devices::default());
+    let hash = companion::template_hash(rule.policy(), &rule.template(), &Devices::default());
     assert_eq!(rule.template_hash(), hash);
     assert_eq!(Devices::default().fingerprint(), None);
 }

@@ -17,7 +17,7 @@ fn rule(policy: DpuSelectionPolicy, template: Value, devices: DevicesSpec) -> Ru
         terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
         injections: vec![],
         policy,
-        template,
+        template: template.into(),
         devices,
         update: crate::rollout::UpdateStrategy::default(),
     };
@@ -46,7 +46,7 @@ fn hashes_of_templates_do_not_change() {
         claims: vec![
             DeviceClaimSpec {
                 name: "own".into(),
-                spec: Some(claim()),
+                spec: Some(claim().into()),
                 containers: vec!["c".into()],
                 request: "r".into(),
                 ..DeviceClaimSpec::default()

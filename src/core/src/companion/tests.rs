@@ -19,7 +19,7 @@ fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
         template: json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "no", "namespace": "no", "generateName": "no", "labels": {"app": "x"},
                 "annotations": {"own": "1"}, "finalizers": ["no"]},
-            "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": "mine"}], "unknown": {"a": 1}}}),
+            "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": "mine"}], "unknown": {"a": 1}}}).into(),
         devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };
@@ -221,7 +221,7 @@ fn the_hash_is_of_the_meaning() {
     let mut index = TenantIndex::default();
     index.apply_rule(rule(|_| {}));
     let r = index.rules().next().unwrap();
-    assert_eq!(r.template_hash(), template_hash(r.policy(), r.template(), r.devices()));
+    assert_eq!(r.template_hash(), template_hash(r.policy(), &r.template(), r.devices()));
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub struct Devices {
 }
 
 /// A claim that a companion uses, or is.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Asked<'a> {
     /// Its name within the Pod; absent where the companion is the claim.
     pub name: Option<&'a str>,
@@ -31,7 +31,7 @@ pub struct Asked<'a> {
     /// The ResourceClaim, where there is one.
     pub object: Option<&'a Value>,
     /// What it asks for, where there is none.
-    pub spec: Option<&'a Value>,
+    pub spec: Option<Value>,
     /// Whether ResourceClaims of its namespace can't be seen, so that there may be one.
     pub unseen: bool,
     /// The scheduler's words about the Pod that uses it; `None` where there is no such Pod.
@@ -145,7 +145,7 @@ impl Devices {
             report.reasons.push(format!("there is no ResourceClaim {claim}"));
             return report;
         }
-        let spec = asked.object.and_then(|object| object.get("spec")).or(asked.spec);
+        let spec = asked.object.and_then(|object| object.get("spec")).or(asked.spec.as_ref());
         let classes = spec.map(classes).unwrap_or_default();
         self.no_such_class(&classes, &mut report.reasons);
         if report.reasons.is_empty() {
@@ -382,7 +382,7 @@ mod tests {
             let spec = json!({"devices": {"requests": [{"name": "r", "firstAvailable": [
                 {"name": "x", "deviceClassName": "crypto"}, {"name": "y", "deviceClassName": "none"}]}]}});
             let asked =
-                Asked { name: Some("n"), object, spec: Some(&spec), scheduler: Some(""), ..Asked::default() };
+                Asked { name: Some("n"), object, spec: Some(spec), scheduler: Some(""), ..Asked::default() };
             cluster.explain(&asked, None)
         };
         let has = of(Some(&claim("c", "crypto", Some(("a", "d0")))));

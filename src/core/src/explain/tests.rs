@@ -26,7 +26,7 @@ fn rule(
         terms: terms.iter().map(|term| term.iter().map(expression).collect()).collect(),
         injections: vec![InjectionSpec { workload_key: String::new(), annotation: "all".into() }],
         policy,
-        template,
+        template: template.into(),
         devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };

@@ -29,7 +29,7 @@ fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>)
         terms,
         injections: Vec::new(),
         policy,
-        template: json!({}),
+        template: json!({}).into(),
         devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };

@@ -25,12 +25,12 @@ pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), F
         let object = field::as_object_mut(pod, "")?;
         let spec = field::object_mut(object, "", "spec")?;
         append(spec, &entry)?;
-        let default = default_containers(rule);
-        let named = device.containers.iter().map(String::as_str);
-        let names: Vec<&str> = if device.containers.is_empty() { default } else { named.collect() };
+        let devices = rule.devices();
+        let names =
+            if device.containers.is_empty() { devices.default_containers() } else { &device.containers };
         for list in CONTAINERS {
             if spec.get(list).is_some_and(|list| !list.is_null()) {
-                wire(spec, list, &names, device)?;
+                wire(spec, list, names, device)?;
             }
         }
     }
@@ -76,22 +76,20 @@ fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<(), FieldError
     ))
 }
 
-/// The containers that get a claim which names none: those of the template, and not what other webhooks put beside them.
-fn default_containers(rule: &Rule) -> Vec<&str> {
-    let list = rule.template().pointer("/spec/containers").and_then(Value::as_array);
-    list.into_iter().flatten().filter_map(|container| container.get("name")?.as_str()).collect()
-}
-
 fn wire(
     spec: &mut Map<String, Value>,
     list: &str,
-    names: &[&str],
+    names: &[String],
     device: &DeviceClaim,
 ) -> Result<(), FieldError> {
     for (c, container) in field::list_mut(spec, "spec", list)?.iter_mut().enumerate() {
         let path = format!("spec.{list}[{c}]");
         let container = field::as_object_mut(container, &path)?;
-        if !container.get("name").and_then(Value::as_str).is_some_and(|name| names.contains(&name)) {
+        if !container
+            .get("name")
+            .and_then(Value::as_str)
+            .is_some_and(|name| names.iter().any(|wanted| wanted == name))
+        {
             continue;
         }
         let resources = field::object_mut(container, &path, "resources")?;

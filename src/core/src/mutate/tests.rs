@@ -24,7 +24,7 @@ fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) ->
         terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
         injections: injections.iter().map(inject).collect(),
         policy,
-        template: json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}),
+        template: json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}).into(),
         devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     };

@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
 use super::{DpuSelectionPolicy, Expression, Operator, POD, Rule, Test};
 use crate::claim::{self, DevicesSpec};
 use crate::companion;
 use crate::ids::{RuleName, is_dns_label, is_label_name};
+use crate::json::Json;
 use crate::keys;
 use crate::path::Path;
 use crate::rollout::UpdateStrategy;
+use crate::template;
 
 /// Most terms of a rule.
 pub const MAX_TERMS: usize = 64;
@@ -39,7 +39,7 @@ pub struct RuleSpec {
     /// Where the companion runs.
     pub policy: DpuSelectionPolicy,
     /// The companion.
-    pub template: Value,
+    pub template: Json,
     /// What it says of devices.
     pub devices: DevicesSpec,
     /// How its companions are brought to a new template.
@@ -112,12 +112,13 @@ impl Rule {
         };
         let terms = compile_terms(&spec.terms, &mut errors);
         let injections = compile_injections(&spec.injections, &mut errors);
-        let devices = claim::compile(&spec, &mut errors);
+        let template = spec.template.tree();
+        let devices = claim::compile(&spec, &template, &mut errors);
         if !errors.is_empty() {
             return Err(errors);
         }
         Ok(Self {
-            template_hash: companion::template_hash(spec.policy, &spec.template, &devices),
+            template_hash: companion::template_hash(spec.policy, &template, &devices),
             name: spec.name,
             uid: spec.uid,
             generation: spec.generation,
@@ -125,6 +126,7 @@ impl Rule {
             terms,
             injections,
             policy: spec.policy,
+            kind: template::kind(&template),
             template: spec.template,
             devices,
             update: spec.update,

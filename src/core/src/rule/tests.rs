@@ -14,7 +14,7 @@ fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
         terms,
         injections: Vec::new(),
         policy: DpuSelectionPolicy::SameNode,
-        template: json!({}),
+        template: json!({}).into(),
         devices: Default::default(),
         update: crate::rollout::UpdateStrategy::default(),
     }

@@ -118,7 +118,7 @@ pub fn device_claims(rule: &Rule, facts: &Facts<'_>) -> Vec<FieldError> {
     claims
         .filter_map(|(i, claim)| {
             let Source::Template { spec, .. } = &claim.source else { return None };
-            let object = json!({"spec": spec});
+            let object = json!({"spec": spec.tree()});
             let faults = claims::claim(&object, &Value::Null, facts.policy, Writer::Manager);
             Some(under(&format!("spec.deviceClaims[{i}]"), faults))
         })

@@ -341,7 +341,9 @@ fn a_rule_is_refused_with_all_that_is_wrong_and_warned_of_what_is_odd() {
     };
     // The Tenant isn't known yet: the rule is judged by itself.
     let mut escaping = rule(1, true);
-    escaping.spec.template["spec"]["hostPID"] = json!(true);
+    let mut template = escaping.spec.template.tree();
+    template["spec"]["hostPID"] = json!(true);
+    escaping.spec.template = template.into();
     assert!(matches!(ask(&escaping, None), Ok(Decision::Allow { .. })));
     caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
     let (code, message) = denied(ask(&escaping, None));
@@ -354,4 +356,47 @@ fn a_rule_is_refused_with_all_that_is_wrong_and_warned_of_what_is_odd() {
     assert_eq!(ask(&escaping, Some(&escaping)), Ok(Decision::allow()), "it was so before");
     let Ok(Decision::Allow { warnings, .. }) = ask(&rule(1, true), None) else { panic!() };
     assert_eq!(warnings, ["the tenant has no DPU: companions will wait for one"]);
+}
+
+#[test]
+fn a_tenants_rules_have_a_size_together() {
+    let caches = caches();
+    let named = |name: &str, text: usize| {
+        let mut rule = rule(1, true);
+        rule.metadata.name = Some(name.to_owned());
+        let mut template = rule.spec.template.tree();
+        template["metadata"] = json!({"annotations": {"text": "x".repeat(text)}});
+        rule.spec.template = template.into();
+        rule
+    };
+    let size = named("a", 0).size();
+    assert!((300..1500).contains(&size), "{size}");
+    let limit = 3 * size + caches.other_rules_size(named("a", 0).metadata.namespace.as_deref().unwrap(), "a");
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({"limits": {"ruleBytes": limit}}))));
+    let ask = |object: &WorkloadRule| {
+        let kind =
+            json!({"group": "workload.universe.nvidia.com", "version": "v1alpha1", "kind": "WorkloadRule"});
+        let object = serde_json::to_value(object).unwrap();
+        validate_rule(&caches, &settings(), &mut asks(kind, "CREATE", object, Value::Null))
+    };
+    let taken = |name: &str, text: usize| matches!(ask(&named(name, text)), Ok(Decision::Allow { .. }));
+    for name in ["a", "b"] {
+        assert!(taken(name, 0));
+        caches.apply_rule(Change::Applied(named(name, 0)));
+    }
+    assert!(taken("c", 0));
+    let (code, message) = denied(ask(&named("c", 1)));
+    let would = limit + 1;
+    assert_eq!(code, 403);
+    assert!(message.starts_with(&format!(
+        "spec: exceeded quota: Tenant spec.limits.ruleBytes: {would} would be used, at most {limit} are allowed, {} by this rule",
+        size + 1
+    )), "{message}");
+    // The limit is lowered: what is there may stay as large as it is, and no larger.
+    caches.apply_tenant(Change::Applied({
+        let mut lowered = tenant("blue", json!({"limits": {"ruleBytes": 1}}));
+        lowered.metadata.generation = Some(2);
+        lowered
+    }));
+    assert!(taken("a", 0) && !taken("a", 1) && !taken("c", 0));
 }

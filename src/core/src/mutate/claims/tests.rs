@@ -17,7 +17,8 @@ fn rule(claims: Vec<DeviceClaimSpec>) -> Rule {
         injections: Vec::new(),
         policy: DpuSelectionPolicy::Any,
         template: json!({"apiVersion": "v1", "kind": "Pod",
-            "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}}),
+            "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}})
+        .into(),
         devices: DevicesSpec { claims, host_attribute: String::new() },
         update: crate::rollout::UpdateStrategy::default(),
     };
@@ -28,7 +29,7 @@ fn own(name: &str, containers: &[&str], request: &str) -> DeviceClaimSpec {
     let requests = json!([{"name": "one", "exactly": {"deviceClassName": "crypto"}}]);
     DeviceClaimSpec {
         name: name.into(),
-        spec: Some(json!({"devices": {"requests": requests}})),
+        spec: Some(json!({"devices": {"requests": requests}}).into()),
         from_rule: String::new(),
         containers: containers.iter().map(ToString::to_string).collect(),
         request: request.into(),

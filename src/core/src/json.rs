@@ -1,0 +1,131 @@
+//! Free-form JSON that is kept as text.
+//!
+//! A tree takes many times the memory of its text, and the parts of a rule that are free-form (its template, the specs of its
+//! device claims) are kept for as long as the rule is there, but looked into only now and then. So the text is kept, and whoever
+//! looks into it makes a tree for that time.
+
+use std::sync::Arc;
+
+use serde::de::{Deserialize, Deserializer};
+use serde::ser::{Error as _, Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::bounds::{Bounds, Excess};
+use crate::template;
+
+/// What such a part may have. A Pod with 64 containers of 50 variables each has about 12,000 values, and Kubernetes' own kinds are
+/// nested less than 20 levels deep.
+pub const BOUNDS: Bounds = Bounds { bytes: template::MAX_BYTES, values: 20_000, depth: 64 };
+
+/// A JSON value as text: compact, with sorted keys, so that equal values have equal texts. Clones share it.
+///
+/// A value beyond [`BOUNDS`] isn't kept at all, only by how much it exceeds them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Json(Result<Arc<str>, Excess>);
+
+impl Default for Json {
+    /// null.
+    fn default() -> Self {
+        Self(Ok("null".into()))
+    }
+}
+
+impl Json {
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// It is no JSON. A text beyond [`BOUNDS`] is no error here: see [`Self::excess`].
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        match BOUNDS.check(text.as_bytes()) {
+            Ok(_) => serde_json::from_str::<Value>(text).map(Self::from),
+            Err(excess) => Ok(Self(Err(excess))),
+        }
+    }
+
+    /// The value as a tree; null when it is beyond [`BOUNDS`].
+    pub fn tree(&self) -> Value {
+        let text = self.0.as_deref().ok();
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// The text; empty when the value is beyond [`BOUNDS`].
+    pub fn text(&self) -> &str {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// By how much the value is beyond [`BOUNDS`].
+    pub fn excess(&self) -> Option<Excess> {
+        self.0.as_ref().err().copied()
+    }
+}
+
+impl From<Value> for Json {
+    fn from(value: Value) -> Self {
+        let text = value.to_string();
+        Self(BOUNDS.check(text.as_bytes()).map(|_| text.into()))
+    }
+}
+
+impl Serialize for Json {
+    /// # Errors
+    /// The value is beyond [`BOUNDS`], so that nobody writes it back without what it had.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Ok(_) => self.tree().serialize(serializer),
+            Err(excess) => Err(S::Error::custom(excess)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Self::read(raw.get()).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn equal_values_have_equal_texts() {
+        let read = |text: &str| Json::read(text).unwrap();
+        assert_eq!(read(r#"{"b": 1,  "a": [ ]}"#), json!({"a": [], "b": 1}).into());
+        assert_eq!(read(r#"{"b": 1,  "a": [ ]}"#).text(), r#"{"a":[],"b":1}"#);
+        assert_ne!(read("1"), read("2"));
+        assert!(Json::read("{").is_err());
+        assert_eq!(Json::default().tree(), Value::Null);
+    }
+
+    #[test]
+    fn from_text_and_from_a_tree_it_is_read_alike() {
+        #[derive(serde::Deserialize, serde::Serialize, Debug, PartialEq)]
+        struct Holder {
+            free: Json,
+        }
+        let value = json!({"free": {"x": [1, {"y": null}]}});
+        let from_tree: Holder = serde_json::from_value(value.clone()).unwrap();
+        let from_text: Holder = serde_json::from_str(&value.to_string()).unwrap();
+        assert_eq!(from_tree, from_text);
+        assert_eq!(serde_json::to_value(&from_tree).unwrap(), value);
+    }
+
+    #[test]
+    fn what_is_beyond_the_bounds_is_told_and_not_kept() {
+        let many = format!("[{}1]", r#"{"a":0},"#.repeat(15_000));
+        let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000));
+        let long = format!("\"{}\"", "x".repeat(BOUNDS.bytes));
+        for (text, told) in [(&many, "30002 values"), (&deep, "10000 levels"), (&long, "524290 bytes")] {
+            let json: Json = serde_json::from_str(text).unwrap();
+            assert!(json.excess().unwrap().to_string().contains(told), "{:?}", json.excess());
+            assert_eq!((json.text(), json.tree()), ("", Value::Null));
+            serde_json::to_string(&json).unwrap_err();
+        }
+        let most = format!("[{}]", vec!["0"; BOUNDS.values - 1].join(","));
+        assert_eq!(Json::read(&most).unwrap().excess(), None);
+    }
+}
