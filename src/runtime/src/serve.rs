@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
+pub use self::places::network;
 use self::places::{Full, Place, Places};
 use crate::bind::{Accepted, Listener};
 use crate::tls::ServerTls;

@@ -92,10 +92,10 @@ impl Shared {
         match version {
             // HTTP/2 has said its preface; HTTP/1 has still to finish its first request.
             Ok(Ok(Some((Version::Http2, stream)))) => {
-                self.http(Version::Http2, stream, peer, None, occupant).await
+                self.http(Version::Http2, stream, peer, None, occupant).await;
             }
             Ok(Ok(Some((version, stream)))) => {
-                self.http(version, stream, peer, Some(deadline), occupant).await
+                self.http(version, stream, peer, Some(deadline), occupant).await;
             }
             Ok(Ok(None)) => debug!(server = self.name, ?address, "connection ended without a request"),
             Ok(Err(error)) => debug!(server = self.name, ?address, %error, "connection ended with an error"),

@@ -312,7 +312,7 @@ impl Drop for Asked {
 }
 
 /// What one client has at hand: an address, or of IPv6 a network of 64 bits.
-fn network(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
         v4 => v4,
