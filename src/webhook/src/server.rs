@@ -106,6 +106,13 @@ impl<S: Sync> FromRequestParts<S> for Traced {
     }
 }
 
+/// A review that is to be judged, and when all of it was there.
+struct Read {
+    request: Request,
+    tree: Tree,
+    began: Instant,
+}
+
 /// An answer before anything was decided: a status and what is wrong, or a review's answer.
 struct Turned(Verdict, Box<Response>);
 
@@ -144,7 +151,7 @@ impl App {
     async fn answer(self: Arc<Self>, webhook: Webhook, admit: Admit, request: extract::Request) -> Response {
         let began = Instant::now();
         let answered = match self.read(webhook, request).await {
-            Ok((request, tree)) => {
+            Ok(Read { request, tree, began }) => {
                 let large = tree.large.is_some();
                 let judged = self.judged(webhook, admit, request, large, began).await;
                 // The answer of a large review is large too, and what it was made of takes its time to go.
@@ -171,10 +178,11 @@ impl App {
     }
 
     /// Reads a review, when there is room for it.
-    async fn read(&self, webhook: Webhook, request: extract::Request) -> Result<(Request, Tree), Turned> {
+    async fn read(&self, webhook: Webhook, request: extract::Request) -> Result<Read, Turned> {
         let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
         let from = peer.address.map(|address| address.ip());
         let body = self.budget.read(request.into_body(), from).await.map_err(no_body)?;
+        let began = Instant::now();
         let measured = review::measure(&body.bytes).map_err(|error| turn_away(webhook, &error))?;
         // What is changed is there three times: itself, and what may change of it before and after.
         let copies = if webhook == Webhook::MutatePods { 3 } else { 1 };
@@ -219,7 +227,7 @@ impl App {
                 message.to_owned(),
             ));
         }
-        Ok((request, tree))
+        Ok(Read { request, tree, began })
     }
 
     /// Decides, and tells of it.
