@@ -84,6 +84,10 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 			return nil, err
 		}
 	}
+	admissionFile, err := writeAdmission(filepath.Join(dir, "webhooks"), name, c)
+	if err != nil {
+		return nil, err
+	}
 	c.processes = []*process{
 		u.process(name, "kube-apiserver",
 			"--etcd-servers="+etcd.url, "--etcd-prefix=/"+name,
@@ -96,6 +100,7 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 			"--service-account-issuer=https://kubernetes.default.svc",
 			"--service-account-key-file="+tokens.cert, "--service-account-signing-key-file="+tokens.key,
 			"--service-cluster-ip-range=10.96.0.0/16",
+			"--admission-control-config-file="+admissionFile,
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--allow-privileged=true", "--profiling=false",
 			// What comes by an older version of the API is held to the same.
@@ -132,6 +137,38 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 	}
 	return c, nil
 }
+
+// writeAdmission has the API server show a certificate to webhooks that ask for one. It is signed by an authority that signs
+// nothing else: ca.crt in the directory.
+func writeAdmission(dir, name string, c *cluster) (string, error) {
+	authority, err := newAuthority(dir, name+"-webhooks")
+	if err != nil {
+		return "", err
+	}
+	client, err := authority.issue("apiserver", "kube-apiserver")
+	if err != nil {
+		return "", err
+	}
+	// A user of this name is shown to every webhook.
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := writeKubeconfig(kubeconfig, `"*"`, c.server, c.ca, client); err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "admission.yaml")
+	return file, os.WriteFile(file, []byte(fmt.Sprintf(admissionConfig, kubeconfig)), 0o600)
+}
+
+const admissionConfig = `apiVersion: apiserver.config.k8s.io/v1
+kind: AdmissionConfiguration
+plugins:
+- name: MutatingAdmissionWebhook
+  configuration: &webhooks
+    apiVersion: apiserver.config.k8s.io/v1
+    kind: WebhookAdmissionConfiguration
+    kubeConfigFile: %q
+- name: ValidatingAdmissionWebhook
+  configuration: *webhooks
+`
 
 const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

@@ -139,12 +139,19 @@ impl Stage {
         let mut objects = kustomize(INFRASTRUCTURE).unwrap();
         objects.retain(|object| object["webhooks"].is_null());
         objects.extend(self.outrigger.webhook_configurations().unwrap());
-        self.infra().apply(&objects).unwrap();
+        self.infra().apply(&asking(objects)).unwrap();
     }
 }
 
 fn is_warning(finding: &str) -> bool {
-    let ids = ["certificate-ends", "lease-stale", "right-unneeded", "too-few-replicas", "versions-differ"];
+    let ids = [
+        "anybody-writes",
+        "certificate-ends",
+        "lease-stale",
+        "right-unneeded",
+        "too-few-replicas",
+        "versions-differ",
+    ];
     ids.iter().any(|id| finding.starts_with(id))
 }
 
@@ -168,6 +175,18 @@ fn told(output: &Output) -> Told {
 fn deployments(overlay: &str) -> Vec<Value> {
     let mut objects = kustomize(overlay).unwrap();
     objects.retain(|object| object["kind"] == "Deployment");
+    asking(objects)
+}
+
+/// The webhook as it is where the API server shows a certificate.
+fn asking(mut objects: Vec<Value>) -> Vec<Value> {
+    let is_webhook = |object: &&mut Value| {
+        object["kind"] == "Deployment" && object["metadata"]["name"] == "outrigger-webhook"
+    };
+    for object in objects.iter_mut().filter(is_webhook) {
+        let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array_mut().unwrap();
+        args.push(json!("--tls-client-ca-file=/etc/outrigger/clients/ca.crt"));
+    }
     objects
 }
 
@@ -200,7 +219,8 @@ async fn a_sound_installation_has_nothing_and_a_broken_one_what_is_broken() {
 /// does anybody really run.
 pub(crate) async fn differs_in_nothing(cluster: &Cluster) {
     // Whoever answers at the address of a Pod that doesn't run, it isn't us.
-    const NOT_YET: [&str; 5] = ["ca-mismatch", "ca-unusable", "lease-stale", "not-mountable", "unreachable"];
+    const NOT_YET: [&str; 6] =
+        ["anybody-writes", "ca-mismatch", "ca-unusable", "lease-stale", "not-mountable", "unreachable"];
     eventually("it is what is shipped", || async {
         let mut command = std::process::Command::new(binary().unwrap());
         command.args(["check", "--live", "-o", "json", "--kubeconfig"]).arg(&cluster.kubeconfig);
@@ -214,6 +234,18 @@ pub(crate) async fn differs_in_nothing(cluster: &Cluster) {
 
 /// What the API server is told to ask us, and what it knows.
 async fn registrations(s: &Stage) {
+    let at = format!("Deployment {SYSTEM}/outrigger-webhook spec.template.spec.containers[0].args");
+    s.infra()
+        .apply(&{
+            let mut shipped = kustomize(INFRASTRUCTURE).unwrap();
+            shipped.retain(|object| object["kind"] == "Deployment");
+            shipped
+        })
+        .unwrap();
+    rolled_out(s.infra(), "webhook");
+    s.finds("whoever reaches the webhook may write", &[&format!("anybody-writes {at}")]).await;
+    s.mend();
+    rolled_out(s.infra(), "webhook");
     let (mutating, validating) = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration");
     s.patch(validating, "outrigger", &json!([{"op": "remove", "path": "/webhooks/1"}]));
     s.finds("an entry is gone", &[&format!("admission-differs {VALIDATING} webhooks")]).await;

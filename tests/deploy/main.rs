@@ -29,7 +29,7 @@ struct Component {
     values: &'static [&'static str],
 }
 
-const COMPONENTS: [Component; 5] = [
+const COMPONENTS: [Component; 6] = [
     Component {
         overlay: "infrastructure",
         component: "liqo",
@@ -52,6 +52,11 @@ const COMPONENTS: [Component; 5] = [
         overlay: "infrastructure",
         component: "self-signed",
         values: &["--set", "selfSigned.enabled=true"],
+    },
+    Component {
+        overlay: "infrastructure",
+        component: "client-certificates",
+        values: &["--set", "webhook.clientCaSecret=outrigger-webhook-clients"],
     },
     Component {
         overlay: "webhook-only",

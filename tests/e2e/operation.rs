@@ -197,6 +197,7 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
         format!("--tls-key-file={}", pair.key.display()),
         format!("--kubeconfig={}", o.plane.dir.join("webhook.kubeconfig").display()),
         format!("--otlp-endpoint={}", collector.endpoint()),
+        "--otlp-insecure".to_owned(),
         "--debug-endpoints".to_owned(),
         "--log-format=json".to_owned(),
         "--shutdown-delay=0s".to_owned(),
@@ -250,7 +251,9 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
         .iter()
         .map(|span| {
             assert_eq!((span.service.as_str(), span.name.as_str()), ("outrigger-webhook", "admission"));
-            assert_eq!((span.trace.as_str(), span.parent.as_str()), (TRACE, "b7ad6b7169203331"));
+            // Whoever reaches the port can name a trace: it is pointed to, and decides nothing.
+            assert!(span.trace != TRACE && span.parent.is_empty(), "{span:?}");
+            assert_eq!(span.links, ["b7ad6b7169203331"]);
             format!("{} {} {}", told(span, "uid"), told(span, "webhook"), told(span, "verdict"))
         })
         .collect();
@@ -272,7 +275,11 @@ async fn a_trace_follows_a_workload_to_its_companion_and_a_rule_to_the_other_clu
     let t = Tenant::without_agent(o, "op-trace", &[("a", 1)]).await;
     let collector = Collector::start().await.unwrap();
     let [grpc, admin] = ports().unwrap();
-    let traced = [format!("--otlp-endpoint={}", collector.endpoint()), "--log-format=json".to_owned()];
+    let traced = [
+        format!("--otlp-endpoint={}", collector.endpoint()),
+        "--otlp-insecure".to_owned(),
+        "--log-format=json".to_owned(),
+    ];
     let more = [&traced[..], &["--shutdown-delay=0s".to_owned(), "--debug-endpoints".to_owned()]].concat();
     o.start_replica_with("manager-op", grpc, admin, &more).unwrap();
     o.ready_at("manager-op", admin).await;

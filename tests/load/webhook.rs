@@ -90,7 +90,14 @@ async fn serve(role: &str) {
         let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let nowhere = kube::Client::try_from(nowhere).unwrap();
         let ledgers = Ledgers::new(nowhere, settings.core_namespace.clone(), caches.clone());
-        outrigger_webhook::server::router(caches, settings, Arc::new(metrics), Readiness::default(), ledgers)
+        outrigger_webhook::server::router(
+            caches,
+            settings,
+            Arc::new(metrics),
+            Readiness::default(),
+            ledgers,
+            outrigger_webhook::server::Writers::Anybody,
+        )
     };
     let end = CancellationToken::new();
     Server::new("bench", listener).tls(tls).limits(Limits::default()).run(router, end.clone(), end).await;

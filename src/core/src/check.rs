@@ -151,6 +151,9 @@ checks! {
     /// Nobody answers.
     UNREACHABLE = "unreachable", Error, "A webhook or a manager doesn't answer",
         "See docs/runbooks/OutriggerWebhookUnreachable.md.";
+    /// Paths of the webhook that write, and ask nobody who he is.
+    ANYBODY_WRITES = "anybody-writes", Warning, "Whoever reaches the webhook's port can take slots and groups of Machines",
+        "Have the API server show a certificate, and the webhook ask for it, as docs/installation.md tells.";
     /// A CA bundle that verifies nothing.
     CA_UNUSABLE = "ca-unusable", Error, "A CA bundle is empty, can't be read, or has ended",
         "Put the CA in, as docs/certificates.md tells; cert-manager or --tls self-signed does it by itself.";

@@ -19,7 +19,7 @@ use self::line::Lines;
 pub(crate) use self::output::Output;
 pub use self::output::say;
 use self::trace::Traces;
-pub use self::trace::{Origin, TraceArgs, called, follow_headers, inject_headers, inject_metadata};
+pub use self::trace::{Origin, TraceArgs, called, inject_headers, inject_metadata, link_headers};
 
 /// How logs are written. They go to standard error, by a thread of their own: a reader that is slow or has stopped delays nothing
 /// but the log. Lines beyond a bounded number are dropped and counted.

@@ -79,6 +79,19 @@ impl ServerTlsArgs {
     /// # Errors
     /// When only one of certificate and key is named, or the files can't be used, or settings don't go together.
     pub fn load(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
+        self.load_with(Clients::Required)
+    }
+
+    /// As [`Self::load`], but clients are only asked for a certificate. One that is shown is verified; who shows none is let in,
+    /// and whoever serves him has to look ([`crate::serve::Peer`]).
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_asking(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
+        self.load_with(Clients::Asked)
+    }
+
+    fn load_with(&self, clients: Clients) -> anyhow::Result<Option<Arc<ServerTls>>> {
         if self.tls_reload_interval.is_zero() {
             bail!("--tls-reload-interval must be longer than 0s");
         }
@@ -87,13 +100,17 @@ impl ServerTlsArgs {
                 bail!("--tls self-signed goes without --tls-cert-file and --tls-key-file; remove them");
             }
             self.self_signed.check()?;
-            let mut tls = ServerTls::given(self.tls_client_ca_file.clone())?;
+            let pair = Pair::Given(Mutex::new(None));
+            let mut tls =
+                ServerTls::new(Paths { pair, client_ca: self.tls_client_ca_file.clone(), clients })?;
             tls.interval = self.tls_reload_interval;
             return Ok(Some(Arc::new(tls)));
         }
         match (&self.tls_cert_file, &self.tls_key_file) {
             (Some(cert), Some(key)) => {
-                let mut tls = ServerTls::load(cert.clone(), key.clone(), self.tls_client_ca_file.clone())?;
+                let pair = Pair::Files { cert: cert.clone(), key: key.clone() };
+                let mut tls =
+                    ServerTls::new(Paths { pair, client_ca: self.tls_client_ca_file.clone(), clients })?;
                 tls.interval = self.tls_reload_interval;
                 Ok(Some(Arc::new(tls)))
             }
@@ -123,6 +140,14 @@ pub struct ServerTls {
 struct Paths {
     pair: Pair,
     client_ca: Option<PathBuf>,
+    clients: Clients,
+}
+
+/// Whether clients have to show a certificate, where a CA of theirs is named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clients {
+    Required,
+    Asked,
 }
 
 /// Where a certificate and its key come from.
@@ -175,7 +200,7 @@ impl ServerTls {
     /// # Errors
     /// When a file can't be read or used; the message names it.
     pub fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> anyhow::Result<Self> {
-        Self::new(Paths { pair: Pair::Files { cert, key }, client_ca })
+        Self::new(Paths { pair: Pair::Files { cert, key }, client_ca, clients: Clients::Required })
     }
 
     /// TLS without a certificate: handshakes fail until one is [given](Self::give).
@@ -183,7 +208,7 @@ impl ServerTls {
     /// # Errors
     /// When the file of clients' CA can't be read or used; the message names it.
     pub fn given(client_ca: Option<PathBuf>) -> anyhow::Result<Self> {
-        Self::new(Paths { pair: Pair::Given(Mutex::new(None)), client_ca })
+        Self::new(Paths { pair: Pair::Given(Mutex::new(None)), client_ca, clients: Clients::Required })
     }
 
     fn new(paths: Paths) -> anyhow::Result<Self> {
@@ -404,7 +429,7 @@ impl Paths {
             Some((path, pem)) => {
                 let unusable = || format!("{} can't be used", path.display());
                 client_ca = latest(&chain(pem).with_context(unusable)?);
-                let verifier = client_verifier(pem).with_context(unusable)?;
+                let verifier = client_verifier(pem, self.clients).with_context(unusable)?;
                 clients = Some(verifier.clone());
                 builder.with_client_cert_verifier(verifier)
             }
@@ -433,8 +458,12 @@ impl Paths {
     }
 }
 
-fn client_verifier(pem: &[u8]) -> anyhow::Result<Arc<dyn ClientCertVerifier>> {
-    Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots(pem)?), provider()).build()?)
+fn client_verifier(pem: &[u8], clients: Clients) -> anyhow::Result<Arc<dyn ClientCertVerifier>> {
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(pem)?), provider());
+    Ok(match clients {
+        Clients::Required => builder.build()?,
+        Clients::Asked => builder.allow_unauthenticated().build()?,
+    })
 }
 
 /// That of the CA which ends last: while a CA is being changed, the old one may end.

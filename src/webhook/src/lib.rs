@@ -8,6 +8,7 @@
 //! (the slots of Machines, their groups and nodes) is agreed on with other replicas, in [`ledger`].
 
 pub mod admit;
+pub mod budget;
 pub mod caches;
 pub mod ledger;
 pub mod metrics;
@@ -17,9 +18,10 @@ pub mod settings;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use outrigger_api::AdminWorkloadRule;
@@ -39,6 +41,7 @@ use serde::de::DeserializeOwned;
 use crate::admit::Settings;
 use crate::caches::Caches;
 use crate::ledger::Ledgers;
+use crate::server::Writers;
 use crate::settings::AdmissionArgs;
 
 /// What a watch is called that slots or groups of Machines are given out by.
@@ -53,9 +56,14 @@ pub struct WebhookArgs {
     #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = ":9443", value_name = "ADDRESS")]
     pub bind_address: Bind,
 
-    /// Connections at once.
-    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = 1024, value_name = "COUNT")]
+    /// Connections at once, at most half of them from one address. For one more the one that has been idle longest is closed.
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = 512, value_name = "COUNT")]
     pub max_connections: usize,
+
+    /// Who has to show a certificate signed by --tls-client-ca-file: whoever connects, or only who asks a path that writes
+    /// (/validate/guests, /validate/machines).
+    #[arg(long, env = "OUTRIGGER_TLS_CLIENT_AUTH", value_enum, default_value_t, value_name = "WHO")]
+    pub tls_client_auth: ClientAuth,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -74,13 +82,50 @@ pub struct WebhookArgs {
     pub process: ProcessArgs,
 }
 
+/// Who has to show a certificate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum ClientAuth {
+    /// Whoever connects, where a CA of clients is named.
+    #[default]
+    Everybody,
+    /// Who asks a path that writes.
+    Writers,
+}
+
+/// Longest time for a request: the headers, the body, and the answer. The configuration's timeoutSeconds is 10, so nobody is there any
+/// more who would read it.
+const REQUEST: Duration = Duration::from_secs(12);
+
+/// What one client may take of the port. An API server calls with short bodies, over HTTP/1.1 where it calls a Service.
+fn limits(max_connections: usize) -> Limits {
+    Limits {
+        max_connections,
+        per_address: Some(max_connections.div_ceil(2)),
+        request: REQUEST,
+        streams: false,
+        max_streams: 16,
+        // HTTP/2 gives a connection no less.
+        window: 16 << 10,
+        ..Limits::default()
+    }
+}
+
 /// Runs the webhook until it is told to end.
 ///
 /// # Errors
 /// When settings or files can't be used, an address can't be had, or a task fails.
 pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     let mut process = Process::new(keys::WEBHOOK, args.process)?;
-    let Some(tls) = args.tls.load()? else {
+    let tls = match args.tls_client_auth {
+        ClientAuth::Everybody => args.tls.load()?,
+        ClientAuth::Writers if args.tls.tls_client_ca_file.is_none() => {
+            bail!(
+                "--tls-client-auth writers goes with --tls-client-ca-file, which says who signs their certificates"
+            )
+        }
+        ClientAuth::Writers => args.tls.load_asking()?,
+    };
+    let Some(tls) = tls else {
         bail!(
             "--tls-cert-file and --tls-key-file are needed, or --tls self-signed: the API server calls webhooks by \
              HTTPS only"
@@ -100,10 +145,10 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     process.spawn("certificate files", tls.clone().follow());
     self_signed::start(&process, &client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
     let listener = args.bind_address.listen().context("--bind-address")?;
-    let limits = Limits { max_connections: args.max_connections, ..Limits::default() };
     let ledgers = Ledgers::new(client, settings.core_namespace.clone(), caches.clone());
-    let router = server::router(caches, settings, metrics, process.readiness.clone(), ledgers);
-    process.serve(Server::new("webhook", listener).tls(tls).limits(limits), router);
+    let writers = if args.tls.tls_client_ca_file.is_some() { Writers::Certified } else { Writers::Anybody };
+    let router = server::router(caches, settings, metrics, process.readiness.clone(), ledgers, writers);
+    process.serve(Server::new("webhook", listener).tls(tls).limits(limits(args.max_connections)), router);
     process.run().await
 }
 

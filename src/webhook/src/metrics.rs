@@ -38,6 +38,8 @@ pub enum Verdict {
     Denied,
     /// Refused because a cache was behind for too long.
     Behind,
+    /// Refused because there was no room for it.
+    Crowded,
     /// Not a review.
     Invalid,
 }
@@ -63,6 +65,13 @@ pub enum Webhook {
     ValidateMachines,
     /// `/validate/guests`.
     ValidateGuests,
+}
+
+impl Webhook {
+    /// Whether a yes is written down: what it gives away can be had once.
+    pub fn writes(self) -> bool {
+        matches!(self, Self::ValidateMachines | Self::ValidateGuests)
+    }
 }
 
 /// What came of a guest of a Machine.

@@ -1,38 +1,53 @@
 //! `AdmissionReview` (`admission.k8s.io/v1`) on the wire.
 //!
 //! Only what is needed is read, and the object stays raw JSON: a typed Pod would lose the fields that its types don't
-//! know.
+//! know. A review is measured before anything of it becomes a tree, see [`BOUNDS`].
+
+use std::borrow::Cow;
+use std::cell::RefCell;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::Patch;
+use outrigger_core::bounds::{Bounds, Excess, Measured};
 use outrigger_core::field::FieldError;
+use outrigger_core::validate;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::admit::guests;
 
 /// Version of the reviews that are understood.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
 
+/// What a review may have. It carries the object and the old one, each at most 3 MiB at the API server, and as JSON. A Pod of
+/// 512 KiB, which is the most in a tenant's namespace, has some 25,000 values, and what it was before as many.
+pub const BOUNDS: Bounds = Bounds { bytes: 8 << 20, values: 100_000, depth: 100 };
+
+/// A review of up to so many bytes is read at once, with all that is in it. Of a larger one objects that nobody judges are
+/// never read.
+const SMALL: usize = 32 << 10;
+
 /// Most characters of all warnings of a response together (apiserver, `pkg/warning`).
 const MAX_WARNINGS: usize = 4096;
 
-/// A review as it comes in.
+/// A review as it comes in; its objects are JSON of this kind.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Incoming {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    request: Option<Request>,
+#[serde(rename_all = "camelCase", bound(deserialize = "O: Deserialize<'de> + Default"))]
+struct Incoming<'a, O> {
+    #[serde(default, borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(default, borrow)]
+    kind: Cow<'a, str>,
+    request: Option<Request<O>>,
 }
 
 /// What is asked.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Request {
+#[serde(rename_all = "camelCase", bound(deserialize = "O: Deserialize<'de> + Default"))]
+pub struct Request<O = Value> {
     /// Names the question; the answer carries it too.
     #[serde(default, deserialize_with = "or_default")]
     pub uid: String,
@@ -53,16 +68,27 @@ pub struct Request {
     pub user_info: UserInfo,
     /// The object; null on DELETE.
     #[serde(default, deserialize_with = "or_default")]
-    pub object: Value,
+    pub object: O,
     /// What it was before; null on CREATE.
     #[serde(default, deserialize_with = "or_default")]
-    pub old_object: Value,
+    pub old_object: O,
     /// Nothing of it will be stored.
     #[serde(default, deserialize_with = "or_default")]
     pub dry_run: Option<bool>,
     /// What came of it, where it is about a guest of a Machine: for metrics. Set on the way.
     #[serde(skip)]
     pub guest: Option<guests::Outcome>,
+    /// Bytes of the object and of the old one, as they came; at most. `None`: nobody has looked.
+    #[serde(skip)]
+    pub sizes: Option<(usize, usize)>,
+}
+
+impl Request {
+    /// Bytes of the object and of the old one, as JSON. Of those of a small review at most.
+    pub fn sizes(&self) -> (usize, usize) {
+        let count = |object: &Value| if object.is_null() { 0 } else { validate::json_bytes(object) };
+        self.sizes.unwrap_or_else(|| (count(&self.object), count(&self.old_object)))
+    }
 }
 
 /// A kind with its group and version.
@@ -115,23 +141,133 @@ pub enum ReviewError {
     /// The answer could not be told from others.
     #[error("request.uid: is missing")]
     NoUid,
+    /// It is too large to be read.
+    #[error("{}", beyond(excess))]
+    Beyond {
+        /// Its uid, where it can be told.
+        uid: Option<String>,
+        /// By what.
+        excess: Excess,
+    },
 }
 
-/// Reads a review.
+/// What is told of a review that is too large.
+pub fn beyond(excess: &Excess) -> String {
+    format!(
+        "the review of the object {excess} (the object, what it was before, and what is told of the request, together); make the \
+         object smaller: move what is long into ConfigMaps or volumes, or split it up"
+    )
+}
+
+/// Measures a review before it is read.
+///
+/// # Errors
+/// When it is beyond the [`BOUNDS`], with its uid.
+pub fn measure(body: &[u8]) -> Result<Measured, ReviewError> {
+    BOUNDS.check(body).map_err(|excess| ReviewError::Beyond { uid: uid(body), excess })
+}
+
+/// Measures and reads a review.
+///
+/// # Errors
+/// When the body is none, or one that is too large.
+pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
+    measure(body)?;
+    read_measured(body)
+}
+
+/// Reads a review that has been measured.
 ///
 /// # Errors
 /// When the body is none.
-pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
-    let review: Incoming = serde_json::from_slice(body)?;
+pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
+    if body.len() <= SMALL {
+        let mut request: Request = envelope(body)?;
+        request.sizes = Some((body.len(), 0));
+        return Ok(request);
+    }
+    let raw: Request<Option<&RawValue>> = envelope(body)?;
+    let tree = |raw: Option<&RawValue>| raw.map_or(Ok(Value::Null), |raw| serde_json::from_str(raw.get()));
+    let size = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len());
+    // Nothing but a change is judged by what was there before.
+    let old = raw.old_object.filter(|_| matches!(raw.operation.as_str(), "UPDATE" | "DELETE"));
+    Ok(Request {
+        sizes: Some((size(raw.object), size(old))),
+        object: tree(raw.object)?,
+        old_object: tree(old)?,
+        uid: raw.uid,
+        kind: raw.kind,
+        sub_resource: raw.sub_resource,
+        namespace: raw.namespace,
+        operation: raw.operation,
+        user_info: raw.user_info,
+        dry_run: raw.dry_run,
+        guest: None,
+    })
+}
+
+/// The request in a review.
+fn envelope<'a, O: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<Request<O>, ReviewError> {
+    let review: Incoming<'a, O> = serde_json::from_slice(body)?;
     if review.kind != "AdmissionReview" || review.api_version != API_VERSION {
-        let cut = |text: String| text.chars().take(80).collect();
-        return Err(ReviewError::Kind { kind: cut(review.kind), api_version: cut(review.api_version) });
+        let cut = |text: &str| text.chars().take(80).collect();
+        return Err(ReviewError::Kind { kind: cut(&review.kind), api_version: cut(&review.api_version) });
     }
     let request = review.request.ok_or(ReviewError::NoRequest)?;
     if request.uid.is_empty() {
         return Err(ReviewError::NoUid);
     }
     Ok(request)
+}
+
+/// The uid of a review, whatever else there is in it, without a tree. Its beginning is enough: the API server writes the uid
+/// before the objects.
+pub fn uid(beginning: &[u8]) -> Option<String> {
+    /// Longest that is taken for one: those of the API server have 36 characters.
+    const LONGEST: usize = 253;
+    let found = RefCell::new(None);
+    // What comes after the uid, or its end, is no matter.
+    let _ = Within { path: &["request", "uid"], found: &found }
+        .deserialize(&mut serde_json::Deserializer::from_slice(beginning));
+    found.into_inner().filter(|uid: &String| !uid.is_empty() && uid.len() <= LONGEST)
+}
+
+/// Looks for the text at a path of objects.
+struct Within<'a> {
+    path: &'a [&'a str],
+    found: &'a RefCell<Option<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Within<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.path.is_empty() {
+            self.found.replace(Some(String::deserialize(deserializer)?));
+            return Ok(());
+        }
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Within<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some((first, rest)) = self.path.split_first() else { return Ok(()) };
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            if key == *first {
+                map.next_value_seed(Within { path: rest, found: self.found })?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What is answered.
@@ -259,64 +395,4 @@ fn shown(warnings: &[String]) -> Vec<&str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn what_is_no_review_is_refused_with_the_reason() {
-        for (body, part) in [
-            ("", "EOF"),
-            (
-                "{\"kind\": \"AdmissionReview\", \"apiVersion\": \"admission.k8s.io/v1\", \"request\": {",
-                "EOF",
-            ),
-            ("[]", "no AdmissionReview"),
-            ("{}", "\"\" of \"\""),
-            (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1"}"#, "v1beta1"),
-            (r#"{"kind":"Pod","apiVersion":"admission.k8s.io/v1"}"#, "\"Pod\""),
-            (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}"#, "request: is missing"),
-            (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{}}"#, "request.uid"),
-            (
-                r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":7}}"#,
-                "invalid type",
-            ),
-        ] {
-            let error = read(body.as_bytes()).unwrap_err().to_string();
-            assert!(error.contains(part), "{body}: {error}");
-        }
-    }
-
-    #[test]
-    fn patch_and_patch_type_come_together_or_not_at_all() {
-        let answer = |decision: &Decision| -> Value {
-            serde_json::from_slice(&write("u", decision).unwrap()).unwrap()
-        };
-        let plain = answer(&Decision::allow());
-        assert_eq!(
-            plain,
-            json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": {"uid": "u", "allowed": true}})
-        );
-        let patch = json_patch::diff(&json!({}), &json!({"a": 1}));
-        let patched = answer(&Decision::Allow { patch, warnings: vec!["w".into()] });
-        assert_eq!(patched["response"]["patchType"], "JSONPatch");
-        assert!(patched["response"]["patch"].is_string());
-        assert_eq!(patched["response"]["warnings"], json!(["w"]));
-        let deny = |causes| Decision::Deny { code: 403, message: "spec.x: no".into(), causes };
-        assert_eq!(
-            answer(&deny(Vec::new()))["response"],
-            json!({"uid": "u", "allowed": false, "status": {"code": 403, "message": "spec.x: no"}})
-        );
-        let by_field = answer(&deny(vec![FieldError::new("spec.x", "no")]));
-        assert_eq!(
-            by_field["response"]["status"]["details"]["causes"],
-            json!([{"reason": "FieldValueInvalid", "field": "spec.x", "message": "no"}])
-        );
-    }
-
-    #[test]
-    fn warnings_end_where_the_api_server_would_cut() {
-        let many = vec!["x".repeat(100); 60];
-        assert_eq!(shown(&many).len(), 40);
-    }
-}
+mod tests;

@@ -5,33 +5,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
+use axum::extract::{self, FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
+use outrigger_core::bounds::Excess;
 use outrigger_runtime::ready::Readiness;
-use outrigger_runtime::telemetry::follow_headers;
+use outrigger_runtime::serve::Peer;
+use outrigger_runtime::telemetry::link_headers;
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, debug_span, info, warn};
 
 use crate::admit::guests::{self, Outcome};
-use crate::admit::{self, Admit, Settings, machines};
+use crate::admit::{self, Admit, Behind, Settings, machines};
+use crate::budget::{BODIES, BODIES_OF_ONE, Budget, LARGE_TREES, NoBody, TREES, Tree};
 use crate::caches::Caches;
 use crate::ledger::{Ledgers, NoClaim};
 use crate::metrics::{Metrics, Verdict, Webhook};
-use crate::review::{self, Decision, Request};
+use crate::review::{self, Decision, Request, ReviewError};
 use crate::{GUEST_NAMESPACES, GUESTS, MACHINES};
 
-/// Largest body. A review carries the object and the old one, each at most 3 MiB at the API server, and as JSON.
-pub const MAX_BODY: usize = 8 << 20;
+/// Largest body.
+pub const MAX_BODY: usize = review::BOUNDS.bytes;
 
 /// How long a request waits for a cache that is behind. The configuration's timeoutSeconds is 10; the API server's own
 /// client gives up after 30 s or less, with all webhooks and etcd in it.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Who may ask the paths that write: `/validate/guests` and `/validate/machines`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writers {
+    /// Whoever reaches the port.
+    Anybody,
+    /// Who has shown a certificate that was verified: the API server.
+    Certified,
+}
 
 #[derive(Debug)]
 struct App {
@@ -40,6 +51,8 @@ struct App {
     metrics: Arc<Metrics>,
     readiness: Readiness,
     ledgers: Arc<Ledgers>,
+    budget: Arc<Budget>,
+    writers: Writers,
 }
 
 /// The webhook's paths.
@@ -49,8 +62,10 @@ pub fn router(
     metrics: Arc<Metrics>,
     readiness: Readiness,
     ledgers: Arc<Ledgers>,
+    writers: Writers,
 ) -> Router {
-    let app = Arc::new(App { caches, settings, metrics, readiness, ledgers });
+    let budget = Arc::new(Budget::default());
+    let app = Arc::new(App { caches, settings, metrics, readiness, ledgers, budget, writers });
     Router::new()
         .route("/mutate/pods", serve(Webhook::MutatePods, admit::mutate_pod))
         .route("/validate/pods", serve(Webhook::ValidatePods, admit::validate_pod))
@@ -65,22 +80,19 @@ pub fn router(
         )
         .route("/validate/machines", serve(Webhook::ValidateMachines, admit::validate_machine))
         .route("/validate/guests", serve(Webhook::ValidateGuests, admit::validate_guest))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)
 }
 
 /// One path: reviews in, this decision out.
 fn serve(webhook: Webhook, admit: Admit) -> MethodRouter<Arc<App>> {
-    post(
-        move |State(app): State<Arc<App>>, Traced(span): Traced, body: Result<Bytes, BytesRejection>| async move {
-            span.record("webhook", tracing::field::debug(webhook));
-            app.answer(webhook, admit, body).instrument(span).await
-        },
-    )
+    post(move |State(app): State<Arc<App>>, Traced(span): Traced, request: extract::Request| async move {
+        span.record("webhook", tracing::field::debug(webhook));
+        app.answer(webhook, admit, request).instrument(span).await
+    })
 }
 
-/// The span of a request, in the trace that the API server has begun, if it has. It names the request and the verdict, and
-/// nothing of the object.
+/// The span of a request. It names the request and the verdict, and nothing of the object. To a trace that the API server says it
+/// has begun there is a link: whoever reaches the port can say so.
 struct Traced(Span);
 
 impl<S: Sync> FromRequestParts<S> for Traced {
@@ -89,40 +101,150 @@ impl<S: Sync> FromRequestParts<S> for Traced {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let span =
             debug_span!("admission", otel.kind = "server", webhook = Empty, uid = Empty, verdict = Empty);
-        follow_headers(&span, &parts.headers);
+        link_headers(&span, &parts.headers);
         Ok(Self(span))
     }
 }
 
+/// A review that is to be judged, and when all of it was there.
+struct Read {
+    request: Request,
+    tree: Tree,
+    began: Instant,
+}
+
+/// An answer before anything was decided: a status and what is wrong, or a review's answer.
+struct Turned(Verdict, Box<Response>);
+
+impl Turned {
+    fn plain(status: StatusCode, why: String) -> Self {
+        Self(Verdict::Invalid, Box::new((status, why + "\n").into_response()))
+    }
+
+    /// As the answer to a review, so that the API server tells the user; plainly where its uid can't be told.
+    fn away(verdict: Verdict, uid: Option<&str>, status: StatusCode, message: String) -> Self {
+        let Some(uid) = uid else { return Self(verdict, Box::new((status, message + "\n").into_response())) };
+        Self(verdict, Box::new(written(review::write(uid, &deny(status, message)))))
+    }
+}
+
+fn deny(status: StatusCode, message: String) -> Decision {
+    Decision::Deny { code: status.as_u16(), message, causes: Vec::new() }
+}
+
+fn written(answer: Result<Vec<u8>, serde_json::Error>) -> Response {
+    match answer {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// Does what is large apart from the workers that answer everybody.
+async fn apart<T: Send + 'static>(
+    large: bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    if large { tokio::task::spawn_blocking(work).await } else { Ok(work()) }
+}
+
 impl App {
-    async fn answer(&self, webhook: Webhook, admit: Admit, body: Result<Bytes, BytesRejection>) -> Response {
+    async fn answer(self: Arc<Self>, webhook: Webhook, admit: Admit, request: extract::Request) -> Response {
         let began = Instant::now();
-        let body = match body {
-            Ok(body) => body,
-            Err(rejection) => {
-                self.metrics.answered(webhook, Verdict::Invalid, began.elapsed());
-                let status = rejection.status();
-                let message = if status == StatusCode::PAYLOAD_TOO_LARGE {
-                    format!("the body has more than {MAX_BODY} bytes\n")
-                } else {
-                    format!("the body could not be read: {rejection}\n")
-                };
-                return (status, message).into_response();
+        let answered = match self.read(webhook, request).await {
+            Ok(Read { request, tree, began }) => {
+                let large = tree.large.is_some();
+                let judged = self.judged(webhook, admit, request, large, began).await;
+                // The answer of a large review is large too, and what it was made of takes its time to go.
+                match judged {
+                    Ok((request, decision)) => apart(large, move || {
+                        let answer = review::write(&request.uid, &decision);
+                        drop((request, decision, tree));
+                        answer
+                    })
+                    .await
+                    .map(written),
+                    Err(broken) => Err(broken),
+                }
+            }
+            Err(Turned(verdict, response)) => {
+                self.metrics.answered(webhook, verdict, began.elapsed());
+                Ok(*response)
             }
         };
-        let mut request = match review::read(&body) {
-            Ok(request) => request,
-            Err(error) => {
-                self.metrics.answered(webhook, Verdict::Invalid, began.elapsed());
-                // It has no uid that could be told.
-                warn!(?webhook, error = error.to_string().as_str(), "no review");
-                return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
+        answered.unwrap_or_else(|broken| {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("the review could not be judged: {broken}\n"))
+                .into_response()
+        })
+    }
+
+    /// Reads a review, when there is room for it.
+    async fn read(&self, webhook: Webhook, request: extract::Request) -> Result<Read, Turned> {
+        let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+        let from = peer.address.map(|address| address.ip());
+        let body = self.budget.read(request.into_body(), from).await.map_err(no_body)?;
+        let began = Instant::now();
+        let measured = review::measure(&body.bytes).map_err(|error| turn_away(webhook, &error))?;
+        // What is changed is there three times: itself, and what may change of it before and after.
+        let copies = if webhook == Webhook::MutatePods { 3 } else { 1 };
+        let Some(tree) = self.budget.tree(measured, copies).await else {
+            let message = format!(
+                "too many reviews are under way: their objects may weigh {TREES} bytes together, those of large reviews \
+                 {LARGE_TREES}, and this one weighs {}; try again",
+                measured.weight()
+            );
+            let uid = review::uid(&body.bytes);
+            return Err(Turned::away(
+                Verdict::Crowded,
+                uid.as_deref(),
+                StatusCode::SERVICE_UNAVAILABLE,
+                message,
+            ));
+        };
+        let read = apart(tree.large.is_some(), move || {
+            let read = review::read_measured(&body.bytes);
+            drop(body);
+            read
+        });
+        let request = match read.await {
+            Ok(Ok(request)) => request,
+            Ok(Err(error)) => return Err(turn_away(webhook, &error)),
+            Err(broken) => {
+                return Err(Turned::plain(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    format!("the body can't be read: {broken}"),
+                ));
             }
         };
-        drop(body);
         Span::current().record("uid", cut(&request.uid));
+        if self.writers == Writers::Certified && webhook.writes() && peer.certificates.is_empty() {
+            let message = "whoever asks here has to show a certificate, which this client did not: have the API server show one to \
+                           webhooks (docs/installation.md), or run the webhook without --tls-client-auth";
+            warn!(uid = cut(&request.uid), ?webhook, address = ?peer.address, "refused: no client certificate");
+            return Err(Turned::away(
+                Verdict::Denied,
+                Some(&request.uid),
+                StatusCode::FORBIDDEN,
+                message.to_owned(),
+            ));
+        }
+        Ok(Read { request, tree, began })
+    }
+
+    /// Decides, and tells of it.
+    async fn judged(
+        self: &Arc<Self>,
+        webhook: Webhook,
+        admit: Admit,
+        mut request: Request,
+        large: bool,
+        began: Instant,
+    ) -> Result<(Request, Decision), JoinError> {
         let (mut decision, mut verdict) = match unlisted(&self.readiness, webhook, &request) {
-            None => self.decide(admit, &mut request, began).await,
+            None => {
+                let decided;
+                (request, decided) = self.decide(admit, request, large, began).await?;
+                decided
+            }
             Some(refused) => {
                 request.guest = (webhook == Webhook::ValidateGuests).then_some(Outcome::Unavailable);
                 (refused, Verdict::Behind)
@@ -139,10 +261,7 @@ impl App {
         Span::current().record("verdict", tracing::field::debug(verdict));
         self.metrics.answered(webhook, verdict, began.elapsed());
         log(webhook, &request, &decision);
-        match review::write(&request.uid, &decision) {
-            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-        }
+        Ok((request, decision))
     }
 
     /// Takes what goes with a yes and can be had once only.
@@ -172,20 +291,49 @@ impl App {
         }
     }
 
-    async fn decide(&self, admit: Admit, request: &mut Request, began: Instant) -> (Decision, Verdict) {
-        let mut answer = admit(&self.caches, &self.settings, request);
+    async fn ask(
+        self: &Arc<Self>,
+        admit: Admit,
+        mut request: Request,
+        large: bool,
+    ) -> Result<(Request, Result<Decision, Behind>), JoinError> {
+        if !large {
+            let answer = admit(&self.caches, &self.settings, &mut request);
+            return Ok((request, answer));
+        }
+        let app = self.clone();
+        let work = move || {
+            let answer = admit(&app.caches, &app.settings, &mut request);
+            (request, answer)
+        };
+        apart(large, work).await
+    }
+
+    async fn decide(
+        self: &Arc<Self>,
+        admit: Admit,
+        request: Request,
+        large: bool,
+        began: Instant,
+    ) -> Result<(Request, (Decision, Verdict)), JoinError> {
+        let (mut request, mut answer) = self.ask(admit, request, large).await?;
         if answer.is_err() {
             // Rare. From here on no change is missed: the caches are asked again before the first wait.
             let mut changes = self.caches.changes();
             loop {
                 changes.mark_unchanged();
-                answer = admit(&self.caches, &self.settings, request);
+                (request, answer) = self.ask(admit, request, large).await?;
                 let done = answer.is_ok();
                 if done || !matches!(timeout_at(began + PATIENCE, changes.changed()).await, Ok(Ok(()))) {
                     break;
                 }
             }
         }
+        let decided = self.verdict(answer);
+        Ok((request, decided))
+    }
+
+    fn verdict(&self, answer: Result<Decision, Behind>) -> (Decision, Verdict) {
         match answer {
             Ok(decision) => {
                 let verdict = match &decision {
@@ -206,6 +354,49 @@ impl App {
             }
         }
     }
+}
+
+fn no_body(why: NoBody) -> Turned {
+    match why {
+        NoBody::Crowded => Turned::away(
+            Verdict::Crowded,
+            None,
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!(
+                "there is no room for the body: all bodies together may have {BODIES} bytes, those from one address \
+                 {BODIES_OF_ONE}, and one that is slow to come makes room for others; try again"
+            ),
+        ),
+        NoBody::Broken(why) => {
+            Turned::plain(StatusCode::BAD_REQUEST, format!("the body could not be read: {why}"))
+        }
+        NoBody::TooLarge(beginning, found) => {
+            let excess = Excess::Bytes { found, most: MAX_BODY };
+            let uid = review::uid(&beginning);
+            Turned::away(
+                Verdict::Denied,
+                uid.as_deref(),
+                StatusCode::PAYLOAD_TOO_LARGE,
+                review::beyond(&excess),
+            )
+        }
+    }
+}
+
+/// What isn't read, because it is too large or no review.
+fn turn_away(webhook: Webhook, error: &ReviewError) -> Turned {
+    if let ReviewError::Beyond { uid, .. } = error {
+        info!(uid = uid.as_deref().map(cut), ?webhook, reason = error.to_string().as_str(), "denied");
+        return Turned::away(
+            Verdict::Denied,
+            uid.as_deref(),
+            StatusCode::PAYLOAD_TOO_LARGE,
+            error.to_string(),
+        );
+    }
+    // It has no uid that could be told.
+    warn!(?webhook, error = error.to_string().as_str(), "no review");
+    Turned::plain(StatusCode::BAD_REQUEST, error.to_string())
 }
 
 /// Refuses a new guest, or a Machine, while a watch that decides about it has not been listed: what it doesn't show yet would
@@ -253,36 +444,4 @@ fn cut(name: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
-    use outrigger_core::keys;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn nothing_is_given_out_by_what_is_not_listed_yet() {
-        let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
-        let request = |operation: &str, labels: &serde_json::Value| -> Request {
-            let object = json!({"metadata": {"name": "p", "labels": labels}});
-            serde_json::from_value(json!({"uid": "r", "operation": operation, "namespace": "n",
-                "kind": {"version": "v1", "kind": "Pod"}, "object": object}))
-            .unwrap()
-        };
-        let guest = request("CREATE", &labels);
-        let readiness = Readiness::default();
-        let (listed, other) = (readiness.wait_for(GUESTS), readiness.wait_for("nodes"));
-        for webhook in [Webhook::MutatePods, Webhook::ValidateGuests] {
-            let refused = unlisted(&readiness, webhook, &guest);
-            assert!(
-                matches!(&refused, Some(Decision::Deny { code: 503, message, .. }) if message.contains("all guests yet")),
-                "{refused:?}"
-            );
-            assert!(unlisted(&readiness, webhook, &request("UPDATE", &labels)).is_none());
-            assert!(unlisted(&readiness, webhook, &request("CREATE", &json!({}))).is_none());
-        }
-        listed.done();
-        readiness.end();
-        assert!(unlisted(&readiness, Webhook::ValidateGuests, &guest).is_none(), "it ends, and knows all");
-        drop(other);
-    }
-}
+mod tests;

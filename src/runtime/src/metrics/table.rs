@@ -170,7 +170,7 @@ pub const ADMISSION: Metric = seconds(
                 "ValidateGuests",
             ]),
         ),
-        ("verdict", OneOf(&["Allowed", "Patched", "Denied", "Behind", "Invalid"])),
+        ("verdict", OneOf(&["Allowed", "Patched", "Denied", "Behind", "Crowded", "Invalid"])),
     ],
     "Time from a request's last byte to its answer, waiting for caches included",
 );

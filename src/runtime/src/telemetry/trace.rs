@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use http::HeaderMap;
 use opentelemetry::propagation::{Extractor, Injector, TextMapPropagator};
@@ -35,8 +35,8 @@ const FLUSH: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Traces")]
 pub struct TraceArgs {
-    /// Collector that gets traces by OTLP over gRPC: http://HOST:4317, or https://. Without it, and without
-    /// $OTEL_EXPORTER_OTLP_ENDPOINT, there are no traces. Sampling is set by $OTEL_TRACES_SAMPLER.
+    /// Collector that gets traces by OTLP over gRPC: https://HOST:4317, or http:// with --otlp-insecure. Without it, and
+    /// without $OTEL_EXPORTER_OTLP_ENDPOINT, there are no traces. Sampling is set by $OTEL_TRACES_SAMPLER.
     #[arg(long, env = "OUTRIGGER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 
@@ -44,6 +44,11 @@ pub struct TraceArgs {
     /// $OTEL_EXPORTER_OTLP_CERTIFICATE: those that the system trusts. It is read once, when the process begins.
     #[arg(long, env = "OUTRIGGER_OTLP_CA_FILE", value_name = "FILE")]
     pub otlp_ca_file: Option<PathBuf>,
+
+    /// Send traces in plain text to a collector that is named by http://: whoever is between can read them. So does
+    /// $OTEL_EXPORTER_OTLP_INSECURE.
+    #[arg(long, env = "OUTRIGGER_OTLP_INSECURE")]
+    pub otlp_insecure: bool,
 }
 
 /// Traces that are being sent.
@@ -64,13 +69,18 @@ impl TraceArgs {
     /// collector doesn't take is dropped, and nobody waits for it.
     ///
     /// # Errors
-    /// When the endpoint is no URL, or the CA can't be read.
+    /// When the endpoint is no URL, or one in plain text that nobody has asked for, or the CA can't be read.
     pub(super) fn traces(&self, service: &'static str) -> anyhow::Result<Option<Traces>> {
         let endpoint = self.otlp_endpoint.clone().filter(|endpoint| !endpoint.is_empty());
         let names = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
         let Some(endpoint) = or_variable(endpoint, &names) else { return Ok(None) };
         if std::env::var("OTEL_SDK_DISABLED").is_ok_and(|value| value.eq_ignore_ascii_case("true")) {
             return Ok(None);
+        }
+        if !endpoint.starts_with("https://") && !self.insecure() {
+            bail!(
+                "--otlp-endpoint {endpoint:?} is no https:// URL: use one, or send traces in plain text by --otlp-insecure"
+            );
         }
         let mut builder = SpanExporter::builder().with_tonic().with_endpoint(&endpoint);
         if endpoint.starts_with("https://") {
@@ -79,6 +89,12 @@ impl TraceArgs {
         let exporter =
             builder.build().with_context(|| format!("--otlp-endpoint {endpoint:?} can't be used"))?;
         Ok(Some(Traces::new(service, Quiet { exporter, failing: Arc::default() })))
+    }
+
+    fn insecure(&self) -> bool {
+        let names = ["OTEL_EXPORTER_OTLP_TRACES_INSECURE", "OTEL_EXPORTER_OTLP_INSECURE"];
+        self.otlp_insecure
+            || or_variable::<String>(None, &names).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
     fn tls(&self) -> anyhow::Result<ClientTlsConfig> {
@@ -195,15 +211,17 @@ impl Origin {
     }
 }
 
-/// Makes a span that has not been entered yet part of the trace that a request's headers name (W3C `traceparent`).
-pub fn follow_headers(span: &Span, headers: &HeaderMap) {
-    if span.is_disabled() {
-        return;
+/// Has a span point to the one that a request's headers name (W3C `traceparent`). It stays in a trace of our own, for which our
+/// own sampler decides: who reaches a port may write anything. Nothing else comes along (`tracestate`).
+pub fn link_headers(span: &Span, headers: &HeaderMap) {
+    if !span.is_disabled() {
+        link(span, &Headers(headers));
     }
-    let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers(headers));
-    if context.span().span_context().is_valid() {
-        let _ = span.set_parent(context);
-    }
+}
+
+fn link(span: &Span, named: &dyn Extractor) {
+    let theirs = TraceContextPropagator::new().extract_with_context(&Context::new(), named);
+    span.add_link(theirs.span().span_context().clone());
 }
 
 /// Names the current span in a request's headers, so that who gets it may continue its trace.
@@ -239,8 +257,7 @@ pub fn called(name: &'static str, metadata: &MetadataMap) -> Span {
     }
     let span = debug_span!("rpc", otel.name = name, otel.kind = "server");
     if !span.is_disabled() {
-        let theirs = TraceContextPropagator::new().extract_with_context(&Context::new(), &Parent(metadata));
-        span.add_link(theirs.span().span_context().clone());
+        link(&span, &Parent(metadata));
     }
     span
 }
@@ -261,15 +278,16 @@ impl Extractor for Parent<'_> {
     }
 }
 
+/// That header, and no other.
 struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
+        self.0.get(key).filter(|_| key == TRACEPARENT)?.to_str().ok()
     }
 
     fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(http::HeaderName::as_str).collect()
+        vec![TRACEPARENT]
     }
 }
 
@@ -322,8 +340,9 @@ mod tests {
         let sent = tracing::subscriber::with_default(subscriber, || {
             let mut headers = HeaderMap::new();
             headers.insert("traceparent", PARENT.parse().unwrap());
+            headers.insert("tracestate", "evil=1".parse().unwrap());
             let request = debug_span!("request", uid = "u");
-            follow_headers(&request, &headers);
+            link_headers(&request, &headers);
             let origin = request.in_scope(|| {
                 error!(object = "secret", "an event");
                 Origin::of(&Span::current())
@@ -343,10 +362,16 @@ mod tests {
         let names: Vec<&str> = spans.iter().map(|span| span.name.as_ref()).collect();
         assert_eq!(names, ["request", "later"]);
         for span in spans.iter() {
-            assert_eq!(span.span_context.trace_id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
+            assert_eq!(span.span_context.trace_id(), spans[0].span_context.trace_id());
+            assert_ne!(span.span_context.trace_id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
+            assert_eq!(span.span_context.trace_state().header(), "");
             assert!(span.events.is_empty(), "{:?}", span.events);
         }
-        assert_eq!(spans[0].parent_span_id.to_string(), "00f067aa0ba902b7");
+        // Whoever called is pointed to.
+        assert_eq!(spans[0].parent_span_id, opentelemetry::SpanId::INVALID);
+        let [link] = spans[0].links.links.as_slice() else { panic!("{:?}", spans[0].links) };
+        assert_eq!(link.span_context.span_id().to_string(), "00f067aa0ba902b7");
+        assert_eq!(link.span_context.trace_state().header(), "");
         assert_eq!(spans[1].parent_span_id, spans[0].span_context.span_id());
         let next = sent["traceparent"].to_str().unwrap().to_owned();
         assert!(next.contains(&spans[1].span_context.span_id().to_string()), "{next}");
@@ -402,8 +427,10 @@ mod tests {
         assert!(failing.load(Ordering::Relaxed));
         // Nobody listens there, and spans are dropped.
         let endpoint = Some("http://127.0.0.1:9".to_owned());
-        let traces =
-            TraceArgs { otlp_endpoint: endpoint, otlp_ca_file: None }.traces("test").unwrap().unwrap();
+        let traces = TraceArgs { otlp_endpoint: endpoint, otlp_ca_file: None, otlp_insecure: true }
+            .traces("test")
+            .unwrap()
+            .unwrap();
         let subscriber = tracing_subscriber::registry().with(traces.layer());
         tracing::subscriber::with_default(subscriber, || {
             for _ in 0..10_000 {
@@ -412,11 +439,23 @@ mod tests {
         });
         traces.flush(Duration::from_millis(200)).await;
         for (args, words) in [
-            (TraceArgs { otlp_endpoint: Some("no url".to_owned()), otlp_ca_file: None }, "--otlp-endpoint"),
+            (
+                TraceArgs {
+                    otlp_endpoint: Some("no url".to_owned()),
+                    otlp_insecure: true,
+                    ..TraceArgs::default()
+                },
+                "--otlp-endpoint",
+            ),
+            (
+                TraceArgs { otlp_endpoint: Some("http://127.0.0.1:9".to_owned()), ..TraceArgs::default() },
+                "by --otlp-insecure",
+            ),
             (
                 TraceArgs {
                     otlp_endpoint: Some("https://127.0.0.1:9".to_owned()),
                     otlp_ca_file: Some("/nowhere".into()),
+                    ..TraceArgs::default()
                 },
                 "--otlp-ca-file",
             ),

@@ -149,6 +149,49 @@ async fn the_client_ca_changes_while_we_run() {
 }
 
 #[tokio::test]
+async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
+    let (mut mount, ours) = (Mount::new(), Authority::new());
+    let (first, second) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = ours.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &first.pem())]);
+    let args = ServerTlsArgs {
+        tls_cert_file: Some(mount.path("tls.crt")),
+        tls_key_file: Some(mount.path("tls.key")),
+        tls_client_ca_file: Some(mount.path("ca.crt")),
+        ..ServerTlsArgs::default()
+    };
+    let tls = args.load_asking().unwrap().unwrap();
+    let shown = axum::Router::new().route(
+        "/",
+        axum::routing::get(async |axum::Extension(peer): axum::Extension<crate::serve::Peer>| {
+            peer.certificates.len().to_string()
+        }),
+    );
+    let server = serve(shown, Some(tls.clone()), Limits::default());
+    let asks = async |authority: Option<&Authority>| {
+        let identity = authority.map(|authority| {
+            let mut mount = Mount::new();
+            mount.publish_pair(&authority.pair());
+            mount
+        });
+        let config = client(&dir, &ours, identity.as_ref());
+        match server.connect_tls(&config).await {
+            Ok(stream) => ask(stream, "/").await.ok(),
+            Err(_) => None,
+        }
+    };
+    let [none, one] = ["0", "1"].map(|count| Some(count.to_owned()));
+    assert_eq!(
+        [asks(None).await, asks(Some(&first)).await, asks(Some(&second)).await],
+        [none.clone(), one.clone(), None]
+    );
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &second.pem())]);
+    assert!(tls.refresh());
+    assert_eq!([asks(None).await, asks(Some(&first)).await, asks(Some(&second)).await], [none, None, one]);
+}
+
+#[tokio::test]
 async fn connections_end_when_the_ca_of_their_certificate_is_withdrawn() {
     let (mut mount, ours) = (Mount::new(), Authority::new());
     let (first, second) = (Authority::new(), Authority::new());

@@ -1,6 +1,6 @@
 //! What the API server asks of whom: the entries of the webhooks' configurations, for those who have no API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use json_patch::Patch;
 use outrigger_core::{keys, mutate};
@@ -212,10 +212,10 @@ fn claim_changes(request: &Request) -> bool {
 
 /// Likewise; of finalizers, those that are added are judged.
 fn pod_changes(request: &Request) -> bool {
-    let finalizers = |pod: &Value| -> Vec<Value> {
-        pod.pointer("/metadata/finalizers").and_then(Value::as_array).cloned().unwrap_or_default()
-    };
-    let before = finalizers(&request.old_object);
+    fn finalizers(pod: &Value) -> &[Value] {
+        pod.pointer("/metadata/finalizers").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+    let before: HashSet<&Value> = finalizers(&request.old_object).iter().collect();
     !request.sub_resource.is_empty()
         || claim_changes(request)
         || finalizers(&request.object).iter().any(|finalizer| !before.contains(finalizer))
@@ -291,6 +291,7 @@ pub fn decide(
             Decision::Allow { patch: change, warnings: said } => {
                 // What is validated is what the API server has: the object with the patch applied.
                 request.object = before;
+                request.sizes = None;
                 if let Err(error) = json_patch::patch(&mut request.object, &change) {
                     return Ok(deny(500, format!("the patch can't be applied: {error}")));
                 }

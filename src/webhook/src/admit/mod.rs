@@ -189,4 +189,4 @@ fn verdict(faults: &[FieldError]) -> Decision {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,6 @@
 //! Validation of Pods in tenants' namespaces: the final object, whoever made it and however.
 
+use outrigger_core::companion;
 use outrigger_core::ids::TenantId;
 use outrigger_core::validate::{self, Facts};
 
@@ -17,6 +18,14 @@ pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) 
     let id = owner(caches, &request.namespace)?;
     // Everything but the creation of the Pod itself changes one that is there: ephemeral containers and resizes too.
     let created = request.operation == "CREATE" && request.sub_resource.is_empty();
+    let (bytes, before) = request.sizes();
+    let before = if created { 0 } else { before };
+    // Nobody but the manager makes what a rule owns.
+    let companion = is_manager(settings, request) || companion::owner(&request.old_object).is_some();
+    let most = if companion { validate::MAX_COMPANION_BYTES } else { validate::MAX_BYTES };
+    if let Some(fault) = validate::too_large(&request.object, bytes, before, most) {
+        return Ok(verdict(&[fault]));
+    }
     // What the rule says of claims matters to a companion that has some. Later the Pod's claims can't change.
     let claims = request.object.pointer("/spec/resourceClaims").and_then(Value::as_array);
     let rule = if created && claims.is_some_and(|claims| !claims.is_empty()) {

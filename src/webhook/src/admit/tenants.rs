@@ -1,5 +1,7 @@
 //! Validation of Tenants: what one object can't tell about itself.
 
+use std::collections::{HashMap, HashSet};
+
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
 use outrigger_core::tenant;
@@ -34,10 +36,11 @@ pub(super) fn validate(caches: &Caches, settings: &Settings, request: &Request) 
         ));
     }
     taken(caches, &request.object, &new, old.as_ref(), &mut faults);
+    let classes = places(&request.object, "deviceClasses");
     for (i, class) in new.policy.device_classes.iter().enumerate() {
         let had = old.as_ref().is_some_and(|old| old.policy.device_classes.contains(class));
         if !had && !caches.is_device_class(class) {
-            let at = index(&request.object, "deviceClasses", class).unwrap_or(i);
+            let at = classes.get(class.as_str()).copied().unwrap_or(i);
             faults.push(FieldError::new(
                 format_args!("spec.deviceClasses[{at}]"),
                 format_args!("is {class:?}, and there is no such DeviceClass; create it first"),
@@ -52,9 +55,16 @@ fn read(object: &Value) -> Result<tenant::Tenant, Vec<FieldError>> {
     Tenant::deserialize(object).map_err(|e| vec![FieldError::new("spec", e)])?.compile()
 }
 
-/// Where in its list a name stands: the domain keeps some lists as sets.
-fn index(object: &Value, list: &str, name: &str) -> Option<usize> {
-    object.get("spec")?.get(list)?.as_array()?.iter().position(|entry| entry.as_str() == Some(name))
+/// Where in a list each name stands first: the domain keeps some lists as sets.
+fn places<'a>(object: &'a Value, list: &str) -> HashMap<&'a str, usize> {
+    let names = object.get("spec").and_then(|spec| spec.get(list)).and_then(Value::as_array);
+    let mut places = HashMap::new();
+    for (i, name) in names.into_iter().flatten().enumerate() {
+        if let Some(name) = name.as_str() {
+            places.entry(name).or_insert(i);
+        }
+    }
+    places
 }
 
 fn taken(
@@ -74,14 +84,16 @@ fn taken(
     if let Some(owner) = caches.owner(&new.namespace).filter(|owner| owner.as_str() != id) {
         faults.push(of("spec.namespace".to_owned(), "the namespace", &new.namespace, owner.as_str()));
     }
+    let hosts = places(object, "hosts");
+    let had: HashSet<_> = old.iter().flat_map(|old| &old.identities).collect();
     for (other, cached) in caches.other_tenants(id) {
         let Some(theirs) = &cached.tenant else { continue };
         if theirs.namespace == new.namespace && faults.iter().all(|f| f.path != "spec.namespace") {
             faults.push(of("spec.namespace".to_owned(), "the namespace", &new.namespace, other.as_str()));
         }
+        let held: HashSet<_> = theirs.identities.iter().collect();
         for (i, identity) in new.identities.iter().enumerate() {
-            let had = old.is_some_and(|old| old.identities.contains(identity));
-            if !had && theirs.identities.contains(identity) {
+            if !had.contains(identity) && held.contains(identity) {
                 faults.push(of(
                     format!("spec.identities[{i}]"),
                     "an identity",
@@ -92,7 +104,7 @@ fn taken(
         }
         for host in new.hosts.intersection(&theirs.hosts) {
             if !old.is_some_and(|old| old.hosts.contains(host)) {
-                let at = index(object, "hosts", host).unwrap_or_default();
+                let at = hosts.get(host.as_str()).copied().unwrap_or_default();
                 faults.push(of(format!("spec.hosts[{at}]"), "a host", host, other.as_str()));
             }
         }

@@ -20,7 +20,7 @@ fn tenant(name: &str, spec: Value) -> Tenant {
 
 const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
 
-pub(super) fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     Settings {
         managers: vec![MANAGER.to_owned()],
         binders: vec!["system:kube-scheduler".to_owned()],

@@ -162,6 +162,9 @@ impl Site {
         );
         let (images, running) = images;
         self.running = running;
+        if let Some(webhook) = self.deployment(Part::Webhook).filter(|_| self.names.machines) {
+            findings.extend(parts::writers(webhook, argument(webhook, "tls-client-ca-file").as_deref()));
+        }
         findings.extend(images.into_iter().chain(priorities).chain(leader).chain(services).chain(rights?));
         self.findings.extend(findings);
         Ok(())

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Found, list, subject, text};
-use crate::check::{Finding, LEASE, NOT_MOUNTABLE, REPLICAS, Subject, UNAVAILABLE};
+use crate::check::{ANYBODY_WRITES, Finding, LEASE, NOT_MOUNTABLE, REPLICAS, Subject, UNAVAILABLE};
 
 /// Whether a Deployment runs, with as many replicas as it wants, all of them as it says.
 pub fn deployment(found: &Value) -> Option<Finding> {
@@ -56,6 +56,17 @@ fn rollout(found: &Value, subject: &Subject, wanted: i64) -> Option<Finding> {
         let message =
             format!("is {updated}, {wanted} are wanted: the others are as they were before the last change");
         Finding::new(&REPLICAS, subject, "status.updatedReplicas", message)
+    })
+}
+
+/// Whether the webhook asks those for a certificate who would have it write: reviews of Machines and guests take what can be had
+/// once. `client_ca` is the file that it knows clients by, `None` where it was told none.
+pub fn writers(webhook: &Value, client_ca: Option<&str>) -> Option<Finding> {
+    let asked = client_ca.is_some_and(|file| !file.is_empty());
+    (!asked).then(|| {
+        let message = "--tls-client-ca-file isn't there: /validate/guests and /validate/machines take reviews of whoever reaches \
+                       the port";
+        Finding::new(&ANYBODY_WRITES, &subject(webhook), "spec.template.spec.containers[0].args", message)
     })
 }
 

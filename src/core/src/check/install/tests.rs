@@ -260,6 +260,15 @@ fn definitions_of_other_versions() {
 }
 
 #[test]
+fn who_may_have_the_webhook_write() {
+    let webhook = json!({"kind": "Deployment", "metadata": {"name": "w", "namespace": "s"}});
+    for (client_ca, asked) in [(None, false), (Some(""), false), (Some("/clients/ca.crt"), true)] {
+        let found = parts::writers(&webhook, client_ca);
+        assert_eq!(found.map(|finding| finding.check.id), (!asked).then_some("anybody-writes"));
+    }
+}
+
+#[test]
 fn deployments() {
     let of = |wanted: i64, available: i64, condition: &str| {
         json!({"kind": "Deployment", "metadata": {"name": "d"}, "spec": {"replicas": wanted}, "status": {

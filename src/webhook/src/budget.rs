@@ -1,0 +1,300 @@
+//! What all requests together may hold: bytes of bodies, and what their trees weigh.
+//!
+//! A body takes its part of the budget as its bytes come, whatever it announces; a tree takes its part before it is made. Who
+//! waits for a tree holds a body, and who holds a tree waits for none of both, so it always goes on. Where bodies have taken
+//! all, the one that has been coming longest is given up: those of an API server are there in milliseconds.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http_body_util::BodyExt;
+use outrigger_core::bounds::Measured;
+use outrigger_runtime::serve::network;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::review::BOUNDS;
+
+/// Bytes of all bodies at once.
+pub const BODIES: usize = 48 << 20;
+
+/// Bytes of bodies from one address at once, of IPv6 from one network of 64 bits. Several API servers may be behind one.
+pub const BODIES_OF_ONE: usize = BODIES / 2;
+
+/// What the trees of large reviews may weigh at once. One that weighs more has all of it.
+pub const LARGE_TREES: usize = 96 << 20;
+
+/// What the trees of all other reviews may weigh at once: some 300 Pods that are being admitted.
+pub const TREES: usize = 32 << 20;
+
+/// Bytes of a review from which on it is a large one. Those wait for each other, and for nobody else.
+const LARGE: usize = 256 << 10;
+
+/// Values of a review from which on it is a large one.
+const LARGE_VALUES: usize = 8_000;
+
+/// How long room is waited for. The configuration's timeoutSeconds is 10.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a body has to have been coming before it is given up for others.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// How often it is looked for one to give up.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A permit of a semaphore is for so many bytes.
+const UNIT: usize = 4 << 10;
+
+/// How much is read, and forgotten, of a body that is too large: who is still sending doesn't read an answer.
+const MOST_READ: usize = 64 << 20;
+
+/// How much of the beginning of such a body is kept, for its uid.
+const BEGINNING: usize = 4 << 10;
+
+/// The budget.
+#[derive(Debug)]
+pub struct Budget {
+    bodies: Mutex<Bodies>,
+    released: Notify,
+    trees: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    /// Large reviews that are worked on at once.
+    hands: Arc<Semaphore>,
+}
+
+/// Bytes of bodies.
+#[derive(Debug, Default)]
+struct Bodies {
+    next: u64,
+    held: usize,
+    by_address: HashMap<IpAddr, usize>,
+    /// Those that aren't there whole, the one that began first in front.
+    coming: BTreeMap<(Instant, u64), (CancellationToken, Option<IpAddr>)>,
+}
+
+/// A body, and its part of the budget.
+#[derive(Debug)]
+pub struct Held {
+    /// The body.
+    pub bytes: Bytes,
+    _part: Part,
+}
+
+/// Why a body isn't there.
+#[derive(Debug)]
+pub enum NoBody {
+    /// It has more bytes than a review may have: its beginning, and how many were counted.
+    TooLarge(Vec<u8>, usize),
+    /// There was no room for it.
+    Crowded,
+    /// It broke off, and how.
+    Broken(String),
+}
+
+/// A part of the budget of trees.
+#[derive(Debug)]
+pub struct Tree {
+    /// The right to work on a large review, apart from all others; `None` for other reviews.
+    pub large: Option<OwnedSemaphorePermit>,
+    _weight: OwnedSemaphorePermit,
+}
+
+/// A part of the budget of bodies, until it is dropped.
+#[derive(Debug)]
+struct Part {
+    budget: Arc<Budget>,
+    from: Option<IpAddr>,
+    held: usize,
+    /// Where it stands among those that are coming.
+    key: (Instant, u64),
+    cut: CancellationToken,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            bodies: Mutex::default(),
+            released: Notify::new(),
+            trees: Arc::new(Semaphore::new(TREES / UNIT)),
+            large: Arc::new(Semaphore::new(LARGE_TREES / UNIT)),
+            hands: Arc::new(Semaphore::new((cores / 2).max(1))),
+        }
+    }
+}
+
+impl Budget {
+    /// Reads a body that comes from this address.
+    ///
+    /// # Errors
+    /// Where it is too large, or there is no room for it in time, or it breaks off.
+    pub async fn read(self: &Arc<Self>, mut body: Body, from: Option<IpAddr>) -> Result<Held, NoBody> {
+        let mut part = self.part(from.map(network));
+        let first = part.next(&mut body).await?.unwrap_or_default();
+        part.grow(first.len()).await?;
+        let Some(mut data) = part.next(&mut body).await? else {
+            return Ok(part.arrived(first));
+        };
+        let mut bytes = Vec::from(first);
+        loop {
+            let length = bytes.len() + data.len();
+            if length > BOUNDS.bytes {
+                bytes.truncate(BEGINNING);
+                bytes.shrink_to_fit();
+                drop((part, data));
+                return Err(forget(body, bytes, length).await);
+            }
+            if length > bytes.capacity() {
+                let capacity = length.next_power_of_two();
+                part.grow(capacity).await?;
+                bytes.reserve_exact(capacity - bytes.len());
+            }
+            bytes.extend_from_slice(&data);
+            match part.next(&mut body).await? {
+                Some(more) => data = more,
+                None => return Ok(part.arrived(bytes.into())),
+            }
+        }
+    }
+
+    fn part(self: &Arc<Self>, from: Option<IpAddr>) -> Part {
+        let cut = CancellationToken::new();
+        let mut bodies = self.bodies.lock();
+        let key = (Instant::now(), bodies.next);
+        bodies.next += 1;
+        bodies.coming.insert(key, (cut.clone(), from));
+        drop(bodies);
+        Part { budget: self.clone(), from, held: 0, key, cut }
+    }
+
+    /// A part of the budget for a tree of this size, of which there will be so many copies at most. `None` where there is none in
+    /// time.
+    pub async fn tree(&self, measured: Measured, copies: usize) -> Option<Tree> {
+        let large = measured.bytes > LARGE || measured.values > LARGE_VALUES;
+        let (pool, most) = if large { (&self.large, LARGE_TREES) } else { (&self.trees, TREES) };
+        let units = measured.weight().saturating_mul(copies).min(most).div_ceil(UNIT);
+        let units = u32::try_from(units).ok()?;
+        let weight = match pool.clone().try_acquire_many_owned(units) {
+            Ok(weight) => weight,
+            Err(_) => timeout(PATIENCE, pool.clone().acquire_many_owned(units)).await.ok()?.ok()?,
+        };
+        if !large {
+            return Some(Tree { large: None, _weight: weight });
+        }
+        let hand = timeout(PATIENCE, self.hands.clone().acquire_owned()).await.ok()?.ok()?;
+        Some(Tree { large: Some(hand), _weight: weight })
+    }
+}
+
+impl Bodies {
+    /// Gives a body as many bytes more, if they are there. Else the body that has been coming longest is given up, if it is a
+    /// slow one: of all, or of this address where that has its share.
+    fn take(&mut self, from: Option<IpAddr>, more: usize) -> bool {
+        let of_one = from.map_or(0, |from| self.by_address.get(&from).copied().unwrap_or_default());
+        let share = from.filter(|_| of_one + more > BODIES_OF_ONE);
+        if share.is_none() && self.held + more <= BODIES {
+            self.held += more;
+            if let Some(from) = from {
+                *self.by_address.entry(from).or_default() += more;
+            }
+            return true;
+        }
+        let mut slow = self.coming.iter().take_while(|((began, _), _)| began.elapsed() > SLOW);
+        let slowest = slow.find(|(_, (_, whose))| share.is_none() || *whose == share).map(|(key, _)| *key);
+        if let Some((cut, _)) = slowest.and_then(|key| self.coming.remove(&key)) {
+            cut.cancel();
+        }
+        false
+    }
+
+    fn give(&mut self, from: Option<IpAddr>, bytes: usize) {
+        self.held = self.held.saturating_sub(bytes);
+        let Some(from) = from else { return };
+        if let Some(held) = self.by_address.get_mut(&from) {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.by_address.remove(&from);
+            }
+        }
+    }
+}
+
+impl Part {
+    /// The next bytes of the body.
+    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, NoBody> {
+        loop {
+            let frame = tokio::select! {
+                biased;
+                frame = body.frame() => frame,
+                () = self.cut.cancelled() => return Err(NoBody::Crowded),
+            };
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(NoBody::Broken(error.to_string())),
+                Some(Ok(frame)) => {
+                    // Trailers say nothing.
+                    if let Ok(data) = frame.into_data() {
+                        return Ok(Some(data));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what is missing for so many bytes.
+    async fn grow(&mut self, bytes: usize) -> Result<(), NoBody> {
+        let more = bytes.saturating_sub(self.held);
+        let until = Instant::now() + PATIENCE;
+        let budget = self.budget.clone();
+        loop {
+            let released = budget.released.notified();
+            if budget.bodies.lock().take(self.from, more) {
+                self.held += more;
+                return Ok(());
+            }
+            tokio::select! {
+                () = released => {}
+                () = sleep(LOOK) => {}
+                () = self.cut.cancelled() => return Err(NoBody::Crowded),
+            }
+            if Instant::now() >= until {
+                return Err(NoBody::Crowded);
+            }
+        }
+    }
+
+    /// All of it is there.
+    fn arrived(self, bytes: Bytes) -> Held {
+        self.budget.bodies.lock().coming.remove(&self.key);
+        Held { bytes, _part: self }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut bodies = self.budget.bodies.lock();
+        bodies.coming.remove(&self.key);
+        bodies.give(self.from, self.held);
+        drop(bodies);
+        self.budget.released.notify_waiters();
+    }
+}
+
+/// Reads the rest of a body and keeps nothing of it.
+async fn forget(mut body: Body, beginning: Vec<u8>, mut length: usize) -> NoBody {
+    while length <= MOST_READ {
+        match body.frame().await {
+            Some(Ok(frame)) => length += frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) | None => break,
+        }
+    }
+    NoBody::TooLarge(beginning, length)
+}
+
+#[cfg(test)]
+mod tests;

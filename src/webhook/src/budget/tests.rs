@@ -1,0 +1,131 @@
+use outrigger_core::bounds;
+use tokio::sync::mpsc;
+
+use super::*;
+
+fn from(last: u8) -> Option<IpAddr> {
+    Some(IpAddr::from([10, 0, 0, last]))
+}
+
+/// A body that comes as it is sent, being read.
+fn coming(
+    budget: &Arc<Budget>,
+    from: Option<IpAddr>,
+) -> (mpsc::UnboundedSender<Bytes>, tokio::task::JoinHandle<Result<Held, NoBody>>) {
+    let (send, mut sent) = mpsc::unbounded_channel();
+    let frames =
+        futures::stream::poll_fn(move |cx| sent.poll_recv(cx).map(|data| data.map(Ok::<_, std::io::Error>)));
+    let (budget, body) = (budget.clone(), Body::from_stream(frames));
+    (send, tokio::spawn(async move { budget.read(body, from).await }))
+}
+
+fn held(budget: &Budget) -> usize {
+    budget.bodies.lock().held
+}
+
+const PIECE: usize = 64 << 10;
+
+fn piece() -> Bytes {
+    vec![b' '; PIECE].into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_takes_its_part_as_it_comes_and_gives_it_back() {
+    let budget = Arc::new(Budget::default());
+    let (send, reading) = coming(&budget, from(1));
+    for i in 1..=3 {
+        send.send(piece()).unwrap();
+        sleep(LOOK).await;
+        assert_eq!(held(&budget), (i * PIECE).next_power_of_two());
+    }
+    drop(send);
+    let whole = reading.await.unwrap().unwrap();
+    assert_eq!(whole.bytes.len(), 3 * PIECE);
+    assert!(held(&budget) > 0 && budget.bodies.lock().coming.is_empty());
+    drop(whole);
+    assert_eq!(held(&budget), 0);
+    assert!(budget.bodies.lock().by_address.is_empty());
+    let empty = budget.read(Body::empty(), from(1)).await.unwrap();
+    assert!(empty.bytes.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_too_large_is_counted_and_not_kept() {
+    let budget = Arc::new(Budget::default());
+    let (send, reading) = coming(&budget, None);
+    send.send(Bytes::from_static(b"{\"request\": ")).unwrap();
+    let pieces = BOUNDS.bytes / PIECE + 3;
+    for _ in 0..pieces {
+        send.send(piece()).unwrap();
+    }
+    drop(send);
+    let Err(NoBody::TooLarge(beginning, length)) = reading.await.unwrap() else { panic!("it is too large") };
+    assert_eq!(length, 12 + pieces * PIECE);
+    assert!(beginning.starts_with(b"{\"request\": ") && beginning.len() <= BEGINNING);
+    assert_eq!(held(&budget), 0);
+}
+
+/// Bodies that never end, from one address or from several, keep nobody else out.
+#[tokio::test(start_paused = true)]
+async fn who_never_finishes_is_given_up_for_others() {
+    let budget = Arc::new(Budget::default());
+    let mut hanging = Vec::new();
+    let mut hang = |last: u8| {
+        let (send, reading) = coming(&budget, from(last));
+        for _ in 0..4 * 16 {
+            send.send(piece()).unwrap();
+        }
+        hanging.push((send, reading));
+    };
+    // 4 MiB each: more than the share of the first address, and more than all.
+    (0..8).for_each(|_| hang(1));
+    sleep(LOOK).await;
+    assert!(held(&budget) <= BODIES_OF_ONE);
+    let small = || {
+        let budget = budget.clone();
+        async move { budget.read(Body::from(piece()), from(9)).await.map(|held| held.bytes.len()) }
+    };
+    assert_eq!(small().await.unwrap(), PIECE, "there is room at once");
+    hang(2);
+    hang(3);
+    (0..6).for_each(|_| hang(2));
+    sleep(LOOK * 3).await;
+    for _ in 0..3 {
+        assert_eq!(small().await.unwrap(), PIECE);
+        assert!(held(&budget) <= BODIES);
+    }
+    sleep(SLOW + PATIENCE).await;
+    let over = hanging.iter().filter(|(_, reading)| reading.is_finished()).count();
+    assert!(over > 0, "those that began first were given up");
+    for (send, _) in hanging {
+        drop(send);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_reviews_wait_for_each_other_and_for_nobody_else() {
+    let budget = Budget::default();
+    let of = |bytes: usize, values: usize| bounds::Measured { bytes, values, depth: 1 };
+    let all = budget.tree(of(BOUNDS.bytes, BOUNDS.values), 3).await.unwrap();
+    assert!(all.large.is_some());
+    assert!(budget.tree(of(LARGE + 1, 1), 1).await.is_none(), "there is no room for a second");
+    let mut small = Vec::new();
+    for _ in 0..200 {
+        let tree = timeout(Duration::ZERO, budget.tree(of(3_000, 100), 3)).await.expect("at once").unwrap();
+        assert!(tree.large.is_none());
+        small.push(tree);
+    }
+    drop(all);
+    assert!(budget.tree(of(1, LARGE_VALUES + 1), 1).await.unwrap().large.is_some());
+}
+
+/// The largest review fits, and a Pod that may be there is never too large to be judged.
+#[test]
+fn the_limits_fit_together() {
+    let weight = bounds::Measured { bytes: BOUNDS.bytes, values: BOUNDS.values, depth: 1 }.weight();
+    assert!(weight < LARGE_TREES, "{weight}");
+    let light = bounds::Measured { bytes: LARGE, values: LARGE_VALUES, depth: 1 }.weight();
+    assert!(3 * light < TREES, "{light}");
+    assert!(BOUNDS.bytes.next_power_of_two() <= BODIES_OF_ONE);
+    assert!(3 * outrigger_core::validate::MAX_COMPANION_BYTES < BOUNDS.bytes, "object and old object");
+}

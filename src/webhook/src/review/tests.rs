@@ -1,0 +1,123 @@
+use super::*;
+use serde_json::json;
+
+#[test]
+fn what_is_no_review_is_refused_with_the_reason() {
+    for (body, part) in [
+        ("", "EOF"),
+        ("{\"kind\": \"AdmissionReview\", \"apiVersion\": \"admission.k8s.io/v1\", \"request\": {", "EOF"),
+        ("[]", "no AdmissionReview"),
+        ("{}", "\"\" of \"\""),
+        (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1beta1"}"#, "v1beta1"),
+        (r#"{"kind":"Pod","apiVersion":"admission.k8s.io/v1"}"#, "\"Pod\""),
+        (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}"#, "request: is missing"),
+        (r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{}}"#, "request.uid"),
+        (
+            r#"{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":7}}"#,
+            "invalid type",
+        ),
+    ] {
+        let error = read(body.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(part), "{body}: {error}");
+    }
+}
+
+#[test]
+fn a_review_that_is_too_large_is_told_apart_by_its_uid() {
+    let review = |operation: &str, object: &Value, old: &Value| {
+        json!({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": {"uid": "u-1", "kind": {"kind": "Pod"},
+            "operation": operation, "object": object, "oldObject": old}})
+        .to_string()
+    };
+    let many = json!({"spec": {"env": vec![json!({}); BOUNDS.values]}});
+    let mut deep = json!(null);
+    for _ in 0..=BOUNDS.depth {
+        deep = json!([deep]);
+    }
+    let long = json!({"a": "x".repeat(BOUNDS.bytes)});
+    for (object, words) in [
+        (&many, ["has 100", "at most 100000 are allowed"]),
+        (&deep, ["is nested 103 levels", "at most 100 are allowed"]),
+        (&long, ["has 83", "at most 8388608 are allowed"]),
+    ] {
+        let body = review("CREATE", object, &json!(null));
+        let error = read(body.as_bytes()).unwrap_err();
+        assert!(matches!(&error, ReviewError::Beyond { uid: Some(uid), .. } if uid == "u-1"), "{error:?}");
+        for words in words {
+            assert!(error.to_string().contains(words), "{words}: {error}");
+        }
+        assert!(error.to_string().contains("make the object smaller"), "{error}");
+    }
+    // As the API server writes it: the uid comes before the object.
+    let body = r#"{"kind":"AdmissionReview","request":{"uid":"u-1","kind":{"kind":"Pod"},"object":{"spec":{"uid":"x"}}}}"#;
+    let mut found = 0;
+    for end in 0..body.len() {
+        match uid(&body.as_bytes()[..end]) {
+            None => assert_eq!(found, 0, "what was there is there"),
+            Some(uid) => {
+                assert_eq!(uid, "u-1");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 50 && uid(b"[]").is_none() && uid(br#"{"request": {"uid": 7}}"#).is_none());
+}
+
+#[test]
+fn small_and_large_reviews_are_read_alike() {
+    for length in [1, 10 * SMALL] {
+        let object = |value: &str| json!({"metadata": {"labels": {"é": value}}, "spec": {"a": "x".repeat(length), "b": 1.5}});
+        let (new, old) = (object("new"), object("old"));
+        for (operation, judged) in [("UPDATE", true), ("CREATE", false)] {
+            let body = json!({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": {"uid": "u",
+                "kind": {"group": "", "version": "v1", "kind": "Pod"}, "subResource": "resize", "namespace": "n",
+                "operation": operation, "userInfo": {"username": "me", "groups": null}, "object": new, "oldObject": old,
+                "dryRun": true}});
+            let request = read(body.to_string().as_bytes()).unwrap();
+            assert_eq!(request.object, new);
+            assert_eq!(request.old_object == old, judged || length == 1);
+            let names = [&request.uid, &request.sub_resource, &request.namespace, &request.operation];
+            assert_eq!(names, ["u", "resize", "n", operation]);
+            assert_eq!((request.user_info.username.as_str(), request.dry_run), ("me", Some(true)));
+            assert_eq!(request.kind, Kind { version: "v1".into(), kind: "Pod".into(), ..Kind::default() });
+            let exact = (new.to_string().len(), old.to_string().len());
+            let wanted = if judged { exact } else { (exact.0, 0) };
+            assert!(length == 1 || request.sizes() == wanted, "{:?} {wanted:?}", request.sizes());
+        }
+    }
+    let null = json!({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": {"uid": "u", "object": null,
+        "more": "x".repeat(10 * SMALL)}});
+    assert_eq!(read(null.to_string().as_bytes()).unwrap().object, Value::Null);
+}
+
+#[test]
+fn patch_and_patch_type_come_together_or_not_at_all() {
+    let answer =
+        |decision: &Decision| -> Value { serde_json::from_slice(&write("u", decision).unwrap()).unwrap() };
+    let plain = answer(&Decision::allow());
+    assert_eq!(
+        plain,
+        json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": {"uid": "u", "allowed": true}})
+    );
+    let patch = json_patch::diff(&json!({}), &json!({"a": 1}));
+    let patched = answer(&Decision::Allow { patch, warnings: vec!["w".into()] });
+    assert_eq!(patched["response"]["patchType"], "JSONPatch");
+    assert!(patched["response"]["patch"].is_string());
+    assert_eq!(patched["response"]["warnings"], json!(["w"]));
+    let deny = |causes| Decision::Deny { code: 403, message: "spec.x: no".into(), causes };
+    assert_eq!(
+        answer(&deny(Vec::new()))["response"],
+        json!({"uid": "u", "allowed": false, "status": {"code": 403, "message": "spec.x: no"}})
+    );
+    let by_field = answer(&deny(vec![FieldError::new("spec.x", "no")]));
+    assert_eq!(
+        by_field["response"]["status"]["details"]["causes"],
+        json!([{"reason": "FieldValueInvalid", "field": "spec.x", "message": "no"}])
+    );
+}
+
+#[test]
+fn warnings_end_where_the_api_server_would_cut() {
+    let many = vec!["x".repeat(100); 60];
+    assert_eq!(shown(&many).len(), 40);
+}

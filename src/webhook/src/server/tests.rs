@@ -1,0 +1,172 @@
+use std::net::SocketAddr;
+
+use outrigger_core::keys;
+use outrigger_runtime::bind::Bind;
+use outrigger_runtime::serve::{Limits, Server};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+#[test]
+fn nothing_is_given_out_by_what_is_not_listed_yet() {
+    let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
+    let request = |operation: &str, labels: &serde_json::Value| -> Request {
+        let object = json!({"metadata": {"name": "p", "labels": labels}});
+        serde_json::from_value(json!({"uid": "r", "operation": operation, "namespace": "n",
+            "kind": {"version": "v1", "kind": "Pod"}, "object": object}))
+        .unwrap()
+    };
+    let guest = request("CREATE", &labels);
+    let readiness = Readiness::default();
+    let (listed, other) = (readiness.wait_for(GUESTS), readiness.wait_for("nodes"));
+    for webhook in [Webhook::MutatePods, Webhook::ValidateGuests] {
+        let refused = unlisted(&readiness, webhook, &guest);
+        assert!(
+            matches!(&refused, Some(Decision::Deny { code: 503, message, .. }) if message.contains("all guests yet")),
+            "{refused:?}"
+        );
+        assert!(unlisted(&readiness, webhook, &request("UPDATE", &labels)).is_none());
+        assert!(unlisted(&readiness, webhook, &request("CREATE", &json!({}))).is_none());
+    }
+    listed.done();
+    readiness.end();
+    assert!(unlisted(&readiness, Webhook::ValidateGuests, &guest).is_none(), "it ends, and knows all");
+    drop(other);
+}
+
+/// A webhook on loopback in plain text, and where.
+async fn webhook(writers: Writers, limits: Limits) -> SocketAddr {
+    let caches = Arc::new(Caches::new(keys::DPU_HOST));
+    let settings = crate::admit::tests::settings();
+    let metrics = Arc::new(Metrics::new(&mut outrigger_runtime::admin::registry()));
+    let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    let nowhere = kube::Client::try_from(nowhere).unwrap();
+    let ledgers = Ledgers::new(nowhere, settings.core_namespace.clone(), caches.clone());
+    let router = router(caches, settings, metrics, Readiness::default(), ledgers, writers);
+    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
+    let address = listener.address().unwrap();
+    let never = CancellationToken::new();
+    tokio::spawn(Server::new("test", listener).limits(limits).run(router, never.clone(), never));
+    address
+}
+
+/// Status and body of an answer. `body` is sent as it comes.
+async fn ask(
+    address: SocketAddr,
+    path: &str,
+    length: usize,
+    body: impl Iterator<Item = Vec<u8>>,
+) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for piece in body {
+        stream.write_all(&piece).await.unwrap();
+    }
+    let mut answer = String::new();
+    timeout(SOON, stream.read_to_string(&mut answer)).await.expect("it is answered").unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+async fn review_of(address: SocketAddr, path: &str, object: &Value) -> Value {
+    let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {"uid": "u-7",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": "UPDATE", "namespace": "n", "object": object}});
+    let review = review.to_string().into_bytes();
+    let (status, body) = ask(address, path, review.len(), std::iter::once(review)).await;
+    assert_eq!(status, 200, "{body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn what_is_too_large_is_denied_as_a_review_with_its_uid() {
+    let address = webhook(Writers::Anybody, Limits::default()).await;
+    let many = json!({"spec": {"containers": [{"env": vec![json!({}); review::BOUNDS.values]}]}});
+    let response = &review_of(address, "/mutate/pods", &many).await["response"];
+    assert_eq!((&response["uid"], &response["allowed"]), (&json!("u-7"), &json!(false)));
+    assert_eq!(response["status"]["code"], 413);
+    let message = response["status"]["message"].as_str().unwrap();
+    for words in ["values", "at most 100000", "make the object smaller"] {
+        assert!(message.contains(words), "{message}");
+    }
+    // Too large to be read to its end; and one that is no review at all.
+    let beginning = |text: &str| text.as_bytes().to_vec();
+    for (text, status) in [(r#"{"request": {"uid": "u-8", "object": ""#, 200), ("[", 413)] {
+        let pieces = (0..160).map(|_| vec![b' '; 64 << 10]);
+        let (length, body) = (text.len() + (160 << 16), std::iter::once(beginning(text)).chain(pieces));
+        let (found, body) = ask(address, "/validate/pods", length, body).await;
+        assert_eq!(found, status, "{body}");
+        assert!(body.contains(&format!("has {length} bytes of JSON, at most {MAX_BODY}")), "{body}");
+        assert!(status != 200 || body.contains("\"uid\":\"u-8\""), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_review_is_judged_like_a_small_one() {
+    let address = webhook(Writers::Anybody, Limits::default()).await;
+    for count in [1, 20_000] {
+        let pod = json!({"spec": {"containers": [{"env": vec![json!({"name": "x"}); count]}]}});
+        let response = review_of(address, "/mutate/pods", &pod).await["response"].clone();
+        assert_eq!(response, json!({"uid": "u-7", "allowed": true}), "an update is not changed");
+    }
+}
+
+#[tokio::test]
+async fn paths_that_write_can_demand_a_certificate() {
+    let address = webhook(Writers::Certified, Limits::default()).await;
+    for path in ["/validate/guests", "/validate/machines"] {
+        let response = &review_of(address, path, &json!({})).await["response"];
+        assert_eq!((&response["uid"], &response["status"]["code"]), (&json!("u-7"), &json!(403)), "{path}");
+        assert!(response["status"]["message"].as_str().unwrap().contains("has to show a certificate"));
+    }
+    assert_eq!(review_of(address, "/mutate/pods", &json!({})).await["response"]["allowed"], true);
+    let open = webhook(Writers::Anybody, Limits::default()).await;
+    assert_eq!(review_of(open, "/validate/guests", &json!({})).await["response"]["allowed"], true);
+}
+
+/// As many streams as there may be, each with a body that never ends: others are answered, and the connection ends.
+#[tokio::test]
+async fn bodies_that_never_end_hold_nobody_up() {
+    let limits = Limits { request: Duration::from_secs(2), ..crate::limits(512) };
+    let address = webhook(Writers::Anybody, limits).await;
+    let (mut sender, connection) =
+        h2::client::handshake(TcpStream::connect(address).await.unwrap()).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut hanging = Vec::new();
+    for _ in 0..16 {
+        let request = http::Request::post("http://x/mutate/pods").body(()).unwrap();
+        sender = sender.ready().await.unwrap();
+        let (answer, mut body) = sender.send_request(request, false).unwrap();
+        hanging.push(answer);
+        tokio::spawn(async move {
+            let mut left = 4 << 20;
+            while left > 0 {
+                body.reserve_capacity(left);
+                let Some(Ok(room)) = futures::future::poll_fn(|cx| body.poll_capacity(cx)).await else {
+                    break;
+                };
+                let _ = body.send_data(vec![b' '; room].into(), false);
+                left -= room;
+            }
+            // It is held open.
+            let _ = futures::future::poll_fn(|cx| body.poll_reset(cx)).await;
+        });
+    }
+    for _ in 0..20 {
+        assert_eq!(review_of(address, "/mutate/pods", &json!({})).await["response"]["allowed"], true);
+    }
+    for answer in hanging {
+        // By the deadline, or to make room for another.
+        let answer = timeout(SOON, answer).await.expect("each ends");
+        assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 503));
+    }
+    drop(sender);
+    let _ = timeout(SOON, connection).await.expect("the connection ends");
+}

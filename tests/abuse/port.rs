@@ -1,0 +1,253 @@
+//! The webhook's port and its admin port.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::poll_fn;
+use kube::api::{Api, PostParams};
+use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::outrigger::{Outrigger, get, ports};
+use outrigger_tests::tenant::Tenant;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::{Neighbour, is_modest, process};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn webhook(o: &Outrigger) -> u32 {
+    process(&format!("--bind-address=127.0.0.1:{}", o.webhook_port))
+}
+
+/// A connection without a certificate of a client, or with one.
+async fn connect(
+    o: &Outrigger,
+    port: u16,
+    alpn: &[u8],
+    identity: Option<&ClientTls>,
+) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let tls = ClientTls { ca: o.authority.file(), identity: identity.and_then(|tls| tls.identity.clone()) };
+    let config = std::sync::Arc::new(tls.config(&[alpn]).unwrap());
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    tokio_rustls::TlsConnector::from(config).connect("127.0.0.1".try_into().unwrap(), stream).await
+}
+
+/// One connection of HTTP/2 with as many requests as it may have, each with a body that comes and never ends.
+async fn hold(o: &Outrigger, port: u16) -> JoinSet<()> {
+    let stream = connect(o, port, b"h2", None).await.unwrap();
+    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    tasks.spawn(async move {
+        let mut bodies = JoinSet::new();
+        for _ in 0..100 {
+            let Ok(ready) = sender.ready().await else { break };
+            sender = ready;
+            let request = http::Request::post("https://x/mutate/pods").body(()).unwrap();
+            let Ok((answer, mut body)) = sender.send_request(request, false) else { break };
+            bodies.spawn(async move {
+                let mut left: usize = 4 << 20;
+                while left > 0 {
+                    body.reserve_capacity(left.min(16 << 10));
+                    let Some(Ok(room)) = poll_fn(|cx| body.poll_capacity(cx)).await else { return };
+                    if body.send_data(Bytes::from(vec![b' '; room]), false).is_err() {
+                        return;
+                    }
+                    left -= room;
+                }
+                let _ = answer.await;
+            });
+        }
+        while bodies.join_next().await.is_some() {}
+    });
+    tasks
+}
+
+#[tokio::test]
+async fn requests_that_never_end_take_no_memory_from_others() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "hold", &[("a", 1)]).await;
+    let neighbour = Neighbour::of(&t);
+    neighbour.goes_on(5).await;
+    let mut attack = Vec::new();
+    for _ in 0..20 {
+        attack.push(hold(o, o.webhook_port).await);
+        neighbour.goes_on(5).await;
+    }
+    // Beyond what a body may take before it is given up, and what a request may.
+    for _ in 0..10 {
+        neighbour.goes_on(20).await;
+    }
+    is_modest("webhook", webhook(o));
+    for mut tasks in attack {
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        timeout(SOON, ended).await.expect("the server ends all of them");
+    }
+    neighbour.undisturbed().await;
+    is_modest("webhook", webhook(o));
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_keep_nobody_out() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "idle", &[("a", 1)]).await;
+    let neighbour = Neighbour::of(&t);
+    let mut silent = Vec::new();
+    for i in 0..1500 {
+        silent.push(TcpStream::connect(("127.0.0.1", o.webhook_port)).await.unwrap());
+        if i % 4 == 0 {
+            let mut stream = TcpStream::connect(("127.0.0.1", o.webhook_admin)).await.unwrap();
+            stream.write_all(b"GET /readyz HTTP/1.1\r\nHo").await.unwrap();
+            silent.push(stream);
+        }
+        if i % 100 == 0 {
+            neighbour.goes_on(2).await;
+            for path in ["/livez", "/readyz"] {
+                assert_eq!(get(o.webhook_admin, path).await.unwrap().0, 200, "{path}");
+            }
+        }
+    }
+    neighbour.goes_on(10).await;
+    neighbour.undisturbed().await;
+    is_modest("webhook", webhook(o));
+}
+
+fn pod(spec: &Value) -> k8s_openapi::api::core::v1::Pod {
+    let mut pod = json!({"metadata": {"generateName": "large-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    json_patch::merge(&mut pod["spec"], spec);
+    serde_json::from_value(pod).unwrap()
+}
+
+/// What the API server says to the creation of a Pod, as JSON of its own.
+async fn refusal(t: &Tenant, pod: &Value) -> Option<String> {
+    let request = http::Request::post(format!("/api/v1/namespaces/{}/pods?dryRun=All", t.namespace))
+        .header("content-type", "application/json")
+        .body(pod.to_string().into_bytes())
+        .unwrap();
+    t.infra.request::<Value>(request).await.err().map(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "much", &[("a", 1)]).await;
+    let neighbour = Neighbour::of(&Tenant::without_agent(o, "beside", &[("a", 1)]).await);
+    let exists = vec![json!({"key": "a", "operator": "Exists"}); 60_000];
+    let selector = json!({"metadata": {"generateName": "p-"}, "spec": {"containers": [{"name": "c", "image": "i"}], "affinity": {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": exists}]}}}}});
+    let env = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
+        [{"name": "c", "image": "i", "env": vec![json!({}); 650_000]}]}});
+    for (pod, words) in [(&selector, "values"), (&env, "values")] {
+        let all = (0..4).map(|_| refusal(&t, pod));
+        for said in futures::future::join_all(all).await {
+            let said = said.expect("it is refused");
+            assert!(said.contains(words) && said.contains("at most 100000 are allowed"), "{said}");
+            assert!(said.contains("make the object smaller"), "{said}");
+        }
+        assert_eq!(get(o.webhook_admin, "/livez").await.unwrap().0, 200);
+        neighbour.goes_on(5).await;
+    }
+    // As much as a review may have, and no more: it is judged, for its size.
+    let fewer = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
+        [{"name": "c", "image": "i", "env": (0..20_000).map(|i| json!({"name": format!("E{i}"), "value": "v"})).collect::<Vec<_>>()}]}});
+    for said in futures::future::join_all((0..8).map(|_| refusal(&t, &fewer))).await {
+        let said = said.expect("it is refused");
+        assert!(said.contains("spec.containers") && said.contains("at most 524288"), "{said}");
+    }
+    neighbour.undisturbed().await;
+    is_modest("webhook", webhook(o));
+}
+
+#[tokio::test]
+async fn a_pod_whose_status_would_not_fit_is_refused() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "large", &[("a", 1)]).await;
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = t.pods();
+    let args = |bytes: usize| {
+        pod(&json!({"containers": [{"name": "c", "image": "i", "args": ["x".repeat(bytes)]}]}))
+    };
+    let error = pods.create(&PostParams::default(), &args(520 << 10)).await.unwrap_err().to_string();
+    for words in
+        ["spec.containers", "bytes of JSON, at most 524288 are allowed in a tenant's namespace", "ConfigMaps"]
+    {
+        assert!(error.contains(words), "{error}");
+    }
+    let made = pods.create(&PostParams::default(), &args(400 << 10)).await.unwrap();
+    let name = made.metadata.name.unwrap();
+    let grow = |bytes: usize| {
+        let patch = json!({"metadata": {"annotations": {"large": "y".repeat(bytes)}}});
+        let pods = pods.clone();
+        let name = name.clone();
+        async move { pods.patch(&name, &Default::default(), &kube::api::Patch::Merge(patch)).await }
+    };
+    grow(10 << 10).await.unwrap();
+    let error = grow(200 << 10).await.unwrap_err().to_string();
+    assert!(error.contains("(before the change 4") && error.contains("at most 524288"), "{error}");
+}
+
+/// The answer to a forged review, of whoever reaches the port.
+async fn forge(o: &Outrigger, port: u16, path: &str) -> Result<Value, String> {
+    let mut stream = connect(o, port, b"http/1.1", None).await.map_err(|e| e.to_string())?;
+    let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {"uid": "forged",
+        "kind": {"group": "imperator.tenzen-y.io", "version": "v1alpha1", "kind": "Machine"}, "operation": "CREATE",
+        "object": {}}})
+    .to_string();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+        review.len()
+    );
+    let mut answer = String::new();
+    stream.write_all((head + &review).as_bytes()).await.map_err(|e| e.to_string())?;
+    stream.read_to_string(&mut answer).await.map_err(|e| e.to_string())?;
+    let (_, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+    serde_json::from_str(body).map_err(|e| format!("{e}: {body}"))
+}
+
+/// A control plane of its own: all calls of its API server go to this webhook.
+#[tokio::test]
+async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
+    let plane = outrigger_tests::control_plane::ControlPlane::start().unwrap();
+    let o: &'static Outrigger = Box::leak(Box::new(Outrigger::new(plane).unwrap()));
+    o.install().unwrap();
+    let ca = o.plane.dir.join("infra/webhooks/ca.crt");
+    let ca = format!("--tls-client-ca-file={}", ca.display());
+    o.start_webhook_with(&[ca.clone(), "--tls-client-auth=writers".to_owned()]).unwrap();
+    o.start_manager().unwrap();
+    o.ready().await;
+    let machine = |name: &str| {
+        json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": name, "labels": {"imperator.tenzen-y.io/machine-group": name}},
+            "spec": {"nodePool": [], "machineTypes": [{"name": "small", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 1}]}})
+    };
+    o.plane.infra.apply(&[machine("one")]).unwrap();
+    let said = forge(o, o.webhook_port, "/validate/machines").await.unwrap();
+    assert_eq!(
+        (&said["response"]["uid"], &said["response"]["status"]["code"]),
+        (&json!("forged"), &json!(403)),
+        "{said}"
+    );
+    let message = said["response"]["status"]["message"].as_str().unwrap();
+    assert!(message.contains("has to show a certificate"), "{message}");
+    let said = forge(o, o.webhook_port, "/mutate/pods").await.unwrap();
+    assert_eq!(said["response"]["status"]["code"], 400, "it is judged: {said}");
+    // Everybody: who has none doesn't get to ask.
+    let [port, admin] = ports().unwrap();
+    o.start_webhook_replica_with("webhook-all", port, admin, &[ca]).unwrap();
+    o.ready_at("webhook-all", admin).await;
+    assert!(forge(o, port, "/mutate/pods").await.is_err());
+    o.plane.command("stop webhook").unwrap();
+    o.start_webhook_replica_with(
+        "webhook-all-2",
+        o.webhook_port,
+        o.webhook_admin,
+        &[format!("--tls-client-ca-file={}", o.plane.dir.join("infra/webhooks/ca.crt").display())],
+    )
+    .unwrap();
+    o.ready_at("webhook-all-2", o.webhook_admin).await;
+    o.plane.infra.apply(&[machine("two")]).unwrap();
+}
