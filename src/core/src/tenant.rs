@@ -32,13 +32,24 @@ pub struct Limits {
     pub rules: u32,
     /// Workloads that its agent tells of.
     pub workloads: u32,
-    /// Bytes of all those workloads together, as protobuf.
+    /// Bytes of all those workloads together, as protobuf, and 64 for each of their labels and annotations.
     pub workload_bytes: u64,
+    /// Calls for its rules in a second, over gRPC.
+    pub rule_calls_per_second: u32,
+    /// Bytes of the messages of such calls in a second.
+    pub rule_bytes_per_second: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { companions: 10_000, rules: 1_000, workloads: 100_000, workload_bytes: 256 << 20 }
+        Self {
+            companions: 10_000,
+            rules: 1_000,
+            workloads: 100_000,
+            workload_bytes: 128 << 20,
+            rule_calls_per_second: 50,
+            rule_bytes_per_second: 1 << 20,
+        }
     }
 }
 
