@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 /// What is wrong with one field of an object, in the way the API server says it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct FieldError {
     /// Path of the field, `spec.affinity.nodeAffinity`.

@@ -8,10 +8,14 @@ use serde_json::Value;
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
 use crate::selector::{self, Requirement};
+use crate::steps::step;
 use crate::template::{self, Kind};
 
 /// Longest warning, in characters.
 pub const MAX_WARNING: usize = 120;
+
+/// Most comparisons of values in the search for terms that contradict themselves. A rule that takes more gets no warning.
+const MAX_COMPARISONS: usize = 1 << 16;
 
 /// What is known of the cluster besides the rule.
 #[derive(Debug, Clone, Copy)]
@@ -158,17 +162,23 @@ fn excludes_own(template: &Value, tenant: &str) -> bool {
 
 /// Why no workload can match: a contradiction in every term.
 fn matches_nothing(rule: &Rule) -> Option<String> {
-    let mut first = None;
+    let (mut first, mut left) = (None, MAX_COMPARISONS);
     for term in rule.terms() {
-        let found = contradiction(term)?;
+        let found = contradiction(term, &mut left)?;
         first.get_or_insert(found);
     }
     first
 }
 
-fn contradiction(term: &[Expression]) -> Option<String> {
+fn contradiction(term: &[Expression], left: &mut usize) -> Option<String> {
+    let values = |test: &Test| match test {
+        Test::In(values) | Test::NotIn(values) => values.len(),
+        _ => 1,
+    };
     for (i, a) in term.iter().enumerate() {
         for b in &term[..i] {
+            step();
+            *left = left.checked_sub(values(&a.test) + values(&b.test))?;
             if a.path == b.path && (excludes(&a.test, &b.test) || excludes(&b.test, &a.test)) {
                 return Some(format!("{b} and {a}"));
             }
@@ -177,7 +187,6 @@ fn contradiction(term: &[Expression]) -> Option<String> {
     None
 }
 
-/// Whether what passes one can't pass the other.
 fn excludes(a: &Test, b: &Test) -> bool {
     match (a, b) {
         (Test::In(a), Test::In(b)) => a.iter().all(|value| b.binary_search(value).is_err()),

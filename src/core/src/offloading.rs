@@ -149,7 +149,7 @@ fn imposed(strategy: Strategy, selector: &[Value]) -> Vec<Value> {
 fn with(term: &Value, expression: &Value) -> Value {
     let mut term = term.as_object().cloned().unwrap_or_default();
     let mut expressions = term.get("matchExpressions").and_then(Value::as_array).cloned().unwrap_or_default();
-    product::add(&mut expressions, std::slice::from_ref(expression));
+    product::add(&mut expressions, expression);
     term.insert("matchExpressions".to_owned(), Value::Array(expressions));
     Value::Object(term)
 }

@@ -139,6 +139,16 @@ pub(crate) enum Accepted {
     Unix(tokio::net::UnixStream),
 }
 
+impl Accepted {
+    /// Where it comes from; `None` on a socket file.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(_, address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
 impl Listener {
     /// The TCP address, with the port that was given for port 0.
     pub fn address(&self) -> Option<SocketAddr> {

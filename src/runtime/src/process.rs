@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -163,11 +163,6 @@ impl Process {
 
     /// As [`Self::run`]; each message is a signal.
     async fn run_until(self, mut told: mpsc::Receiver<()>) -> anyhow::Result<()> {
-        let listener = self.args.admin_address.listen().context("--admin-address")?;
-        // The admin port answers to the very end: it is how others see that we are ending.
-        let admin_end = CancellationToken::new();
-        let limits = Limits { max_connections: 64, ..Limits::default() };
-        let admin = Server::new("admin", listener).limits(limits);
         // The log is written until the very end: its thread ends when this function returns.
         let (level, traces, _output) = match self.telemetry {
             Some(Telemetry { level, traces, output }) => (Some(level), Some(traces), Some(output)),
@@ -176,7 +171,8 @@ impl Process {
         let debug = Debug { parts: self.reports, level };
         let debug = self.args.debug_endpoints.then_some(debug);
         let router = admin::router(self.readiness.clone(), self.registry, debug);
-        let admin = tokio::spawn(admin.run(router, admin_end.clone(), admin_end.clone()));
+        // The admin port answers to the very end: it is how others see that we are ending.
+        let admin = AdminPort::open(&self.args.admin_address, router)?;
 
         let failed = tokio::select! {
             Some(()) = told.recv() => false,
@@ -213,9 +209,63 @@ impl Process {
         if let Some(traces) = traces.flatten().filter(|_| !cut) {
             traces.flush(deadline.saturating_duration_since(Instant::now())).await;
         }
-        admin_end.cancel();
-        let _ = admin.await;
+        admin.close().await;
         if failed { Err(anyhow::anyhow!("a task has failed; see the log")) } else { Ok(()) }
+    }
+}
+
+/// What one client may take of the admin port. Probes come one by one and are short.
+fn admin_limits() -> Limits {
+    Limits {
+        max_connections: 64,
+        per_address: Some(32),
+        headers: Duration::from_secs(2),
+        request: Duration::from_secs(5),
+        streams: false,
+        max_streams: 8,
+        window: 64 << 10,
+        ..Limits::default()
+    }
+}
+
+/// The admin port, served by a thread of its own: probes are answered also when all workers are busy.
+struct AdminPort {
+    end: CancellationToken,
+    ended: oneshot::Receiver<()>,
+}
+
+impl AdminPort {
+    fn open(address: &Bind, router: axum::Router) -> anyhow::Result<Self> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().context("admin port")?;
+        let listener = {
+            let _within = runtime.enter();
+            address.listen().context("--admin-address")?
+        };
+        let end = CancellationToken::new();
+        let server =
+            Server::new("admin", listener).limits(admin_limits()).run(router, end.clone(), end.clone());
+        let (tell, ended) = oneshot::channel();
+        // Its log lines go where those of the process go, also in tests, where that is a matter of the thread.
+        let log = tracing::dispatcher::get_default(Clone::clone);
+        let serve = move || {
+            let _log = tracing::dispatcher::set_default(&log);
+            runtime.block_on(server);
+            let _ = tell.send(());
+        };
+        std::thread::Builder::new().name("admin".to_owned()).spawn(serve).context("admin port")?;
+        Ok(Self { end, ended })
+    }
+
+    async fn close(mut self) {
+        self.end.cancel();
+        let _ = (&mut self.ended).await;
+    }
+}
+
+impl Drop for AdminPort {
+    fn drop(&mut self) {
+        self.end.cancel();
     }
 }
 

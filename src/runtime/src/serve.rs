@@ -1,12 +1,15 @@
 //! The accept loop.
 //!
 //! `axum::serve` sets no timers, so a client that never finishes its TLS handshake or its headers would hold a
-//! connection for ever; nor does it limit connections or their age. This one does.
+//! connection for ever; nor does it limit connections or their age. This one does. Where there is no room for one more, the
+//! connection that has been idle longest is closed.
 //!
 //! It serves axum's `Router`; tonic's `Routes` become one by `into_axum_router()`, any other service by
 //! `Router::new().fallback_service(..)`.
 
 mod connection;
+mod places;
+mod watched;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,11 +19,11 @@ use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls_pki_types::CertificateDer;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
+use self::places::{Full, Place, Places};
 use crate::bind::{Accepted, Listener};
 use crate::tls::ServerTls;
 
@@ -31,8 +34,14 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What a client may take.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once, 1 at least. Further ones wait in the kernel's queue.
+    /// Connections at once, 1 at least. For one more the one that has been idle longest is closed; where something is being
+    /// answered on all, further ones wait in the kernel's queue.
     pub max_connections: usize,
+    /// Connections at once from one address (of IPv6: from one network of 64 bits), 1 at least. For one more, one from there is
+    /// closed. `None`: as many as there may be.
+    pub per_address: Option<usize>,
+    /// TLS handshakes at once, 1 at least. For one more the oldest is given up.
+    pub handshakes: usize,
     /// Time for the TLS handshake.
     pub handshake: Duration,
     /// Time from there to the end of the first request's headers (HTTP/1), or of the connection preface (HTTP/2). Who
@@ -40,9 +49,10 @@ pub struct Limits {
     pub headers: Duration,
     /// Time between an answer and the end of the next request's headers (HTTP/1).
     pub idle: Duration,
-    /// Time from the end of a request's headers to the beginning of its answer (HTTP/1): a client that never finishes
-    /// its body ends here. In HTTP/2 a request may be a stream of any length.
+    /// Time for a request: headers, body, and answer. A client that never finishes its body, or never takes the answer, ends here.
     pub request: Duration,
+    /// Whether a request of HTTP/2 may be a stream of any length, as in gRPC. HTTP/1 has no such.
+    pub streams: bool,
     /// Streams of one HTTP/2 connection at once.
     pub max_streams: u32,
     /// How often an HTTP/2 peer is asked whether it is there, and how long it may take to answer. A half-open connection
@@ -61,12 +71,15 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 4096,
+            per_address: None,
+            handshakes: 256,
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(10),
             // The API server keeps idle connections for 90 s and would rather find them open.
             idle: Duration::from_secs(120),
             // Twice what the API server waits at most.
             request: Duration::from_secs(60),
+            streams: true,
             max_streams: 256,
             keepalive: (Duration::from_secs(10), Duration::from_secs(10)),
             max_age: None,
@@ -102,6 +115,7 @@ struct Shared {
     http2: auto::Builder<TokioExecutor>,
     tls: Option<Arc<ServerTls>>,
     limits: Limits,
+    places: Arc<Places>,
     router: Router,
     leaving: CancellationToken,
     drain: CancellationToken,
@@ -142,14 +156,14 @@ impl Server {
     pub async fn run(self, router: Router, drain: CancellationToken, force: CancellationToken) {
         let Self { name, listener, tls, limits, leaving } = self;
         let (http1, http2) = protocols(&limits);
-        let slots = limits.max_connections.clamp(1, Semaphore::MAX_PERMITS);
-        let slots = Arc::new(Semaphore::new(slots));
-        let shared = Arc::new(Shared { name, http1, http2, tls, limits, router, leaving, drain, force });
+        let places = Places::new(name, &limits);
+        let shared =
+            Arc::new(Shared { name, http1, http2, tls, limits, places, router, leaving, drain, force });
         let connections = TaskTracker::new();
         info!(server = name, address = %listener, tls = shared.tls.is_some(), "serving");
         let mut failing = false;
-        while let Some(accepted) = shared.accept(&slots, &listener).await {
-            let (slot, accepted) = match accepted {
+        while let Some(accepted) = shared.accept(&listener).await {
+            let accepted = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) if is_the_clients(&error) => continue,
                 Err(error) => {
@@ -164,13 +178,21 @@ impl Server {
             if std::mem::take(&mut failing) {
                 info!(server = name, "connections are accepted again");
             }
+            let Some(place) = shared.place(accepted.address()).await else { continue };
             let shared = shared.clone();
             connections.spawn(async move {
-                match accepted {
-                    Accepted::Tcp(stream, address) => shared.connection(stream, Some(address)).await,
-                    Accepted::Unix(stream) => shared.connection(stream, None).await,
+                let occupant = place.occupant.clone();
+                let served = async {
+                    match accepted {
+                        Accepted::Tcp(stream, address) => shared.connection(stream, Some(address), &occupant).await,
+                        Accepted::Unix(stream) => shared.connection(stream, None, &occupant).await,
+                    }
+                };
+                tokio::select! {
+                    () = served => {}
+                    () = occupant.cut.cancelled() => debug!(server = name, "connection cut: others need its place"),
                 }
-                drop(slot);
+                drop(place);
             });
         }
         drop(listener);
@@ -181,20 +203,33 @@ impl Server {
 }
 
 impl Shared {
-    /// The next connection and the slot it takes, or `None` when there shall be no more. The slot comes first: who finds
-    /// none waits in the kernel's queue and isn't turned away.
-    async fn accept(
-        &self,
-        slots: &Arc<Semaphore>,
-        listener: &Listener,
-    ) -> Option<std::io::Result<(tokio::sync::OwnedSemaphorePermit, Accepted)>> {
-        let next = async {
-            let slot = slots.clone().acquire_owned().await.ok()?;
-            Some(listener.accept().await.map(|accepted| (slot, accepted)))
-        };
+    /// The next connection, or `None` when there shall be no more.
+    async fn accept(&self, listener: &Listener) -> Option<std::io::Result<Accepted>> {
         tokio::select! {
-            next = next => next,
+            next = listener.accept() => Some(next),
             () = self.drain.cancelled() => None,
+        }
+    }
+
+    /// A place for a connection; `None` where its address has too many that are busy, and when there shall be no more.
+    async fn place(&self, address: Option<SocketAddr>) -> Option<Place> {
+        loop {
+            match self.places.take(address, self.tls.is_some()) {
+                Ok(place) => return Some(place),
+                Err(Full::Address) => {
+                    debug!(
+                        server = self.name,
+                        ?address,
+                        "connection refused: its address has too many that are busy"
+                    );
+                    return None;
+                }
+                // Others wait in the kernel's queue meanwhile.
+                Err(Full::All) => tokio::select! {
+                    () = self.places.freed() => {}
+                    () = self.drain.cancelled() => return None,
+                },
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a rule says of devices as somebody wrote it, and everything that may be wrong with it.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Attribute, DeviceClaim, Devices, Source};
@@ -145,9 +147,10 @@ fn check_containers(template: &Value, names: &[String], path: &str, errors: &mut
         return errors.push(RuleError::new(path, "", message));
     }
     let all = ["containers", "initContainers"].map(|key| list(template, key));
+    let all: HashSet<&str> = all.into_iter().flatten().map(|container| text(container, "name")).collect();
     for (c, name) in names.iter().enumerate() {
         let path = || format!("{path}[{c}]");
-        if !all.iter().copied().flatten().any(|container| text(container, "name") == name) {
+        if !all.contains(name.as_str()) {
             let message =
                 "is no container of the template; use the name of one of its containers or initContainers";
             errors.push(RuleError::new(path(), name, message));

@@ -1,6 +1,8 @@
 //! Gives a companion the devices that its rule's `deviceClaims` ask for: claims in the Pod, and their use in containers.
 //! And tells of claims that the Pod could never use where it has to run.
 
+use std::collections::{BTreeSet, HashSet};
+
 use serde_json::{Map, Value, json};
 
 use super::offloading::cut;
@@ -10,6 +12,10 @@ use crate::field::{self, FieldError};
 use crate::keys;
 use crate::rule::Rule;
 use crate::selector::clash;
+use crate::steps::step;
+
+/// Most claims of a Pod whose devices are looked at for where they are. Each is compared with all that the Pod asks of nodes.
+const MAX_ALLOCATED: usize = 16;
 
 /// The lists of containers that may be named.
 pub(super) const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
@@ -27,7 +33,7 @@ pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), F
         append(spec, &entry)?;
         let default = default_containers(rule);
         let named = device.containers.iter().map(String::as_str);
-        let names: Vec<&str> = if device.containers.is_empty() { default } else { named.collect() };
+        let names: HashSet<&str> = if device.containers.is_empty() { default } else { named.collect() };
         for list in CONTAINERS {
             if spec.get(list).is_some_and(|list| !list.is_null()) {
                 wire(spec, list, &names, device)?;
@@ -77,7 +83,7 @@ fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<(), FieldError
 }
 
 /// The containers that get a claim which names none: those of the template, and not what other webhooks put beside them.
-fn default_containers(rule: &Rule) -> Vec<&str> {
+fn default_containers(rule: &Rule) -> HashSet<&str> {
     let list = rule.template().pointer("/spec/containers").and_then(Value::as_array);
     list.into_iter().flatten().filter_map(|container| container.get("name")?.as_str()).collect()
 }
@@ -85,13 +91,14 @@ fn default_containers(rule: &Rule) -> Vec<&str> {
 fn wire(
     spec: &mut Map<String, Value>,
     list: &str,
-    names: &[&str],
+    names: &HashSet<&str>,
     device: &DeviceClaim,
 ) -> Result<(), FieldError> {
     for (c, container) in field::list_mut(spec, "spec", list)?.iter_mut().enumerate() {
+        step();
         let path = format!("spec.{list}[{c}]");
         let container = field::as_object_mut(container, &path)?;
-        if !container.get("name").and_then(Value::as_str).is_some_and(|name| names.contains(&name)) {
+        if !container.get("name").and_then(Value::as_str).is_some_and(|name| names.contains(name)) {
             continue;
         }
         let resources = field::object_mut(container, &path, "resources")?;
@@ -127,8 +134,10 @@ pub fn warnings<T: AsRef<[Value]>>(pod: &Value, allocated: impl Fn(&str) -> Opti
                 .to_owned(),
         );
     }
-    for name in claims.iter().filter_map(|claim| claim.get("resourceClaimName")?.as_str()) {
-        let Some(terms) = allocated(name) else { continue };
+    let mut once = BTreeSet::new();
+    let named = claims.iter().filter_map(|claim| claim.get("resourceClaimName")?.as_str());
+    let named = named.filter(|name| once.insert(*name));
+    for (name, terms) in named.filter_map(|name| Some((name, allocated(name)?))).take(MAX_ALLOCATED) {
         if let Some((own, theirs)) = clash::opposition(pod, terms.as_ref()) {
             warnings.push(format!(
                 "{NO_NODE}: it asks for {}, the devices of claim {} are on {}",

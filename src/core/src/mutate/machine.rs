@@ -1,5 +1,7 @@
 //! Gives a guest the size of its slot and keeps it on the nodes of its group: what Imperator's Pod injector does to Pods.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value, json};
 
 use super::offloading::cut;
@@ -9,6 +11,7 @@ use crate::keys;
 use crate::machine::{MachineType, Mode, type_key};
 use crate::quantity::Quantity;
 use crate::selector::{self, clash, product};
+use crate::steps::step;
 
 /// Which slot a guest takes.
 #[derive(Debug, Clone, Copy)]
@@ -140,19 +143,26 @@ fn whole(spec: &Map<String, Value>, type_: &MachineType) -> Result<(), FieldErro
 ///
 /// `pod` and `old`: a guest after a resize and before. `type_`: its machine type, where there still is one.
 pub fn outgrown(pod: &Value, old: &Value, type_: Option<&MachineType>) -> Option<FieldError> {
-    let containers = |pod: &'_ Value| -> Vec<Value> {
-        pod.pointer("/spec/containers").and_then(Value::as_array).cloned().unwrap_or_default()
-    };
-    let before = containers(old);
-    let named = |container: &Value| before.iter().find(|old| old.get("name") == container.get("name"));
+    let mut before: HashMap<Option<&Value>, &Value> = HashMap::new();
+    for container in containers(old) {
+        step();
+        before.entry(container.get("name")).or_insert(container);
+    }
     let find = |(i, container): (usize, &Value)| {
-        larger(&format!("spec.containers[{i}]"), container, named(container).unwrap_or(&Value::Null), type_)
+        step();
+        let named = before.get(&container.get("name")).copied();
+        larger(&format!("spec.containers[{i}]"), container, named.unwrap_or(&Value::Null), type_)
     };
-    let null = Value::Null;
     containers(pod).iter().enumerate().find_map(find).or_else(|| {
-        let spec = |pod: &'_ Value| pod.get("spec").unwrap_or(&null).clone();
-        larger("spec", &spec(pod), &spec(old), type_)
+        let spec = |pod: &'_ Value| {
+            pod.get("spec").and_then(|spec| Some(json!({"resources": spec.get("resources")?})))
+        };
+        larger("spec", &spec(pod).unwrap_or_default(), &spec(old).unwrap_or_default(), type_)
     })
+}
+
+fn containers(pod: &Value) -> &[Value] {
+    pod.pointer("/spec/containers").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn larger(path: &str, now: &Value, before: &Value, type_: Option<&MachineType>) -> Option<FieldError> {

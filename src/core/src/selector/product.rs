@@ -3,14 +3,21 @@
 //! Terms are ORed, so the product has a term for each pair. A term that says everything of one of the other side's terms
 //! already is left as it is: it implies that one, so nothing is left to AND; and so the product of a product is itself.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::{TERMS, required_terms};
 use crate::field::FieldError;
+use crate::steps::step;
 
 /// Most bytes that a product may have, as JSON. etcd takes objects of 1.5 MiB (its `--max-request-bytes`), and a Pod has to
 /// hold more than its affinity. The API server's own refusal would come later, and would not say what is too much.
 pub const MAX_BYTES: usize = 1 << 20;
+
+/// Most comparisons of a Pod's terms with expressions that are imposed: one for each pair. A Pod of 10,000 terms, which is what
+/// [`MAX_BYTES`] leave room for, may be ANDed with 400 expressions.
+const MAX_PAIRS: usize = 1 << 22;
 
 /// The two lists of a term.
 const LISTS: [&str; 2] = ["matchExpressions", "matchFields"];
@@ -32,7 +39,7 @@ pub fn and(pod: &mut Value, imposed: &[Value]) -> Result<(), FieldError> {
     let terms = required_terms(pod)?;
     check(terms, TERMS)?;
     if terms.is_empty() {
-        bound(&[], imposed)?;
+        bound(std::iter::empty(), 0, imposed)?;
         terms.extend_from_slice(imposed);
         return Ok(());
     }
@@ -41,30 +48,42 @@ pub fn and(pod: &mut Value, imposed: &[Value]) -> Result<(), FieldError> {
         return Ok(());
     }
     terms.retain(|term| !is_empty(term));
-    if terms.iter().all(|term| says_one_of(term, imposed)) {
+    let imposed = Imposed::new(imposed);
+    imposed.comparable(terms)?;
+    let said: Vec<Said> = terms.iter().map(|term| imposed.said_by(term)).collect();
+    if said.iter().all(|said| said.implies) {
         return Ok(());
     }
-    bound(terms, imposed)?;
-    let own = std::mem::take(terms);
-    for term in own {
-        if says_one_of(&term, imposed) {
+    bound(
+        terms.iter().zip(&said).filter(|(_, said)| !said.implies).map(|(term, _)| term),
+        terms.len(),
+        imposed.terms,
+    )?;
+    for (term, said) in std::mem::take(terms).into_iter().zip(said) {
+        if said.implies {
             terms.push(term);
         } else {
-            terms.extend(imposed.iter().map(|other| both(&term, other)));
+            terms.extend((0..imposed.terms.len()).map(|i| imposed.both(&term, &said, i)));
         }
     }
     Ok(())
 }
 
 /// Refuses a product that is too large, before it is made.
-fn bound(own: &[Value], imposed: &[Value]) -> Result<(), FieldError> {
+///
+/// `multiplied`: those of the Pod's `own` terms that get a term for each that is imposed.
+fn bound<'a>(
+    multiplied: impl Iterator<Item = &'a Value>,
+    own: usize,
+    imposed: &[Value],
+) -> Result<(), FieldError> {
     let all: usize = imposed.iter().map(size).sum();
     let (mut count, mut bytes) = (0_usize, 0_usize);
-    for term in own.iter().filter(|term| !says_one_of(term, imposed)) {
+    for term in multiplied {
         count += imposed.len();
         bytes = bytes.saturating_add(size(term).saturating_mul(imposed.len())).saturating_add(all);
     }
-    if own.is_empty() {
+    if own == 0 {
         (count, bytes) = (imposed.len(), all);
     }
     if bytes <= MAX_BYTES {
@@ -73,9 +92,8 @@ fn bound(own: &[Value], imposed: &[Value]) -> Result<(), FieldError> {
     Err(FieldError::new(
         TERMS,
         format_args!(
-            "has {} terms, and admission adds {} to each: together {count} terms of {bytes} bytes, at most {MAX_BYTES} \
+            "has {own} terms, and admission adds {} to each: together {count} terms of {bytes} bytes, at most {MAX_BYTES} \
              fit into a Pod; use fewer or shorter terms here or in the namespace's NamespaceOffloading",
-            own.len(),
             imposed.len()
         ),
     ))
@@ -151,48 +169,119 @@ fn entries<'a>(term: &'a Value, list: &str) -> &'a [Value] {
     term.get(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Whether a term says all that one of these says, and so implies it.
-fn says_one_of(term: &Value, others: &[Value]) -> bool {
-    others.iter().any(|other| {
-        LISTS.iter().all(|list| {
-            let own = entries(term, list);
-            entries(other, list).iter().all(|theirs| own.iter().any(|own| same(own, theirs)))
-        })
-    })
+/// What an expression of one of a term's lists means: the order of its values doesn't matter, nor how often one stands there.
+#[derive(PartialEq, Eq, Hash)]
+struct Meaning<'a> {
+    list: &'static str,
+    key: Option<&'a Value>,
+    operator: Option<&'a Value>,
+    values: Vec<&'a str>,
 }
 
-/// A term that says what both say. What the first has besides expressions stays.
-fn both(term: &Value, other: &Value) -> Value {
-    let mut all = term.as_object().cloned().unwrap_or_else(Map::new);
-    for list in LISTS {
-        let theirs = entries(other, list);
-        if theirs.is_empty() {
-            continue;
-        }
-        let own = entries(term, list);
-        let mut joined = Vec::with_capacity(own.len() + theirs.len());
-        joined.extend_from_slice(own);
-        add(&mut joined, theirs);
-        all.insert(list.to_owned(), Value::Array(joined));
-    }
-    Value::Object(all)
-}
-
-/// Appends the expressions that are not there yet.
-pub fn add(expressions: &mut Vec<Value>, more: &[Value]) {
-    for expression in more {
-        if !expressions.iter().any(|own| same(own, expression)) {
-            expressions.push(expression.clone());
-        }
+impl<'a> Meaning<'a> {
+    fn of(list: &'static str, expression: &'a Value) -> Self {
+        step();
+        let mut values: Vec<&str> = entries(expression, "values").iter().filter_map(Value::as_str).collect();
+        values.sort_unstable();
+        values.dedup();
+        Self { list, key: expression.get("key"), operator: expression.get("operator"), values }
     }
 }
 
-/// Whether two expressions mean the same: the order of values doesn't matter, nor how often one stands there.
-fn same(a: &Value, b: &Value) -> bool {
-    let (own, theirs) = (entries(a, "values"), entries(b, "values"));
-    ["key", "operator"].iter().all(|part| a.get(part) == b.get(part))
-        && (own == theirs
-            || (own.iter().all(|v| theirs.contains(v)) && theirs.iter().all(|v| own.contains(v))))
+/// The terms that are imposed, and their expressions numbered by what they mean.
+struct Imposed<'a> {
+    terms: &'a [Value],
+    numbers: HashMap<Meaning<'a>, usize>,
+    /// Of each term: the list, the number and the expression, each number once.
+    expressions: Vec<Vec<(&'static str, usize, &'a Value)>>,
+}
+
+/// What a term of the Pod says of what is imposed.
+struct Said {
+    /// Of each number, whether the term says it.
+    numbers: Vec<bool>,
+    /// Whether it says all of one of the terms.
+    implies: bool,
+}
+
+impl<'a> Imposed<'a> {
+    fn new(terms: &'a [Value]) -> Self {
+        let mut numbers = HashMap::new();
+        let mut of_term = |term: &'a Value| {
+            let mut once = HashSet::new();
+            let all = LISTS.into_iter().flat_map(|list| entries(term, list).iter().map(move |e| (list, e)));
+            let numbered = all.map(|(list, expression)| {
+                let next = numbers.len();
+                (list, *numbers.entry(Meaning::of(list, expression)).or_insert(next), expression)
+            });
+            numbered.filter(|(_, number, _)| once.insert(*number)).collect()
+        };
+        let expressions = terms.iter().map(&mut of_term).collect();
+        Self { terms, numbers, expressions }
+    }
+
+    /// Refuses terms of a Pod that would take too long to compare with what is imposed.
+    fn comparable(&self, own: &[Value]) -> Result<(), FieldError> {
+        let expressions: usize = self.expressions.iter().map(|all| 1 + all.len()).sum();
+        if own.len().saturating_mul(expressions) <= MAX_PAIRS {
+            return Ok(());
+        }
+        Err(FieldError::new(
+            TERMS,
+            format_args!(
+                "has {} terms, and admission compares each with {expressions} terms and expressions; at most {MAX_PAIRS} pairs \
+                 of them are allowed: use fewer terms here or in the namespace's NamespaceOffloading",
+                own.len()
+            ),
+        ))
+    }
+
+    fn said_by(&self, term: &Value) -> Said {
+        let mut numbers = vec![false; self.numbers.len()];
+        for list in LISTS {
+            for expression in entries(term, list) {
+                if let Some(said) = self
+                    .numbers
+                    .get(&Meaning::of(list, expression))
+                    .and_then(|number| numbers.get_mut(*number))
+                {
+                    *said = true;
+                }
+            }
+        }
+        let says = |number: usize| {
+            step();
+            numbers.get(number).is_some_and(|said| *said)
+        };
+        let implies = self.expressions.iter().any(|all| all.iter().all(|(_, number, _)| says(*number)));
+        Said { numbers, implies }
+    }
+
+    /// A term that says what both say. What the Pod's has besides expressions stays.
+    fn both(&self, term: &Value, said: &Said, i: usize) -> Value {
+        let mut all = term.as_object().cloned().unwrap_or_else(Map::new);
+        for (list, number, expression) in self.expressions.get(i).into_iter().flatten() {
+            if said.numbers.get(*number).is_some_and(|said| *said) {
+                continue;
+            }
+            match all.get_mut(*list) {
+                Some(Value::Array(joined)) => joined.push((*expression).clone()),
+                _ => {
+                    all.insert((*list).to_owned(), Value::Array(vec![(*expression).clone()]));
+                }
+            }
+        }
+        Value::Object(all)
+    }
+}
+
+/// Appends an expression to a term's `matchExpressions`, unless it is there already.
+pub fn add(expressions: &mut Vec<Value>, expression: &Value) {
+    const LIST: &str = LISTS[0];
+    let meaning = Meaning::of(LIST, expression);
+    if !expressions.iter().any(|own| Meaning::of(LIST, own) == meaning) {
+        expressions.push(expression.clone());
+    }
 }
 
 #[cfg(test)]
@@ -264,7 +353,7 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         // The guess is near what it is.
-        let pair = json!([both(&term("p", &["1"]), &term("i", &["1"]))]);
+        let pair = anded(&json!([term("p", &["1"])]), &[term("i", &["1"])]).unwrap();
         let (guess, is) = (size(&pair), pair.to_string().len());
         assert!(guess >= is && guess < is + is / 3, "{guess} {is}");
         let long = "x".repeat(MAX_BYTES);
@@ -291,5 +380,38 @@ mod tests {
             let error = anded(&terms, &[term("b", &["1"])]).unwrap_err().to_string();
             assert!(error.contains(path), "{error}");
         }
+    }
+
+    #[test]
+    fn its_steps_grow_with_terms_and_expressions_and_no_faster() {
+        let values = |count: usize| -> Value { (0..count).map(|i| format!("v{i}")).rev().collect() };
+        let imposed = [json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values(5)}]})];
+        let pod = |terms: Value| {
+            json!({"spec": {"affinity": {"nodeAffinity":
+                {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
+        };
+        let expression = |i: usize| json!({"key": format!("k{i}"), "operator": "Exists"});
+        crate::steps::assert_nearly_linear(
+            |size| pod(json!([{"matchExpressions": (0..size).map(expression).collect::<Vec<_>>()}])),
+            |pod| and(pod, &imposed).unwrap(),
+        );
+        crate::steps::assert_nearly_linear(
+            |size| {
+                pod(json!(
+                    (0..size).map(|i| json!({"matchExpressions": [expression(i)]})).collect::<Vec<_>>()
+                ))
+            },
+            |pod| and(pod, &imposed).unwrap(),
+        );
+    }
+
+    #[test]
+    fn what_would_take_too_long_to_compare_is_refused() {
+        let imposed: Vec<Value> = (0..600).map(|i| term(&format!("i{i}"), &["1"])).collect();
+        let error = anded(&json!(vec![term("a", &["1"]); 4000]), &imposed).unwrap_err().to_string();
+        assert!(
+            error.contains("has 4000 terms") && error.contains("with 1200 terms and expressions"),
+            "{error}"
+        );
     }
 }

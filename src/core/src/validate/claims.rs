@@ -1,11 +1,14 @@
 //! What a tenant's ResourceClaim, or template of one, may ask for (`resource.k8s.io/v1`, KEP-4381, KEP-5018).
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{cut, entries, keys, reserved, text};
 use crate::device;
 use crate::field::{FieldError, join};
 use crate::keys::POD_CLAIM_NAME;
+use crate::steps::step;
 use crate::tenant::Policy;
 
 /// Who writes a claim.
@@ -105,12 +108,9 @@ fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
             "is for claims that Kubernetes makes for a Pod; leave it as it was",
         ));
     }
-    let owners = |metadata: Option<&Value>| -> Vec<Value> {
-        let all = metadata.map(|metadata| entries(metadata, "metadata", "ownerReferences"));
-        all.into_iter().flatten().map(|(_, owner)| owner.clone()).collect()
-    };
-    let before = owners(before);
+    let before: HashSet<&Value> = owners(before).iter().collect();
     for (i, owner) in owners(now).iter().enumerate() {
+        step();
         if text(owner, "kind") == Some("Pod") && !before.contains(owner) {
             faults.push(FieldError::new(
                 format_args!("metadata.ownerReferences[{i}]"),
@@ -121,6 +121,11 @@ fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
             ));
         }
     }
+}
+
+fn owners(metadata: Option<&Value>) -> &[Value] {
+    let list = metadata.and_then(|metadata| metadata.get("ownerReferences")).and_then(Value::as_array);
+    list.map_or(&[], Vec::as_slice)
 }
 
 /// A claim under a name that Outrigger will need would keep a workload from its device, or be taken for it.

@@ -14,13 +14,15 @@ mod isolation;
 mod keys;
 mod references;
 mod reserved;
+mod size;
 
 pub mod pod_security;
 
 pub use admin::template as admin_template;
 pub use claims::{Writer, claim, claim_warnings, device_requests};
+pub use size::{MAX_BYTES, MAX_COMPANION_BYTES, json_bytes, too_large};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Map, Value, json};
 
@@ -28,6 +30,7 @@ use crate::claim::Source;
 use crate::field::FieldError;
 use crate::mutate;
 use crate::rule::Rule;
+use crate::steps::step;
 use crate::template::{self, Kind};
 use crate::tenant::Policy;
 
@@ -135,14 +138,21 @@ fn under(root: &str, faults: Vec<FieldError>) -> Vec<FieldError> {
 pub fn update(pod: &Value, old: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
     let mut faults = all(pod, facts);
     if !faults.is_empty() {
-        let mut before = all(old, facts);
         // A fault that was there once excuses one, not two: a list may hold the same thing again.
-        faults.retain(|fault| match before.iter().position(|b| b == fault) {
-            Some(at) => {
-                before.swap_remove(at);
-                false
+        let mut before: HashMap<FieldError, usize> = HashMap::new();
+        for fault in all(old, facts) {
+            step();
+            *before.entry(fault).or_default() += 1;
+        }
+        faults.retain(|fault| {
+            step();
+            match before.get_mut(fault).filter(|count| **count > 0) {
+                Some(count) => {
+                    *count -= 1;
+                    false
+                }
+                None => true,
             }
-            None => true,
         });
     }
     isolation::still_unbound(pod, old, &mut faults);

@@ -138,3 +138,49 @@ async fn a_task_that_ends_or_panics_ends_the_process() {
         assert!(timeout(SOON, process.run_until(told)).await.expect("it ends").is_err());
     }
 }
+
+/// All workers are busy for as long as the test lasts, and whatever can hang hangs on the port.
+#[test]
+fn probes_are_answered_whatever_the_workers_do() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let flag = format!("--admin-address={port}");
+    let process = Process::silent(All::try_parse_from(["x", &flag, "--shutdown-delay=0s"]).unwrap().process);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (tell, told) = mpsc::channel(1);
+    let (busy, is_busy) = std::sync::mpsc::channel();
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let running = runtime.spawn(process.run_until(told));
+    // The port is there as soon as the process has begun to run.
+    let connect = || loop {
+        match std::net::TcpStream::connect(port) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    drop(connect());
+    runtime.spawn(async move {
+        busy.send(()).unwrap();
+        let _ = ends.recv();
+    });
+    is_busy.recv().unwrap();
+    let probe = || {
+        use std::io::{Read, Write};
+        let mut stream = connect();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let mut hanging = Vec::new();
+    for _ in 0..100 {
+        use std::io::Write;
+        let mut stream = connect();
+        stream.write_all(b"GET /metr").unwrap();
+        hanging.push(stream);
+        assert!(probe().ends_with("ok\n"));
+    }
+    end.send(()).unwrap();
+    tell.blocking_send(()).unwrap();
+    runtime.block_on(running).unwrap().unwrap();
+}

@@ -1,5 +1,6 @@
 //! One connection, from its first byte to its end.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::io::{self, Cursor};
 use std::net::SocketAddr;
@@ -18,6 +19,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tower::Service;
 use tracing::debug;
 
+use super::places::Occupant;
+use super::watched::{Answer, Question, Stream};
 use super::{Peer, Shared};
 
 /// What each HTTP/2 connection begins with (RFC 9113, 3.4), and no request of HTTP/1 does.
@@ -33,12 +36,16 @@ enum Version {
 type Begun<S> = Join<Chain<Cursor<Vec<u8>>, ReadHalf<S>>, WriteHalf<S>>;
 
 impl Shared {
-    pub(super) async fn connection<S>(self: Arc<Self>, stream: S, address: Option<SocketAddr>)
-    where
+    pub(super) async fn connection<S>(
+        self: Arc<Self>,
+        stream: S,
+        address: Option<SocketAddr>,
+        occupant: &Arc<Occupant>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Some(tls) = &self.tls else {
-            return self.begin(stream, Peer { address, ..Peer::default() }).await;
+            return self.begin(stream, Peer { address, ..Peer::default() }, occupant).await;
         };
         let handshake = tokio_rustls::TlsAcceptor::from(tls.config()).accept(stream);
         let stream = tokio::select! {
@@ -49,15 +56,19 @@ impl Shared {
             },
             () = self.force.cancelled() => return,
         };
+        occupant.shaken();
         let session = stream.get_ref().1;
         let certificates = session.peer_certificates().unwrap_or_default();
         let certificates: Arc<[_]> = certificates.iter().map(|c| c.clone().into_owned()).collect();
+        if !certificates.is_empty() {
+            occupant.verified();
+        }
         // In TLS the handshake has settled it, so there is nothing to find out.
         let version = if session.alpn_protocol() == Some(b"h2") { Version::Http2 } else { Version::Http1 };
         let deadline = Instant::now() + self.limits.headers;
         let peer = Peer { address, certificates: certificates.clone() };
         tokio::select! {
-            () = self.http(version, stream, peer, Some(deadline)) => {}
+            () = self.http(version, stream, peer, Some(deadline), occupant) => {}
             // Not by GOAWAY: who isn't trusted any more doesn't decide when its last stream ends.
             () = tls.distrusted(&certificates) => {
                 debug!(server = self.name, ?address, "connection closed: its certificate is not trusted any more");
@@ -66,7 +77,7 @@ impl Shared {
     }
 
     /// Finds out which HTTP is spoken in plain text. hyper can do so too, but waits for ever for a client that says nothing.
-    async fn begin<S>(&self, stream: S, peer: Peer)
+    async fn begin<S>(&self, stream: S, peer: Peer, occupant: &Arc<Occupant>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -80,8 +91,12 @@ impl Shared {
         };
         match version {
             // HTTP/2 has said its preface; HTTP/1 has still to finish its first request.
-            Ok(Ok(Some((Version::Http2, stream)))) => self.http(Version::Http2, stream, peer, None).await,
-            Ok(Ok(Some((version, stream)))) => self.http(version, stream, peer, Some(deadline)).await,
+            Ok(Ok(Some((Version::Http2, stream)))) => {
+                self.http(Version::Http2, stream, peer, None, occupant).await
+            }
+            Ok(Ok(Some((version, stream)))) => {
+                self.http(version, stream, peer, Some(deadline), occupant).await
+            }
             Ok(Ok(None)) => debug!(server = self.name, ?address, "connection ended without a request"),
             Ok(Err(error)) => debug!(server = self.name, ?address, %error, "connection ended with an error"),
             Err(_) => debug!(server = self.name, ?address, "connection cut: no request came"),
@@ -89,32 +104,44 @@ impl Shared {
     }
 
     /// Serves requests. The first has to come before the deadline.
-    async fn http<S>(&self, version: Version, stream: S, peer: Peer, deadline: Option<Instant>)
-    where
+    async fn http<S>(
+        &self,
+        version: Version,
+        stream: S,
+        peer: Peer,
+        deadline: Option<Instant>,
+        occupant: &Arc<Occupant>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (name, address) = (self.name, peer.address);
-        let limit = (version == Version::Http1).then_some(self.limits.request);
+        let (name, address, http1) = (self.name, peer.address, version == Version::Http1);
+        let limit = (http1 || !self.limits.streams).then_some(self.limits.request);
         let asked = Arc::new(AtomicBool::new(deadline.is_none()));
         let (router, noted, leaving) = (self.router.clone(), asked.clone(), self.leaving.clone());
-        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        let leaving = http1.then_some(leaving);
+        let who = occupant.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
             noted.store(true, Ordering::Relaxed);
+            let (passed, asked) = who.asked();
+            let asked = Arc::new(asked);
+            let mut request = request.map(|body| Question::new(body, asked.clone(), limit.is_none()));
             request.extensions_mut().insert(peer.clone());
             let (answer, leaving) = (router.clone().call(request), leaving.clone());
             async move {
-                let Some(limit) = limit else { return answer.await };
-                let mut answer = match timeout(limit, answer).await {
-                    Ok(answer) => answer?,
-                    Err(_) => {
-                        (StatusCode::SERVICE_UNAVAILABLE, "the request took too long\n").into_response()
-                    }
+                let mut answer = match limit {
+                    None => answer.await?,
+                    Some(limit) => match timeout(limit.saturating_sub(passed), answer).await {
+                        Ok(answer) => answer?,
+                        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, too_long(limit)).into_response(),
+                    },
                 };
-                if leaving.is_cancelled() {
+                if leaving.is_some_and(|leaving| leaving.is_cancelled()) {
                     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
                 }
-                Ok(answer)
+                Ok::<_, Infallible>(answer.map(|body| Answer::new(body, asked)))
             }
         });
+        let stream = Stream { inner: stream, occupant: occupant.clone(), http1 };
         let builder = match version {
             Version::Http1 => &self.http1,
             Version::Http2 => &self.http2,
@@ -128,6 +155,8 @@ impl Shared {
                 pending::<()>().await;
             }
         });
+        let limits = &self.limits;
+        let mut overdue = pin!(occupant.overdue(limits.headers, limits.request, limit));
         let ended = |result: Result<(), _>| {
             if let Err(error) = result {
                 let error: Box<dyn std::error::Error + Send + Sync> = error;
@@ -137,6 +166,7 @@ impl Shared {
         let grace = tokio::select! {
             result = connection.as_mut() => return ended(result),
             () = silent.as_mut() => return debug!(server = name, ?address, "connection cut: no request came"),
+            why = overdue.as_mut() => return debug!(server = name, ?address, "connection cut: {why}"),
             // How long this may take is the process's to say, by `force`.
             () = self.drain.cancelled() => None,
             () = elapsed(self.limits.max_age.map(jittered)) => Some(self.limits.age_grace),
@@ -145,10 +175,18 @@ impl Shared {
         tokio::select! {
             result = connection.as_mut() => ended(result),
             () = silent.as_mut() => debug!(server = name, ?address, "connection cut: no request came"),
+            why = overdue.as_mut() => debug!(server = name, ?address, "connection cut: {why}"),
             () = elapsed(grace) => debug!(server = name, ?address, "connection cut: too old"),
             () = self.force.cancelled() => debug!(server = name, ?address, "connection cut: the server ends"),
         }
     }
+}
+
+fn too_long(limit: Duration) -> String {
+    format!(
+        "the request took longer than {} s, which is the limit for headers, body and answer together\n",
+        limit.as_secs_f32()
+    )
 }
 
 /// Reads until it is clear which HTTP is spoken. `None`: the other end left without a word.

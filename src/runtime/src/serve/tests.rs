@@ -153,16 +153,100 @@ async fn a_request_may_come_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_wait() {
+async fn connections_over_the_limit_wait_for_those_that_are_answered() {
     let server = serve(None, Limits { max_connections: 1, ..Limits::default() });
-    let first = server.connect().await;
-    let second = server.connect().await;
-    let second = tokio::spawn(ask(second, "/"));
+    let first = tokio::spawn(ask(server.connect().await, "/never"));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let second = tokio::spawn(ask(server.connect().await, "/"));
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!second.is_finished(), "no slot is free");
-    drop(first);
+    assert!(!second.is_finished() && !first.is_finished(), "no place is free");
+    first.abort();
     let answer = timeout(SOON, second).await.expect("who waited is served").unwrap();
     assert_eq!(answer.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn who_has_nothing_to_ask_makes_room() {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    mount.publish_pair(&authority.pair());
+    let ca = mount.path("ca");
+    std::fs::write(&ca, authority.pem()).unwrap();
+    let (cert, key) = mount.pair();
+    let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
+    let server = serve(Some(tls), Limits { max_connections: 3, ..Limits::default() });
+    let config = Arc::new(ClientTls { ca, identity: None }.config(&[b"http/1.1"]).unwrap());
+    let kept = server.connect_tls(&config).await.unwrap();
+    let never = tokio::spawn(ask(kept, "/never"));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        // Some say nothing at all, some nothing after their handshake.
+        idle.push(server.connect().await);
+        let stream = server.connect_tls(&config).await.unwrap();
+        assert_eq!(timeout(SOON, ask(stream, "/")).await.expect("there is room").unwrap(), "hello");
+    }
+    for stream in idle.into_iter().take(17) {
+        closed(stream).await;
+    }
+    assert!(!never.is_finished(), "what is being answered is never cut for others");
+}
+
+#[tokio::test]
+async fn a_request_has_one_deadline_in_both_versions() {
+    let limits = Limits { request: SHORT, headers: SHORT, streams: false, ..Limits::default() };
+    let server = serve(None, limits);
+    // A second request whose headers never end.
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let read = timeout(SOON, stream.read(&mut [0; 1024])).await.unwrap().unwrap();
+    assert!(read > 0);
+    stream.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
+    closed(stream).await;
+    // A body that never ends, in HTTP/2: an answer, and no connection after that.
+    let (mut sender, connection) = h2_client(server.connect().await).await;
+    let connection = tokio::spawn(connection);
+    let request = http::Request::post("http://x/body").body(()).unwrap();
+    let (answer, mut body) = sender.send_request(request, false).unwrap();
+    body.send_data(Bytes::from_static(b"half"), false).unwrap();
+    let answer = timeout(SOON, answer).await.expect("it is answered").unwrap();
+    assert_eq!(answer.status(), 503);
+    let text = collected(answer.into_body()).await;
+    assert!(text.contains("longer than 0.2 s"), "{text}");
+    // An answer that nobody takes: there is no room for a byte of it.
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(0);
+    let (mut other, second) = builder.handshake::<_, Bytes>(server.connect().await).await.unwrap();
+    let second = tokio::spawn(second);
+    let (answer, _) = other.send_request(http::Request::get("http://x/").body(()).unwrap(), true).unwrap();
+    let answer = timeout(SOON, answer).await.unwrap().unwrap();
+    assert_eq!(answer.status(), 200);
+    let _ = timeout(SOON, second).await.expect("the server closes the connection");
+    drop((sender, connection, answer));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_taken_ends_its_connection() {
+    let router = Router::new().route("/large", get(async || vec![b'x'; 64 << 20]));
+    let server = crate::testing::serve(router, None, Limits { request: SHORT, ..Limits::default() });
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    tokio::time::sleep(SHORT * 4).await;
+    let answer = closed(stream).await;
+    assert!(answer.len() < 64 << 20, "it was cut");
+}
+
+async fn h2_client(
+    stream: TcpStream,
+) -> (h2::client::SendRequest<Bytes>, h2::client::Connection<TcpStream, Bytes>) {
+    h2::client::handshake(stream).await.unwrap()
+}
+
+async fn collected(mut body: h2::RecvStream) -> String {
+    let mut text = Vec::new();
+    while let Some(data) = body.data().await {
+        text.extend_from_slice(&data.unwrap());
+    }
+    String::from_utf8(text).unwrap()
 }
 
 #[tokio::test]

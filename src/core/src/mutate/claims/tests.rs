@@ -8,6 +8,13 @@ use crate::ids::{RuleName, TenantId};
 use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleSpec};
 
 fn rule(claims: Vec<DeviceClaimSpec>) -> Rule {
+    of_template(
+        claims,
+        json!({"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}),
+    )
+}
+
+fn of_template(claims: Vec<DeviceClaimSpec>, pod_spec: Value) -> Rule {
     let spec = RuleSpec {
         name: RuleName::new("r").unwrap(),
         uid: "u".into(),
@@ -16,8 +23,7 @@ fn rule(claims: Vec<DeviceClaimSpec>) -> Rule {
         terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
         injections: Vec::new(),
         policy: DpuSelectionPolicy::Any,
-        template: json!({"apiVersion": "v1", "kind": "Pod",
-            "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "d"}]}}),
+        template: json!({"apiVersion": "v1", "kind": "Pod", "spec": pod_spec}),
         devices: DevicesSpec { claims, host_attribute: String::new() },
         update: crate::rollout::UpdateStrategy::default(),
     };
@@ -207,4 +213,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn its_steps_grow_with_the_containers_and_no_faster() {
+    let containers =
+        |size: usize| -> Vec<Value> { (0..size).map(|i| json!({"name": format!("c{i}")})).collect() };
+    crate::steps::assert_nearly_linear(
+        |size| {
+            let rule = of_template(vec![own("a", &[], "")], json!({"containers": containers(size)}));
+            (rule, json!({"metadata": {}, "spec": {"containers": containers(size)}}))
+        },
+        |(rule, pod)| {
+            let facts =
+                Facts { tenant: None, rule: Some(rule), offloading: None, machine: None, host_label: "" };
+            apply(pod, &facts, &mut Report::default()).unwrap();
+        },
+    );
 }

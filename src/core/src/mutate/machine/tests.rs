@@ -266,3 +266,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_steps_of_a_resize_grow_with_the_containers_and_no_faster() {
+    let pod = |size: usize| {
+        let containers: Vec<Value> = (0..size).map(|i| json!({"name": format!("c{i}")})).collect();
+        json!({"spec": {"containers": containers}})
+    };
+    crate::steps::assert_nearly_linear(pod, |pod| assert_eq!(outgrown(pod, pod, Some(&large())), None));
+}

@@ -1,0 +1,148 @@
+use super::*;
+use serde_json::json;
+
+fn pod(terms: Value, selector: Value) -> Value {
+    json!({"spec": {"nodeSelector": selector, "affinity": {"nodeAffinity":
+        {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
+}
+
+fn term(key: &str, operator: &str, values: &[&str]) -> Value {
+    json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]})
+}
+
+#[test]
+fn contradictions_name_both_sides() {
+    let found = |terms: Value, selector: Value| contradiction(&pod(terms, selector));
+    let a_in = |v: &[&str]| term("a", "In", v);
+    assert_eq!(found(json!([a_in(&["1"])]), json!({"a": "1"})), None);
+    assert_eq!(
+        found(json!([a_in(&["2", "3"])]), json!({"a": "1"})).as_deref(),
+        Some("a In [1] and a In [2, 3]")
+    );
+    assert_eq!(found(json!([a_in(&["2"]), a_in(&["1"])]), json!({"a": "1"})), None, "one term is left");
+    assert!(found(json!([{}]), json!({})).is_some());
+    let not = json!([{"matchExpressions": [
+        {"key": "a", "operator": "NotIn", "values": ["1", "2"]}, {"key": "a", "operator": "In", "values": ["1"]}]}]);
+    assert!(found(not, json!({})).is_some());
+    assert_eq!(contradiction(&json!({"spec": {}})), None);
+}
+
+#[test]
+fn integers_and_fields_contradict_too() {
+    let both = |a: Value, b: Value| {
+        let lists = |name: &str| -> Vec<Value> {
+            [&a, &b].iter().flat_map(|t| t[name].as_array().cloned().unwrap_or_default()).collect()
+        };
+        let term =
+            json!({"matchExpressions": lists("matchExpressions"), "matchFields": lists("matchFields")});
+        contradiction(&pod(json!([term]), json!({})))
+    };
+    let field =
+        |name: &str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
+    for (a, b, contradicts) in [
+        (term("a", "In", &["1", "x"]), term("a", "Gt", &["1"]), true),
+        (term("a", "Gt", &["1"]), term("a", "In", &["2"]), false),
+        (term("a", "Gt", &["1"]), term("a", "Lt", &["2"]), true),
+        (term("a", "Lt", &["3"]), term("a", "Gt", &["1"]), false),
+        (term("a", "Lt", &["x"]), term("a", "Gt", &["1"]), false),
+        (term("a", "NotIn", &["1"]), term("a", "DoesNotExist", &[]), false),
+        (field("n"), field("m"), true),
+        (field("n"), field("n"), false),
+        (field("n"), term("metadata.name", "In", &["m"]), false),
+    ] {
+        assert_eq!(both(a.clone(), b.clone()).is_some(), contradicts, "{a} {b}");
+    }
+}
+
+#[test]
+fn an_opposition_tells_whose_words_are_whose() {
+    let us = || vec![term("region", "In", &["us"]), term("type", "NotIn", &["virtual"])];
+    let virtual_eu = || {
+        json!({"matchExpressions": [{"key": "region", "operator": "In", "values": ["eu"]},
+            {"key": "type", "operator": "In", "values": ["virtual"]}]})
+    };
+    assert_eq!(
+        opposition(&pod(json!([virtual_eu()]), json!({})), &us()),
+        Some(("region In [eu]".to_owned(), "region In [us]".to_owned()))
+    );
+    assert_eq!(opposition(&pod(json!([virtual_eu(), term("x", "Exists", &[])]), json!({})), &us()), None);
+    let (own, theirs) =
+        opposition(&pod(json!(null), json!({"region": "eu", "type": "virtual"})), &us()).unwrap();
+    assert_eq!((own.as_str(), theirs.as_str()), ("region In [eu]", "region In [us]"));
+    // What contradicts itself is nobody else's fault.
+    assert_eq!(opposition(&pod(json!([term("a", "In", &["1"])]), json!({"a": "2"})), &us()), None);
+    assert_eq!(opposition(&json!({"spec": {}}), &us()), None);
+}
+
+#[test]
+fn several_together_can_leave_nothing_too() {
+    let all = |expressions: Value| contradiction(&pod(json!([{"matchExpressions": expressions}]), json!({})));
+    let e = |operator: &str, values: &[&str]| json!({"key": "a", "operator": operator, "values": values});
+    for together in [
+        json!([e("In", &["1", "2"]), e("In", &["2", "3"]), e("In", &["1", "3"])]),
+        json!([e("In", &["1", "9"]), e("Gt", &["3"]), e("Lt", &["7"])]),
+        json!([e("NotIn", &["1"]), e("NotIn", &["2"]), e("In", &["1", "2"])]),
+        json!([e("Gt", &["0"]), e("NotIn", &["x"]), e("In", &["x", "y"])]),
+    ] {
+        let said = all(together.clone()).unwrap_or_default();
+        assert!(said.contains(" and a "), "{together}: {said}");
+    }
+    assert!(
+        all(json!([e("In", &["1", "2"]), e("In", &["2", "3"]), e("In", &["1", "3"])]))
+            .is_some_and(|said| said.ends_with("with the others on it"))
+    );
+    assert_eq!(all(json!([e("In", &["1", "5", "9"]), e("Gt", &["3"]), e("Lt", &["7"])])), None);
+    assert_eq!(all(json!([e("Gt", &["1"]), e("Gt", &["5"]), e("In", &["6"])])), None);
+}
+
+#[test]
+fn who_says_too_much_gets_no_warning() {
+    let many = |count: usize| {
+        let mut all = vec![json!({"key": "a", "operator": "Exists"}); count];
+        all.push(json!({"key": "a", "operator": "DoesNotExist"}));
+        pod(json!([{"matchExpressions": all}]), json!({}))
+    };
+    assert!(contradiction(&many(MAX_SAID - 2)).is_some());
+    assert_eq!(contradiction(&many(MAX_SAID)), None);
+    let selector: serde_json::Map<String, Value> = (0..100).map(|i| (format!("k{i}"), json!("v"))).collect();
+    let terms = json!(vec![term("k0", "In", &["w"]); 30]);
+    assert_eq!(contradiction(&pod(terms, json!(selector))), None, "each term has the nodeSelector too");
+    let own = pod(json!(vec![term("a", "In", &["1"]); 100]), json!({}));
+    assert!(opposition(&own, &vec![term("a", "In", &["2"]); 10]).is_some());
+    assert!(opposition(&own, &vec![term("a", "In", &["2"]); 300]).is_none());
+}
+
+#[test]
+fn its_steps_grow_with_what_is_said_and_no_faster() {
+    let of = |expression: &dyn Fn(usize) -> Value, count: usize| -> Value {
+        let all: Vec<Value> = (0..count).map(expression).collect();
+        json!({"matchExpressions": all})
+    };
+    let e = |operator: &str, values: &[String]| json!({"key": "a", "operator": operator, "values": values});
+    type Expression<'a> = (&'a str, &'a dyn Fn(usize) -> Value);
+    let kinds: [Expression<'_>; 4] = [
+        ("one said again and again", &|_| e("Exists", &[])),
+        ("each excludes another value", &|i| e("NotIn", &[format!("v{i}")])),
+        ("ever tighter bounds", &|i| e("Gt", &[i.to_string()])),
+        ("bounds against values", &|i| {
+            if i % 2 == 0 { e("In", &["1".into(), "90000".into()]) } else { e("Gt", &[i.to_string()]) }
+        }),
+    ];
+    for (what, expression) in kinds {
+        // The cap is looked at before; here it is about what lies below it.
+        crate::steps::assert_nearly_linear(
+            |size| of(expression, size),
+            |term| {
+                let all: Vec<Says<'_>> = says(term).collect();
+                assert!(within(&all).is_none(), "{what}");
+            },
+        );
+    }
+    let values = |from: usize, count: usize| -> Vec<String> {
+        (from..from + count).map(|i| format!("v{i}")).collect()
+    };
+    crate::steps::assert_nearly_linear(
+        |size| json!({"matchExpressions": [e("In", &values(0, size)), e("In", &values(size - 1, size)), e("In", &values(size, size))]}),
+        |term| assert!(within(&says(term).collect::<Vec<_>>()).is_some()),
+    );
+}

@@ -1,0 +1,121 @@
+//! How many steps an algorithm takes, for tests: what strangers send is read by nothing that is worse than O(n log n).
+//!
+//! The loops that could become such call [`step`]. Outside of tests it is nothing.
+
+#[cfg(test)]
+thread_local! {
+    static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// One turn of a loop, or one comparison.
+#[inline]
+pub(crate) fn step() {
+    #[cfg(test)]
+    STEPS.set(STEPS.get() + 1);
+}
+
+/// Runs an algorithm on inputs of two sizes, one eight times the other, and compares its steps: n log n makes at most twelve times
+/// as many of it, n² makes sixty-four.
+#[cfg(test)]
+pub(crate) fn assert_nearly_linear<I>(input: impl Fn(usize) -> I, run: impl Fn(&mut I)) {
+    const SMALL: usize = 250;
+    let count = |size: usize| {
+        let mut input = input(size);
+        STEPS.set(0);
+        run(&mut input);
+        STEPS.get()
+    };
+    let (small, large) = (count(SMALL), count(8 * SMALL));
+    assert!(small >= SMALL / 2, "only {small} steps were counted: the algorithm was not reached");
+    assert!(large <= 12 * small, "{small} steps became {large} for an input eight times as large");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::assert_nearly_linear;
+    use crate::ids::{RuleName, TenantId};
+    use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, Rule, RuleSpec};
+    use crate::tenant::Policy;
+    use crate::validate::{self, Writer};
+
+    #[test]
+    fn faults_of_an_update_are_compared_in_linear_steps() {
+        let policy = Policy::new(TenantId::new("blue").unwrap());
+        let (none, classes) = (BTreeMap::new(), BTreeMap::new());
+        let facts = validate::Facts {
+            policy: &policy,
+            namespace: "tenant-blue",
+            manager: false,
+            rule: None,
+            schedulers: &[],
+            default_priority_class: None,
+            claims: &none,
+            pod_claims: &none,
+            device_resources: &classes,
+        };
+        let pod = |tolerations: Vec<Value>| json!({"metadata": {}, "spec": {"tolerations": tolerations}});
+        assert_nearly_linear(
+            |size| {
+                let mut tolerations = vec![json!({"operator": "Exists"}); size];
+                let old = pod(tolerations.clone());
+                tolerations.push(json!({"operator": "Exists"}));
+                (pod(tolerations), old)
+            },
+            |(new, old)| {
+                let faults = validate::update(new, old, &facts);
+                assert_eq!(faults.len(), 1, "one of them is new");
+            },
+        );
+    }
+
+    #[test]
+    fn owners_of_a_claim_are_compared_in_linear_steps() {
+        let policy = Policy::new(TenantId::new("blue").unwrap());
+        let claim = |size: usize| {
+            let owners: Vec<Value> =
+                (0..size).map(|i| json!({"kind": "Pod", "name": format!("p{i}")})).collect();
+            json!({"metadata": {"ownerReferences": owners}, "spec": {}})
+        };
+        assert_nearly_linear(claim, |claim| {
+            assert!(validate::claim(claim, claim, &policy, Writer::User).is_empty());
+        });
+    }
+
+    /// 64 terms of 64 expressions of 1,024 values are allowed.
+    #[test]
+    fn contradictions_in_a_rule_are_looked_for_up_to_a_cap() {
+        let rule = |values: usize| {
+            let expression = |i: usize| {
+                let mut all: Vec<String> = (0..values).map(|v| format!("{i}-{v}")).collect();
+                all.push("shared".into());
+                ExpressionSpec { key: ".state.nodeName".into(), operator: Operator::In, values: all }
+            };
+            Rule::compile(RuleSpec {
+                name: RuleName::new("r").unwrap(),
+                uid: "u".into(),
+                generation: 1,
+                resource_kind: String::new(),
+                terms: vec![(0..64).map(expression).collect()],
+                injections: Vec::new(),
+                policy: DpuSelectionPolicy::Any,
+                template: json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}),
+                devices: Default::default(),
+                update: crate::rollout::UpdateStrategy::default(),
+            })
+            .unwrap()
+        };
+        let around = crate::lint::Around { host_label: "", tenant: None, dpus: None };
+        assert_nearly_linear(
+            |size| rule(size / 2),
+            |rule| {
+                for _ in 0..200 {
+                    assert_eq!(crate::lint::rule(rule, &around), Vec::<String>::new());
+                }
+            },
+        );
+    }
+}
