@@ -49,7 +49,7 @@ use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::metrics::{LEADER, collect};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::self_signed::{self, Component, Place};
-use outrigger_runtime::serve::{Limits, Server};
+use outrigger_runtime::serve::{Limits, PerIdentity, Server};
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_runtime::watch::{follow, watch, watch_config, watch_optional};
 use outrigger_runtime::{Process, duration};
@@ -281,7 +281,12 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let router = router.layer(axum::middleware::from_fn_with_state(intake, grpc::Intake::take_in));
     let limits = Limits {
         window: grpc::limits::STREAM_WINDOW,
+        connection_window: Some(grpc::limits::CONNECTION_WINDOW),
         max_connections: args.max_connections,
+        per_identity: Some(PerIdentity {
+            most: grpc::limits::CONNECTIONS_PER_IDENTITY,
+            identify: tenants::identity::name,
+        }),
         max_age: Some(args.max_connection_age),
         ..Limits::default()
     };
