@@ -20,7 +20,7 @@ use crate::store::Store;
 /// What has been said.
 enum Said {
     Nothing,
-    Begun(u64, Chunks),
+    Begun(u64, Box<Chunks>),
     Everything(u64),
 }
 
@@ -37,7 +37,7 @@ pub fn messages(store: Arc<Store>, chunked: bool) -> impl Stream<Item = Message>
                         let count = i64::try_from(workloads.len()).unwrap_or_default();
                         let begin = WorkloadSyncBegin { workloads: count };
                         let chunks = Chunks { left: workloads.into_iter(), next: None };
-                        (Message::WorkloadSyncBegin(begin), Said::Begun(generation, chunks))
+                        (Message::WorkloadSyncBegin(begin), Said::Begun(generation, Box::new(chunks)))
                     } else {
                         let workload_updates = workloads.iter().map(|w| workload_wire::update(w)).collect();
                         let sync = WorkloadSync { workload_updates };
