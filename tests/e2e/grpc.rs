@@ -5,16 +5,22 @@ use std::collections::HashMap;
 use kube::ResourceExt;
 use outrigger_agent::connect::{Address, connect};
 use outrigger_api::conditions::Status;
+use outrigger_proto::v1::workload_chunked_stream_request::Message as Chunked;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadDelete, WorkloadSync, WorkloadUpdate, workload_state};
+use outrigger_proto::v1::{
+    WorkloadDelete, WorkloadSync, WorkloadSyncBegin, WorkloadSyncChunk, WorkloadSyncEnd, WorkloadUpdate,
+    workload_state,
+};
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::eventually;
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::stream::{Opened, chunked_stream, stream, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
 use prost::Message as _;
+use serde_json::json;
+use tokio::sync::mpsc;
 use tonic::Code;
 
 /// A stream as the administrator, who may speak for every tenant.
@@ -53,30 +59,109 @@ async fn a_workload_that_moves_takes_its_companion_along() {
     call.await.unwrap().unwrap();
 }
 
+/// So many workloads with as many bytes each, and one that a rule matches.
+fn large(count: usize, bytes: usize, node: &str) -> Vec<WorkloadUpdate> {
+    let mut updates: Vec<WorkloadUpdate> = (0..count)
+        .map(|i| {
+            let mut other = update(&format!("w{i}"), "nowhere");
+            let labels = workload_state::ExtraData {
+                data: HashMap::from([("filling".to_owned(), "x".repeat(bytes))]),
+            };
+            other.workload_state.as_mut().unwrap().extra.insert("labels".into(), labels);
+            other
+        })
+        .collect();
+    updates.push(update("one", node));
+    updates
+}
+
 #[tokio::test]
 async fn a_large_sync_is_taken_in_one_message() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "large-sync", &[("a", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
     let (sender, call) = open(outrigger, &[b"large-sync"]).await;
-    let mut updates: Vec<WorkloadUpdate> = (0..8000)
-        .map(|i| {
-            let mut other = update(&format!("w{i}"), "nowhere");
-            let labels =
-                workload_state::ExtraData { data: HashMap::from([("filling".to_owned(), "x".repeat(9000))]) };
-            other.workload_state.as_mut().unwrap().extra.insert("labels".into(), labels);
-            other
-        })
-        .collect();
-    updates.push(update("one", &t.node("a")));
-    let sync = WorkloadSync { workload_updates: updates };
-    assert!(sync.encoded_len() > 64 << 20, "{}", sync.encoded_len());
+    let sync = WorkloadSync { workload_updates: large(8000, 3900, &t.node("a")) };
+    assert!((30 << 20..32 << 20).contains(&sync.encoded_len()), "{}", sync.encoded_len());
     sender.send(Message::WorkloadSync(sync)).await.unwrap();
     t.companion().await;
     let message = t.condition("r", "Matched", Status::True, "Matches").await;
     assert!(message.contains("1 of 8001"), "{message}");
     drop(sender);
     call.await.unwrap().unwrap();
+}
+
+/// A sync in chunks of these workloads, without its end.
+async fn tell(sender: &mpsc::Sender<Chunked>, updates: Vec<WorkloadUpdate>) {
+    let begin = WorkloadSyncBegin { workloads: i64::try_from(updates.len()).unwrap() };
+    sender.send(Chunked::WorkloadSyncBegin(begin)).await.unwrap();
+    for chunk in updates.chunks(100) {
+        let chunk = WorkloadSyncChunk { workload_updates: chunk.to_vec() };
+        sender.send(Chunked::WorkloadSyncChunk(chunk)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_sync_of_any_size_is_taken_in_chunks_and_counts_at_its_end() {
+    let outrigger = Outrigger::shared().await;
+    let t = Tenant::without_agent(outrigger, "chunked", &[("a", 1)]).await;
+    t.rule("r", rule_for("app", "web")).await;
+    let tls = outrigger.client_tls("chunked", &[ADMIN]);
+    let (sender, call) = chunked_stream(outrigger.grpc_port, &tls, "chunked").await.unwrap();
+    let updates = large(8000, 9000, &t.node("a"));
+    assert!(updates.iter().map(prost::Message::encoded_len).sum::<usize>() > 64 << 20);
+    tell(&sender, updates).await;
+    sender.send(Chunked::WorkloadSyncEnd(WorkloadSyncEnd {})).await.unwrap();
+    let companion = t.companion().await;
+    let message = t.condition("r", "Matched", Status::True, "Matches").await;
+    assert!(message.contains("1 of 8001"), "{message}");
+    // One that is broken off takes nothing away, and what it has told counts.
+    tell(&sender, vec![update("two", &t.node("a"))]).await;
+    t.ready(2).await;
+    drop(sender);
+    call.await.unwrap().unwrap();
+    let (sender, call) = chunked_stream(outrigger.grpc_port, &tls, "chunked").await.unwrap();
+    tell(&sender, vec![update("one", &t.node("a"))]).await;
+    connected(&t, true).await;
+    assert_eq!(t.ready(2).await.iter().filter(|c| c.uid() == companion.uid()).count(), 1);
+    sender.send(Chunked::WorkloadSyncEnd(WorkloadSyncEnd {})).await.unwrap();
+    assert_eq!(t.ready(1).await[0].uid(), companion.uid());
+    // What doesn't belong into a sync is refused.
+    tell(&sender, vec![]).await;
+    sender.send(Chunked::WorkloadUpdate(update("x", "n"))).await.unwrap();
+    let status = call.await.unwrap().unwrap_err();
+    assert!(status.message().contains("workload_sync_begin has begun a sync"), "{status}");
+    let (sender, call) = chunked_stream(outrigger.grpc_port, &tls, "chunked").await.unwrap();
+    sender.send(Chunked::WorkloadSyncEnd(WorkloadSyncEnd {})).await.unwrap();
+    let status = call.await.unwrap().unwrap_err();
+    assert!(status.message().contains("no sync has begun"), "{status}");
+    assert_eq!(t.ready(1).await[0].uid(), companion.uid());
+}
+
+#[tokio::test]
+async fn a_sync_over_a_limit_is_refused_before_its_chunks_and_the_tenant_says_so() {
+    let outrigger = Outrigger::shared().await;
+    let t = Tenant::without_agent(outrigger, "chunked-over", &[("a", 1)]).await;
+    t.set(json!({"limits": {"workloads": 3}})).await.unwrap();
+    let tls = outrigger.client_tls("chunked-over", &[ADMIN]);
+    let words = "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed";
+    eventually("the limit is known", || async {
+        let opened = chunked_stream(outrigger.grpc_port, &tls, "chunked-over").await;
+        let (sender, call) = opened.map_err(|e| e.to_string())?;
+        let begin = WorkloadSyncBegin { workloads: 4 };
+        sender.send(Chunked::WorkloadSyncBegin(begin)).await.map_err(|e| e.to_string())?;
+        drop(sender);
+        match call.await.map_err(|e| e.to_string())? {
+            Err(status) if status.message() == words => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    eventually("the Tenant says so", || async {
+        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
+        if message.contains(words) { Ok(()) } else { Err(message) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -207,15 +292,22 @@ async fn what_is_no_workload_is_refused_by_its_field() {
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused() {
     let outrigger = Outrigger::shared().await;
-    let _t = Tenant::without_agent(outrigger, "toolarge", &[]).await;
+    let t = Tenant::without_agent(outrigger, "toolarge", &[]).await;
     let mut huge = update("w", "n");
-    huge.workload_state.as_mut().unwrap().node_name = "x".repeat(129 << 20);
+    huge.workload_state.as_mut().unwrap().node_name = "x".repeat(33 << 20);
     let status = eventually("the tenant is known", || async {
         let status = refused(&[b"toolarge"], Message::WorkloadUpdate(huge.clone())).await;
         if status.code() == Code::NotFound { Err("not yet".to_owned()) } else { Ok(status) }
     })
     .await;
-    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    let words = "bytes, at most 33554432 are allowed";
+    assert!(status.message().contains("has 346") && status.message().contains(words), "{status}");
+    eventually("the Tenant says so", || async {
+        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
+        if message.contains(words) { Ok(()) } else { Err(message) }
+    })
+    .await;
 }
 
 #[tokio::test]

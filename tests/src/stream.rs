@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use outrigger_agent::connect::{Address, connect};
+use outrigger_proto::v1::workload_chunked_stream_request::Message as Chunked;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{
-    WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadUpdate, workload_state,
+    WorkloadChunkedStreamRequest, WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadUpdate,
+    workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
 use tokio::sync::mpsc;
@@ -34,6 +36,26 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
             extra: HashMap::from([("labels".into(), labels)]),
         }),
     }
+}
+
+/// The sender of a stream on which syncs may come in chunks.
+pub type OpenedChunked = (mpsc::Sender<Chunked>, JoinHandle<Result<(), Status>>);
+
+/// Opens a stream for syncs in chunks on a manager.
+///
+/// # Errors
+/// When no connection can be had.
+pub async fn chunked_stream(port: u16, tls: &ClientTls, tenant: &str) -> anyhow::Result<OpenedChunked> {
+    let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
+    let mut client = WorkloadServiceClient::new(connect(&address, tls, None).await?);
+    let (sender, receiver) = mpsc::channel::<Chunked>(16);
+    let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| {
+        WorkloadChunkedStreamRequest { message: Some(message) }
+    });
+    let mut request = Request::new(messages);
+    request.metadata_mut().append("tenant-id", tenant.parse()?);
+    let call = tokio::spawn(async move { client.workload_chunked_stream(request).await.map(drop) });
+    Ok((sender, call))
 }
 
 /// Opens a stream on a manager, with these values of `tenant-id`.

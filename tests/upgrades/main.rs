@@ -53,12 +53,20 @@ fn interface() -> FileDescriptorSet {
     set
 }
 
+/// Changes that were meant. The earlier default of workloadBytes didn't fit into the memory of the shipped manager. Tenants that
+/// exist keep the number that they were created with: the API server has written it into them.
+const MEANT: [&str; 2] = [
+    "tenants.outrigger.dev v1alpha1 .spec.limits: default.workloadBytes was 268435456 and is 134217728",
+    "tenants.outrigger.dev v1alpha1 .spec.limits.workloadBytes: default was 268435456 and is 134217728",
+];
+
 #[test]
 fn definitions_only_grow() {
     for version in versions() {
         let old = recorded(&version);
         assert!(!old.is_empty());
-        let breaks = crd::breaks(&old, &definitions());
+        let mut breaks = crd::breaks(&old, &definitions());
+        breaks.retain(|found| !MEANT.contains(&found.as_str()));
         assert!(breaks.is_empty(), "since {}:\n{}", version.display(), breaks.join("\n"));
     }
 }

@@ -25,10 +25,18 @@ fn keyword(path: &str, key: &str, old_schema: &Value, new_schema: &Value, breaks
     let at = format!("{path}: {key}");
     match key {
         "description" | "title" | "example" | "externalDocs" => {}
-        // Neither way: who reads is told of another type too, and a default gives old objects another meaning.
+        // A default gives old objects another meaning. That of an object may gain fields, as the object itself may.
+        "default" => match (old.and_then(Value::as_object), new.and_then(Value::as_object)) {
+            (Some(old), Some(new)) => {
+                old.iter().for_each(|(field, value)| {
+                    same(&format!("{at}.{field}"), Some(value), new.get(field), breaks);
+                });
+            }
+            _ => same(&at, old, new, breaks),
+        },
+        // Neither way: who reads is told of another type too.
         "type"
         | "format"
-        | "default"
         | "x-kubernetes-list-type"
         | "x-kubernetes-list-map-keys"
         | "x-kubernetes-map-type"

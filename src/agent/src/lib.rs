@@ -13,6 +13,7 @@ pub mod namespaces;
 pub mod pod;
 pub mod rules;
 pub mod store;
+pub mod stream;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -22,12 +23,14 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use clap::Args;
-use futures::{StreamExt, stream};
+use futures::StreamExt;
+use futures::future::ready;
 use kube::{Api, Client};
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_proto::TENANT_ID;
+use outrigger_proto::v1::WorkloadChunkedStreamRequest;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::events::Events;
@@ -41,8 +44,9 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::Request;
 use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
 use tracing::{info, warn};
 
 use crate::connect::{Address, Link};
@@ -248,35 +252,46 @@ impl Sender {
 
     /// One stream, from its beginning to its end.
     async fn stream(&self, connected: &mut Option<ReadyHandle>) -> anyhow::Result<()> {
-        let channel = self.link.connect().await?;
-        let mut client = WorkloadServiceClient::new(channel);
-        let (store, metrics) = (self.store.clone(), self.metrics.clone());
-        // Messages are made when there is room to send them, so what waits is the set of changes and not a queue.
-        let messages = stream::unfold(None, move |generation: Option<u64>| {
-            let (store, metrics) = (store.clone(), metrics.clone());
-            async move {
-                let (message, generation) = match generation {
-                    None => store.sync(),
-                    Some(generation) => (store.next_change(generation).await?, generation),
-                };
-                metrics.sent(&message);
-                metrics.workloads.set(i64::try_from(store.len()).unwrap_or(i64::MAX));
-                Some((message, Some(generation)))
-            }
-        });
-        let drain = self.drain.clone();
-        let messages = Box::pin(messages.take_until(async move { drain.cancelled().await }));
-        let mut request = Request::new(messages);
-        request.metadata_mut().insert(TENANT_ID, self.tenant.clone());
+        let client = WorkloadServiceClient::new(self.link.connect().await?);
         info!("connected; sending {} workloads", self.store.len());
         self.metrics.connections.inc();
         if let Some(connected) = connected.take() {
             connected.done();
         }
         self.metrics.connected.set(1);
-        let ended = client.workload_stream(request).await;
+        let mut ended = self.call(client.clone(), true).await;
+        if ended.as_ref().is_err_and(|status| status.code() == Code::Unimplemented) {
+            info!(
+                "the manager is of an older version and takes no chunks; sending all workloads in one message"
+            );
+            ended = self.call(client, false).await;
+        }
         self.metrics.connected.set(0);
-        ended.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))?;
+        ended.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))
+    }
+
+    /// Tells everything, in chunks or not, and then each change, until the call ends.
+    async fn call(&self, mut client: WorkloadServiceClient<Channel>, chunked: bool) -> Result<(), Status> {
+        let (store, metrics) = (self.store.clone(), self.metrics.clone());
+        let messages = stream::messages(store.clone(), chunked).inspect(move |message| {
+            metrics.sent(message);
+            metrics.workloads.set(i64::try_from(store.len()).unwrap_or(i64::MAX));
+        });
+        let drain = self.drain.clone();
+        let messages = Box::pin(messages.take_until(async move { drain.cancelled().await }));
+        if chunked {
+            let messages = messages.map(|message| WorkloadChunkedStreamRequest { message: Some(message) });
+            client.workload_chunked_stream(self.about(messages)).await?;
+        } else {
+            let messages = messages.filter_map(|message| ready(stream::unchunked(message)));
+            client.workload_stream(self.about(messages)).await?;
+        }
         Ok(())
+    }
+
+    fn about<T>(&self, messages: T) -> Request<T> {
+        let mut request = Request::new(messages);
+        request.metadata_mut().insert(TENANT_ID, self.tenant.clone());
+        request
     }
 }

@@ -2,8 +2,7 @@
 
 use std::sync::atomic::AtomicI64;
 
-use outrigger_proto::v1::WorkloadStreamRequest;
-use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::metrics;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
@@ -40,6 +39,7 @@ enum Kind {
     Update,
     Delete,
     Sync,
+    Chunk,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -65,12 +65,13 @@ impl Metrics {
     }
 
     /// A message is about to be sent.
-    pub fn sent(&self, message: &WorkloadStreamRequest) {
-        let kind = match message.message {
-            Some(Message::WorkloadUpdate(_)) => Kind::Update,
-            Some(Message::WorkloadDelete(_)) => Kind::Delete,
-            Some(Message::WorkloadSync(_)) => Kind::Sync,
-            None => return,
+    pub fn sent(&self, message: &Message) {
+        let kind = match message {
+            Message::WorkloadUpdate(_) => Kind::Update,
+            Message::WorkloadDelete(_) => Kind::Delete,
+            // A sync in chunks is one sync.
+            Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => Kind::Sync,
+            Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => Kind::Chunk,
         };
         self.messages.get_or_create(&MessageLabels { kind }).inc();
     }

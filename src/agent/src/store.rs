@@ -10,8 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::workload::Workload;
-use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadSync};
+use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
@@ -49,23 +48,22 @@ impl Store {
         self.len() == 0
     }
 
-    /// Everything, as the first message of a stream, and the stream's generation. Nothing counts as untold after it, and the
-    /// streams before it are told nothing more.
-    pub fn sync(&self) -> (WorkloadStreamRequest, u64) {
-        let (workloads, generation): (Vec<Arc<Workload>>, _) = {
+    /// Everything, as a stream has to begin, and the stream's generation. Nothing counts as untold after it, and the streams
+    /// before it are told nothing more.
+    pub fn begin(&self) -> (Vec<Arc<Workload>>, u64) {
+        let begun = {
             let mut inner = self.inner.lock();
             inner.changed.clear();
             inner.generation += 1;
             (inner.workloads.values().cloned().collect(), inner.generation)
         };
         self.changed.notify_waiters();
-        let workload_updates = workloads.iter().map(|w| workload_wire::update(w)).collect();
-        (message(Message::WorkloadSync(WorkloadSync { workload_updates })), generation)
+        begun
     }
 
     /// The next change for the stream of this generation; waits for one. `None` when another stream has begun. Dropping the
     /// future loses nothing.
-    pub async fn next_change(&self, generation: u64) -> Option<WorkloadStreamRequest> {
+    pub async fn next_change(&self, generation: u64) -> Option<Message> {
         loop {
             match self.take_change(generation) {
                 Ok(Some(message)) => return Some(message),
@@ -79,16 +77,16 @@ impl Store {
         }
     }
 
-    fn take_change(&self, generation: u64) -> Result<Option<WorkloadStreamRequest>, Superseded> {
+    fn take_change(&self, generation: u64) -> Result<Option<Message>, Superseded> {
         let mut inner = self.inner.lock();
         if inner.generation != generation {
             return Err(Superseded);
         }
         let Some(id) = inner.changed.pop_first() else { return Ok(None) };
-        Ok(Some(message(match inner.workloads.get(&id) {
+        Ok(Some(match inner.workloads.get(&id) {
             Some(workload) => Message::WorkloadUpdate(workload_wire::update(workload)),
             None => Message::WorkloadDelete(workload_wire::delete(&id)),
-        })))
+        }))
     }
 
     fn set(&self, workload: Workload) {
@@ -178,10 +176,6 @@ fn id(pod: &Pod) -> Option<WorkloadId> {
     WorkloadId::new(pod.metadata.uid.as_deref()?).ok()
 }
 
-fn message(message: Message) -> WorkloadStreamRequest {
-    WorkloadStreamRequest { message: Some(message) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,19 +188,17 @@ mod tests {
     }
 
     fn synced(store: &Store) -> Vec<String> {
-        let Some(Message::WorkloadSync(sync)) = store.sync().0.message else { panic!("no sync") };
-        let mut ids: Vec<_> =
-            sync.workload_updates.into_iter().map(|u| u.workload_metadata.unwrap().id).collect();
+        let mut ids: Vec<_> = store.begin().0.iter().map(|workload| workload.id.to_string()).collect();
         ids.sort();
         ids
     }
 
     fn told(store: &Store) -> Option<(&'static str, String)> {
         let generation = store.inner.lock().generation;
-        Some(match store.take_change(generation).ok()??.message? {
+        Some(match store.take_change(generation).ok()?? {
             Message::WorkloadUpdate(u) => ("update", u.workload_metadata?.id),
             Message::WorkloadDelete(d) => ("delete", d.workload_metadata?.id),
-            Message::WorkloadSync(_) => return None,
+            _ => return None,
         })
     }
 
@@ -262,10 +254,10 @@ mod tests {
             let store = store.clone();
             tokio::spawn(async move { store.next_change(generation).await })
         };
-        let (_, old) = store.sync();
+        let (_, old) = store.begin();
         let before = waiting(old);
         tokio::task::yield_now().await;
-        let (_, new) = store.sync();
+        let (_, new) = store.begin();
         assert!(before.await.unwrap().is_none(), "it ends");
         // One that waits late is not the one that is woken in vain.
         let (late, current) = (waiting(old), waiting(new));

@@ -120,16 +120,40 @@ pub struct TenantLimits {
     #[schemars(with = "i64", range(min = 0))]
     pub workloads: u32,
 
-    /// Bytes of all those workloads together, as they come over the stream.
+    /// Bytes of all those workloads together, as they come over the stream, and 64 more for each label and annotation.
     #[schemars(with = "i64", range(min = 0))]
     pub workload_bytes: u64,
+
+    /// Calls for its rules over gRPC in a second. Ten times as many may come at once after a pause. Who is faster is slowed down,
+    /// and refused with RESOURCE_EXHAUSTED where it would have to wait for more than 10 s.
+    #[schemars(with = "i64", range(min = 1))]
+    pub rule_calls_per_second: u32,
+
+    /// Bytes of the messages of such calls in a second, in the same way.
+    #[schemars(with = "i64", range(min = 1))]
+    pub rule_bytes_per_second: u64,
 }
 
 impl Default for TenantLimits {
     fn default() -> Self {
-        let domain::Limits { companions, rules, rule_bytes, workloads, workload_bytes } =
-            domain::Limits::default();
-        Self { companions, rules, rule_bytes, workloads, workload_bytes }
+        let domain::Limits {
+            companions,
+            rules,
+            rule_bytes,
+            workloads,
+            workload_bytes,
+            rule_calls_per_second,
+            rule_bytes_per_second,
+        } = domain::Limits::default();
+        Self {
+            companions,
+            rules,
+            rule_bytes,
+            workloads,
+            workload_bytes,
+            rule_calls_per_second,
+            rule_bytes_per_second,
+        }
     }
 }
 
@@ -275,6 +299,8 @@ impl Tenant {
                     rule_bytes: spec.limits.rule_bytes,
                     workloads: spec.limits.workloads,
                     workload_bytes: spec.limits.workload_bytes,
+                    rule_calls_per_second: spec.limits.rule_calls_per_second,
+                    rule_bytes_per_second: spec.limits.rule_bytes_per_second,
                 },
                 policy: Policy {
                     tenant,

@@ -9,6 +9,12 @@ use outrigger_proto::v1;
 /// The only resource type that exists so far.
 pub const POD: &str = "v1/Pod";
 
+/// Most workloads of a chunk of a sync.
+pub const CHUNK_WORKLOADS: usize = 1024;
+
+/// Most bytes of a chunk of a sync, unless a single workload has more.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
 /// Why a message is no workload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]

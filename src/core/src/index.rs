@@ -9,7 +9,7 @@
 //! itself, or 128 bits of its SHA-256: two ids with one label value do not happen by chance, and a tenant that makes
 //! them up confuses only its own companions.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::ids::{RuleName, WorkloadId};
@@ -173,7 +173,7 @@ impl TenantIndex {
     pub fn sync(&mut self, workloads: Vec<Workload>) -> Vec<CompanionKey> {
         let told: HashMap<WorkloadId, Workload> =
             workloads.into_iter().map(|workload| (workload.id.clone(), workload)).collect();
-        let mut touched = self.complete(&told.keys().cloned().collect());
+        let mut touched = self.complete(|id| told.contains_key(id));
         for workload in told.into_values() {
             touched.append(&mut self.update(workload));
         }
@@ -181,13 +181,30 @@ impl TenantIndex {
         touched
     }
 
-    /// Ends a sync whose workloads were set by [`Self::update`]: what is not among these is gone. From now on an unknown
-    /// workload is one that doesn't exist.
-    pub fn complete(&mut self, told: &HashSet<WorkloadId>) -> Vec<CompanionKey> {
-        let others = self.workloads.iter().filter(|(_, entry)| !told.contains(&entry.workload.id));
-        let gone: Vec<Arc<str>> = others.map(|(label, _)| label.clone()).collect();
+    /// Ends a sync whose workloads were set by [`Self::update`]: what wasn't told is gone. From now on an unknown workload is
+    /// one that doesn't exist.
+    pub fn complete(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
         self.synced = true;
+        self.retain(told)
+    }
+
+    /// Forgets what isn't told, without a word about whether it exists: from now on unknown workloads are unknown, until the
+    /// next [`Self::complete`]. To make room within a sync that replaces most workloads.
+    pub fn doubt(&mut self, told: impl Fn(&WorkloadId) -> bool) {
+        self.synced = false;
+        self.retain(told);
+    }
+
+    fn retain(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
+        let others = self.workloads.iter().filter(|(_, entry)| !told(&entry.workload.id));
+        let gone: Vec<Arc<str>> = others.map(|(label, _)| label.clone()).collect();
         gone.iter().flat_map(|label| self.forget(label)).collect()
+    }
+
+    /// Every pair of a rule and a workload that it matches.
+    pub fn matches(&self) -> impl Iterator<Item = CompanionKey> {
+        let of = |(rule, workloads): (&RuleName, &BTreeSet<Arc<str>>)| keys(rule, workloads.clone());
+        self.matched.iter().flat_map(of)
     }
 
     /// Whether the tenant has told of all workloads that it has.

@@ -34,8 +34,12 @@ pub struct Limits {
     pub rule_bytes: u64,
     /// Workloads that its agent tells of.
     pub workloads: u32,
-    /// Bytes of all those workloads together, as protobuf.
+    /// Bytes of all those workloads together, as protobuf, and 64 for each of their labels and annotations.
     pub workload_bytes: u64,
+    /// Calls for its rules in a second, over gRPC.
+    pub rule_calls_per_second: u32,
+    /// Bytes of the messages of such calls in a second.
+    pub rule_bytes_per_second: u64,
 }
 
 impl Default for Limits {
@@ -45,7 +49,9 @@ impl Default for Limits {
             rules: 1_000,
             rule_bytes: 4 << 20,
             workloads: 100_000,
-            workload_bytes: 256 << 20,
+            workload_bytes: 128 << 20,
+            rule_calls_per_second: 50,
+            rule_bytes_per_second: 1 << 20,
         }
     }
 }

@@ -49,7 +49,7 @@ use outrigger_runtime::lease::{Leadership, LeaseArgs, lead};
 use outrigger_runtime::metrics::{LEADER, collect};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::self_signed::{self, Component, Place};
-use outrigger_runtime::serve::{Limits, Server};
+use outrigger_runtime::serve::{Limits, PerIdentity, Server};
 use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
 use outrigger_runtime::watch::{follow, watch, watch_config, watch_optional};
 use outrigger_runtime::{Process, duration};
@@ -84,8 +84,15 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = identity, value_name = "NAME")]
     pub admin_identity: Vec<Identity>,
 
-    /// Largest gRPC message, in bytes. A sync is one message with all Pods of a tenant cluster: about 1 KiB each.
-    #[arg(long, env = "OUTRIGGER_MAX_MESSAGE_BYTES", default_value_t = 128 << 20, value_name = "BYTES")]
+    /// Largest message of a workload stream, in bytes; 32 MiB at most. An agent before 0.2 sends all Pods of its cluster in one
+    /// message, about 1 KiB each; later ones send chunks.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MAX_MESSAGE_BYTES",
+        default_value_t = grpc::limits::STREAM_MESSAGE.bytes,
+        value_parser = message_bytes,
+        value_name = "BYTES"
+    )]
     pub max_message_bytes: usize,
 
     /// Streams that one tenant may have open at once. Only the latest is served; the others are about to end.
@@ -97,7 +104,7 @@ pub struct ManagerArgs {
     pub max_messages_per_second: u32,
 
     /// Connections at once.
-    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = 4096, value_name = "COUNT")]
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = grpc::limits::CONNECTIONS, value_name = "COUNT")]
     pub max_connections: usize,
 
     /// How old a connection may become before its agent has to connect again, give or take a tenth: 30m, 2h.
@@ -269,10 +276,17 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         readiness: process.readiness.clone(),
         plain: tls.is_none(),
     });
+    let intake = Arc::new(grpc::Intake::new(access.clone(), args.max_message_bytes));
     let router = routes(&process, parts, access, &args)?.into_axum_router();
+    let router = router.layer(axum::middleware::from_fn_with_state(intake, grpc::Intake::take_in));
     let limits = Limits {
-        window: 4 << 20,
+        window: grpc::limits::STREAM_WINDOW,
+        connection_window: Some(grpc::limits::CONNECTION_WINDOW),
         max_connections: args.max_connections,
+        per_identity: Some(PerIdentity {
+            most: grpc::limits::CONNECTIONS_PER_IDENTITY,
+            identify: tenants::identity::name,
+        }),
         max_age: Some(args.max_connection_age),
         ..Limits::default()
     };
@@ -296,8 +310,7 @@ fn routes(
     access: Arc<Access>,
     args: &ManagerArgs,
 ) -> anyhow::Result<Routes> {
-    let rules =
-        Rules { client: parts.client.clone(), access: access.clone(), spaces: parts.watches.spaces.clone() };
+    let rules = Rules { client: parts.client.clone(), spaces: parts.watches.spaces.clone() };
     let admin_rules = grpc::AdminRules {
         client: parts.client.clone(),
         access: access.clone(),
@@ -340,20 +353,28 @@ fn routes(
             .register_encoded_file_descriptor_set(outrigger_proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let workloads = WorkloadServiceServer::new(workloads).max_decoding_message_size(args.max_message_bytes);
-    let rules = WorkloadRuleServiceServer::new(rules).max_decoding_message_size(MAX_RULE_MESSAGE);
-    let admin_rules =
-        AdminWorkloadRuleServiceServer::new(admin_rules).max_decoding_message_size(MAX_RULE_MESSAGE);
+    // Messages of streams don't come by tonic. Those of other calls have been compared with their bounds before it reads them.
+    let workloads = WorkloadServiceServer::new(workloads).max_decoding_message_size(0);
+    let most = grpc::limits::RULE_MESSAGE.bytes;
+    let rules = WorkloadRuleServiceServer::new(rules).max_decoding_message_size(most);
+    let admin_rules = AdminWorkloadRuleServiceServer::new(admin_rules).max_decoding_message_size(most);
     Ok(Routes::new(workloads)
         .add_service(rules)
         .add_service(admin_rules)
-        .add_service(health)
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?))
+        .add_service(health.max_decoding_message_size(grpc::limits::SMALL_BYTES))
+        .add_service(reflection().build_v1()?.max_decoding_message_size(grpc::limits::SMALL_BYTES))
+        .add_service(reflection().build_v1alpha()?.max_decoding_message_size(grpc::limits::SMALL_BYTES)))
 }
 
-/// Largest message with a rule, in bytes: the API server takes 1.5 MiB at most, and says better why than we could.
-const MAX_RULE_MESSAGE: usize = 4 << 20;
+/// Reads a size of messages, which has to be within what the budget of a tenant is made for.
+fn message_bytes(text: &str) -> Result<usize, String> {
+    let most = grpc::limits::STREAM_MESSAGE.bytes;
+    match text.parse() {
+        Ok(bytes) if bytes <= most => Ok(bytes),
+        Ok(bytes) => Err(format!("is {bytes}, at most {most} are allowed")),
+        Err(e) => Err(format!("is no number of bytes: {e}")),
+    }
+}
 
 /// A name that no other replica has, nor this one's earlier life: claims and Leases are held in it.
 fn instance() -> String {

@@ -33,8 +33,10 @@ pub enum StreamMessage {
     Update,
     /// WorkloadDelete
     Delete,
-    /// WorkloadSync
+    /// WorkloadSync, or the end of one in chunks
     Sync,
+    /// WorkloadSyncBegin, WorkloadSyncChunk
+    Chunk,
 }
 
 /// What is written to the API server.

@@ -1,11 +1,23 @@
-//! How much of the manager a tenant's workloads take, held to the tenant's limits.
+//! How much of the manager a tenant's workloads take, compared with the tenant's limits.
 
 use std::collections::HashMap;
 
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::tenant::Limits;
+use outrigger_proto::v1::WorkloadUpdate;
+use prost::Message;
 
-/// Sizes of a tenant's workloads, as they came over the stream.
+/// What a label or an annotation takes in memory beyond the bytes that it has on the wire. An entry of a map takes 48 bytes, and
+/// its two texts an allocation each.
+pub const ITEM_BYTES: usize = 64;
+
+/// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label and annotation.
+pub fn size(update: &WorkloadUpdate) -> usize {
+    let extra = update.workload_state.iter().flat_map(|state| state.extra.values());
+    update.encoded_len() + extra.map(|map| map.data.len() + 1).sum::<usize>() * ITEM_BYTES
+}
+
+/// Sizes of a tenant's workloads, as [`size`] counts them.
 #[derive(Debug, Default)]
 pub struct Usage {
     sizes: HashMap<WorkloadId, u32>,
@@ -33,10 +45,9 @@ impl Usage {
         let bytes = self.bytes - u64::from(before.unwrap_or_default()) + u64::from(size);
         // What was there before the limit was lowered may still change, but not grow.
         if before.is_none() || bytes > self.bytes {
-            within(count, bytes, limits)?;
+            within(count as u64, bytes, limits)?;
         }
-        self.bytes = bytes;
-        self.sizes.insert(id.clone(), size);
+        self.set(id, size as usize);
         Ok(())
     }
 
@@ -45,21 +56,38 @@ impl Usage {
         self.bytes -= u64::from(self.sizes.remove(id).unwrap_or_default());
     }
 
-    /// These are all workloads.
+    /// Adds workloads, as long as all together are within the limits.
     ///
     /// # Errors
-    /// When that is too much; nothing has changed then.
-    pub fn sync(
+    /// When they aren't. They have been added all the same.
+    pub fn extend(
         &mut self,
-        all: impl Iterator<Item = (WorkloadId, usize)>,
+        more: impl Iterator<Item = (WorkloadId, usize)>,
         limits: &Limits,
     ) -> Result<(), Exceeded> {
-        let sizes: HashMap<_, _> =
-            all.map(|(id, size)| (id, u32::try_from(size).unwrap_or(u32::MAX))).collect();
-        let bytes = sizes.values().map(|size| u64::from(*size)).sum();
-        within(sizes.len(), bytes, limits)?;
-        *self = Self { sizes, bytes };
-        Ok(())
+        more.for_each(|(id, size)| self.set(&id, size));
+        within(self.sizes.len() as u64, self.bytes, limits)
+    }
+
+    /// A workload has this size, whatever the limits are.
+    pub fn set(&mut self, id: &WorkloadId, size: usize) {
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        let before = match self.sizes.get_mut(id) {
+            Some(known) => std::mem::replace(known, size),
+            None => self.sizes.insert(id.clone(), size).unwrap_or_default(),
+        };
+        self.bytes = self.bytes - u64::from(before) + u64::from(size);
+    }
+
+    /// Whether a workload is among them.
+    pub fn contains(&self, id: &WorkloadId) -> bool {
+        self.sizes.contains_key(id)
+    }
+
+    /// Forgets those that aren't among others.
+    pub fn retain(&mut self, others: &Self) {
+        self.sizes.retain(|id, _| others.contains(id));
+        self.bytes = self.sizes.values().map(|size| u64::from(*size)).sum();
     }
 
     /// How many there are.
@@ -68,8 +96,11 @@ impl Usage {
     }
 }
 
-fn within(count: usize, bytes: u64, limits: &Limits) -> Result<(), Exceeded> {
-    let count = u64::try_from(count).unwrap_or(u64::MAX);
+/// Compares a number of workloads, and their bytes, with the limits.
+///
+/// # Errors
+/// When it is too much.
+pub fn within(count: u64, bytes: u64, limits: &Limits) -> Result<(), Exceeded> {
     if count > u64::from(limits.workloads) {
         return Err(Exceeded { limit: "workloads", would: count, allowed: limits.workloads.into() });
     }
@@ -102,9 +133,16 @@ mod tests {
         usage.delete(&id("unknown"));
         usage.update(&id("c"), 60, &limits).unwrap();
         let all = |n: usize| (0..n).map(|i| (id(&i.to_string()), 10));
-        assert!(usage.sync(all(3), &limits).is_err());
-        assert_eq!(usage.count(), 2);
-        usage.sync(all(2), &limits).unwrap();
+        let mut told = Usage::default();
+        told.extend(all(2), &limits).unwrap();
+        told.extend(all(2), &limits).unwrap();
+        let error = told.extend(all(3), &limits).unwrap_err().to_string();
+        assert_eq!(error, "Tenant spec.limits.workloads: 3 would be used, at most 2 are allowed");
+        // After a sync only those that were told are left, with the sizes that they have.
+        usage.set(&id("0"), 12);
+        usage.set(&id("1"), 10);
+        usage.retain(&told);
+        assert_eq!((usage.count(), usage.bytes), (2, 22));
         // The limit was lowered: what is there may shrink.
         let limits = Limits { workloads: 1, workload_bytes: 15, ..limits };
         usage.update(&id("0"), 9, &limits).unwrap();

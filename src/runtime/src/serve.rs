@@ -41,6 +41,9 @@ pub struct Limits {
     /// Connections at once from one address (of IPv6: from one network of 64 bits), 1 at least. For one more, one from there is
     /// closed. `None`: as many as there may be.
     pub per_address: Option<usize>,
+    /// Connections at once of one identity. For one more, one of the same identity is closed; where something is being answered on
+    /// all of them, the newcomer is. `None`: as many as there may be.
+    pub per_identity: Option<PerIdentity>,
     /// TLS handshakes at once, 1 at least. For one more the oldest is given up.
     pub handshakes: usize,
     /// Time for the TLS handshake.
@@ -64,8 +67,19 @@ pub struct Limits {
     /// How long a connection that is too old may take to end. Then it is cut, endless streams and all: their client's
     /// certificate was verified when the connection began, and never since.
     pub age_grace: Duration,
-    /// Bytes of an HTTP/2 stream that may be under way unread. The connection gets four times as many.
+    /// Bytes of an HTTP/2 stream that may be under way unread.
     pub window: u32,
+    /// Bytes of an HTTP/2 connection that may be under way unread. `None`: four times as many as of a stream.
+    pub connection_window: Option<u32>,
+}
+
+/// Connections of one identity.
+#[derive(Debug, Clone, Copy)]
+pub struct PerIdentity {
+    /// How many at once.
+    pub most: usize,
+    /// The identity in a verified certificate. Those of whom none is known have one together.
+    pub identify: fn(&CertificateDer<'_>) -> String,
 }
 
 impl Default for Limits {
@@ -73,6 +87,7 @@ impl Default for Limits {
         Self {
             max_connections: 4096,
             per_address: None,
+            per_identity: None,
             handshakes: 256,
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(10),
@@ -86,6 +101,7 @@ impl Default for Limits {
             max_age: None,
             age_grace: Duration::from_secs(20),
             window: 1 << 20,
+            connection_window: None,
         }
     }
 }
@@ -217,7 +233,7 @@ impl Shared {
         loop {
             match self.places.take(address, self.tls.is_some()) {
                 Ok(place) => return Some(place),
-                Err(Full::Address) => {
+                Err(Full::Address | Full::Identity) => {
                     debug!(
                         server = self.name,
                         ?address,
@@ -246,7 +262,7 @@ fn protocols(limits: &Limits) -> (auto::Builder<TokioExecutor>, auto::Builder<To
         .keep_alive_interval(limits.keepalive.0)
         .keep_alive_timeout(limits.keepalive.1)
         .initial_stream_window_size(limits.window)
-        .initial_connection_window_size(limits.window.saturating_mul(4))
+        .initial_connection_window_size(limits.connection_window.unwrap_or(limits.window.saturating_mul(4)))
         .max_header_list_size(32 << 10);
     (http.clone().http1_only(), http.http2_only())
 }

@@ -149,6 +149,14 @@ impl WorkloadService for Older {
         }
         Ok(Response::new(v1::WorkloadStreamResponse {}))
     }
+
+    /// None of them takes chunks.
+    async fn workload_chunked_stream(
+        &self,
+        _: Request<Streaming<v1::WorkloadChunkedStreamRequest>>,
+    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
 }
 
 #[tonic::async_trait]

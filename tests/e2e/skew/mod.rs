@@ -12,7 +12,7 @@ use outrigger_agent::connect::{Address, connect};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message as Kind;
-use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadSync};
+use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadSync};
 use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
@@ -26,24 +26,67 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use managers::Older;
 
-/// What the agent of the first version said on its stream: a sync with `first`, updates until `second` is ready, and the end
-/// of `first`. Made by [`record::record`].
-fn recorded() -> Vec<Bytes> {
-    messages(std::fs::read(root().join("tests/e2e/skew/agent-0.1.0.stream")).unwrap().into())
+/// What an agent has said on its stream: a sync with `first`, updates until `second` is ready, and the end of `first`. Made by
+/// [`record::record`].
+struct Recording {
+    /// Its version.
+    version: &'static str,
+    /// Its tenant, whose Pods were on the host `<tenant>-a`.
+    tenant: &'static str,
+    /// The call.
+    method: &'static str,
 }
 
-/// The tenant of the recording. Its Pods were on the host `recorded-a`.
-const TENANT: &str = "recorded";
+/// The agent of the first version, which says everything in one message.
+const FIRST: Recording = Recording { version: "0.1.0", tenant: "recorded", method: "WorkloadStream" };
+
+/// The agent of the version that began to sync in chunks.
+const CHUNKED: Recording =
+    Recording { version: "0.2.0", tenant: "recorded-2", method: "WorkloadChunkedStream" };
+
+impl Recording {
+    fn file(&self) -> std::path::PathBuf {
+        root().join(format!("tests/e2e/skew/agent-{}.stream", self.version))
+    }
+
+    fn messages(&self) -> Vec<Bytes> {
+        messages(std::fs::read(self.file()).unwrap().into())
+    }
+
+    /// A manager understands it: the one workload that is left has a companion.
+    async fn is_understood(&self) {
+        let o = Outrigger::shared().await;
+        let t = Tenant::without_agent(o, self.tenant, &[("a", 1)]).await;
+        t.rule("r", rule_for("app", "web")).await;
+        let all = self.messages();
+        assert!(all.len() >= 3, "a sync, an update, a delete: {}", all.len());
+        let stream = replay(o, self.tenant, self.method, &all).await;
+        let companion = eventually("the one that is left has a companion", || async {
+            let companion = t.companion().await;
+            match annotation(&companion, "workload-name") {
+                Some("second") => Ok(companion),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        assert_eq!(node_of(&companion), t.node("a-dpu1"));
+        let workload = annotation(&companion, "entire-workload").unwrap();
+        let host = format!("{}-a", self.tenant);
+        assert!(workload.contains(&host) && workload.contains("\"app\":\"web\""), "{workload}");
+        t.condition("r", "Synced", Status::True, "StreamConnected").await;
+        drop(stream);
+    }
+}
 
 /// Sends these messages as they are, and leaves the stream open for as long as the sender lives.
-async fn replay(o: &Outrigger, tenant: &str, all: &[Bytes]) -> mpsc::Sender<Bytes> {
+async fn replay(o: &Outrigger, tenant: &str, method: &str, all: &[Bytes]) -> mpsc::Sender<Bytes> {
     let tls = o.client_tls(tenant, &[&tenant_identity(tenant)]);
     let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
     let mut client = tonic::client::Grpc::new(connect(&address, &tls, None).await.unwrap());
     let (sender, receiver) = mpsc::channel(16);
     let mut request = tonic::Request::new(ReceiverStream::new(receiver));
     request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
-    let path = PathAndQuery::from_static("/universe.workload.v1.WorkloadService/WorkloadStream");
+    let path: PathAndQuery = format!("/universe.workload.v1.WorkloadService/{method}").parse().unwrap();
     tokio::spawn(async move {
         client.ready().await.unwrap();
         client.client_streaming::<_, Bytes, Bytes, Raw>(request, path, Raw).await
@@ -56,25 +99,12 @@ async fn replay(o: &Outrigger, tenant: &str, all: &[Bytes]) -> mpsc::Sender<Byte
 
 #[tokio::test]
 async fn what_the_first_agent_said_is_understood() {
-    let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, TENANT, &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
-    let all = recorded();
-    assert!(all.len() >= 3, "a sync, an update, a delete: {}", all.len());
-    let stream = replay(o, TENANT, &all).await;
-    let companion = eventually("the one that is left has a companion", || async {
-        let companion = t.companion().await;
-        match annotation(&companion, "workload-name") {
-            Some("second") => Ok(companion),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
-    assert_eq!(node_of(&companion), t.node("a-dpu1"));
-    let workload = annotation(&companion, "entire-workload").unwrap();
-    assert!(workload.contains("recorded-a") && workload.contains("\"app\":\"web\""), "{workload}");
-    t.condition("r", "Synced", Status::True, "StreamConnected").await;
-    drop(stream);
+    FIRST.is_understood().await;
+}
+
+#[tokio::test]
+async fn what_an_agent_says_in_chunks_is_understood() {
+    CHUNKED.is_understood().await;
 }
 
 /// A field that nobody has heard of yet: number 1999, some bytes.
@@ -99,7 +129,7 @@ async fn what_a_later_agent_adds_is_left_alone() {
     let sync = WorkloadStreamRequest { message: Some(Kind::WorkloadSync(WorkloadSync::default())) };
     let all = [sync.encode_to_vec().into(), from_the_future(1, &workload)];
     assert!(WorkloadStreamRequest::decode(all[1].clone()).is_ok(), "it is a message at all");
-    let stream = replay(o, "skew-new", &all).await;
+    let stream = replay(o, "skew-new", FIRST.method, &all).await;
     let companion = t.companion().await;
     assert_eq!(annotation(&companion, "workload-name"), Some("later"));
     drop(stream);
@@ -147,6 +177,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     let admin = agent(o, &t, older.serve());
     let message = told(&t, "r", "Synced", "ManagerTooOld").await;
     assert!(message.contains("upgrade"), "{message}");
+    // It takes no chunks either, and so hears everything in one message.
     older.hears(&["one"]).await;
     t.start("two", "a", json!({"app": "web"})).await;
     older.hears(&["one", "two"]).await;
@@ -158,6 +189,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     o.plane.command("term agent-skew-norules").unwrap();
     let log = std::fs::read_to_string(o.plane.log("agent-skew-norules")).unwrap();
     assert_eq!(log.matches("takes no rules").count(), 1, "{log}");
+    assert_eq!(log.matches("takes no chunks").count(), 1, "{log}");
     // Nothing was made over there, so nothing holds the rule up.
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     eventually("it is gone", || async {
@@ -234,14 +266,24 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
 }
 
 #[test]
-fn the_recording_is_of_the_numbers_that_never_change() {
-    let all = recorded();
+fn the_recordings_are_of_the_numbers_that_never_change() {
     // workload_sync = 3, workload_update = 1, workload_delete = 2, each length-delimited.
-    let tags: Vec<u8> = all.iter().map(|message| message[0]).collect();
-    assert_eq!(tags.first(), Some(&0x1a), "{tags:?}");
-    assert!(tags.contains(&0x0a) && tags.contains(&0x12), "{tags:?}");
+    let tags = |all: &[Bytes]| all.iter().map(|message| message[0]).collect::<Vec<_>>();
+    let all = FIRST.messages();
+    let found = tags(&all);
+    assert_eq!(found.first(), Some(&0x1a), "{found:?}");
+    assert!(found.contains(&0x0a) && found.contains(&0x12), "{found:?}");
     for message in &all {
         let decoded = WorkloadStreamRequest::decode(message.clone()).unwrap();
+        assert_eq!(decoded.encoded_len(), message.len(), "every field of it is known");
+    }
+    // workload_sync_begin = 1001, workload_sync_chunk = 1002, workload_sync_end = 1003: two bytes each.
+    let all = CHUNKED.messages();
+    let begins: Vec<&[u8]> = all.iter().take(3).map(|message| &message[..2]).collect();
+    assert_eq!(begins, [[0xca, 0x3e], [0xd2, 0x3e], [0xda, 0x3e]]);
+    assert!(tags(&all[3..]).iter().all(|tag| [0x0a, 0x12].contains(tag)), "{:?}", tags(&all));
+    for message in &all {
+        let decoded = WorkloadChunkedStreamRequest::decode(message.clone()).unwrap();
         assert_eq!(decoded.encoded_len(), message.len(), "every field of it is known");
     }
 }

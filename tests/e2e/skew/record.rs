@@ -1,6 +1,6 @@
 //! Makes a recording of what the agent says. Once for each version whose messages say something new:
 //!
-//! `cargo test -p outrigger-tests --test e2e -- --ignored record`, and the file gets the version in its name.
+//! `cargo test -p outrigger-tests --test e2e -- --ignored record`, for the last of the recordings there is, and the file gets its version in its name.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,12 +8,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::post;
 use http_body_util::BodyExt;
-use outrigger_proto::v1::WorkloadStreamRequest;
-use outrigger_proto::v1::workload_stream_request::Message as Kind;
+use outrigger_proto::v1::WorkloadChunkedStreamRequest;
+use outrigger_proto::v1::workload_chunked_stream_request::Message as Kind;
+use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::wire::{messages, serve};
-use outrigger_tests::{eventually, root};
 use prost::Message as _;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 #[ignore = "makes a file of the source"]
 async fn record() {
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, super::TENANT, &[("a", 1)]).await;
+    let t = Tenant::without_agent(o, super::CHUNKED.tenant, &[("a", 1)]).await;
     let heard = Arc::new(Mutex::new(Vec::new()));
     let (to, end) = (heard.clone(), CancellationToken::new());
     let stream = async move |mut body: Body| {
@@ -31,7 +31,8 @@ async fn record() {
             to.lock().unwrap().extend_from_slice(&frame.into_data().unwrap_or_default());
         }
     };
-    let router = Router::new().route("/universe.workload.v1.WorkloadService/WorkloadStream", post(stream));
+    let path = format!("/universe.workload.v1.WorkloadService/{}", super::CHUNKED.method);
+    let router = Router::new().route(&path, post(stream));
     t.start("first", "a", json!({"app": "web"})).await;
     super::agent(o, &t, serve(router, end.clone()));
     // Whole messages: a frame may end anywhere, but never for long.
@@ -40,7 +41,7 @@ async fn record() {
             let bytes = heard.lock().unwrap().clone();
             let kinds: Vec<Kind> = messages(bytes.into())
                 .into_iter()
-                .filter_map(|message| WorkloadStreamRequest::decode(message).unwrap().message)
+                .filter_map(|message| WorkloadChunkedStreamRequest::decode(message).unwrap().message)
                 .collect();
             if is(&kinds) { Ok(()) } else { Err(format!("{} messages", kinds.len())) }
         })
@@ -57,13 +58,12 @@ async fn record() {
             })
         }
     };
-    told("a sync", &|kinds| !kinds.is_empty()).await;
+    told("a sync", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadSyncEnd(_)))).await;
     t.start("second", "a", json!({"app": "web"})).await;
     told("second is ready", &ready("second")).await;
     t.end("first").await;
     told("the end of first", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadDelete(_)))).await;
-    let file = root().join(format!("tests/e2e/skew/agent-{}.stream", env!("CARGO_PKG_VERSION")));
-    std::fs::write(file, heard.lock().unwrap().as_slice()).unwrap();
+    std::fs::write(super::CHUNKED.file(), heard.lock().unwrap().as_slice()).unwrap();
     end.cancel();
-    o.plane.command(&format!("term agent-{}", super::TENANT)).unwrap();
+    o.plane.command(&format!("term agent-{}", super::CHUNKED.tenant)).unwrap();
 }

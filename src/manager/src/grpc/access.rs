@@ -1,4 +1,4 @@
-//! Who may call, and for whom.
+//! Who may call, and for whom. [`super::intake`] asks before a call is read; handlers find the answer in its extensions.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use outrigger_core::tenant::Tenant;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::Peer;
 use tokio::sync::watch;
-use tonic::{Request, Status};
+use tonic::Status;
+use tonic::metadata::MetadataMap;
 use tracing::warn;
 
 use crate::tenants::identity::Caller;
@@ -40,19 +41,17 @@ impl Access {
     ///
     /// # Errors
     /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
-    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        Caller::of(request.extensions().get::<Peer>(), self.plain)
+    pub fn caller(&self, peer: Option<&Peer>) -> Result<Caller, Status> {
+        Caller::of(peer, self.plain)
             .inspect_err(|status| warn!(reason = status.message(), "a caller is refused"))
     }
 
     /// The tenant that a call is about, when the caller may speak for it.
     ///
     /// # Errors
-    /// As [`Self::caller`] and [`Self::authorize`]; INVALID_ARGUMENT when no tenant is named, UNAVAILABLE when this replica
-    /// isn't ready.
-    pub fn tenant<T>(&self, request: &Request<T>) -> Result<Admitted, Status> {
-        let caller = self.caller(request)?;
-        let id = super::tenant_id(request.metadata())?;
+    /// As [`Self::authorize`]; INVALID_ARGUMENT when no tenant is named, UNAVAILABLE when this replica isn't ready.
+    pub fn tenant(&self, caller: Caller, metadata: &MetadataMap) -> Result<Admitted, Status> {
+        let id = super::tenant_id(metadata)?;
         self.ready()?;
         let tenant = self.authorize(&caller, &id)?;
         Ok(Admitted { caller, id, tenant })
@@ -61,11 +60,9 @@ impl Access {
     /// Lets an administrator in, and nobody else, whatever the call is about.
     ///
     /// # Errors
-    /// As [`Self::caller`]; PERMISSION_DENIED to everybody else, tenants first of all; UNAVAILABLE when this replica isn't
-    /// ready.
-    pub fn admin<T>(&self, request: &Request<T>) -> Result<(), Status> {
-        let caller = self.caller(request)?;
-        if !self.registry.is_admin(&caller) {
+    /// PERMISSION_DENIED to everybody else, tenants first of all; UNAVAILABLE when this replica isn't ready.
+    pub fn admin(&self, caller: &Caller) -> Result<(), Status> {
+        if !self.registry.is_admin(caller) {
             warn!(%caller, "a caller is refused: it is no administrator");
             return Err(Status::permission_denied("the client certificate is no administrator's"));
         }

@@ -9,6 +9,7 @@ use outrigger_api::{AdminWorkloadRule, admin_rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_proto::admin;
 use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleService;
+use outrigger_runtime::serve::Peer;
 use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
@@ -30,7 +31,7 @@ pub struct AdminRules {
 
 impl AdminRules {
     fn api<T>(&self, request: &Request<T>) -> Result<Api<AdminWorkloadRule>, Status> {
-        self.access.admin(request)?;
+        self.access.admin(&self.access.caller(request.extensions().get::<Peer>())?)?;
         Ok(Api::namespaced(self.client.clone(), &self.namespace))
     }
 }

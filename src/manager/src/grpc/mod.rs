@@ -2,21 +2,28 @@
 
 mod access;
 mod admin_rules;
+mod intake;
+pub mod limits;
 mod pace;
+mod rates;
 mod rules;
 mod status;
+mod sync;
 mod verbs;
 mod workloads;
 
 pub use access::Access;
 pub use admin_rules::AdminRules;
+pub use intake::Intake;
 pub use rules::Rules;
 pub use workloads::Workloads;
 
 use outrigger_core::ids::TenantId;
 use outrigger_proto::TENANT_ID;
-use tonic::Status;
 use tonic::metadata::MetadataMap;
+use tonic::{Request, Status};
+
+use access::Admitted;
 
 /// The tenant that a call's metadata names.
 ///
@@ -36,4 +43,13 @@ pub fn tenant_id(metadata: &MetadataMap) -> Result<TenantId, Status> {
         Status::invalid_argument(format!("metadata {TENANT_ID}: has other than ASCII characters"))
     })?;
     TenantId::new(text).map_err(|e| Status::invalid_argument(format!("metadata {TENANT_ID}: {e}")))
+}
+
+/// For whom a call has come through [`Intake`].
+///
+/// # Errors
+/// INTERNAL when it hasn't: nothing is served without it.
+fn admitted<T>(request: &Request<T>) -> Result<Admitted, Status> {
+    let admitted = request.extensions().get::<Option<Admitted>>().cloned().flatten();
+    admitted.ok_or_else(|| Status::internal("the call's tenant was not looked up"))
 }

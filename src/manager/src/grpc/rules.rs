@@ -16,7 +16,7 @@ use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
 use tracing::Instrument;
 
-use super::access::{Access, Admitted};
+use super::access::Admitted;
 use super::verbs::{self, Wire};
 use crate::state::{RuleEntry, Space, Spaces};
 
@@ -25,15 +25,13 @@ use crate::state::{RuleEntry, Space, Spaces};
 pub struct Rules {
     /// The infrastructure cluster.
     pub client: Client,
-    /// Who may speak for whom.
-    pub access: Arc<Access>,
     /// Rules as they are known: brief lists are made from this alone.
     pub spaces: Arc<Spaces>,
 }
 
 impl Rules {
     fn api<T>(&self, request: &Request<T>) -> Result<Api<WorkloadRule>, Status> {
-        let Admitted { tenant, .. } = self.access.tenant(request)?;
+        let Admitted { tenant, .. } = super::admitted(request)?;
         Ok(self.rules_of(&tenant))
     }
 
@@ -110,7 +108,7 @@ impl WorkloadRuleService for Rules {
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
-        let Admitted { tenant, .. } = self.access.tenant(&request)?;
+        let Admitted { tenant, .. } = super::admitted(&request)?;
         let span = called("/universe.workload.v1.WorkloadRuleService/List", request.metadata());
         if request.get_ref().brief {
             return Ok(Response::new(brief(&self.spaces.space(&tenant.namespace))));

@@ -11,13 +11,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::Status;
 
+use super::limits::{LIST_BYTES, LIST_PAGE};
 use super::status::{invalid, refused};
 use crate::writes;
 
-/// Largest answer of a List without pages, in bytes: each rule may have half a mebibyte.
-const MAX_LIST: usize = 64 << 20;
-/// Most rules of a page.
-const MAX_PAGE: u32 = 500;
 /// How often an update is tried while others write the same rule.
 const ATTEMPTS: usize = 10;
 
@@ -94,7 +91,7 @@ pub(super) async fn get<R: Wire>(api: &Api<R>, id: &str) -> Result<R::Message, S
     api.get(id).await.map(|rule| rule.message()).map_err(|e| refused(&e))
 }
 
-/// All rules, or a page of them, and the token of the next page.
+/// All rules, or a page of at most [`LIST_PAGE`] of them, and the token of the next page.
 pub(super) async fn list<R: Wire>(
     api: &Api<R>,
     page_size: i32,
@@ -102,8 +99,8 @@ pub(super) async fn list<R: Wire>(
 ) -> Result<(Vec<R::Message>, String), Status> {
     let whole = page_size == 0 && page_token.is_empty();
     let size = match u32::try_from(page_size) {
-        Ok(0) => MAX_PAGE,
-        Ok(size) => size.min(MAX_PAGE),
+        Ok(0) => LIST_PAGE,
+        Ok(size) => size.min(LIST_PAGE),
         Err(_) => {
             return Err(invalid(&[FieldError::new(
                 "page_size",
@@ -120,9 +117,12 @@ pub(super) async fn list<R: Wire>(
         for rule in &page.items {
             let message = rule.message();
             bytes += message.encoded_len();
-            if bytes > MAX_LIST {
-                let message =
-                    format!("the rules have more than {MAX_LIST} bytes; ask for pages with page_size");
+            if bytes > LIST_BYTES {
+                let message = format!(
+                    "the first {} rules have {bytes} bytes, at most {LIST_BYTES} are allowed in one answer; ask for pages with \
+                     page_size",
+                    rules.len() + 1
+                );
                 return Err(Status::resource_exhausted(message));
             }
             rules.push(message);

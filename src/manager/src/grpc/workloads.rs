@@ -1,21 +1,21 @@
 //! `universe.workload.v1.WorkloadService`: the tenant's workloads come in.
 
-use std::collections::HashSet;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use outrigger_api::workload_wire::{self, WireError};
-use outrigger_core::ids::{TenantId, WorkloadId};
+use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
-use outrigger_core::tenant::{Limits, Tenant};
-use outrigger_core::workload::Workload;
+use outrigger_core::tenant::Tenant;
+use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_proto::v1::workload_service_server::WorkloadService;
-use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadStreamResponse, WorkloadSync};
-use parking_lot::MutexGuard;
-use prost::Message as _;
+use outrigger_proto::v1::{
+    WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadStreamResponse, WorkloadUpdate,
+};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,9 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{Instrument, debug_span, info, warn};
 
 use super::access::{Access, Admitted};
+use super::intake::{Inbound, Taken};
 use super::pace::Pace;
+use super::sync::Sync;
 use crate::lag::{Asked, Lag};
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
@@ -31,7 +33,7 @@ use crate::state::{CompanionId, RuleId, Space, Spaces};
 use crate::stream::{Begun, Superseded};
 use crate::tenants::claim::{Claims, UNUSED};
 use crate::tenants::identity::Caller;
-use crate::usage::Exceeded;
+use crate::usage::{self, Exceeded};
 
 /// Serves workload streams.
 #[derive(Clone)]
@@ -66,23 +68,19 @@ impl WorkloadService for Workloads {
         &self,
         request: Request<Streaming<WorkloadStreamRequest>>,
     ) -> Result<Response<WorkloadStreamResponse>, Status> {
-        let Admitted { caller, id, tenant } = self.access.tenant(&request)?;
-        // A call whose agent goes away is dropped wherever it waits, and a stream has to end in order all the same. So it has
-        // a task of its own, which is told when the call is dropped.
-        let gone = CancellationToken::new();
-        let session = self.open(caller, id, tenant, gone.clone())?;
-        let _told = gone.drop_guard();
-        let (this, mut stream) = (self.clone(), request.into_inner());
-        let served = tokio::spawn(async move {
-            this.metrics.streams.inc();
-            let result = this.serve(session, &mut stream).await;
-            this.metrics.streams.dec();
-            result
-        });
-        served.await.map_err(|e| Status::internal(e.to_string()))??;
-        Ok(Response::new(WorkloadStreamResponse {}))
+        self.stream(&request, false).await
+    }
+
+    async fn workload_chunked_stream(
+        &self,
+        request: Request<Streaming<WorkloadChunkedStreamRequest>>,
+    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+        self.stream(&request, true).await
     }
 }
+
+/// What a stream says. Messages of either call are read as those that may be chunks: they have the same numbers.
+type Messages = Pin<Box<dyn Stream<Item = Result<Taken<WorkloadChunkedStreamRequest>, Status>> + Send>>;
 
 /// One open stream.
 struct Session {
@@ -96,19 +94,42 @@ struct Session {
     claim: u64,
     /// A sync that the Tenant's status doesn't show yet.
     untold: bool,
+    /// Whether its call has chunks.
+    chunked: bool,
+    /// A sync in chunks that has begun and hasn't ended.
+    sync: Option<Sync>,
 }
 
 /// Least time between two writes of a stream's syncs to the Tenant's status.
 const TELL: Duration = Duration::from_secs(5);
 
 impl Workloads {
-    fn open(
+    async fn stream<T>(
         &self,
-        caller: Caller,
-        id: TenantId,
-        tenant: Arc<Tenant>,
-        gone: CancellationToken,
-    ) -> Result<Session, Status> {
+        request: &Request<T>,
+        chunked: bool,
+    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+        let admitted = super::admitted(request)?;
+        let messages = request.extensions().get::<Inbound>().and_then(Inbound::take);
+        let messages = messages.ok_or_else(|| Status::internal("the call's messages have been taken"))?;
+        // A call whose agent goes away is dropped wherever it waits, and a stream has to end in order all the same. So it has
+        // a task of its own, which is told when the call is dropped.
+        let gone = CancellationToken::new();
+        let session = self.open(admitted, chunked, gone.clone())?;
+        let _told = gone.drop_guard();
+        let this = self.clone();
+        let served = tokio::spawn(async move {
+            this.metrics.streams.inc();
+            let result = this.serve(session, Box::pin(messages.decoded())).await;
+            this.metrics.streams.dec();
+            result
+        });
+        served.await.map_err(|e| Status::internal(e.to_string()))??;
+        Ok(Response::new(WorkloadStreamResponse {}))
+    }
+
+    fn open(&self, admitted: Admitted, chunked: bool, gone: CancellationToken) -> Result<Session, Status> {
+        let Admitted { caller, id, tenant } = admitted;
         let space = self.spaces.space(&tenant.namespace);
         let begun = {
             let mut inner = space.lock();
@@ -123,15 +144,11 @@ impl Workloads {
             let message = format!("tenant {id} has {} streams open already; end one", self.max_streams);
             return Err(Status::resource_exhausted(message));
         };
-        Ok(Session { caller, id, tenant, space, begun, gone, claim: 0, untold: false })
+        Ok(Session { caller, id, tenant, space, begun, gone, claim: 0, untold: false, chunked, sync: None })
     }
 
-    async fn serve(
-        &self,
-        mut session: Session,
-        stream: &mut Streaming<WorkloadStreamRequest>,
-    ) -> Result<(), Status> {
-        let result = self.claim_and_take_in(&mut session, stream).await;
+    async fn serve(&self, mut session: Session, messages: Messages) -> Result<(), Status> {
+        let result = self.claim_and_take_in(&mut session, messages).await;
         let Session { caller, id, space, begun: Begun { number, .. }, claim, .. } = &session;
         let (current, unused) = {
             let mut inner = space.lock();
@@ -160,11 +177,7 @@ impl Workloads {
         result
     }
 
-    async fn claim_and_take_in(
-        &self,
-        session: &mut Session,
-        stream: &mut Streaming<WorkloadStreamRequest>,
-    ) -> Result<(), Status> {
+    async fn claim_and_take_in(&self, session: &mut Session, messages: Messages) -> Result<(), Status> {
         tokio::select! {
             () = tokio::time::sleep_until(session.begun.not_before) => {}
             () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
@@ -177,21 +190,23 @@ impl Workloads {
         let Session { caller, id, begun: Begun { number, .. }, claim, .. } = &session;
         info!(%caller, tenant = %id, stream = number, claim, "stream begins");
         self.tell_rules(&session.space);
-        self.take_in(session, stream).await
+        let result = self.take_in(session, messages).await;
+        if let Err(status) = &result
+            && status.code() == Code::ResourceExhausted
+        {
+            self.claims.tell(&session.id, session.claim, &[("refused", json!(status.message()))]).await;
+        }
+        result
     }
 
-    async fn take_in(
-        &self,
-        session: &mut Session,
-        stream: &mut Streaming<WorkloadStreamRequest>,
-    ) -> Result<(), Status> {
+    async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
         let mut changes = self.access.changes();
         let expiry = expiry(&session.caller);
         let mut pace = Pace::new(self.max_rate);
         let mut tell = Instant::now();
         loop {
             let message = tokio::select! {
-                message = stream.message() => message?,
+                message = messages.next() => message.transpose()?,
                 () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
                 () = session.gone.cancelled() => return Err(left()),
                 () = tokio::time::sleep_until(tell), if session.untold => {
@@ -212,24 +227,18 @@ impl Workloads {
                     return Err(Status::unavailable("this replica is going down; connect again"));
                 }
             };
-            let Some(message) = message else { return Ok(()) };
+            // What it holds of the budget is given back when it has been taken in.
+            let Some(Taken { message, held }) = message else { return Ok(()) };
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = kind(&message));
             let asked = Asked::now(&span);
-            let keys = match self.apply(session, message).instrument(span).await {
-                Err(status) if status.code() == Code::ResourceExhausted => {
-                    self.claims
-                        .tell(&session.id, session.claim, &[("refused", json!(status.message()))])
-                        .await;
-                    return Err(status);
-                }
-                keys => keys?,
-            };
+            let keys = self.apply(session, message).instrument(span).await?;
             for key in &keys {
                 self.rules.add_after(session.space.rule_id(&key.rule), crate::rules::SETTLE);
             }
             let ids = session.space.ids(keys);
             self.lag.asked(&ids, &asked);
             self.queue.add(ids);
+            drop(held);
             pace.wait().await;
         }
     }
@@ -237,40 +246,70 @@ impl Workloads {
     async fn apply(
         &self,
         session: &mut Session,
-        message: WorkloadStreamRequest,
+        message: WorkloadChunkedStreamRequest,
     ) -> Result<Vec<CompanionKey>, Status> {
-        let Session { space, begun: Begun { number, .. }, .. } = session;
-        let limits = &session.tenant.limits;
-        match message.message {
-            None => Err(Status::invalid_argument(
-                "message: none of workload_update, workload_delete, workload_sync is set",
-            )),
-            Some(Message::WorkloadUpdate(update)) => {
-                self.metrics.received(StreamMessage::Update);
-                let size = update.encoded_len();
-                let workload =
-                    workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
-                let mut inner = space.lock();
-                inner.stream.check(*number).map_err(aborted)?;
-                inner.usage.update(&workload.id, size, limits).map_err(|e| exhausted(&e))?;
-                Ok(inner.index.update(workload))
+        let Some(message) = message.message else { return Err(none_set(session.chunked)) };
+        self.metrics.received(metric(&message));
+        match message {
+            Message::WorkloadUpdate(_) | Message::WorkloadDelete(_) | Message::WorkloadSync(_)
+                if session.sync.is_some() =>
+            {
+                Err(Status::invalid_argument(
+                    "message: workload_sync_begin has begun a sync; send its chunks and workload_sync_end first",
+                ))
             }
-            Some(Message::WorkloadDelete(delete)) => {
-                self.metrics.received(StreamMessage::Delete);
+            Message::WorkloadUpdate(update) => self.update(session, update),
+            Message::WorkloadDelete(delete) => {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
                     .map_err(|e| bad(e.under("workload_delete")))?;
-                let mut inner = space.lock();
-                inner.stream.check(*number).map_err(aborted)?;
+                let mut inner = session.space.lock();
+                inner.stream.check(session.begun.number).map_err(aborted)?;
                 inner.usage.delete(&id);
                 Ok(inner.index.delete(&id))
             }
-            Some(Message::WorkloadSync(sync)) => {
-                self.metrics.received(StreamMessage::Sync);
-                let keys = sync_all(space.clone(), *number, *limits, sync).await?;
+            Message::WorkloadSync(sync) => {
+                let mut all = session.begin_sync(0)?;
+                let keys = aside(move || {
+                    let mut keys = all.take(sync.workload_updates, "workload_sync.workload_updates")?;
+                    keys.extend(all.end()?);
+                    Ok(keys)
+                });
+                let keys = keys.await?;
+                session.untold = true;
+                Ok(keys)
+            }
+            _ if !session.chunked => Err(none_set(false)),
+            Message::WorkloadSyncBegin(begin) => {
+                let announced = u64::try_from(begin.workloads).unwrap_or_default();
+                session.sync = Some(session.begin_sync(announced)?);
+                Ok(Vec::new())
+            }
+            Message::WorkloadSyncChunk(chunk) => {
+                let mut sync = session.sync.take().ok_or_else(not_begun)?;
+                let (sync, keys) = aside(move || {
+                    let keys = sync.take(chunk.workload_updates, "workload_sync_chunk.workload_updates")?;
+                    Ok((sync, keys))
+                })
+                .await?;
+                session.sync = Some(sync);
+                Ok(keys)
+            }
+            Message::WorkloadSyncEnd(_) => {
+                let sync = session.sync.take().ok_or_else(not_begun)?;
+                let keys = aside(move || sync.end()).await?;
                 session.untold = true;
                 Ok(keys)
             }
         }
+    }
+
+    fn update(&self, session: &Session, update: WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
+        let size = usage::size(&update);
+        let workload = workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
+        let mut inner = session.space.lock();
+        inner.stream.check(session.begun.number).map_err(aborted)?;
+        inner.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
+        Ok(inner.index.update(workload))
     }
 
     /// A sync was taken: nobody's companions wait for this to be written.
@@ -293,13 +332,50 @@ impl Workloads {
     }
 }
 
+impl Session {
+    fn begin_sync(&self, announced: u64) -> Result<Sync, Status> {
+        Sync::begin(self.space.clone(), self.begun.number, self.tenant.limits, announced)
+    }
+}
+
+/// Does what takes a moment beside the threads that serve everybody: neither other streams nor the watches wait for it.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| Status::internal(e.to_string()))?
+}
+
+fn none_set(chunked: bool) -> Status {
+    let more = if chunked { ", workload_sync_begin, workload_sync_chunk, workload_sync_end" } else { "" };
+    Status::invalid_argument(format!(
+        "message: none of workload_update, workload_delete, workload_sync{more} is set"
+    ))
+}
+
+fn not_begun() -> Status {
+    Status::invalid_argument("message: no sync has begun; send workload_sync_begin first")
+}
+
 /// What a message is, as traces have it.
-fn kind(message: &WorkloadStreamRequest) -> &'static str {
+fn kind(message: &WorkloadChunkedStreamRequest) -> &'static str {
     match message.message {
         Some(Message::WorkloadUpdate(_)) => "update",
         Some(Message::WorkloadDelete(_)) => "delete",
         Some(Message::WorkloadSync(_)) => "sync",
+        Some(Message::WorkloadSyncBegin(_)) => "begin",
+        Some(Message::WorkloadSyncChunk(_)) => "chunk",
+        Some(Message::WorkloadSyncEnd(_)) => "end",
         None => "none",
+    }
+}
+
+/// What a message is, as metrics have it: a sync in chunks is one sync.
+fn metric(message: &Message) -> StreamMessage {
+    match message {
+        Message::WorkloadUpdate(_) => StreamMessage::Update,
+        Message::WorkloadDelete(_) => StreamMessage::Delete,
+        Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => StreamMessage::Sync,
+        Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => StreamMessage::Chunk,
     }
 }
 
@@ -311,55 +387,7 @@ fn expiry(caller: &Caller) -> Instant {
     Instant::now() + left.unwrap_or(FAR).min(FAR)
 }
 
-/// How many workloads of a sync are taken in at once. Whoever else needs the tenant's state waits for so many at most: the watch
-/// of companions above all, which is that of all tenants.
-const CHUNK: usize = 256;
-
-/// All workloads of a tenant. Tens of thousands take a moment; neither other streams nor the watches wait for it.
-async fn sync_all(
-    space: Arc<Space>,
-    number: u64,
-    limits: Limits,
-    sync: WorkloadSync,
-) -> Result<Vec<CompanionKey>, Status> {
-    tokio::task::spawn_blocking(move || {
-        let sizes: Vec<usize> = sync.workload_updates.iter().map(prost::Message::encoded_len).collect();
-        let workloads = decode(sync)?;
-        let ids: Vec<WorkloadId> = workloads.iter().map(|workload| workload.id.clone()).collect();
-        let told: HashSet<WorkloadId> = ids.iter().cloned().collect();
-        // A newer stream may begin between two chunks. What this one has told by then is true, and not complete.
-        let lock = || {
-            let inner = space.lock();
-            inner.stream.check(number).map_err(aborted)?;
-            Ok::<_, Status>(inner)
-        };
-        lock()?.usage.sync(ids.into_iter().zip(sizes), &limits).map_err(|e| exhausted(&e))?;
-        let mut keys = Vec::new();
-        let mut workloads = workloads.into_iter().peekable();
-        while workloads.peek().is_some() {
-            let mut inner = lock()?;
-            for workload in workloads.by_ref().take(CHUNK) {
-                keys.extend(inner.index.update(workload));
-            }
-            MutexGuard::unlock_fair(inner);
-        }
-        let mut inner = lock()?;
-        let first = !inner.index.synced();
-        keys.extend(inner.index.complete(&told));
-        keys.sort_unstable();
-        keys.dedup();
-        if first {
-            inner.first_sync(&keys);
-            // Companions from before this process began: what the sync doesn't want goes now.
-            keys.extend(inner.companion_keys());
-        }
-        Ok(keys)
-    })
-    .await
-    .map_err(|e| Status::internal(e.to_string()))?
-}
-
-fn aborted(superseded: Superseded) -> Status {
+pub(super) fn aborted(superseded: Superseded) -> Status {
     Status::aborted(superseded.to_string())
 }
 
@@ -368,21 +396,10 @@ fn left() -> Status {
     Status::cancelled("the agent has gone away")
 }
 
-fn exhausted(exceeded: &Exceeded) -> Status {
+pub(super) fn exhausted(exceeded: &Exceeded) -> Status {
     Status::resource_exhausted(exceeded.to_string())
 }
 
-fn decode(sync: WorkloadSync) -> Result<Vec<Workload>, Status> {
-    sync.workload_updates
-        .into_iter()
-        .enumerate()
-        .map(|(i, update)| {
-            workload_wire::workload(update)
-                .map_err(|e| bad(e.under(&format!("workload_sync.workload_updates[{i}]"))))
-        })
-        .collect()
-}
-
-fn bad(error: WireError) -> Status {
+pub(super) fn bad(error: WireError) -> Status {
     Status::invalid_argument(error.to_string())
 }

@@ -72,6 +72,11 @@ impl std::fmt::Display for Caller {
     }
 }
 
+/// What the holder of a certificate is called; empty where it is none of a client, and so nobody's.
+pub fn name(certificate: &CertificateDer<'_>) -> String {
+    read(certificate).map(|caller| caller.to_string()).unwrap_or_default()
+}
+
 /// Reads a certificate whose chain, dates and purpose TLS has verified. That it is no CA's and names exactly one workload
 /// is what an X.509-SVID has to say besides (SPIFFE X509-SVID, sections 2 and 4); the former is checked again, because
 /// everything else rests on it.

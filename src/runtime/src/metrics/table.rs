@@ -216,7 +216,7 @@ pub const MESSAGES: Metric = plain(
     "workload_messages",
     Kind::Counter,
     &[Manager],
-    &[("kind", OneOf(&["Update", "Delete", "Sync"]))],
+    &[("kind", OneOf(&["Update", "Delete", "Sync", "Chunk"]))],
     "Messages received on workload streams",
 );
 
@@ -315,7 +315,7 @@ pub const AGENT_MESSAGES: Metric = plain(
     "agent_messages",
     Kind::Counter,
     &[Agent],
-    &[("kind", OneOf(&["Update", "Delete", "Sync"]))],
+    &[("kind", OneOf(&["Update", "Delete", "Sync", "Chunk"]))],
     "Messages sent on workload streams",
 );
 

@@ -60,8 +60,15 @@ impl Shared {
         let session = stream.get_ref().1;
         let certificates = session.peer_certificates().unwrap_or_default();
         let certificates: Arc<[_]> = certificates.iter().map(|c| c.clone().into_owned()).collect();
-        if !certificates.is_empty() {
+        if let Some(leaf) = certificates.first() {
             occupant.verified();
+            if self.places.identify(occupant, leaf).is_err() {
+                return debug!(
+                    server = self.name,
+                    ?address,
+                    "connection refused: its identity has too many that are busy"
+                );
+            }
         }
         // In TLS the handshake has settled it, so there is nothing to find out.
         let version = if session.alpn_protocol() == Some(b"h2") { Version::Http2 } else { Version::Http1 };

@@ -6,17 +6,18 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::Limits;
+use super::{Limits, PerIdentity};
 
 /// How often it is told that there is no room.
 const TELL: Duration = Duration::from_secs(60);
@@ -26,6 +27,7 @@ pub(super) struct Places {
     name: &'static str,
     most: usize,
     per_address: usize,
+    per_identity: Option<PerIdentity>,
     handshakes: usize,
     epoch: Instant,
     all: Mutex<All>,
@@ -39,6 +41,7 @@ struct All {
     next: u64,
     connections: HashMap<u64, Arc<Occupant>>,
     of_address: HashMap<IpAddr, usize>,
+    of_identity: HashMap<String, usize>,
     told: Option<Instant>,
 }
 
@@ -47,6 +50,8 @@ struct All {
 pub(super) enum Full {
     /// The address has as many connections as one may have, and something is being answered on each.
     Address,
+    /// The identity has as many.
+    Identity,
     /// There are as many connections as there may be, and something is being answered on each.
     All,
 }
@@ -61,6 +66,7 @@ pub(super) struct Place {
 /// A connection as it is seen from outside. Times are milliseconds since the server began, and one more, so that 0 is never.
 pub(super) struct Occupant {
     address: Option<IpAddr>,
+    identity: OnceLock<String>,
     epoch: Instant,
     /// Cancelled when it has to go.
     pub(super) cut: CancellationToken,
@@ -99,6 +105,7 @@ impl Places {
             name,
             most: limits.max_connections.max(1),
             per_address: limits.per_address.unwrap_or(usize::MAX).max(1),
+            per_identity: limits.per_identity,
             handshakes: limits.handshakes.max(1),
             epoch: Instant::now(),
             all: Mutex::default(),
@@ -130,6 +137,7 @@ impl Places {
         all.next += 1;
         let occupant = Arc::new(Occupant {
             address,
+            identity: OnceLock::new(),
             epoch: self.epoch,
             cut: CancellationToken::new(),
             shaking: AtomicBool::new(shaking),
@@ -151,6 +159,27 @@ impl Places {
             *all.of_address.entry(address).or_default() += 1;
         }
         Ok(Place { places: self.clone(), number, occupant })
+    }
+
+    /// A connection has shown this certificate. Closes another one of the same identity where that is needed.
+    ///
+    /// # Errors
+    /// Where none can be closed.
+    pub(super) fn identify(&self, newcomer: &Occupant, certificate: &CertificateDer<'_>) -> Result<(), Full> {
+        let Some(PerIdentity { most, identify }) = self.per_identity else { return Ok(()) };
+        let identity = identify(certificate);
+        let mut all = self.all.lock();
+        if newcomer.cut.is_cancelled() {
+            // Its place is another's already.
+            return Ok(());
+        }
+        // The newcomer isn't counted yet, and so not one of these.
+        if all.of_identity.get(&identity).is_some_and(|count| *count >= most) {
+            self.evict(&mut all, |other| other.identity.get() == Some(&identity)).ok_or(Full::Identity)?;
+        }
+        *all.of_identity.entry(identity.clone()).or_default() += 1;
+        let _ = newcomer.identity.set(identity);
+        Ok(())
     }
 
     /// Waits until a place may have become free.
@@ -188,6 +217,14 @@ impl Places {
             *count -= 1;
             if *count == 0 {
                 all.of_address.remove(&address);
+            }
+        }
+        if let Some(identity) = occupant.identity.get()
+            && let Some(count) = all.of_identity.get_mut(identity)
+        {
+            *count -= 1;
+            if *count == 0 {
+                all.of_identity.remove(identity);
             }
         }
         self.freed.notify_one();
@@ -381,6 +418,31 @@ mod tests {
         drop((first, second));
         let same = ["fd00::2", "fd00::3"].map(|address| places.take(from(address), false).unwrap());
         assert!(is_cut(&_v6) && !is_cut(&same[1]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_identity_makes_room_for_itself_alone() {
+        let identify = |certificate: &CertificateDer<'_>| String::from_utf8_lossy(certificate).into_owned();
+        let per_identity = Some(PerIdentity { most: 2, identify });
+        let places = places(Limits { max_connections: 9, per_identity, ..Limits::default() });
+        let connect = |identity: &str| {
+            let place = places.take(from("10.0.0.1"), true).unwrap();
+            place.occupant.verified();
+            let certificate = CertificateDer::from(identity.as_bytes().to_vec());
+            places.identify(&place.occupant, &certificate).map(|()| place)
+        };
+        let other = connect("b").unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let [first, second, third] = [(); 3].map(|()| connect("a").unwrap());
+        assert!(is_cut(&first) && !is_cut(&second) && !is_cut(&other));
+        let asked = [&second, &third].map(|place| place.occupant.asked().1);
+        asked.iter().for_each(Asked::received);
+        assert_eq!(connect("a").err(), Some(Full::Identity));
+        assert!(connect("b").is_ok());
+        drop((first, second));
+        assert!(connect("a").is_ok(), "one has left");
+        drop((asked, third, other));
+        assert!(places.all.lock().of_identity.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,190 @@
+//! What a stream says: everything first, then each change.
+//!
+//! A manager that knows `WorkloadChunkedStream` is told everything in chunks, however much it is. An older one gets a single
+//! message, of which it takes only so many bytes.
+
+use std::sync::Arc;
+
+use futures::{Stream, stream};
+use outrigger_api::workload_wire::{self, CHUNK_BYTES, CHUNK_WORKLOADS};
+use outrigger_core::workload::Workload;
+use outrigger_proto::v1::workload_chunked_stream_request::Message;
+use outrigger_proto::v1::{
+    WorkloadStreamRequest, WorkloadSync, WorkloadSyncBegin, WorkloadSyncChunk, WorkloadSyncEnd,
+    WorkloadUpdate, workload_stream_request,
+};
+use prost::Message as _;
+
+use crate::store::Store;
+
+/// What has been said.
+enum Said {
+    Nothing,
+    Begun(u64, Box<Chunks>),
+    Everything(u64),
+}
+
+/// Messages are made when there is room to send them, so what waits is the set of changes and not a queue. `chunked`: everything
+/// is told in chunks.
+pub fn messages(store: Arc<Store>, chunked: bool) -> impl Stream<Item = Message> + Send {
+    stream::unfold(Said::Nothing, move |said| {
+        let store = store.clone();
+        async move {
+            Some(match said {
+                Said::Nothing => {
+                    let (workloads, generation) = store.begin();
+                    if chunked {
+                        let count = i64::try_from(workloads.len()).unwrap_or_default();
+                        let begin = WorkloadSyncBegin { workloads: count };
+                        let chunks = Chunks { left: workloads.into_iter(), next: None };
+                        (Message::WorkloadSyncBegin(begin), Said::Begun(generation, Box::new(chunks)))
+                    } else {
+                        let workload_updates = workloads.iter().map(|w| workload_wire::update(w)).collect();
+                        let sync = WorkloadSync { workload_updates };
+                        (Message::WorkloadSync(sync), Said::Everything(generation))
+                    }
+                }
+                Said::Begun(generation, mut chunks) => match chunks.next() {
+                    Some(chunk) => (Message::WorkloadSyncChunk(chunk), Said::Begun(generation, chunks)),
+                    None => (Message::WorkloadSyncEnd(WorkloadSyncEnd {}), Said::Everything(generation)),
+                },
+                Said::Everything(generation) => {
+                    (store.next_change(generation).await?, Said::Everything(generation))
+                }
+            })
+        }
+    })
+}
+
+/// A message for a manager without chunks; `None` for what can't be said there.
+pub fn unchunked(message: Message) -> Option<WorkloadStreamRequest> {
+    let message = match message {
+        Message::WorkloadUpdate(update) => workload_stream_request::Message::WorkloadUpdate(update),
+        Message::WorkloadDelete(delete) => workload_stream_request::Message::WorkloadDelete(delete),
+        Message::WorkloadSync(sync) => workload_stream_request::Message::WorkloadSync(sync),
+        Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) | Message::WorkloadSyncEnd(_) => {
+            return None;
+        }
+    };
+    Some(WorkloadStreamRequest { message: Some(message) })
+}
+
+/// All workloads, a chunk at a time.
+struct Chunks {
+    left: std::vec::IntoIter<Arc<Workload>>,
+    /// One that didn't fit into the chunk before.
+    next: Option<WorkloadUpdate>,
+}
+
+impl Iterator for Chunks {
+    type Item = WorkloadSyncChunk;
+
+    fn next(&mut self) -> Option<WorkloadSyncChunk> {
+        let mut workload_updates = Vec::new();
+        let mut bytes = 0;
+        while let Some(update) = self.update() {
+            let size = update.encoded_len();
+            // A tag and a length besides.
+            let size = size + 1 + prost::length_delimiter_len(size);
+            if !workload_updates.is_empty() && bytes + size > CHUNK_BYTES {
+                self.next = Some(update);
+                break;
+            }
+            bytes += size;
+            workload_updates.push(update);
+            if workload_updates.len() == CHUNK_WORKLOADS {
+                break;
+            }
+        }
+        (!workload_updates.is_empty()).then_some(WorkloadSyncChunk { workload_updates })
+    }
+}
+
+impl Chunks {
+    fn update(&mut self) -> Option<WorkloadUpdate> {
+        self.next.take().or_else(|| self.left.next().map(|workload| workload_wire::update(&workload)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use k8s_openapi::api::core::v1::Pod;
+    use outrigger_runtime::watch::Event;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A store of Pods whose label has so many bytes.
+    fn store(sizes: &[usize]) -> Arc<Store> {
+        let store = Arc::new(Store::default());
+        let mut sink = store.pods(None);
+        for (i, size) in sizes.iter().enumerate() {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"uid": format!("u{i}"), "name": format!("p{i}"), "namespace": "n", "labels": {"l": "x".repeat(*size)}},
+                "status": {"phase": "Running"}}))
+            .unwrap();
+            sink(Event::Applied(pod));
+        }
+        store
+    }
+
+    fn ids(updates: &[WorkloadUpdate]) -> impl Iterator<Item = String> {
+        updates.iter().filter_map(|update| Some(update.workload_metadata.as_ref()?.id.clone()))
+    }
+
+    #[tokio::test]
+    async fn everything_is_told_in_chunks_each_workload_once() {
+        let sizes: Vec<usize> =
+            (0..2500).map(|_| 10).chain([CHUNK_BYTES + 1, 600 << 10, 600 << 10]).collect();
+        let store = store(&sizes);
+        let mut messages = Box::pin(messages(store.clone(), true));
+        let Some(Message::WorkloadSyncBegin(begin)) = messages.next().await else { panic!("no begin") };
+        assert_eq!(begin.workloads, 2503);
+        let mut told = Vec::new();
+        let mut chunks = 0;
+        loop {
+            match messages.next().await.unwrap() {
+                Message::WorkloadSyncChunk(chunk) => {
+                    let updates = &chunk.workload_updates;
+                    assert!((1..=CHUNK_WORKLOADS).contains(&updates.len()));
+                    assert!(updates.len() == 1 || chunk.encoded_len() <= CHUNK_BYTES);
+                    told.extend(ids(updates));
+                    chunks += 1;
+                }
+                Message::WorkloadSyncEnd(_) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        told.sort();
+        told.dedup();
+        assert_eq!(told.len(), 2503);
+        assert!((4..10).contains(&chunks), "{chunks}");
+        // Then the changes.
+        let ended: Pod = serde_json::from_value(json!({
+            "metadata": {"uid": "u7", "name": "p7", "namespace": "n"}, "status": {"phase": "Succeeded"}}))
+        .unwrap();
+        store.pods(None)(Event::Applied(ended));
+        assert!(matches!(messages.next().await, Some(Message::WorkloadDelete(_))));
+    }
+
+    #[tokio::test]
+    async fn an_older_manager_gets_one_message_and_nothing_that_it_does_not_know() {
+        let store = store(&[10; 3]);
+        let first = messages(store.clone(), false).boxed().next().await.unwrap();
+        let Some(workload_stream_request::Message::WorkloadSync(sync)) = unchunked(first).unwrap().message
+        else {
+            panic!("no sync")
+        };
+        assert_eq!(ids(&sync.workload_updates).count(), 3);
+        for message in messages(store, true).take(3).collect::<Vec<_>>().await {
+            assert!(unchunked(message).is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tenant_without_workloads_says_so() {
+        let said: Vec<_> = messages(store(&[]), true).take(2).collect().await;
+        assert!(matches!(said[..], [Message::WorkloadSyncBegin(_), Message::WorkloadSyncEnd(_)]), "{said:?}");
+    }
+}

@@ -1,0 +1,177 @@
+//! What every call goes through before tonic sees it: who calls, what the call may cost, and each of its messages.
+//!
+//! A call whose caller may not make it ends here, unread. The stream of workloads finds its [`Messages`] in the request's
+//! extensions. Of all other calls the one message they have is read here and handed on, and what it takes of the budgets, and
+//! of the caller's calls, is held until the answer has been sent.
+
+mod budget;
+mod identities;
+mod messages;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use outrigger_api::wire_bounds::Bounds;
+use outrigger_proto::shape::{Method, method};
+use outrigger_runtime::serve::Peer;
+use parking_lot::Mutex;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+pub(crate) use budget::Payer;
+use budget::{Budget, Held};
+use identities::Identities;
+pub(crate) use messages::{Messages, Taken};
+
+use super::access::{Access, Admitted};
+use super::limits;
+use super::rates::{Rates, Turn};
+
+/// Who pays for calls about admin rules: no tenant has this id.
+const ADMINISTRATORS: &str = "";
+
+/// The service whose calls are about no tenant.
+const ADMIN_SERVICE: &str = "/universe.admin.workload.v1.";
+
+/// The service of workload streams.
+const STREAMS: &str = "/universe.workload.v1.WorkloadService/";
+
+/// Takes calls in.
+#[derive(Debug)]
+pub struct Intake {
+    access: Arc<Access>,
+    budget: Budget,
+    identities: Identities,
+    rates: Rates,
+    stream_bytes: usize,
+}
+
+/// The messages of a stream, for its handler to take.
+#[derive(Clone)]
+pub(crate) struct Inbound(Arc<Mutex<Option<Messages>>>);
+
+impl Inbound {
+    /// The messages; `None` when they have been taken.
+    pub(crate) fn take(&self) -> Option<Messages> {
+        self.0.lock().take()
+    }
+}
+
+impl Intake {
+    /// `stream_bytes`: size of the largest message of a workload stream.
+    pub fn new(access: Arc<Access>, stream_bytes: usize) -> Self {
+        let rates = Rates::default();
+        Self { access, budget: Budget::default(), identities: Identities::default(), rates, stream_bytes }
+    }
+
+    /// An axum middleware in front of all services.
+    pub async fn take_in(State(this): State<Arc<Self>>, request: Request, next: Next) -> Response {
+        match this.call(request, next).await {
+            Ok(response) => response,
+            Err(status) => status.into_http(),
+        }
+    }
+
+    async fn call(&self, mut request: Request, next: Next) -> Result<Response, Status> {
+        let caller = self.access.caller(request.extensions().get::<Peer>())?;
+        let call = self.identities.call(&caller)?;
+        let Some(method) = method(request.uri().path()) else {
+            // Health and reflection, whose messages are small by tonic's own limit; and what isn't served at all.
+            return Ok(holding(next.run(request).await, (call, None, None)));
+        };
+        let metadata = MetadataMap::from_headers(request.headers().clone());
+        let (payer, admitted) = if method.path.starts_with(ADMIN_SERVICE) {
+            self.access.admin(&caller)?;
+            (Payer::from(ADMINISTRATORS), None)
+        } else {
+            let admitted = self.access.tenant(caller, &metadata)?;
+            (Payer::from(admitted.id.as_str()), Some(admitted))
+        };
+        if method.path.starts_with(STREAMS) {
+            request = self.stream(request, method, &payer);
+            request.extensions_mut().insert(admitted);
+            return Ok(holding(next.run(request).await, (call, None, None)));
+        }
+        self.unary(request, next, method, &payer, admitted, call).await
+    }
+
+    fn stream(&self, request: Request, method: &'static Method, payer: &Payer) -> Request {
+        let bounds = Bounds { bytes: self.stream_bytes, ..limits::STREAM_MESSAGE };
+        let (parts, body) = request.into_parts();
+        let messages = Messages::new(body, method.request, bounds, self.budget.share(payer));
+        let mut request = Request::from_parts(parts, Body::empty());
+        request.extensions_mut().insert(Inbound(Arc::new(Mutex::new(Some(messages)))));
+        request
+    }
+
+    async fn unary(
+        &self,
+        request: Request,
+        next: Next,
+        method: &'static Method,
+        payer: &Payer,
+        admitted: Option<Admitted>,
+        call: identities::Call,
+    ) -> Result<Response, Status> {
+        let allowed = admitted.as_ref().map(|admitted| admitted.tenant.limits);
+        let turn = self.rates.turn(payer, method.path.ends_with("/List"), allowed.as_ref()).await?;
+        let (parts, body) = request.into_parts();
+        let mut messages =
+            Messages::new(body, method.request, limits::RULE_MESSAGE, self.budget.share(payer));
+        let (body, held) = match messages.next().await? {
+            Some(raw) => {
+                self.rates.bytes(payer, raw.measure.bytes, allowed.as_ref()).await?;
+                let (body, held) = raw.body().await;
+                (body, Some(held))
+            }
+            // What is missing is tonic's to say.
+            None => (Body::empty(), None),
+        };
+        let mut request = Request::from_parts(parts, body);
+        request.extensions_mut().insert(admitted);
+        Ok(holding(next.run(request).await, (call, Some(turn), held)))
+    }
+}
+
+/// What a call holds until its answer has been sent.
+type Holds = (identities::Call, Option<Turn>, Option<(Held, Held)>);
+
+fn holding(response: Response, holds: Holds) -> Response {
+    response.map(|body| Body::new(Holding { body, _holds: holds }))
+}
+
+pin_project_lite::pin_project! {
+    /// A body that holds something until it has been sent, or nobody wants it any more.
+    struct Holding {
+        #[pin]
+        body: Body,
+        _holds: Holds,
+    }
+}
+
+impl http_body::Body for Holding {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        self.project().body.poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

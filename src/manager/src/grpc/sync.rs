@@ -1,0 +1,132 @@
+//! Takes in a sync: in one message, or in chunks between a begin and an end.
+//!
+//! Each workload counts as soon as it is told. That others are gone counts at the end, and only there: a sync that is broken off
+//! deletes nothing.
+
+use std::sync::Arc;
+
+use outrigger_api::workload_wire;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::tenant::Limits;
+use outrigger_core::workload::Workload;
+use outrigger_proto::v1::WorkloadUpdate;
+use parking_lot::MutexGuard;
+use tonic::Status;
+
+use super::workloads::{aborted, bad, exhausted};
+use crate::state::{Inner, Space};
+use crate::usage::{self, Usage};
+
+/// How many workloads are taken in at once. Whoever else needs the tenant's state waits for so many at most: the watch of
+/// companions above all, which is that of all tenants.
+const AT_ONCE: usize = 256;
+
+/// A sync that has begun.
+#[derive(Debug)]
+pub(super) struct Sync {
+    space: Arc<Space>,
+    /// The stream that tells it.
+    stream: u64,
+    limits: Limits,
+    /// What has been told. It alone is compared with the limits: what the sync is about to remove doesn't count any more.
+    told: Usage,
+    /// Workloads of before were forgotten, to make room.
+    made_room: bool,
+}
+
+impl Sync {
+    /// A sync begins. `announced`: how many workloads it will have; 0 where that isn't known.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED when there are too many.
+    pub(super) fn begin(
+        space: Arc<Space>,
+        stream: u64,
+        limits: Limits,
+        announced: u64,
+    ) -> Result<Self, Status> {
+        usage::within(announced, 0, &limits).map_err(|e| exhausted(&e))?;
+        Ok(Self { space, stream, limits, told: Usage::default(), made_room: false })
+    }
+
+    /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
+    /// for the threads that serve everybody.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for what is no workload, RESOURCE_EXHAUSTED when there are too many: nothing of the message counts then.
+    /// ABORTED when a newer stream has begun. What had been told by then is true, and not complete.
+    pub(super) fn take(
+        &mut self,
+        updates: Vec<WorkloadUpdate>,
+        path: &str,
+    ) -> Result<Vec<CompanionKey>, Status> {
+        let mut workloads = Vec::with_capacity(updates.len());
+        for (i, update) in updates.into_iter().enumerate() {
+            let size = usage::size(&update);
+            let workload =
+                workload_wire::workload(update).map_err(|e| bad(e.under(&format!("{path}[{i}]"))))?;
+            workloads.push((workload, size));
+        }
+        let sizes = workloads.iter().map(|(workload, size)| (workload.id.clone(), *size));
+        self.told.extend(sizes, &self.limits).map_err(|e| exhausted(&e))?;
+        let space = self.space.clone();
+        let mut keys = Vec::new();
+        let mut workloads = workloads.into_iter().peekable();
+        while workloads.peek().is_some() {
+            let mut inner = self.lock(&space)?;
+            for (workload, size) in workloads.by_ref().take(AT_ONCE) {
+                keys.extend(self.set(&mut inner, workload, size));
+            }
+            MutexGuard::unlock_fair(inner);
+        }
+        Ok(keys)
+    }
+
+    /// What has to be looked at because of one workload. Before the first sync has ended nothing has: which companions are missing
+    /// is known at its end.
+    fn set(&mut self, inner: &mut Inner, workload: Workload, size: usize) -> Vec<CompanionKey> {
+        if inner.usage.update(&workload.id, size, &self.limits).is_err() {
+            // Those of before and those of now together are too many. What isn't told may still be to come: so it is forgotten,
+            // and unknown, as after a restart.
+            if !std::mem::replace(&mut self.made_room, true) {
+                inner.index.doubt(|id| self.told.contains(id));
+                inner.usage.retain(&self.told);
+            }
+            inner.usage.set(&workload.id, size);
+        }
+        let keys = inner.index.update(workload);
+        if inner.index.synced() { keys } else { Vec::new() }
+    }
+
+    /// The sync has ended: what wasn't told is gone.
+    ///
+    /// # Errors
+    /// ABORTED when a newer stream has begun.
+    pub(super) fn end(self) -> Result<Vec<CompanionKey>, Status> {
+        let space = self.space.clone();
+        let mut inner = self.lock(&space)?;
+        let first = !inner.index.synced();
+        inner.usage.retain(&self.told);
+        let mut keys = inner.index.complete(|id| self.told.contains(id));
+        if first {
+            let wanted: Vec<CompanionKey> = inner.index.matches().collect();
+            inner.first_sync(&wanted);
+            keys.extend(wanted);
+            // Companions from before this process began: what the sync doesn't want goes now.
+            keys.extend(inner.companion_keys());
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    /// A newer stream may begin at any time.
+    fn lock<'a>(&self, space: &'a Space) -> Result<MutexGuard<'a, Inner>, Status> {
+        let inner = space.lock();
+        inner.stream.check(self.stream).map_err(aborted)?;
+        Ok(inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! A tenant with a certificate, against the manager's gRPC port.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::join_all;
+use http::Request;
+use http::uri::PathAndQuery;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use outrigger_agent::connect::{Address, connect};
+use outrigger_api::conditions::Status;
+use outrigger_proto::v1;
+use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
+use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::wire::Raw;
+use serde_json::json;
+use tokio::sync::Mutex;
+use tonic::Code;
+use tonic::transport::Channel;
+
+/// 60 % of the memory of the shipped manager, in KiB.
+const MANAGER: u64 = (1 << 20) * 60 / 100;
+
+/// Attacks come one after the other: what one takes is not another's.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Most memory that the manager has had, in KiB.
+fn peak(o: &Outrigger) -> u64 {
+    let address = format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port);
+    let is_manager = |id: &str| {
+        let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.split('\0').any(|part| part == address)
+    };
+    let ids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let id = ids.into_iter().find(|id| is_manager(id)).expect("the manager runs");
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A tenant that is served while others attack.
+struct Neighbour {
+    tenant: Tenant,
+    opened: Opened,
+}
+
+impl Neighbour {
+    async fn new(o: &'static Outrigger, id: &str) -> Self {
+        let tenant = Tenant::without_agent(o, id, &[("a", 1)]).await;
+        tenant.rule("r", rule_for("app", "web")).await;
+        let tls = o.client_tls(id, &[&tenant_identity(id)]);
+        let opened = stream(o.grpc_port, &tls, &[id.as_bytes()]).await.unwrap();
+        opened.0.send(Message::WorkloadSync(v1::WorkloadSync::default())).await.unwrap();
+        let this = Self { tenant, opened };
+        this.goes_on(1).await;
+        this
+    }
+
+    /// Its stream is open, and one workload more gets its companion.
+    async fn goes_on(&self, count: usize) {
+        let update = update(&format!("w{count}"), &self.tenant.node("a"));
+        self.opened.0.send(Message::WorkloadUpdate(update)).await.unwrap();
+        self.tenant.ready(count).await;
+        assert!(!self.opened.1.is_finished(), "its stream has ended");
+    }
+}
+
+async fn channel(o: &Outrigger, tenant: &str) -> Channel {
+    let tls = o.client_tls(tenant, &[&tenant_identity(tenant)]);
+    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
+    connect(&address, &tls, None).await.unwrap()
+}
+
+const STREAM: &str = "/universe.workload.v1.WorkloadService/WorkloadStream";
+
+/// Sends one message of these bytes; what the manager says to that.
+async fn say(o: &Outrigger, tenant: &str, message: Bytes) -> tonic::Status {
+    let mut client = tonic::client::Grpc::new(channel(o, tenant).await);
+    let mut request = tonic::Request::new(tokio_stream::once(message));
+    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
+    client.ready().await.unwrap();
+    let path = PathAndQuery::from_static(STREAM);
+    client.client_streaming::<_, Bytes, Bytes, Raw>(request, path, Raw).await.map(drop).unwrap_err()
+}
+
+/// A sync of so many workloads, each of which is these bytes.
+fn sync(count: usize, workload: &[u8]) -> Bytes {
+    let mut entry = vec![0x0a];
+    prost::encoding::encode_varint(workload.len() as u64, &mut entry);
+    entry.extend(workload);
+    let mut message = vec![0x1a];
+    prost::encoding::encode_varint((entry.len() * count) as u64, &mut message);
+    message.extend(entry.repeat(count));
+    message.into()
+}
+
+#[tokio::test]
+async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
+    let _alone = ALONE.lock().await;
+    let o = Outrigger::shared().await;
+    let neighbour = Neighbour::new(o, "ab-quiet").await;
+    let t = Tenant::without_agent(o, "ab-empty", &[]).await;
+    let empty = sync(8 << 20, &[]);
+    // A state with a map of maps of nothing: each item is two bytes too.
+    let items = [&[0x12, 0x80, 0x08][..], &[0x1a, 0].repeat(512)].concat();
+    let items = sync(16 << 10, &items);
+    assert!(empty.len() >= 16 << 20 && items.len() >= 16 << 20);
+    for round in 0..3 {
+        let all = [&empty, &empty, &items, &items].map(|message| say(o, "ab-empty", message.clone()));
+        for status in join_all(all).await {
+            assert!([Code::ResourceExhausted, Code::Aborted].contains(&status.code()), "{status}");
+        }
+        neighbour.goes_on(round + 2).await;
+    }
+    let status = eventually("it is told", || async {
+        let status = say(o, "ab-empty", empty.clone()).await;
+        if status.code() == Code::ResourceExhausted { Ok(status) } else { Err(status.to_string()) }
+    })
+    .await;
+    let words = "has 8388608 entries of repeated fields, at most 50000 are allowed";
+    assert!(status.message().contains(words), "{status}");
+    eventually("the Tenant says so", || async {
+        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
+        if message.contains(words) { Ok(()) } else { Err(message) }
+    })
+    .await;
+    assert!(peak(o) < MANAGER, "{} KiB", peak(o));
+}
+
+/// A call with the beginning of a message of so many bytes, that never goes on.
+async fn hold(channel: &Channel, tenant: &str, length: u32) {
+    use tonic::client::GrpcService as _;
+    let header: Bytes = [&[0][..], &length.to_be_bytes()].concat().into();
+    let frames = futures::stream::once(async move { Ok::<_, Infallible>(Frame::data(header)) });
+    let body = StreamBody::new(frames.chain(futures::stream::pending()));
+    let request = Request::post(format!("http://manager.outrigger{STREAM}"))
+        .header("content-type", "application/grpc")
+        .header("tenant-id", tenant)
+        .header("te", "trailers")
+        .body(tonic::body::Body::new(body))
+        .unwrap();
+    let mut channel = channel.clone();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    tokio::spawn(channel.call(request));
+}
+
+#[tokio::test]
+async fn messages_that_never_end_hold_up_nobody_else() {
+    let _alone = ALONE.lock().await;
+    let o = Outrigger::shared().await;
+    let _loud = Tenant::without_agent(o, "ab-hold", &[]).await;
+    let loud = channel(o, "ab-hold").await;
+    for _ in 0..4 {
+        hold(&loud, "ab-hold", 32 << 20).await;
+    }
+    let neighbour = Neighbour::new(o, "ab-beside").await;
+    // Its sync is large enough to need a part of the budget.
+    let mut updates: Vec<_> = (0..5_000).map(|i| update(&format!("x{i}"), "nowhere")).collect();
+    for update in &mut updates {
+        update.workload_state.as_mut().unwrap().extra.clear();
+    }
+    updates.push(update("w1", &neighbour.tenant.node("a")));
+    let sync = v1::WorkloadSync { workload_updates: updates };
+    neighbour.opened.0.send(Message::WorkloadSync(sync)).await.unwrap();
+    neighbour.goes_on(2).await;
+    eventually("all are known", || async {
+        let message = neighbour.tenant.condition("r", "Matched", Status::True, "Matches").await;
+        if message.contains("2 of 5002") { Ok(()) } else { Err(message) }
+    })
+    .await;
+}
+
+fn about<T>(tenant: &str, message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn calls_for_rules_are_slowed_down_and_then_refused_and_others_go_on() {
+    let _alone = ALONE.lock().await;
+    let o = Outrigger::shared().await;
+    let loud = Tenant::without_agent(o, "ab-calls", &[]).await;
+    let quiet = Tenant::without_agent(o, "ab-few", &[]).await;
+    for tenant in [&loud, &quiet] {
+        tenant.rule("r", rule_for("app", "web")).await;
+    }
+    loud.set(json!({"limits": {"ruleCallsPerSecond": 1}})).await.unwrap();
+    let mut calls = WorkloadRuleServiceClient::new(channel(o, "ab-calls").await);
+    let words = "Tenant spec.limits.ruleCallsPerSecond: 1 more calls would wait for";
+    eventually("the limit is known and held", || async {
+        let all = (0..40).map(|_| {
+            let mut calls = calls.clone();
+            async move { calls.get(about("ab-calls", v1::GetRequest { id: "r".into() })).await.err() }
+        });
+        let refused: Vec<_> = join_all(all).await.into_iter().flatten().collect();
+        assert!(refused.iter().all(|status| status.code() == Code::ResourceExhausted), "{refused:?}");
+        match refused.iter().find(|status| status.message().starts_with(words)) {
+            Some(status) if status.message().contains("at most 1 a second are allowed") => Ok(()),
+            _ => Err(format!("{refused:?}")),
+        }
+    })
+    .await;
+    let mut others = WorkloadRuleServiceClient::new(channel(o, "ab-few").await);
+    for _ in 0..20 {
+        others.get(about("ab-few", v1::GetRequest { id: "r".into() })).await.unwrap();
+    }
+    loud.set(json!({"limits": {}})).await.unwrap();
+    eventually("it is served again", || async {
+        let get = about("ab-calls", v1::GetRequest { id: "r".into() });
+        calls.clone().get(get).await.map(drop).map_err(|status| status.to_string())
+    })
+    .await;
+    // Pages are of 16 rules at most, whatever is asked for.
+    for i in 0..17 {
+        quiet.rule(&format!("p{i}"), rule_for("app", "none")).await;
+    }
+    let list = v1::ListRequest { page_size: 500, ..v1::ListRequest::default() };
+    let page = others.list(about("ab-few", list)).await.unwrap().into_inner();
+    assert_eq!((page.rules.len(), page.next_page_token.is_empty()), (16, false));
+    let all = others.list(about("ab-few", v1::ListRequest::default())).await.unwrap().into_inner();
+    assert_eq!(all.rules.len(), 18);
+    // A rule that is written as it is leaves no trace.
+    let rule =
+        others.get(about("ab-few", v1::GetRequest { id: "r".into() })).await.unwrap().into_inner().rule;
+    let version = quiet.rules().get("r").await.unwrap().metadata.generation;
+    let update = v1::UpdateRequest { rule };
+    calls = others;
+    calls.update(about("ab-few", update)).await.unwrap();
+    assert_eq!(quiet.rules().get("r").await.unwrap().metadata.generation, version);
+}
+
+#[tokio::test]
+async fn one_identity_cannot_use_up_the_connections() {
+    let _alone = ALONE.lock().await;
+    let o = Outrigger::shared().await;
+    let neighbour = Neighbour::new(o, "ab-conn-q").await;
+    let _loud = Tenant::without_agent(o, "ab-conn", &[]).await;
+    // It has a stream, and then many idle connections: these go, the stream stays.
+    let tls = o.client_tls("ab-conn", &[&tenant_identity("ab-conn")]);
+    let (sender, call) = stream(o.grpc_port, &tls, &[b"ab-conn"]).await.unwrap();
+    sender.send(Message::WorkloadSync(v1::WorkloadSync::default())).await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..200 {
+        idle.push(channel(o, "ab-conn").await);
+    }
+    neighbour.goes_on(2).await;
+    let mut other = WorkloadRuleServiceClient::new(channel(o, "ab-conn-q").await);
+    other.get(about("ab-conn-q", v1::GetRequest { id: "r".into() })).await.unwrap();
+    let established = || {
+        let port = format!(":{:04X}", o.grpc_port);
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let of = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        of.filter(|parts| parts[1].ends_with(&port) && parts[3] == "01").count()
+    };
+    eventually("what is too much is closed", || async {
+        let count = established();
+        if count < 100 { Ok(()) } else { Err(count.to_string()) }
+    })
+    .await;
+    assert!(!call.is_finished(), "the stream is no idle connection");
+    drop((sender, idle));
+}
