@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
 use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::pod::Pod;
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
 use outrigger_runtime::watch::{follow, watch_config};
 use serde::Deserialize;

@@ -6,13 +6,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadStreamRequest, WorkloadSync};
 use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
