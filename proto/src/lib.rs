@@ -5,6 +5,8 @@
 //! Nothing in here decides anything. `outrigger-api` turns these messages into the domain's types and refuses what
 //! does not fit; nobody else reads their fields.
 
+pub mod shape;
+
 /// `universe.*`
 pub mod universe {
     /// `universe.admin.*`

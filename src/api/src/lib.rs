@@ -13,6 +13,7 @@ pub mod namespace_offloading;
 mod null;
 pub mod rule_wire;
 pub mod tenant;
+pub mod wire_bounds;
 pub mod workload_rule;
 pub mod workload_wire;
 
