@@ -89,7 +89,8 @@ impl Selection {
 
     /// Whether it admits all that another one does, which has the same settings.
     pub fn covers(&self, other: &Self) -> bool {
-        self.admitted == other.admitted && other.named.iter().all(|key| key == LAST_APPLIED || self.admits(key))
+        self.admitted == other.admitted
+            && other.named.iter().all(|key| key == LAST_APPLIED || self.admits(key))
     }
 }
 
@@ -174,8 +175,11 @@ mod tests {
 
     #[test]
     fn what_a_setting_admits() {
-        let patterns = |texts: &[&str]| -> Arc<[Pattern]> { texts.iter().map(|text| text.parse().unwrap()).collect() };
-        let sends = |texts: &[&str], named: &[&str], key: &str| Selection::new(patterns(texts), set(named)).admits(key);
+        let patterns =
+            |texts: &[&str]| -> Arc<[Pattern]> { texts.iter().map(|text| text.parse().unwrap()).collect() };
+        let sends = |texts: &[&str], named: &[&str], key: &str| {
+            Selection::new(patterns(texts), set(named)).admits(key)
+        };
         assert!(!sends(&[], &[], "example.com/a"));
         assert!(sends(&[], &["example.com/a"], "example.com/a"));
         assert!(!sends(&[], &["example.com/a"], "example.com/ab"));

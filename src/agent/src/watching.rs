@@ -85,7 +85,7 @@ impl Watching {
 
 /// Watches the Pods of the namespaces that are wanted, for as long as it is polled. `ready` is released when all of them have been
 /// listed for the first time. Nothing is watched as long as a channel has nothing to say.
-pub async fn pods(
+pub(crate) async fn pods(
     client: Client,
     store: Arc<Store>,
     mut scope: watch::Receiver<Option<Scope>>,
@@ -95,7 +95,8 @@ pub async fn pods(
     let mut ready = Some(ready);
     let mut watching = Watching { client, store: store.clone(), watches: BTreeMap::new() };
     loop {
-        let (namespaces, annotations) = (scope.borrow_and_update().clone(), selection.borrow_and_update().clone());
+        let (namespaces, annotations) =
+            (scope.borrow_and_update().clone(), selection.borrow_and_update().clone());
         let (Some(namespaces), Some(annotations)) = (namespaces, annotations) else {
             tokio::select! {
                 () = news(&mut scope) => {}
