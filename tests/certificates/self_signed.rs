@@ -158,7 +158,8 @@ async fn an_installation_is_changed_while_it_runs() {
     o.ready_at("webhook", old_admin).await;
 
     let load = load::begin(o, &[old]).await;
-    start_webhook(o, "webhook-own", new, new_admin, &["--tls=self-signed".to_owned()]);
+    let own = ["--tls=self-signed", "--self-signed-inherit"].map(str::to_owned);
+    start_webhook(o, "webhook-own", new, new_admin, &own);
     o.ready_at("webhook", new_admin).await;
     let both = crate::injected(o, "both CAs are in the bundles", |bundle| count(bundle) == 2).await;
     assert_eq!(secret(o, secret_name, "ca.crt").unwrap(), both);

@@ -196,7 +196,7 @@ async fn runs(cluster: &Cluster, part: &str) {
     })
     .await;
     for pod in &found {
-        assert!(part == "agent" || node_of(pod) != "dpu", "{} is on a DPU", pod.name_any());
+        assert!(node_of(pod) != "dpu", "{} is on a DPU", pod.name_any());
         assert_eq!(pod.spec.as_ref().unwrap().priority, Some(1_000_000_000), "{}", pod.name_any());
     }
     let nodes: BTreeSet<&str> = found.iter().map(node_of).collect();

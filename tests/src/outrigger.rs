@@ -319,10 +319,11 @@ impl Outrigger {
     /// # Errors
     /// When it can't be started.
     pub fn start_agent(&self, tenant: &str, namespace: Option<&str>) -> anyhow::Result<()> {
-        let more: Vec<String> = namespace
-            .into_iter()
-            .flat_map(|name| [format!("--namespace={name}"), format!("--rules-namespace={name}")])
-            .collect();
+        let more = match namespace {
+            Some(name) => vec![format!("--namespace={name}"), format!("--rules-namespace={name}")],
+            // As the shipped settings say it.
+            None => vec!["--namespace=*".to_owned()],
+        };
         self.start_agent_with(tenant, &more)
     }
 

@@ -1,12 +1,13 @@
 //! The agent.
 //!
-//! **In**: the Pods of a tenant cluster, and its rules (watches). **Out**: a workload stream to the manager: everything
+//! **In**: the Pods of the namespaces that are named, and the tenant's rules (watches). **Out**: a workload stream to the manager: everything
 //! first, then each change; the rules in the infrastructure cluster, and their status here ([`rules`]). **Callers**:
 //! `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After whatever interruption the agent connects again, with growing
 //! pauses, and begins with everything.
 
+pub mod annotations;
 pub mod connect;
 pub mod metrics;
 pub mod namespaces;
@@ -14,6 +15,7 @@ pub mod pod;
 pub mod rules;
 pub mod store;
 pub mod stream;
+mod watching;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -38,7 +40,7 @@ use outrigger_runtime::expiry::{self, Expiry};
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
 use outrigger_runtime::tls::ClientTls;
-use outrigger_runtime::watch::{follow, watch_config};
+use outrigger_runtime::watch::{follow_optional, watch_config};
 use outrigger_runtime::{Process, duration};
 use serde_json::json;
 use tokio::sync::watch;
@@ -49,8 +51,10 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tracing::{info, warn};
 
+use crate::annotations::{Pattern, Selection};
 use crate::connect::{Address, Link};
 use crate::metrics::Metrics;
+use crate::namespaces::{CONFIG_MAP, Scope};
 use crate::rules::{RuleStore, Syncer};
 use crate::store::Store;
 
@@ -71,11 +75,22 @@ pub struct AgentArgs {
     #[arg(long, env = "OUTRIGGER_TENANT_ID", value_name = "ID", value_parser = TenantId::new)]
     pub tenant_id: TenantId,
 
-    /// Namespace whose Pods are told. May be given several times, or separated by commas. Without it: those that the
-    /// ConfigMap workload-plugin-config in the rules' namespace names (key config: "namespaces: [a, b]"), followed while
-    /// the agent runs; without that, or with an empty list, all.
+    /// Namespace whose Pods are told; "*" for all. May be given several times, or separated by commas. Without it: those that
+    /// the ConfigMap workload-plugin-config in the rules' namespace names (key config: "namespaces: [a, b]", or
+    /// "namespaces: ['*']"), followed while the agent runs. As long as neither says anything that can be used, nothing is told.
     #[arg(long = "namespace", env = "OUTRIGGER_NAMESPACES", value_delimiter = ',', value_name = "NAME")]
     pub namespaces: Vec<String>,
+
+    /// Annotation of Pods that is sent besides those that the rules here name: a key, example.com/* for all keys of a prefix, or
+    /// "*" for all. May be given several times, or separated by commas. kubectl.kubernetes.io/last-applied-configuration is
+    /// never sent. Rules that are made in the infrastructure cluster see only what is named here or by rules here.
+    #[arg(
+        long = "send-annotation",
+        env = "OUTRIGGER_SEND_ANNOTATIONS",
+        value_delimiter = ',',
+        value_name = "KEY"
+    )]
+    pub send_annotations: Vec<String>,
 
     /// Namespace of the tenant's rules in its own cluster. They are synced into the infrastructure cluster. Empty: none
     /// are.
@@ -132,10 +147,20 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
             bail!("--insecure is only allowed to loopback or a socket file");
         }
     }
+    let scope = scope(&args.namespaces, &args.rules_namespace)?;
+    let admitted = admitted(&args.send_annotations)?;
     let mut process = Process::new(keys::AGENT, args.process)?;
     let client = args.cluster.client().await?;
     let store = Arc::new(Store::default());
-    watch_pods(&process, &client, &store, &args.namespaces, &args.rules_namespace);
+    let events = Arc::new(Events::new(client.clone(), keys::AGENT, None));
+    let rules = watch_rules(&process, &client, &args.rules_namespace);
+    let selection = selection(&process, rules.as_ref(), admitted);
+    let scope = match scope {
+        Some(scope) => watch::channel(Some(scope)).1,
+        None => configured(&process, &client, &args.rules_namespace, &events),
+    };
+    let listed = process.readiness.wait_for("pods");
+    process.spawn("pods", watching::pods(client.clone(), store.clone(), scope, selection, listed));
 
     let metrics = Metrics::new(&mut process.registry);
     report(&mut process, &store, &metrics);
@@ -153,24 +178,14 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         server_name: args.server_name,
     };
     let tenant: AsciiMetadataValue = args.tenant_id.as_str().parse().context("--tenant-id")?;
-    if !args.rules_namespace.is_empty() {
-        let store = Arc::new(RuleStore::default());
-        let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), &args.rules_namespace);
+    if let Some(WatchedRules { store: rules, listed }) = rules {
         let ready = process.readiness.wait_for("workload rules");
-        let listing = Readiness::default();
-        let watching = follow(
-            rules,
-            watch_config(),
-            "workload rules",
-            listing.wait_for("workload rules"),
-            store.watch(),
-        );
-        process.spawn("workload rules", watching);
         let syncer = Syncer {
-            events: Events::new(client.clone(), keys::AGENT, None),
+            events,
             client,
             namespace: args.rules_namespace,
-            store,
+            store: rules,
+            workloads: store.clone(),
             link: link.clone(),
             tenant: tenant.clone(),
             interval: args.periodic_check_interval,
@@ -180,7 +195,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         };
         process.spawn("rules", async move {
             // A round that doesn't know all rules would delete what is only not listed yet.
-            listing.done().await;
+            listed.done().await;
             ready.done();
             syncer.run().await;
         });
@@ -191,18 +206,79 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// Pods of the namespaces of the command line; without any, of those that the ConfigMap in `config` names.
-fn watch_pods(process: &Process, client: &Client, store: &Arc<Store>, namespaces: &[String], config: &str) {
-    let named: BTreeSet<String> = namespaces.iter().cloned().collect();
-    let (tell, told) =
-        watch::channel(if named.is_empty() && !config.is_empty() { None } else { Some(named) });
-    let listed = process.readiness.wait_for("pods");
-    process.spawn("pods", namespaces::pods(client.clone(), store.clone(), told, listed));
-    if namespaces.is_empty() && !config.is_empty() {
-        let ready = process.readiness.wait_for(namespaces::CONFIG_MAP);
-        let following = namespaces::configured(client.clone(), config.to_owned(), ready, tell);
-        process.spawn(namespaces::CONFIG_MAP, following);
+/// The namespaces of the command line; `None` where a ConfigMap names them.
+fn scope(names: &[String], rules_namespace: &str) -> anyhow::Result<Option<Scope>> {
+    let mut names = names.iter().map(String::as_str).filter(|name| !name.is_empty()).peekable();
+    if names.peek().is_some() {
+        return Scope::new(names).map(Some).map_err(|error| anyhow::anyhow!("--namespace: {error}"));
     }
+    if rules_namespace.is_empty() {
+        bail!(
+            "--namespace is needed where --rules-namespace is empty: name the namespaces, or \"*\" for all"
+        );
+    }
+    Ok(None)
+}
+
+/// The annotations that settings admit.
+fn admitted(patterns: &[String]) -> anyhow::Result<Arc<[Pattern]>> {
+    let given = patterns.iter().filter(|pattern| !pattern.is_empty());
+    let read =
+        given.map(|pattern| pattern.parse().map_err(|error| anyhow::anyhow!("--send-annotation: {error}")));
+    read.collect()
+}
+
+/// The tenant's rules, as they are watched.
+struct WatchedRules {
+    store: Arc<RuleStore>,
+    /// Done when all have been listed.
+    listed: Readiness,
+}
+
+/// Watches the rules of a namespace; none where it is empty. A cluster may not have the kind: then it has no rules.
+fn watch_rules(process: &Process, client: &Client, namespace: &str) -> Option<WatchedRules> {
+    if namespace.is_empty() {
+        return None;
+    }
+    const WHAT: &str = "workload rules";
+    let (store, listed) = (Arc::new(RuleStore::default()), Readiness::default());
+    let rules: Api<WorkloadRule> = Api::namespaced(client.clone(), namespace);
+    process.spawn(WHAT, follow_optional(rules, watch_config(), WHAT, listed.wait_for(WHAT), store.watch()));
+    Some(WatchedRules { store, listed })
+}
+
+/// Which annotations are sent. Nothing is said before the rules are known: workloads without the annotations that rules ask for
+/// would lose their companions.
+fn selection(
+    process: &Process,
+    rules: Option<&WatchedRules>,
+    admitted: Arc<[Pattern]>,
+) -> watch::Receiver<Option<Selection>> {
+    let Some(WatchedRules { store, listed }) = rules else {
+        return watch::channel(Some(Selection::new(admitted, BTreeSet::new()))).1;
+    };
+    let (tell, told) = watch::channel(None);
+    let (store, listed) = (store.clone(), listed.clone());
+    process.spawn("annotations", async move {
+        listed.done().await;
+        annotations::follow(store, admitted, tell).await;
+    });
+    told
+}
+
+/// The namespaces that the ConfigMap names.
+fn configured(
+    process: &Process,
+    client: &Client,
+    namespace: &str,
+    events: &Arc<Events>,
+) -> watch::Receiver<Option<Scope>> {
+    let (tell, told) = watch::channel(None);
+    let ready = process.readiness.wait_for(CONFIG_MAP);
+    let warning = process.readiness.warning(CONFIG_MAP);
+    let (client, namespace, events) = (client.clone(), namespace.to_owned(), events.clone());
+    process.spawn(CONFIG_MAP, namespaces::configured(client, namespace, ready, warning, events, tell));
+    told
 }
 
 /// What `/debug/state` shows of an agent.
@@ -267,6 +343,7 @@ impl Sender {
             ended = self.call(client, false).await;
         }
         self.metrics.connected.set(0);
+        self.store.ended();
         ended.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))
     }
 

@@ -1,9 +1,9 @@
 //! A Pod as a workload.
 
-use k8s_openapi::api::core::v1::Pod;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
 use outrigger_core::workload::{Orchestrator, Workload};
+use outrigger_runtime::pod::Pod;
 use std::collections::BTreeMap;
 
 /// The workload that a Pod is. `None` for one that has ended: a Pod that is Succeeded or Failed runs nothing any more.

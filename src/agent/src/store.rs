@@ -6,16 +6,17 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::annotations::Selection;
 use crate::pod::workload;
 
 /// Workloads of the tenant.
@@ -32,6 +33,16 @@ struct Inner {
     changed: BTreeSet<WorkloadId>,
     /// Counts syncs: the changes since the last one are its stream's.
     generation: u64,
+    /// Whether that stream has yet to be given some of what there was when it began.
+    beginning: bool,
+    /// Whether that stream is open.
+    open: bool,
+    /// The annotations that are kept, and sent.
+    selection: Selection,
+    /// Those that all Pods have been read with.
+    covered: Option<Selection>,
+    /// Of the changes of that reading, those that the stream has not been given yet.
+    owed: HashSet<WorkloadId>,
 }
 
 /// Another stream has begun.
@@ -54,11 +65,68 @@ impl Store {
         let begun = {
             let mut inner = self.inner.lock();
             inner.changed.clear();
+            inner.owed.clear();
+            inner.beginning = true;
             inner.generation += 1;
+            inner.open = true;
             (inner.workloads.values().cloned().collect(), inner.generation)
         };
         self.changed.notify_waiters();
         begun
+    }
+
+    /// The stream of this generation has been given everything that [`Self::begin`] returned.
+    pub fn has_begun(&self, generation: u64) {
+        let mut inner = self.inner.lock();
+        if inner.generation == generation {
+            inner.beginning = false;
+        }
+    }
+
+    /// The stream is over. There is one at a time.
+    pub fn ended(&self) {
+        self.inner.lock().open = false;
+    }
+
+    /// Whether Pods are read with all that this selects.
+    pub fn selects(&self, selection: &Selection) -> bool {
+        self.inner.lock().selection.covers(selection)
+    }
+
+    /// From now on these annotations are kept and sent, and no others. What has been read without them has to be read again.
+    pub fn select(&self, selection: Selection) {
+        let mut inner = self.inner.lock();
+        let Inner { workloads, changed, .. } = &mut *inner;
+        for (id, workload) in workloads {
+            if workload.annotations.keys().any(|key| !selection.admits(key)) {
+                Arc::make_mut(workload).annotations.retain(|key, _| selection.admits(key));
+                changed.insert(id.clone());
+            }
+        }
+        inner.selection = selection;
+        drop(inner);
+        self.changed.notify_one();
+    }
+
+    /// All Pods have been read with these annotations.
+    pub fn covers(&self, selection: &Selection) {
+        let mut inner = self.inner.lock();
+        if inner.covered.as_ref() != Some(selection) {
+            inner.owed = inner.changed.iter().cloned().collect();
+            inner.covered = Some(selection.clone());
+        }
+    }
+
+    /// Whether a rule that names these annotations finds them at the manager: all Pods have been read with them, and the stream, if
+    /// there is one, has been given what came of that. Otherwise the rule would take them for absent.
+    pub fn tells(&self, keys: impl Iterator<Item = String>) -> bool {
+        let mut keys = keys.peekable();
+        if keys.peek().is_none() {
+            return true;
+        }
+        let inner = self.inner.lock();
+        let Some(covered) = &inner.covered else { return false };
+        covered.covers(&covered.with(keys)) && (inner.owed.is_empty() && !inner.beginning || !inner.open)
     }
 
     /// The next change for the stream of this generation; waits for one. `None` when another stream has begun. Dropping the
@@ -83,14 +151,16 @@ impl Store {
             return Err(Superseded);
         }
         let Some(id) = inner.changed.pop_first() else { return Ok(None) };
+        inner.owed.remove(&id);
         Ok(Some(match inner.workloads.get(&id) {
             Some(workload) => Message::WorkloadUpdate(workload_wire::update(workload)),
             None => Message::WorkloadDelete(workload_wire::delete(&id)),
         }))
     }
 
-    fn set(&self, workload: Workload) {
+    fn set(&self, mut workload: Workload) {
         let mut inner = self.inner.lock();
+        workload.annotations.retain(|key, _| inner.selection.admits(key));
         // Most changes of a Pod concern nothing that a workload has.
         if inner.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
             return;
@@ -187,8 +257,84 @@ mod tests {
         serde_json::from_str(&json).unwrap()
     }
 
+    fn selection(named: &[&str]) -> Selection {
+        Selection::new(Arc::new([]), named.iter().map(ToString::to_string).collect())
+    }
+
+    fn annotated(uid: &str, annotations: &[(&str, &str)]) -> Pod {
+        let annotations =
+            annotations.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let mut pod = pod(uid, "x", "Running");
+        pod.metadata.annotations = Some(annotations);
+        pod
+    }
+
+    fn annotations(store: &Store) -> Vec<(String, Vec<String>)> {
+        let inner = store.inner.lock();
+        let mut all: Vec<_> = inner
+            .workloads
+            .values()
+            .map(|w| (w.id.to_string(), w.annotations.keys().cloned().collect::<Vec<_>>()))
+            .collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn annotations_are_kept_as_they_are_selected() {
+        let store = Arc::new(Store::default());
+        let keys = |keys: &[&str]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let pods = [annotated("a", &[("x", "1"), ("y", "2")]), annotated("b", &[("z", "3")])];
+        let read = |store: &Arc<Store>| {
+            let mut sink = store.pods(None);
+            pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
+        };
+        read(&store);
+        assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
+        synced(&store);
+        // More are named: Pods are read again, and those that have them are told.
+        assert!(!store.selects(&selection(&["x"])));
+        assert!(!store.tells(keys(&["x"]).into_iter()));
+        store.select(selection(&["x"]));
+        read(&store);
+        assert!(!store.tells(keys(&["x"]).into_iter()), "maybe not all have been read");
+        store.covers(&selection(&["x"]));
+        assert!(!store.tells(keys(&["x"]).into_iter()), "the stream has not been given it");
+        assert_eq!(annotations(&store), [("a".into(), keys(&["x"])), ("b".into(), vec![])]);
+        assert_eq!(told(&store), Some(("update", "a".into())));
+        assert_eq!(told(&store), None, "and nobody else");
+        assert!(store.tells(keys(&["x"]).into_iter()) && !store.tells(keys(&["x", "y"]).into_iter()));
+        // Fewer are.
+        store.select(selection(&[]));
+        assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
+        assert_eq!(told(&store), Some(("update", "a".into())));
+        assert_eq!(told(&store), None);
+    }
+
+    #[test]
+    fn a_rule_does_not_wait_for_a_stream_that_is_not_there() {
+        let store = Arc::new(Store::default());
+        begun(&store);
+        store.select(selection(&["x"]));
+        store.pods(None)(Event::Applied(annotated("a", &[("x", "1")])));
+        store.covers(&selection(&["x"]));
+        let tells = || store.tells(["x".to_owned()].into_iter());
+        assert!(!tells());
+        store.ended();
+        assert!(tells());
+        begun(&store);
+        assert!(tells());
+    }
+
+    fn begun(store: &Store) {
+        let generation = store.begin().1;
+        store.has_begun(generation);
+    }
+
     fn synced(store: &Store) -> Vec<String> {
-        let mut ids: Vec<_> = store.begin().0.iter().map(|workload| workload.id.to_string()).collect();
+        let (workloads, generation) = store.begin();
+        store.has_begun(generation);
+        let mut ids: Vec<_> = workloads.iter().map(|workload| workload.id.to_string()).collect();
         ids.sort();
         ids
     }

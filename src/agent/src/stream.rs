@@ -49,6 +49,7 @@ pub fn messages(store: Arc<Store>, chunked: bool) -> impl Stream<Item = Message>
                     None => (Message::WorkloadSyncEnd(WorkloadSyncEnd {}), Said::Everything(generation)),
                 },
                 Said::Everything(generation) => {
+                    store.has_begun(generation);
                     (store.next_change(generation).await?, Said::Everything(generation))
                 }
             })
@@ -109,7 +110,7 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
-    use k8s_openapi::api::core::v1::Pod;
+    use outrigger_runtime::pod::Pod;
     use outrigger_runtime::watch::Event;
     use serde_json::json;
 

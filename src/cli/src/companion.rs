@@ -73,7 +73,7 @@ pub(crate) fn companion(
         let message = format!("{} rules named {rule} are in tenants' namespaces, not one", found.len());
         return Err(InputError::new("--rule", message));
     };
-    let named = |pod: &k8s_openapi::api::core::v1::Pod| {
+    let named = |pod: &outrigger_runtime::pod::Pod| {
         pod.namespace().as_ref() == Some(&workload.namespace) && pod.name_any() == workload.name
     };
     let Some(pod) = state.pods()?.into_iter().find(named) else {

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use k8s_openapi::api::core::v1::Pod;
 use outrigger_core::keys;
 use outrigger_core::slots::{Guests, Ledger, Verdict};
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::pod::Pod;
 use outrigger_webhook::admit::guests::taking;
 use outrigger_webhook::caches::Caches;
 use outrigger_webhook::review::{Decision, Request};

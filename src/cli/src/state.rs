@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1 as full;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, is_reserved};
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::pod::Pod;
 use outrigger_webhook::caches::Caches;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -148,6 +149,8 @@ impl State {
     /// # Errors
     /// The first that is none.
     pub(crate) fn pods(&self) -> Result<Vec<Pod>, InputError> {
+        // What is read of them is less than what makes them Pods.
+        self.all::<full::Pod>("", "Pod")?;
         let mut pods: Vec<Pod> = self.all("", "Pod")?;
         for pod in &mut pods {
             let metadata = &mut pod.metadata;

@@ -328,8 +328,8 @@ impl Watches {
 mod tests {
     use std::time::Duration;
 
-    use k8s_openapi::api::core::v1::Pod;
     use outrigger_core::keys;
+    use outrigger_runtime::pod::Pod;
     use outrigger_runtime::watch::Event;
     use serde_json::json;
 

@@ -15,6 +15,7 @@ pub mod expiry;
 pub mod fake_api;
 pub mod lease;
 pub mod metrics;
+pub mod pod;
 pub mod probe;
 pub mod process;
 pub mod ready;

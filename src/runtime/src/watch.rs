@@ -1,6 +1,7 @@
 //! Watches: all objects of a kind, listed and then followed for as long as the process serves.
 //!
-//! A list is taken in pages, consistent with the API server's storage. A watch that ends goes on from where it was. It begins
+//! A list is taken in pages, consistent with the API server's storage. What is read of a page and of a line of a watch is bounded
+//! in bytes, and decoded object by object ([`read`]). A watch that ends goes on from where it was. It begins
 //! with a new list when the API server doesn't know that place any more, and also when it was silent for longer than
 //! a healthy API server is: so a cluster whose storage was restored from an older snapshot is followed again, although its
 //! resourceVersions have gone back. Between failures there are growing pauses of at most [`MAX_PAUSE`].
@@ -12,8 +13,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use futures::StreamExt;
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::api::{ListParams, WatchParams};
 use kube::{Api, Client, Error, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -25,8 +25,10 @@ use crate::process::Process;
 use crate::ready::ReadyHandle;
 use crate::watched::Watch;
 
-/// Objects in one page of a list.
-const PAGE: u32 = 500;
+mod read;
+
+use read::{Line, Pages, TooLong};
+
 /// How long the API server keeps a watch open, in seconds. It must be less than 295 (the library refuses more).
 const LASTS: u32 = 290;
 /// Pause after the first failure.
@@ -127,6 +129,24 @@ pub fn watch_optional<K>(
     process.spawn(what, follow_optional(Api::all(client.clone()), config, what, ready, sink));
 }
 
+/// Lists all objects once, in pages of bounded size, and shows each. The list is consistent with the API server's storage.
+///
+/// # Errors
+/// As the API server says, or when an object is too long to be read.
+pub async fn list<K>(api: &Api<K>, config: ListParams, mut show: impl FnMut(K)) -> Result<(), Error>
+where
+    K: Resource + Clone + DeserializeOwned,
+{
+    let (mut pages, mut params) = (Pages::default(), config);
+    loop {
+        let page = pages.next(api, &params, &mut show).await?;
+        match page.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(()),
+        }
+    }
+}
+
 /// Why a list or a watch has ended.
 #[derive(Debug)]
 enum Failure {
@@ -145,6 +165,7 @@ struct Follower<K, S> {
     ready: Option<ReadyHandle>,
     sink: S,
     watch: Watch,
+    pages: Pages,
     pauses: ExponentialBackoff,
     last_failure: Option<Instant>,
     /// The last try has failed. Each failure in a row says the same; only the first is a warning.
@@ -174,6 +195,7 @@ where
             ready: Some(ready),
             sink,
             watch: Watch::new(what),
+            pages: Pages::default(),
             pauses: pauses(),
             last_failure: None,
             failing: false,
@@ -195,17 +217,15 @@ where
     async fn list(&mut self) -> Result<String, Error> {
         // Where there is no such kind there is nothing to list.
         self.watch.synced(self.absent);
-        let mut params = self.config.clone().limit(PAGE);
+        let mut params = self.config.clone();
         (self.sink)(Event::ListStarted);
         loop {
-            let page = self.api.list(&params).await?;
-            for object in page.items {
-                (self.sink)(Event::Listed(stripped(object)));
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            let sink = &mut self.sink;
+            let page = self.pages.next(&self.api, &params, |object| sink(Event::Listed(object))).await?;
+            match page.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => {
-                    let place = page.metadata.resource_version.unwrap_or_default();
+                    let place = page.resource_version.unwrap_or_default();
                     (self.sink)(Event::ListCompleted { version: version(Some(&place)) });
                     self.listed();
                     return Ok(place);
@@ -265,23 +285,20 @@ where
             bookmarks: true,
             send_initial_events: false,
         };
-        let stream = self.api.watch(&params, place).await.map_err(failure)?;
-        let mut stream = std::pin::pin!(stream);
-        while let Some(event) = stream.next().await {
-            let event = event.map_err(failure)?;
-            self.failing &= matches!(event, WatchEvent::Error(_));
-            let (object, deleted) = match event {
-                WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
-                WatchEvent::Deleted(object) => (object, true),
-                WatchEvent::Bookmark(bookmark) => {
-                    *place = bookmark.metadata.resource_version;
+        let mut lines = read::open(&self.api, &params, place).await.map_err(failure)?;
+        while let Some(line) = lines.next::<K>().await.map_err(failure)? {
+            self.failing &= matches!(line, Line::Failed(_));
+            let (object, deleted) = match line {
+                Line::Applied(object) => (object, false),
+                Line::Deleted(object) => (object, true),
+                Line::Bookmark(reached) => {
+                    *place = reached;
                     (self.sink)(Event::Bookmark { version: version(Some(place)) });
                     continue;
                 }
-                WatchEvent::Error(status) => return Err(failure(Error::Api(status))),
+                Line::Failed(error) => return Err(failure(error)),
             };
             *place = object.resource_version().unwrap_or_default();
-            let object = stripped(object);
             (self.sink)(if deleted { Event::Deleted(object) } else { Event::Applied(object) });
         }
         Ok(())
@@ -324,12 +341,6 @@ fn pauses() -> ExponentialBackoff {
         .build()
 }
 
-/// The field managers' bookkeeping is about half of an object's metadata, and nobody here reads it.
-fn stripped<K: Resource>(mut object: K) -> K {
-    object.meta_mut().managed_fields = None;
-    object
-}
-
 /// What an error means for the place that a watch has reached.
 fn failure(error: Error) -> Failure {
     let lost = match &error {
@@ -339,7 +350,8 @@ fn failure(error: Error) -> Failure {
             !matches!(status.code, 401 | 403 | 429 | 500 | 502 | 503) && !is_timeout(status)
         }
         // A healthy API server would have sent a bookmark.
-        error => TimedOut::in_chain(error) == Some(TimedOut::Silence),
+        // A line that is too long would come again from the same place; a list may show the object in a page of its own.
+        error => TimedOut::in_chain(error) == Some(TimedOut::Silence) || TooLong::is(error),
     };
     if lost { Failure::Lost(error) } else { Failure::Failed(error) }
 }

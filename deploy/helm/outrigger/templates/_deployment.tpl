@@ -1,6 +1,6 @@
 {{/*
 A part's Deployment: dict "root", "component", "args", "env", "ports", "mounts", "volumes", and "replicated" for what runs
-several times and never on DPUs.
+several times.
 */}}
 {{- define "outrigger.deployment" -}}
 {{- $values := index .root.Values .component -}}
@@ -40,9 +40,9 @@ spec:
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- if .replicated }}
       affinity:
         {{- include "outrigger.noDpus" .root | nindent 8 }}
+      {{- if .replicated }}
       topologySpreadConstraints:
         {{- include "outrigger.spread" .component | nindent 8 }}
       {{- end }}

@@ -41,7 +41,7 @@ The objects of a file that is also installed without Helm, for this release's na
 {{- end }}
 {{ end }}
 
-{{/* Where no webhook or manager may run: on DPUs, which are tenants', sooner or later. */}}
+{{/* Where nothing of it may run: on DPUs, which are tenants', sooner or later. */}}
 {{- define "outrigger.noDpus" -}}
 nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:

@@ -6,11 +6,17 @@ use outrigger_api::conditions::{Status, condition, merge};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_proto::v1;
 
+use super::bounded;
+
 /// What a round has found out about a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Found {
     /// It is in the infrastructure cluster as it is here; `None` while nothing has become of it yet.
     Synced(Option<v1::RuleStatus>),
+    /// It isn't there yet: the Pods are being read again for the annotations that it names.
+    Waits,
+    /// It could not be dealt with several times in a row, and why.
+    Failed(String),
     /// It can't be there, and why: reason and message.
     Refused(&'static str, String),
     /// The infrastructure cluster has not been reached since then.
@@ -26,10 +32,34 @@ pub(super) fn compute(rule: &WorkloadRule, found: &Found, now: Timestamp) -> Wor
     let said =
         |kind, status, reason, message: &str| condition(kind, status, reason, message, generation, now);
     match found {
-        Found::Synced(Some(status)) if status.current => WorkloadRuleStatus {
-            sync_result: Some("success".to_owned()),
-            ..rule_wire::status(status, generation, now)
-        },
+        Found::Synced(Some(status)) if status.current => {
+            let told = rule_wire::status(&bounded::status(status), generation, to_the_second(now));
+            WorkloadRuleStatus {
+                sync_result: Some("success".to_owned()),
+                conditions: merge(&before.conditions, told.conditions),
+                ..told
+            }
+        }
+        Found::Waits => {
+            let message = "the Pods are being read again for the annotations that the rule names; after that it goes to the \
+                           infrastructure cluster";
+            let conditions = vec![said("Synced", Status::Unknown, "Pending", message)];
+            WorkloadRuleStatus {
+                sync_result: Some("success".to_owned()),
+                conditions: keep(&before, conditions),
+                ..before
+            }
+        }
+        Found::Failed(why) => {
+            let message =
+                format!("the infrastructure cluster fails at this rule, and it is tried again: {why}");
+            let conditions = vec![said("Synced", Status::Unknown, "Failing", &bounded::message(&message))];
+            WorkloadRuleStatus {
+                sync_result: Some("success".to_owned()),
+                conditions: keep(&before, conditions),
+                ..before
+            }
+        }
         Found::Synced(_) => {
             let message = "the infrastructure cluster has it and has not said yet what became of it";
             let conditions = vec![said("Synced", Status::Unknown, "Pending", message)];
@@ -80,14 +110,17 @@ pub(super) fn compute(rule: &WorkloadRule, found: &Found, now: Timestamp) -> Wor
     }
 }
 
+/// The API stores no more of a time.
+fn to_the_second(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
 /// These conditions, and of those that were there what they don't replace.
 fn keep(before: &WorkloadRuleStatus, new: Vec<Condition>) -> Vec<Condition> {
     let mut all = before.conditions.clone();
     all.retain(|old| new.iter().all(|new| new.type_ != old.type_));
     all.extend(merge(&before.conditions, new));
-    all.sort_by_key(|condition| {
-        ["Accepted", "Synced", "Matched", "Ready"].iter().position(|t| *t == condition.type_)
-    });
+    all.sort_by_key(|condition| bounded::CONDITIONS.iter().position(|t| *t == condition.type_));
     all
 }
 

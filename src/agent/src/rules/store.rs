@@ -8,7 +8,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Rules by name. The newest state of each wins, whether an event of the watch or the answer to a write of ours shows it.
 #[derive(Debug)]
@@ -20,7 +20,10 @@ pub struct RuleStore {
 #[derive(Debug, Default)]
 struct Inner {
     rules: Mutex<BTreeMap<String, Arc<WorkloadRule>>>,
+    /// Wakes the rounds.
     changed: Notify,
+    /// Tells everybody else.
+    news: watch::Sender<()>,
 }
 
 impl Default for RuleStore {
@@ -40,6 +43,11 @@ impl RuleStore {
     /// Waits for a change that concerns more than a rule's status.
     pub async fn changed(&self) {
         self.inner.changed.notified().await;
+    }
+
+    /// Changes that concern more than a rule's status, for others than the one who waits in [`Self::changed`].
+    pub fn news(&self) -> watch::Receiver<()> {
+        self.inner.news.subscribe()
     }
 
     /// Takes in the watch.
@@ -69,6 +77,7 @@ impl Inner {
         };
         if matter {
             self.changed.notify_one();
+            self.news.send_replace(());
         }
     }
 }

@@ -6,43 +6,44 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams};
-use kube::{Client, Resource, ResourceExt};
-use outrigger_api::{WorkloadRule, rule_wire};
-use outrigger_core::{keys, validate};
-use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
-use outrigger_proto::{TENANT_ID, v1};
+use kube::api::{Api, PatchParams};
+use kube::{Client, ResourceExt};
+use outrigger_api::WorkloadRule;
+use outrigger_core::ids::RuleName;
+use outrigger_core::keys;
+use outrigger_proto::v1;
 use outrigger_runtime::events::Events;
-use outrigger_runtime::telemetry::inject_metadata;
-use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
-use tracing::{Instrument, debug, debug_span, info, warn};
+use tonic::{Code, Status};
+use tracing::{debug, info, warn};
+
+mod one;
+mod tell;
 
 use super::RuleStore;
+use super::bounded;
+use super::budget::Budget;
 use super::pace::{Pace, Told};
-use super::skew::{self, Stubborn};
-use super::status::{Found, compute};
+use super::skew::Stubborn;
+use super::status::Found;
+use super::wire::Rules;
 use crate::connect::Link;
 use crate::metrics::{Metrics, Round};
+use crate::store::Store;
 
-/// Largest answer that is read: a brief list of a thousand rules with their conditions has about 2 MiB.
-const MAX_ANSWER: usize = 64 << 20;
 /// How long the manager's list may not show what has just been written: it is made from a watch.
 const SHOWN: Duration = Duration::from_secs(3);
-/// What is refused without asking, and so looked at anew in each round.
-const FOUND_HERE: [&str; 2] = [NAME_TAKEN, MANAGER_TOO_OLD];
-const NAME_TAKEN: &str = "NameTaken";
-const MANAGER_TOO_OLD: &str = "ManagerTooOld";
-/// How often a finalizer is taken off while others write the same rule.
-const ATTEMPTS: usize = 5;
 /// How long a write that was not answered may still be carried out: the manager gives its own call half of this.
 const UNSURE: Duration = Duration::from_secs(60);
 /// How long a rule that was refused is left alone, unless it changes.
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// Rules that nobody here asks for any more and that are deleted in one round. For each the tenant's own cluster is asked, and how
+/// many there are is the manager's word.
+const MOST_ORPHANS: usize = 50;
+/// How often in a row a rule can't be dealt with before it is told: a proxy on the way may say anything for a moment.
+const IN_VAIN: u32 = 3;
 
 /// Keeps the rules of both clusters the same.
 pub struct Syncer {
@@ -52,8 +53,10 @@ pub struct Syncer {
     pub namespace: String,
     /// What the watch shows of it.
     pub store: Arc<RuleStore>,
+    /// The workloads that the manager is told of.
+    pub workloads: Arc<Store>,
     /// Tells the tenant.
-    pub events: Events,
+    pub events: Arc<Events>,
     /// The way to the manager.
     pub link: Link,
     /// The tenant.
@@ -71,7 +74,7 @@ pub struct Syncer {
 /// What is remembered between rounds.
 #[derive(Default)]
 struct Memory {
-    client: Option<WorkloadRuleServiceClient<Channel>>,
+    rules: Option<Rules>,
     reached: Option<Timestamp>,
     /// Rules that the infrastructure cluster has refused: by uid, the generation, the words, and until when.
     refused: HashMap<String, (i64, Found, Instant)>,
@@ -81,6 +84,10 @@ struct Memory {
     stubborn: Stubborn,
     /// Rules that were written without an answer: by uid, until when that may still be carried out.
     unsure: HashMap<String, Instant>,
+    /// Rules that could not be dealt with: by uid, how often in a row.
+    failed: HashMap<String, u32>,
+    /// What may be written into statuses.
+    budget: Budget,
 }
 
 impl Memory {
@@ -88,9 +95,63 @@ impl Memory {
     fn is_unsure(&self, uid: &str) -> bool {
         self.unsure.get(uid).is_some_and(|until| *until > Instant::now())
     }
+
+    /// Forgets what is over, and rules that there are no more.
+    fn clean(&mut self, uids: &HashSet<String>, now: Instant) {
+        self.refused.retain(|uid, _| uids.contains(uid));
+        self.written.retain(|uid, (_, until)| uids.contains(uid) && *until > now);
+        self.stubborn.retain(uids);
+        self.unsure.retain(|uid, until| uids.contains(uid) && *until > now);
+        self.failed.retain(|uid, _| uids.contains(uid));
+        self.budget.retain(uids);
+    }
+
+    /// What a rule's turn has come to, which may be an error. What the tenant is told of it; `None`: nothing yet.
+    ///
+    /// # Errors
+    /// When the manager doesn't know who is calling: then it is the same with all others.
+    fn took(&mut self, uid: &str, generation: i64, result: Turn) -> Result<(Option<Found>, bool), Status> {
+        match result {
+            Ok((found, written)) => {
+                self.failed.remove(uid);
+                self.note_refusal(uid, generation, &found);
+                Ok((Some(found), written))
+            }
+            Err(Lost { status, unsure }) => {
+                if unsure {
+                    self.unsure.insert(uid.to_owned(), Instant::now() + UNSURE);
+                }
+                if status.code() == Code::Unauthenticated {
+                    return Err(status);
+                }
+                let times = self.failed.entry(uid.to_owned()).or_default();
+                *times = times.saturating_add(1);
+                let why = format!("{:?}: {}", status.code(), bounded::message(status.message()));
+                debug!(uid, why, "a rule can't be dealt with");
+                Ok(((*times >= IN_VAIN).then_some(Found::Failed(why)), false))
+            }
+        }
+    }
+
+    fn note_refusal(&mut self, uid: &str, generation: i64, found: &Found) {
+        match found {
+            Found::Refused(reason, _) if !one::FOUND_HERE.contains(reason) => {
+                // What was only remembered isn't remembered for longer.
+                let now = Instant::now();
+                let fresh = |(of, _, until): &(i64, Found, Instant)| *of == generation && *until > now;
+                if !self.refused.get(uid).is_some_and(fresh) {
+                    self.refused.insert(uid.to_owned(), (generation, found.clone(), now + REFUSED_PAUSE));
+                }
+            }
+            _ => drop(self.refused.remove(uid)),
+        }
+    }
 }
 
-/// A rule could not be dealt with, for a reason that is the link's.
+/// What one rule's turn has come to, and whether it was written.
+type Turn = Result<(Found, bool), Lost>;
+
+/// A rule could not be dealt with, and the reason is not the rule.
 struct Lost {
     status: Status,
     /// It was being written: whether that was carried out is unknown.
@@ -108,6 +169,7 @@ impl Syncer {
     pub async fn run(self) {
         let mut memory = Memory::default();
         let mut pace = Pace::default();
+        let mut held = false;
         loop {
             match self.round(&mut memory).await {
                 Ok(wrote) => {
@@ -121,26 +183,36 @@ impl Syncer {
                     self.metrics.round(Round::Unsupported);
                     let told = pace.unsupported();
                     if told == Told::First {
-                        warn!(reason = status.message(), "the manager takes no rules from here; upgrade it");
+                        warn!(
+                            reason = bounded::message(status.message()),
+                            "the manager takes no rules from here; upgrade it"
+                        );
                     }
                     if told != Told::No {
-                        self.out_of_reach(&Found::Unsupported).await;
+                        self.out_of_reach(&mut memory, &Found::Unsupported).await;
                     }
                 }
                 Err(status) => {
                     self.metrics.round(Round::Failed);
-                    memory.client = None;
+                    memory.rules = None;
                     let told = pace.failed();
-                    let (code, message) = (status.code(), status.message());
+                    let (code, message) = (status.code(), bounded::message(status.message()));
                     if told == Told::First {
                         warn!(?code, reason = message, "rules can't be synced; trying on");
                     } else {
                         debug!(?code, reason = message, "a round failed");
                     }
                     if told != Told::No {
-                        self.out_of_reach(&Found::LinkDown(memory.reached)).await;
+                        let since = Found::LinkDown(memory.reached);
+                        self.out_of_reach(&mut memory, &since).await;
                     }
                 }
+            }
+            let before = std::mem::replace(&mut held, memory.budget.held());
+            if held && !before {
+                warn!(
+                    "what the manager tells of rules changes too often: their statuses are written at a bounded rate"
+                );
             }
             tokio::select! {
                 () = tokio::time::sleep(pace.pause(self.interval)) => {}
@@ -156,31 +228,23 @@ impl Syncer {
 
     /// One comparison of both sides. Whether anything was written in the infrastructure cluster.
     async fn round(&self, memory: &mut Memory) -> Result<bool, Status> {
-        let client = match &memory.client {
-            Some(client) => client.clone(),
+        let client = match &memory.rules {
+            Some(rules) => rules.clone(),
             None => {
                 let channel = self.link.connect().await.map_err(|e| Status::unavailable(format!("{e:#}")))?;
                 // Maybe another manager, of a later version.
                 memory.stubborn = Stubborn::default();
-                let client = WorkloadRuleServiceClient::new(channel).max_decoding_message_size(MAX_ANSWER);
-                memory.client.insert(client).clone()
+                memory.rules.insert(Rules::new(channel, self.tenant.clone())).clone()
             }
         };
-        let list = v1::ListRequest { brief: true, ..v1::ListRequest::default() };
-        let answer = client.clone().list(self.about(list)).await?.into_inner();
-        let there: BTreeMap<String, v1::Rule> =
-            answer.rules.into_iter().map(|rule| (rule.id.clone(), rule)).collect();
+        let there = client.list().await?;
         let here = self.store.all();
-        let uids: HashSet<String> = here.iter().filter_map(|rule| rule.uid()).collect();
-        memory.refused.retain(|uid, _| uids.contains(uid));
         let now = Instant::now();
-        memory.written.retain(|uid, (_, until)| uids.contains(uid) && *until > now);
-        memory.stubborn.retain(&uids);
-        memory.unsure.retain(|uid, until| uids.contains(uid) && *until > now);
+        memory.clean(&here.iter().filter_map(|rule| rule.uid()).collect(), now);
         let known = &*memory;
         let results: Vec<_> = futures::stream::iter(here.iter().cloned())
             .map(|rule| {
-                let (client, there) = (client.clone(), there.get(&rule.name_any()));
+                let (client, there) = (&client, there.get(&rule.name_any()));
                 async move {
                     let result = self.one(client, &rule, there, known).await;
                     (rule, result)
@@ -190,63 +254,66 @@ impl Syncer {
             .collect()
             .await;
         let mut wrote = false;
-        let mut lost = None;
+        let mut refused = None;
         for (rule, result) in results {
             let uid = rule.uid().unwrap_or_default();
-            let (found, written) = match result {
-                Ok(result) => result,
-                Err(failed) => {
-                    if failed.unsure {
-                        memory.unsure.insert(uid, Instant::now() + UNSURE);
-                    }
+            let generation = rule.metadata.generation.unwrap_or_default();
+            let (found, written) = match memory.took(&uid, generation, result) {
+                Ok(took) => took,
+                Err(status) => {
                     // What is known of the others is taken in all the same.
-                    lost.get_or_insert(failed.status);
+                    refused.get_or_insert(status);
                     continue;
                 }
             };
             wrote |= written;
-            let generation = rule.metadata.generation.unwrap_or_default();
-            let known = memory.written.get(&uid).is_some_and(|(of, _)| *of == generation);
+            let Some(found) = found else { continue };
+            let remembered = memory.written.get(&uid).is_some_and(|(of, _)| *of == generation);
             match there.get(&rule.name_any()) {
                 // Not what is only remembered as written.
-                Some(shown) if written && !known => memory.stubborn.wrote(&uid, generation, shown, now),
+                Some(shown) if written && !remembered => memory.stubborn.wrote(&uid, generation, shown, now),
                 _ if matches!(found, Found::Synced(_)) && !written => memory.stubborn.kept(&uid),
                 _ => {}
             }
-            if written && !known {
-                memory.written.insert(uid.clone(), (generation, Instant::now() + SHOWN));
-            }
-            match &found {
-                Found::Refused(reason, _) if !FOUND_HERE.contains(reason) => {
-                    // What was only remembered isn't remembered for longer.
-                    let fresh = |(of, _, until): &(i64, Found, Instant)| *of == generation && *until > now;
-                    if !memory.refused.get(&uid).is_some_and(fresh) {
-                        memory
-                            .refused
-                            .insert(uid, (generation, found.clone(), Instant::now() + REFUSED_PAUSE));
-                    }
-                }
-                _ => {
-                    memory.refused.remove(&uid);
-                }
+            if written && !remembered {
+                memory.written.insert(uid, (generation, Instant::now() + SHOWN));
             }
             // Of what was just written the next round has more to tell.
             if !written {
-                self.tell(&rule, &found).await;
+                self.tell(memory, &rule, &found).await;
             }
         }
-        if let Some(status) = lost {
-            return Err(status);
+        match refused {
+            Some(status) => Err(status),
+            None => Ok(self.delete_orphans(&client, &here, &there).await? || wrote),
         }
-        // What an agent of this tenant has made, and nobody asks for any more.
+    }
+
+    /// Deletes over there what an agent of this tenant has made, and nobody asks for any more. Whether anything was.
+    async fn delete_orphans(
+        &self,
+        client: &Rules,
+        here: &[Arc<WorkloadRule>],
+        there: &BTreeMap<String, v1::Rule>,
+    ) -> Result<bool, Status> {
         let names: HashSet<String> = here.iter().map(|rule| rule.name_any()).collect();
-        for (id, rule) in there.iter().filter(|(id, rule)| !rule.origin.is_empty() && !names.contains(*id)) {
+        let orphans = there.iter().filter(|(id, rule)| !rule.origin.is_empty() && !names.contains(*id));
+        let mut wrote = false;
+        for (id, rule) in orphans.take(MOST_ORPHANS) {
             if !self.is_gone(id).await {
                 continue;
             }
-            info!(rule = %id, origin = rule.origin, "deleted: it isn't in the tenant's cluster any more");
-            client.clone().delete(self.about(v1::DeleteRequest { id: id.clone() })).await?;
-            wrote = true;
+            match client.delete(id.clone()).await {
+                Ok(()) => {
+                    info!(rule = %id, origin = bounded::message(&rule.origin), "deleted: it isn't in the tenant's cluster any more");
+                    wrote = true;
+                }
+                Err(status) if status.code() == Code::Unauthenticated => return Err(status),
+                Err(status) => {
+                    let (code, reason) = (status.code(), bounded::message(status.message()));
+                    debug!(rule = %id, ?code, reason, "it can't be deleted in the infrastructure cluster");
+                }
+            }
         }
         Ok(wrote)
     }
@@ -254,6 +321,10 @@ impl Syncer {
     /// Whether the tenant's cluster has no rule of this name, asked past the cache: that the cache lacks it may only mean that
     /// its watch is behind.
     async fn is_gone(&self, name: &str) -> bool {
+        // It becomes a part of a path.
+        if RuleName::new(name).is_err() {
+            return false;
+        }
         match self.api().get_metadata(name).await {
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => true,
             Ok(_) => {
@@ -267,233 +338,13 @@ impl Syncer {
         }
     }
 
-    /// Makes one rule there what it is here. An error is one of the link; what is wrong with the rule itself is a finding.
-    async fn one(
-        &self,
-        mut client: WorkloadRuleServiceClient<Channel>,
-        rule: &WorkloadRule,
-        there: Option<&v1::Rule>,
-        memory: &Memory,
-    ) -> Result<(Found, bool), Lost> {
-        let (name, uid) = (rule.name_any(), rule.uid().unwrap_or_default());
-        let has_finalizer = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
-        if rule.metadata.deletion_timestamp.is_some() {
-            let ours = match there {
-                Some(there) => skew::is_ours(there, has_finalizer),
-                // The list may be behind.
-                None if has_finalizer => {
-                    self.look_up(&mut client, &name).await?.is_some_and(|found| skew::is_ours(&found, true))
-                }
-                None => false,
-            };
-            if ours {
-                let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
-                let call = async { client.delete(self.about(v1::DeleteRequest { id: name })).await };
-                call.instrument(span).await?;
-            }
-            if has_finalizer && !memory.is_unsure(&uid) {
-                self.finalizer(rule, false).await;
-            }
-            return Ok((Found::Synced(None), ours));
-        }
-        if let Some(theirs) = there.filter(|there| !skew::is_ours(there, has_finalizer)) {
-            let message = format!(
-                "there is a rule {} in the infrastructure cluster that did not come from here; delete it there, or choose \
-                 another name",
-                theirs.id
-            );
-            return Ok((Found::Refused(NAME_TAKEN, message), false));
-        }
-        let excess = rule.excess();
-        if !excess.is_empty() {
-            return Ok((Found::Refused("Invalid", validate::message(&excess)), false));
-        }
-        let message = v1::Rule { origin: uid.clone(), ..rule_wire::message(rule) };
-        if let Some(there) = there.filter(|there| skew::is_same(there, &message)) {
-            return Ok((Found::Synced(there.status.clone()), false));
-        }
-        let generation = rule.metadata.generation.unwrap_or_default();
-        if memory.written.get(&uid).is_some_and(|(of, _)| *of == generation) {
-            return Ok((Found::Synced(None), true));
-        }
-        if let Some((of, found, until)) = memory.refused.get(&uid)
-            && *of == generation
-            && *until > Instant::now()
-        {
-            return Ok((found.clone(), false));
-        }
-        if there.is_some_and(|there| memory.stubborn.is(&uid, generation, there, Instant::now())) {
-            return Ok((Found::Refused(MANAGER_TOO_OLD, skew::KEPT_IN_PART.to_owned()), false));
-        }
-        // Before it is made: else nobody would take it out again if this were deleted meanwhile.
-        if !has_finalizer && !self.finalizer(rule, true).await {
-            return Ok((Found::Synced(None), false));
-        }
-        let rule = Some(v1::Rule { revision: String::new(), status: None, ..message });
-        let span = debug_span!(
-            "sync rule",
-            verb = if there.is_none() { "create" } else { "update" },
-            otel.kind = "client"
-        );
-        let call = async {
-            match there {
-                None => client.create(self.about(v1::CreateRequest { rule })).await.map(drop),
-                Some(_) => client.update(self.about(v1::UpdateRequest { rule })).await.map(drop),
-            }
-        };
-        match call.instrument(span).await {
-            Ok(()) => Ok((Found::Synced(None), true)),
-            Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
-                if self.look_up(&mut client, &name).await?.is_some_and(|found| found.origin == uid) {
-                    // An earlier call has made it, without an answer.
-                    return Ok((Found::Synced(None), true));
-                }
-                // Somebody else's, made since the list was. With our finalizer it would pass for ours with a manager that
-                // doesn't tell whose its rules are. The next round says whose it is.
-                self.let_go(&name).await;
-                Ok((Found::Synced(None), false))
-            }
-            Err(status) => {
-                let unsure = !is_definite(status.code());
-                finding(status).map(|found| (found, false)).map_err(|status| Lost { status, unsure })
-            }
-        }
-    }
-
-    /// The rule of this name in the infrastructure cluster, asked past all caches.
-    async fn look_up(
-        &self,
-        client: &mut WorkloadRuleServiceClient<Channel>,
-        name: &str,
-    ) -> Result<Option<v1::Rule>, Status> {
-        match client.get(self.about(v1::GetRequest { id: name.to_owned() })).await {
-            Ok(answer) => Ok(answer.into_inner().rule),
-            // A manager that has no such call tells as little as one that has no such rule: only its list counts then.
-            Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Ok(None),
-            Err(status) => Err(status),
-        }
-    }
-
-    /// Puts our finalizer on a rule of the tenant's cluster, or takes it off. Whether that worked; if not, the next round
-    /// tries again.
-    async fn finalizer(&self, rule: &WorkloadRule, add: bool) -> bool {
-        let mut all: Vec<&str> =
-            rule.finalizers().iter().map(String::as_str).filter(|f| *f != keys::RULE_FINALIZER).collect();
-        if add {
-            all.push(keys::RULE_FINALIZER);
-        }
-        // The list is replaced as a whole: only if nobody has changed it meanwhile.
-        let patch = json!({"metadata": {"uid": rule.uid(), "resourceVersion": rule.resource_version(), "finalizers": all}});
-        match self.api().patch(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
-            Ok(rule) => {
-                self.store.learn(rule);
-                true
-            }
-            Err(error) => {
-                debug!(rule = %rule.name_any(), %error, "its finalizers will be written later");
-                false
-            }
-        }
-    }
-
-    /// Takes our finalizer off a rule again that has just got it, and doesn't give up because others write the rule too.
-    async fn let_go(&self, name: &str) {
-        for _ in 0..ATTEMPTS {
-            match self.api().get_opt(name).await {
-                Ok(Some(rule)) if rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER) => {
-                    if self.finalizer(&rule, false).await {
-                        return;
-                    }
-                }
-                Ok(_) => return,
-                Err(error) => debug!(rule = name, %error, "it can't be read"),
-            }
-        }
-        warn!(
-            rule = name,
-            "the name is taken in the infrastructure cluster, and the finalizer is still there"
-        );
-    }
-
-    /// Writes a rule's status in the tenant's cluster, if it is another.
-    async fn tell(&self, rule: &WorkloadRule, found: &Found) {
-        let status = compute(rule, found, Timestamp::now());
-        if rule.status.as_ref() == Some(&status) || rule.metadata.deletion_timestamp.is_some() {
-            return;
-        }
-        let patch = json!({"metadata": {"uid": rule.uid()}, "status": status});
-        match self.api().patch_status(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
-            Ok(written) => {
-                let before = rule.status.clone().unwrap_or_default();
-                for (reason, message) in status.news(&before) {
-                    self.events.publish(true, reason, "SyncRule", &message, &rule.object_ref(&())).await;
-                }
-                self.store.learn(written);
-            }
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-            Err(error) => warn!(rule = %rule.name_any(), %error, "its status could not be written"),
-        }
-    }
-
-    /// Nothing can be written in the infrastructure cluster: rules say so, and those that are given up may go.
-    async fn out_of_reach(&self, why: &Found) {
-        for rule in self.store.all() {
-            if rule.metadata.deletion_timestamp.is_none() {
-                self.tell(&rule, why).await;
-            } else if rule.annotations().contains_key(keys::ABANDON)
-                && rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
-            {
-                warn!(rule = %rule.name_any(), "abandoned: it may still be in the infrastructure cluster");
-                self.finalizer(&rule, false).await;
-            }
-        }
-    }
-
     fn api(&self) -> Api<WorkloadRule> {
         Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    fn about<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        request.metadata_mut().insert(TENANT_ID, self.tenant.clone());
-        request.set_timeout(Duration::from_secs(30));
-        inject_metadata(request.metadata_mut());
-        request
     }
 }
 
 fn params() -> PatchParams {
     PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() }
-}
-
-/// What an answer says about the rule; what it says about the link is an error.
-fn finding(status: Status) -> Result<Found, Status> {
-    let message = status.message().to_owned();
-    match status.code() {
-        Code::InvalidArgument | Code::OutOfRange => Ok(Found::Refused("Invalid", message)),
-        Code::ResourceExhausted => Ok(Found::Refused("LimitReached", message)),
-        Code::AlreadyExists | Code::NotFound | Code::Aborted => {
-            // Somebody else has made or deleted it since the list was made. The next round sees how it is.
-            Ok(Found::Synced(None))
-        }
-        _ => Err(status),
-    }
-}
-
-/// Whether a write that ended so was not carried out, and will not be.
-fn is_definite(code: Code) -> bool {
-    matches!(
-        code,
-        Code::InvalidArgument
-            | Code::OutOfRange
-            | Code::ResourceExhausted
-            | Code::AlreadyExists
-            | Code::NotFound
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::FailedPrecondition
-            | Code::Unimplemented
-    )
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Event, Node as KubeNode, Pod};
+use k8s_openapi::api::core::v1::{Event, Node as KubeNode};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use outrigger_api::{Tenant, WorkloadRule};
@@ -17,6 +17,7 @@ use outrigger_core::tenant::{Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
 use outrigger_manager::companions::observe::{observe, observe_claim};
+use outrigger_runtime::pod::Pod;
 
 use super::ExplainArgs;
 use super::devices::Known;

@@ -10,6 +10,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Client, Resource, ResourceExt};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::keys;
+use outrigger_runtime::watch;
 use serde::de::DeserializeOwned;
 use tracing::info;
 
@@ -59,19 +60,24 @@ where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let objects: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), namespace);
-    let listed = match objects.list(&ListParams::default().labels(labels)).await {
-        Ok(list) => list.items,
+    let (mut left, mut stay) = (0, Vec::new());
+    let listed = watch::list(&objects, ListParams::default().labels(labels), |object| {
+        if wanted(&object.metadata) {
+            left += 1;
+            if object.metadata.deletion_timestamp.is_none() {
+                stay.push((object.name_any(), object.uid().unwrap_or_default()));
+            }
+        }
+    });
+    match listed.await {
+        Ok(()) => {}
         // A cluster that doesn't have the kind has none of it.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(0),
         Err(error) => return Err(error),
-    };
-    let mut left = 0;
-    for object in listed.iter().filter(|object| wanted(&object.metadata)) {
-        left += 1;
-        if object.metadata.deletion_timestamp.is_none() {
-            gone(objects.delete(&object.name_any(), &only(&object.uid().unwrap_or_default())).await)?;
-            info!(companion = %object.name_any(), namespace, "deleted: its rule or its tenant goes");
-        }
+    }
+    for (name, uid) in stay {
+        gone(objects.delete(&name, &only(&uid)).await)?;
+        info!(companion = name, namespace, "deleted: its rule or its tenant goes");
     }
     Ok(left)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Pod;
+
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{Api, ObjectMeta, Patch, PostParams, Request};
 use kube::{Client, Resource};
@@ -12,6 +12,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::{self, Kind};
 use outrigger_runtime::cache::Feed;
+use outrigger_runtime::pod::Pod;
 use outrigger_runtime::telemetry::inject_headers;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

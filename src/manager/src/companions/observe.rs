@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::ObjectMeta;
 use outrigger_core::companion::{Observed, annotations_size, is_owner};
@@ -11,6 +10,7 @@ use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
 use outrigger_core::template::Kind;
+use outrigger_runtime::pod::Pod;
 
 /// Whose companion a Pod is, and what is worth knowing of it. `None` for a Pod that is no companion of a tenant's rule.
 pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
 use kube::{Client, Resource};
@@ -25,6 +25,7 @@ use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::lease::Leadership;
+use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch::{follow, watch, watch_config, watch_optional};
 use tokio::time::Instant;
 

@@ -1,10 +1,10 @@
 //! What matters of a guest or a reservation.
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use outrigger_core::keys;
 use outrigger_core::machine::reservation_name;
 use outrigger_core::machine::usage::PodState;
+use outrigger_runtime::pod::Pod;
 
 /// Group and type.
 pub(super) type Slot = (String, String);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 use outrigger_api::{Machine, MachineNodePool};
@@ -14,6 +14,7 @@ use outrigger_core::machine::usage::{PodState, Seen, SeenReservation};
 use outrigger_core::machine::{self as domain, Mode, pool_name, usage};
 use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::pod::Pod;
 use parking_lot::RwLock;
 
 use super::controller::Key;

@@ -1,17 +1,20 @@
 //! A tenant's namespace in the infrastructure cluster, and what is in it from the start.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use outrigger_api::WorkloadRule;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::{claim, keys};
+use outrigger_runtime::watch;
 use serde_json::{Value, json};
 use tracing::info;
 
@@ -194,18 +197,28 @@ pub async fn release(
     // Rules first: who has none gets no new companions.
     let rules: Api<PartialObjectMeta<WorkloadRule>> = Api::namespaced(client.clone(), name);
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), name);
-    for rule in rules.list(&ListParams::default()).await?.items {
-        if rule.metadata.deletion_timestamp.is_none() {
-            gone(rules.delete(&rule.name_any(), &only(&rule.uid().unwrap_or_default())).await)?;
+    delete_all(&rules).await?;
+    let left = delete_all(&pods).await?;
+    Ok((left > 0).then(|| format!("{left} Pods in namespace {name}")))
+}
+
+/// Deletes all objects of a kind in a namespace. Returns how many there were.
+async fn delete_all<K>(objects: &Api<PartialObjectMeta<K>>) -> Result<usize, kube::Error>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug,
+{
+    let (mut count, mut stay) = (0, Vec::new());
+    watch::list(objects, ListParams::default(), |object| {
+        count += 1;
+        if object.metadata.deletion_timestamp.is_none() {
+            stay.push((object.name_any(), object.uid().unwrap_or_default()));
         }
+    })
+    .await?;
+    for (name, uid) in stay {
+        gone(objects.delete(&name, &only(&uid)).await)?;
     }
-    let left = pods.list(&ListParams::default()).await?.items;
-    for pod in &left {
-        if pod.metadata.deletion_timestamp.is_none() {
-            gone(pods.delete(&pod.name_any(), &only(&pod.uid().unwrap_or_default())).await)?;
-        }
-    }
-    Ok((!left.is_empty()).then(|| format!("{} Pods in namespace {name}", left.len())))
+    Ok(count)
 }
 
 #[cfg(test)]

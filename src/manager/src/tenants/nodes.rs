@@ -11,6 +11,7 @@ use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::tenant::nodes::{Marks, Seen, Step, Verdict, step};
+use outrigger_runtime::watch;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -153,9 +154,14 @@ async fn others(
     node: &str,
 ) -> Result<Vec<PartialObjectMeta<Pod>>, kube::Error> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
-    let mut all = pods.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))).await?.items;
-    all.retain(|pod| owner(spaces, pod).is_some_and(|owner| *verdict != Verdict::Of(owner)));
-    Ok(all)
+    let mut others = Vec::new();
+    watch::list(&pods, ListParams::default().fields(&format!("spec.nodeName={node}")), |pod| {
+        if owner(spaces, &pod).is_some_and(|owner| *verdict != Verdict::Of(owner)) {
+            others.push(pod);
+        }
+    })
+    .await?;
+    Ok(others)
 }
 
 /// The tenant that a Pod belongs to. Companions of admin rules belong to the tenant whose workload they serve, as far as who

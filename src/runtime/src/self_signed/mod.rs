@@ -12,7 +12,8 @@
 //! stays trusted until it ends.
 //!
 //! Where servers get their certificates otherwise, and are told to keep them themselves from now on, the old ones still
-//! serve while the new ones start. So what the places carry then stays beside our first CA, until it ends.
+//! serve while the new ones start. So what the places carry then can stay beside our first CA, for 30 days at most. It does only where
+//! a setting says so: whoever may write to a place could put a CA of their own there.
 //!
 //! Places are read *before* the Secret and written under their own resourceVersion. So a replica that read the Secret
 //! before a CA was added can't take that CA out of a place again: its write is older than the one that put it there.
@@ -29,12 +30,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
+use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
-use kube::{Client, Resource};
 use rustls_pki_types::{DnsName, IpAddr};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -42,8 +40,8 @@ use tracing::{info, warn};
 
 use self::contention::Contention;
 pub use self::places::Place;
-use self::places::is_conflict;
-use self::plan::{Step, Wanted, plan, take, trouble};
+use self::places::{is_conflict, wake};
+use self::plan::{Step, Wanted, of_others, plan, take, trouble};
 use self::state::{Certificate, State};
 use crate::ready::{ReadyHandle, Warning};
 use crate::tls::ServerTls;
@@ -104,6 +102,11 @@ pub struct SelfSignedArgs {
     /// How long a new CA is published before it signs: 7d. Who verifies needs that time to take it over.
     #[arg(long, env = "OUTRIGGER_SELF_SIGNED_OVERLAP", default_value = "7d", value_parser = duration, value_name = "DURATION")]
     pub self_signed_overlap: Duration,
+
+    /// Trust the CAs on for up to 30 days, three at most, that the bundles carry when the first CA is made: while servers with
+    /// certificates of another origin are replaced. Whoever may write to the bundles chooses these, so set it for that time only.
+    #[arg(long, env = "OUTRIGGER_SELF_SIGNED_INHERIT")]
+    pub self_signed_inherit: bool,
 }
 
 /// Where servers run when nothing else is said.
@@ -121,6 +124,7 @@ impl Default for SelfSignedArgs {
             self_signed_lifetime: Duration::from_secs(90 * DAY),
             self_signed_ca_lifetime: Duration::from_secs(1825 * DAY),
             self_signed_overlap: Duration::from_secs(7 * DAY),
+            self_signed_inherit: false,
         }
     }
 }
@@ -181,6 +185,7 @@ impl SelfSignedArgs {
             life: seconds(self.self_signed_lifetime),
             ca_life: seconds(self.self_signed_ca_lifetime),
             overlap: seconds(self.self_signed_overlap),
+            inherit: self.self_signed_inherit,
         }
     }
 }
@@ -346,6 +351,9 @@ impl Keeper {
         if let Some(next) = take(step, state.as_ref(), &self.wanted, &found, now)? {
             if self.write(&version, &next).await? {
                 info!(secret = self.component.secret, ?step, "certificates changed");
+                if step == Step::Begin {
+                    self.tell_of_others(&next, &found, now);
+                }
             }
             return Ok(Round::Again);
         }
@@ -367,6 +375,26 @@ impl Keeper {
             });
         let trouble = state.as_ref().and_then(|state| trouble(state, now));
         Ok(Round::Until(until, trouble.or(disputed)))
+    }
+
+    /// A CA has begun. What of the CAs of others that were trusted until now?
+    fn tell_of_others(&self, state: &State, found: &[Certificate], now: i64) {
+        let inherited = state.inherited.as_ref();
+        for ca in of_others(found, &self.wanted, now) {
+            let (subject, sha256) = (&ca.subject, ca.fingerprint());
+            match inherited.filter(|inherited| inherited.cas.contains(&ca)) {
+                Some(inherited) => {
+                    let until = expiry::at(inherited.until.min(ca.validity.not_after));
+                    warn!(subject, sha256, %until, "a CA of somebody else is trusted on, because of --self-signed-inherit");
+                }
+                None => warn!(
+                    subject,
+                    sha256,
+                    "a CA of somebody else is trusted no more; where servers still use it, begin anew with \
+                     --self-signed-inherit"
+                ),
+            }
+        }
     }
 
     /// The Secret's resourceVersion and what is in it.
@@ -460,20 +488,6 @@ fn found(places: &[Read<'_>]) -> Vec<Certificate> {
     let objects = places.iter().filter_map(|(place, read)| Some((place, read.as_ref().ok()?.as_ref()?)));
     let bundles = objects.flat_map(|(place, object)| place.carries(object));
     bundles.flat_map(|bundle| Certificate::found(&bundle)).collect()
-}
-
-/// Tells whenever the object of this name changes. What fails is tried again; the rounds themselves say what is wrong.
-async fn wake<K>(api: Api<K>, name: &'static str, changed: Arc<Notify>)
-where
-    K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
-{
-    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut stream = std::pin::pin!(watcher(api, config).default_backoff());
-    while let Some(event) = stream.next().await {
-        if event.is_ok() {
-            changed.notify_one();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
 //! Where it is published whom to trust: our own webhook configurations, or a ConfigMap.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use kube::Client;
+use futures::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Resource};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 /// An object that says whom to trust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,6 +158,20 @@ fn bundles(object: &Value, entries: &str, bundle: &str) -> Vec<Value> {
 /// Whether a write failed because somebody else has written since: look again. A JSON patch whose test fails is 422.
 pub(super) fn is_conflict(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<kube::Error>(), Some(kube::Error::Api(status)) if matches!(status.code, 409 | 422))
+}
+
+/// Tells whenever the object of this name changes. What fails is tried again; the rounds themselves say what is wrong.
+pub(super) async fn wake<K>(api: Api<K>, name: &'static str, changed: Arc<Notify>)
+where
+    K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut stream = std::pin::pin!(watcher(api, config).default_backoff());
+    while let Some(event) = stream.next().await {
+        if event.is_ok() {
+            changed.notify_one();
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use std::cmp::Reverse;
 
 use super::issue::{authority, common_name, leaf};
-use super::state::{Certificate, Next, State};
+use super::state::{Certificate, Inherited, Next, State};
 
 /// Of what was trusted before us, so many are trusted on: fewer than a bundle may have, so that they never crowd out our own.
 const MAX_INHERITED: usize = 3;
+/// How long these are trusted on at most, in seconds: 30 days. Servers that still show their certificates are replaced long before.
+pub(super) const INHERITED_FOR: i64 = 30 * 24 * 3600;
 
 /// What is wanted of the certificates.
 #[derive(Debug, Clone)]
@@ -21,6 +23,9 @@ pub(super) struct Wanted {
     pub(super) ca_life: i64,
     /// How long all bundles carry a new CA before it signs, in seconds.
     pub(super) overlap: i64,
+    /// Whether CAs of others that are trusted when the first CA of ours is made go on being trusted for a while. Whoever may write
+    /// to the bundles chooses these.
+    pub(super) inherit: bool,
 }
 
 /// One step. Each is one write of the Secret.
@@ -29,7 +34,7 @@ pub(super) enum Step {
     /// Nothing, until then (Unix time in seconds), unless something else changes.
     Wait(i64),
     /// There is no CA, or it has ended: make one, which signs at once. Nobody can have trusted it before. What is trusted
-    /// already goes on being trusted beside it.
+    /// already goes on being trusted beside it, where that is wanted.
     Begin,
     /// Make the CA that will follow. It doesn't sign yet.
     Announce,
@@ -74,10 +79,14 @@ pub(super) fn plan(state: Option<&State>, wanted: &Wanted, carried: bool, now: i
             until = until.min(signs.max(now.saturating_add(1)));
         }
     }
-    if state.former.iter().any(|ca| now > ca.validity.not_after) {
+    let over = |ca: &Certificate| now > ca.validity.not_after;
+    let inherited = state.inherited.as_ref();
+    if state.former.iter().any(over) || inherited.is_some_and(|i| now > i.until || i.cas.iter().any(over)) {
         return Step::Forget;
     }
-    let ends = state.former.iter().map(|ca| ca.validity.not_after.saturating_add(1));
+    let ends = state.former.iter().chain(inherited.iter().flat_map(|i| &i.cas));
+    let ends = ends.map(|ca| ca.validity.not_after).chain(inherited.map(|i| i.until));
+    let ends = ends.map(|end| end.saturating_add(1));
     Step::Wait(ends.fold(until, i64::min))
 }
 
@@ -93,10 +102,10 @@ pub(super) fn trouble(state: &State, now: i64) -> Option<String> {
     })
 }
 
-/// Of what places carry already, what goes on being trusted when a CA begins that nobody knows yet. Servers that were
+/// Of what places carry already, what could go on being trusted when a CA begins that nobody knows yet. Servers that were
 /// started otherwise show certificates of these until the last of them has been replaced. CAs of our own that are in no
 /// Secret any more are not among them: somebody wanted them gone.
-fn inherited(found: &[Certificate], wanted: &Wanted, now: i64) -> Vec<Certificate> {
+pub(super) fn of_others(found: &[Certificate], wanted: &Wanted, now: i64) -> Vec<Certificate> {
     let own = common_name(&wanted.name, "");
     let goes_on = |ca: &&Certificate| {
         let name = ca.subject.strip_prefix("CN=").unwrap_or_default();
@@ -124,7 +133,10 @@ pub(super) fn take(
     let Some(state) = state.filter(|_| step != Step::Begin) else {
         let signer = authority(&wanted.name, now, wanted.ca_life)?;
         let leaf = certify(&signer, &wanted.names)?;
-        return Ok(Some(State { leaf, signer, next: None, former: inherited(found, wanted, now) }));
+        let cas = if wanted.inherit { of_others(found, wanted, now) } else { Vec::new() };
+        let until = now.saturating_add(INHERITED_FOR);
+        let inherited = (!cas.is_empty()).then_some(Inherited { cas, until });
+        return Ok(Some(State { leaf, signer, next: None, former: Vec::new(), inherited }));
     };
     let mut new = state.clone();
     match step {
@@ -152,7 +164,14 @@ pub(super) fn take(
             names.truncate(super::MAX_NAMES);
             new.leaf = certify(&new.signer, &names)?;
         }
-        Step::Forget => new.former.retain(|ca| now <= ca.validity.not_after),
+        Step::Forget => {
+            new.former.retain(|ca| now <= ca.validity.not_after);
+            new.inherited =
+                new.inherited.take().filter(|inherited| now <= inherited.until).and_then(|mut inherited| {
+                    inherited.cas.retain(|ca| now <= ca.validity.not_after);
+                    (!inherited.cas.is_empty()).then_some(inherited)
+                });
+        }
     }
     Ok(Some(new))
 }

@@ -21,8 +21,11 @@ pub(super) const SIGNER: (&str, &str) = ("signer.crt", "signer.key");
 pub(super) const NEXT: (&str, &str) = ("next.crt", "next.key");
 /// Since when all bundles have carried that one, Unix time in seconds.
 pub(super) const NEXT_TRUSTED_SINCE: &str = "next-trusted-since";
+/// CAs of others that were trusted before there was one of ours, and until when they are trusted on, Unix time in seconds.
+pub(super) const INHERITED: (&str, &str) = ("inherited.crt", "inherited-until");
 /// All keys, so that one that is no longer needed is taken out.
-const KEYS: [&str; 8] = [LEAF.0, LEAF.1, TRUST, SIGNER.0, SIGNER.1, NEXT.0, NEXT.1, NEXT_TRUSTED_SINCE];
+const KEYS: [&str; 10] =
+    [LEAF.0, LEAF.1, TRUST, SIGNER.0, SIGNER.1, NEXT.0, NEXT.1, NEXT_TRUSTED_SINCE, INHERITED.0, INHERITED.1];
 
 /// More CAs than this are not trusted at once: the oldest go. Each stays until it has ended, and is followed at two thirds
 /// of its life.
@@ -64,6 +67,14 @@ pub(super) struct Next {
     pub(super) trusted_since: Option<i64>,
 }
 
+/// CAs of others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Inherited {
+    pub(super) cas: Vec<Certificate>,
+    /// Until when they are trusted, Unix time in seconds.
+    pub(super) until: i64,
+}
+
 /// What the replicas share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
@@ -72,6 +83,8 @@ pub(super) struct State {
     pub(super) next: Option<Next>,
     /// CAs that signed before. Their keys are gone.
     pub(super) former: Vec<Certificate>,
+    /// CAs of others that were trusted before.
+    pub(super) inherited: Option<Inherited>,
 }
 
 impl Certificate {
@@ -92,6 +105,14 @@ impl Certificate {
     pub(super) fn found(pem: &str) -> Vec<Self> {
         let all = CertificateDer::pem_slice_iter(pem.as_bytes()).take(MAX_FOUND.0).map_while(Result::ok);
         all.filter(|der| der.len() <= MAX_FOUND.1).filter_map(|der| Self::parse(&der).ok()).collect()
+    }
+
+    /// SHA-256 of the certificate, in hex, as `openssl x509 -fingerprint -sha256` says it without colons.
+    pub(super) fn fingerprint(&self) -> String {
+        use sha2::{Digest, Sha256};
+        let der = CertificateDer::from_pem_slice(self.pem.as_bytes());
+        let hash = Sha256::digest(der.as_deref().unwrap_or_default());
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn parse(der: &CertificateDer<'_>) -> anyhow::Result<Self> {
@@ -169,11 +190,20 @@ impl State {
             .map(|since| since.trim().parse().with_context(|| format!("{NEXT_TRUSTED_SINCE}: {since:?}")))
             .transpose()?;
         let next = pair(NEXT)?.map(|ca| Next { ca, trusted_since });
+        let until = text(INHERITED.1)?
+            .map(|until| until.trim().parse().with_context(|| format!("{}: {until:?}", INHERITED.1)))
+            .transpose()?;
+        let trusted = text(TRUST)?.unwrap_or_default();
+        let cas = Certificate::all(text(INHERITED.0)?.unwrap_or_default()).context(INHERITED.0)?;
+        // Somebody may have taken one out of what is trusted.
+        let cas: Vec<_> = cas.into_iter().filter(|ca| trusted.contains(ca.pem.trim())).collect();
+        let inherited = until.filter(|_| !cas.is_empty()).map(|until| Inherited { cas, until });
         let known = [Some(&signer), next.as_ref().map(|next| &next.ca)];
-        let mut former = Certificate::all(text(TRUST)?.unwrap_or_default()).context(TRUST)?;
+        let mut former = Certificate::all(trusted).context(TRUST)?;
         former.retain(|ca| !known.iter().flatten().any(|pair| pair.certificate == *ca));
+        former.retain(|ca| !inherited.iter().any(|inherited| inherited.cas.contains(ca)));
         former.truncate(MAX_TRUSTED);
-        Ok(Some(Self { leaf, signer, next, former }))
+        Ok(Some(Self { leaf, signer, next, former, inherited }))
     }
 
     /// The Secret's data: what each key is to hold, `None` where it is to go.
@@ -189,6 +219,10 @@ impl State {
             pair(NEXT, &next.ca);
             data.insert(NEXT_TRUSTED_SINCE, next.trusted_since.map(|since| since.to_string()));
         }
+        if let Some(inherited) = &self.inherited {
+            data.insert(INHERITED.0, Some(inherited.cas.iter().map(|ca| ca.pem.as_str()).collect()));
+            data.insert(INHERITED.1, Some(inherited.until.to_string()));
+        }
         data.insert(TRUST, Some(self.trust()));
         data
     }
@@ -199,6 +233,7 @@ impl State {
         let next = self.next.iter().map(|next| &next.ca.certificate);
         let mut all: Vec<_> =
             std::iter::once(&self.signer.certificate).chain(next).chain(&self.former).collect();
+        all.extend(self.inherited.iter().flat_map(|inherited| &inherited.cas));
         all.sort_by_key(|ca| (Reverse(ca.validity.not_before), &ca.pem));
         all.into_iter().take(MAX_TRUSTED).map(|ca| ca.pem.as_str()).collect()
     }

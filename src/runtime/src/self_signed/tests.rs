@@ -19,7 +19,13 @@ fn wanted() -> Wanted {
         life: 900,
         ca_life: 9000,
         overlap: 70,
+        inherit: false,
     }
+}
+
+/// The same, where CAs of others are to be trusted on.
+fn inheriting() -> Wanted {
+    Wanted { inherit: true, ..wanted() }
 }
 
 /// Takes every step that can be taken at this time, as a replica does; each through the Secret.
@@ -153,7 +159,7 @@ fn what_has_ended_is_made_anew() {
 
 /// Servers with certificates of somebody else's CA are replaced one after the other by those that sign for themselves.
 #[test]
-fn what_is_trusted_already_is_trusted_until_it_ends() {
+fn what_is_trusted_already_is_trusted_until_it_ends_where_that_is_wanted() {
     let other = Wanted { name: "somebody".to_owned(), ca_life: 20_000, ..wanted() };
     let theirs = take(Step::Begin, None, &other, &[], BEGIN - 100).unwrap().unwrap();
     let ended = take(Step::Begin, None, &other, &[], BEGIN - 30_000).unwrap().unwrap();
@@ -161,7 +167,9 @@ fn what_is_trusted_already_is_trusted_until_it_ends() {
     let bundle = [&own, &ended, &theirs].map(State::trust).concat() + "-----BEGIN CERTIFICATE-----\nAAAA\n";
     let found = Certificate::found(&bundle);
     assert_eq!(found.len(), 3);
-    let begun = take(Step::Begin, None, &wanted(), &found, BEGIN).unwrap().unwrap();
+    let alone = take(Step::Begin, None, &wanted(), &found, BEGIN).unwrap().unwrap();
+    assert_eq!(alone.trust(), alone.signer.certificate.pem, "nobody has asked for more");
+    let begun = take(Step::Begin, None, &inheriting(), &found, BEGIN).unwrap().unwrap();
     let trust = begun.trust();
     assert!(
         verifies(&trust, &theirs.leaf.certificate.pem, SVC, BEGIN),
@@ -172,7 +180,8 @@ fn what_is_trusted_already_is_trusted_until_it_ends() {
         !verifies(&trust, &own.leaf.certificate.pem, SVC, BEGIN),
         "who empties the Secret wants that CA gone"
     );
-    assert_eq!(begun.former, std::slice::from_ref(&theirs.signer.certificate));
+    assert_eq!(begun.inherited.as_ref().unwrap().cas, std::slice::from_ref(&theirs.signer.certificate));
+    assert!(begun.former.is_empty());
 
     let mut state = Some(reread(&begun));
     let end = theirs.signer.certificate.validity.not_after;
@@ -186,6 +195,33 @@ fn what_is_trusted_already_is_trusted_until_it_ends() {
     assert!(!state.unwrap().trust().contains(&theirs.signer.certificate.pem));
 }
 
+/// Thirty days are enough to replace servers; a CA of somebody else may live for a hundred years.
+#[test]
+fn nobody_is_inherited_for_long() {
+    let day = 24 * 3600;
+    let other = Wanted { name: "somebody".to_owned(), ca_life: 36_500 * day, ..wanted() };
+    let long = Wanted { life: 90 * day, ca_life: 1825 * day, overlap: 7 * day, ..inheriting() };
+    let theirs = take(Step::Begin, None, &other, &[], BEGIN).unwrap().unwrap();
+    let found = Certificate::found(&theirs.trust());
+    let begun = take(Step::Begin, None, &long, &found, BEGIN).unwrap().unwrap();
+    let mut state = Some(reread(&begun));
+    let pem = &theirs.signer.certificate.pem;
+    let (steps, until) = settle(&mut state, &long, true, BEGIN + 30 * day);
+    assert_eq!((steps, until), (vec![], BEGIN + 30 * day + 1));
+    assert!(state.as_ref().unwrap().trust().contains(pem));
+    assert_eq!(settle(&mut state, &long, true, until).0, [Step::Forget]);
+    assert!(!state.as_ref().unwrap().trust().contains(pem));
+    assert_eq!(state.unwrap().inherited, None);
+    // Somebody takes it out before: it is not put back.
+    let mut data: std::collections::BTreeMap<String, Vec<u8>> = begun
+        .write()
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?.into_bytes())))
+        .collect();
+    data.insert("ca.crt".to_owned(), begun.signer.certificate.pem.clone().into_bytes());
+    assert_eq!(State::read(&data).unwrap().unwrap().trust(), begun.signer.certificate.pem);
+}
+
 #[test]
 fn what_is_taken_over_is_bounded_and_never_crowds_out_our_own() {
     let found: Vec<Certificate> = (0..20)
@@ -196,8 +232,8 @@ fn what_is_taken_over_is_bounded_and_never_crowds_out_our_own() {
         })
         .collect();
     let twice = [found.clone(), found].concat();
-    let begun = take(Step::Begin, None, &wanted(), &twice, BEGIN).unwrap().unwrap();
-    assert_eq!(begun.former.len(), 3);
+    let begun = take(Step::Begin, None, &inheriting(), &twice, BEGIN).unwrap().unwrap();
+    assert_eq!(begun.inherited.as_ref().unwrap().cas.len(), 3);
     assert!(verifies(&begun.trust(), &begun.leaf.certificate.pem, SVC, BEGIN));
     reread(&begun);
 }

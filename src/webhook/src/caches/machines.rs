@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
@@ -14,6 +14,7 @@ use outrigger_core::keys;
 use outrigger_core::machine::{self, Usage};
 use outrigger_core::slots::{GRANT_SECONDS, Guests};
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::pod::Pod;
 use parking_lot::RwLock;
 
 use super::Caches;

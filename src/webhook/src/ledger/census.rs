@@ -3,22 +3,25 @@
 
 use std::collections::HashSet;
 
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
 use outrigger_core::keys;
+use outrigger_runtime::pod::Pod;
+use outrigger_runtime::watch;
 use tokio::time::timeout;
 
 use super::{CALL, words};
 use crate::caches::{Caches, has_ended};
 
-/// How many objects come at once.
-const PAGE: u32 = 500;
+/// A namespace, of which only the name matters.
+type Labelled = PartialObjectMeta<Namespace>;
 
 #[derive(Debug)]
 pub(super) struct Census {
     pods: Api<Pod>,
-    namespaces: Api<Namespace>,
+    namespaces: Api<Labelled>,
 }
 
 impl Census {
@@ -65,31 +68,24 @@ impl Census {
             keys::POD_ROLE,
             keys::GUEST
         );
-        let mut params = ListParams::default().labels(&selector).limit(PAGE);
         let mut guests = Vec::new();
-        loop {
-            let page = self.pods.list(&params).await?;
-            let live = page.items.iter().filter(|pod| !has_ended(pod));
-            guests.extend(live.map(|pod| (pod.namespace().unwrap_or_default(), pod.name_any())));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(guests),
+        watch::list(&self.pods, ListParams::default().labels(&selector), |pod: Pod| {
+            if !has_ended(&pod) {
+                guests.push((pod.namespace().unwrap_or_default(), pod.name_any()));
             }
-        }
+        })
+        .await?;
+        Ok(guests)
     }
 
     /// Namespaces whose guests get slots.
     async fn labelled(&self) -> Result<HashSet<String>, kube::Error> {
         let selector = format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED);
-        let mut params = ListParams::default().labels(&selector).limit(PAGE);
         let mut names = HashSet::new();
-        loop {
-            let page = self.namespaces.list_metadata(&params).await?;
-            names.extend(page.items.iter().map(ResourceExt::name_any));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(names),
-            }
-        }
+        watch::list(&self.namespaces, ListParams::default().labels(&selector), |namespace: Labelled| {
+            names.insert(namespace.name_any());
+        })
+        .await?;
+        Ok(names)
     }
 }

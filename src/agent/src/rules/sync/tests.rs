@@ -1,13 +1,14 @@
 use std::collections::HashMap;
 
+use outrigger_api::rule_wire;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 use outrigger_runtime::tls::ClientTls;
 use parking_lot::Mutex;
-use serde_json::Value;
-use tonic::Response;
+use serde_json::{Value, json};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response};
 
 use super::*;
 
@@ -29,6 +30,11 @@ struct Rules {
     under_way: Vec<v1::Rule>,
     /// The answer to the next write is lost.
     mute: bool,
+    /// Writes of these rules are refused so.
+    refused: HashMap<String, Code>,
+    /// Lists say this, whatever there is; each page says that there is another.
+    says: Option<Vec<v1::Rule>>,
+    endless: bool,
 }
 
 #[tonic::async_trait]
@@ -39,6 +45,9 @@ impl WorkloadRuleService for Manager {
     ) -> Result<Response<v1::CreateResponse>, Status> {
         let rule = request.into_inner().rule.unwrap();
         let mut rules = self.0.lock();
+        if let Some(code) = rules.refused.get(&rule.id) {
+            return Err(Status::new(*code, "a policy of somebody else says no"));
+        }
         if rules.late {
             rules.under_way.push(rule);
             return Err(Status::deadline_exceeded("no answer"));
@@ -73,6 +82,10 @@ impl WorkloadRuleService for Manager {
 
     async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
         let rules = self.0.lock();
+        if let Some(says) = &rules.says {
+            let next_page_token = if rules.endless { "more".to_owned() } else { String::new() };
+            return Ok(Response::new(v1::ListResponse { rules: says.clone(), next_page_token }));
+        }
         let shown = rules.stored.values().filter(|_| !rules.behind);
         Ok(Response::new(v1::ListResponse {
             rules: shown.map(told).collect(),
@@ -107,7 +120,8 @@ impl World {
             client: api.client(),
             namespace: "universe".to_owned(),
             store: Arc::default(),
-            events: Events::new(api.client(), "test", None),
+            events: Arc::new(Events::new(api.client(), "test", None)),
+            workloads: Arc::default(),
             link: Link { address, tls: ClientTls::default(), server_name: None },
             tenant: AsciiMetadataValue::from_static("blue"),
             interval: Duration::from_secs(5),
@@ -124,8 +138,16 @@ impl World {
 
     /// The tenant's cluster has the rule like this, and the watch shows it.
     fn has(&self, finalizer: bool, deleted: bool) {
-        let rule = rule(finalizer, deleted);
-        self.api.answers("GET", RULE, 200, rule.clone());
+        self.shows(rule(finalizer, deleted));
+    }
+
+    /// The tenant's cluster has this rule, and the watch shows it. Writes of its finalizers and its status are carried out.
+    fn shows(&self, rule: Value) {
+        let path = format!("{}{}", RULE.trim_end_matches('r'), rule["metadata"]["name"].as_str().unwrap());
+        let mut written = rule.clone();
+        written["metadata"]["resourceVersion"] = json!("1000");
+        self.api.answers("PATCH", &format!("{path}/status"), 200, written);
+        self.api.answers("GET", &path, 200, rule.clone());
         let rule: WorkloadRule = serde_json::from_value(rule).unwrap();
         self.syncer.store.watch()(outrigger_runtime::watch::Event::Applied(rule));
     }
@@ -159,7 +181,7 @@ async fn a_rule_whose_creation_was_not_answered_is_deleted_in_both_clusters() {
     world.has(false, false);
     world.api.answers("PATCH", RULE, 200, rule(true, false));
     world.manager.0.lock().mute = true;
-    assert_eq!(world.round().await, Err(Code::Unavailable));
+    assert_eq!(world.round().await, Ok(false));
     assert!(world.is_there(), "it was made all the same");
     // It is deleted here, while the manager's list doesn't show it yet.
     world.has(true, true);
@@ -176,7 +198,7 @@ async fn the_finalizer_stays_while_an_unanswered_creation_may_still_be_carried_o
     world.has(false, false);
     world.api.answers("PATCH", RULE, 200, rule(true, false));
     world.manager.0.lock().late = true;
-    assert_eq!(world.round().await, Err(Code::DeadlineExceeded));
+    assert_eq!(world.round().await, Ok(false));
     world.has(true, true);
     assert_eq!(world.round().await, Ok(false));
     assert_eq!(world.finalizers().len(), 1, "nothing is there, and something may come");
@@ -223,4 +245,143 @@ async fn a_rule_that_only_the_watch_lacks_is_not_deleted_in_the_infrastructure_c
     world.api.answers("GET", RULE, 404, not_found());
     assert_eq!(world.round().await, Ok(true));
     assert!(!world.is_there());
+}
+
+/// Another rule, with our finalizer.
+fn named(name: &str) -> Value {
+    let mut rule = rule(true, false);
+    rule["metadata"]["name"] = name.into();
+    rule["metadata"]["uid"] = name.into();
+    rule
+}
+
+impl World {
+    /// Reasons in the status that was last written for a rule.
+    fn told(&self, name: &str) -> Vec<String> {
+        let path = format!("/{name}/status");
+        let last = self
+            .api
+            .calls("PATCH")
+            .into_iter()
+            .rfind(|(uri, _)| uri.split('?').next().unwrap().ends_with(&path));
+        let conditions = last.map(|(_, body)| body["status"]["conditions"].clone()).unwrap_or_default();
+        let reasons = conditions.as_array().into_iter().flatten();
+        reasons.map(|c| c["reason"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn statuses(&self) -> usize {
+        self.api.calls("PATCH").iter().filter(|(uri, _)| uri.contains("/status")).count()
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_is_refused_keeps_no_other_from_being_synced() {
+    for (code, expected) in [
+        (Code::PermissionDenied, vec!["Forbidden", "Forbidden"]),
+        (Code::Unavailable, vec!["Failing"]),
+        (Code::Internal, vec!["Failing"]),
+    ] {
+        let mut world = World::new().await;
+        for name in ["a", "r", "z"] {
+            world.shows(named(name));
+        }
+        world.manager.0.lock().refused.insert("r".to_owned(), code);
+        let orphan = v1::Rule { id: "orphan".to_owned(), origin: "gone".to_owned(), ..v1::Rule::default() };
+        world.manager.0.lock().stored.insert("orphan".to_owned(), orphan);
+        world.api.answers("GET", &format!("{}orphan", RULE.trim_end_matches('r')), 404, not_found());
+        for _ in 0..IN_VAIN {
+            assert_eq!(world.round().await.err(), None, "{code:?}");
+        }
+        let mut there: Vec<String> = world.manager.0.lock().stored.keys().cloned().collect();
+        there.sort();
+        assert_eq!(there, ["a", "z"], "{code:?}");
+        assert_eq!(world.told("r"), expected, "{code:?}");
+        assert!(world.told("a").iter().all(|reason| reason == "Pending"));
+    }
+    // Who isn't known is refused everywhere.
+    let mut world = World::new().await;
+    world.shows(named("r"));
+    world.manager.0.lock().refused.insert("r".to_owned(), Code::Unauthenticated);
+    assert_eq!(world.round().await, Err(Code::Unauthenticated));
+}
+
+#[tokio::test]
+async fn a_list_is_measured_before_it_is_decoded_and_has_an_end() {
+    let mut world = World::new().await;
+    world.manager.0.lock().says = Some(vec![v1::Rule::default(); 90_000]);
+    assert_eq!(world.round().await, Ok(false));
+    world.manager.0.lock().says = Some(vec![v1::Rule::default(); 110_000]);
+    assert_eq!(world.round().await, Err(Code::OutOfRange));
+    {
+        let mut rules = world.manager.0.lock();
+        rules.says = Some(vec![v1::Rule::default()]);
+        rules.endless = true;
+    }
+    assert_eq!(world.round().await, Err(Code::OutOfRange));
+}
+
+#[tokio::test]
+async fn a_manager_does_not_choose_what_is_asked_of_the_tenants_cluster() {
+    let mut world = World::new().await;
+    let rule = |id: String| v1::Rule { id, origin: "x".to_owned(), ..v1::Rule::default() };
+    let names = ["../../../../v1/secrets/x".to_owned(), "a?b=c".to_owned(), String::new()];
+    let many = (0..500).map(|i| format!("zz{i}"));
+    world.manager.0.lock().says = Some(names.into_iter().chain(many).map(rule).collect());
+    assert_eq!(world.round().await, Ok(false));
+    let asked = world.api.calls("GET");
+    assert!(asked.len() <= MOST_ORPHANS, "{}", asked.len());
+    let prefix = RULE.trim_end_matches('r');
+    assert!(
+        asked.iter().all(|(path, _)| path.strip_prefix(prefix).is_some_and(|id| id.starts_with("zz"))),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_manager_that_says_something_else_all_the_time_writes_little() {
+    let mut world = World::new().await;
+    world.shows(named("r"));
+    let ours: WorkloadRule = serde_json::from_value(named("r")).unwrap();
+    for round in 0..100 {
+        let condition = v1::RuleCondition {
+            r#type: "Ready".to_owned(),
+            status: if round % 2 == 0 { "True" } else { "False" }.to_owned(),
+            reason: "R".to_owned(),
+            message: round.to_string().repeat(3000),
+            last_transition_time: format!("2026-01-01T00:{:02}:00Z", round % 60),
+        };
+        let mut conditions = vec![condition.clone()];
+        conditions
+            .extend((0..1000).map(|i| v1::RuleCondition { r#type: format!("T{i}"), ..condition.clone() }));
+        conditions.truncate(10);
+        let status =
+            v1::RuleStatus { current: true, matched: round, conditions, ..v1::RuleStatus::default() };
+        let said = v1::Rule { origin: "r".to_owned(), status: Some(status), ..rule_wire::message(&ours) };
+        world.manager.0.lock().says = Some(vec![said]);
+        assert_eq!(world.round().await, Ok(false));
+    }
+    assert!((10..40).contains(&world.statuses()), "{} writes in a moment", world.statuses());
+    for (_, body) in world.api.calls("PATCH") {
+        let text = body.to_string();
+        assert!(text.len() < 2000, "{}", text.len());
+        assert!(!text.contains("2026-01-01T00:"), "the manager's clock");
+        assert_eq!(body["status"]["conditions"].as_array().unwrap().len(), 1);
+        assert!(body.as_object().unwrap().keys().all(|key| key == "metadata" || key == "status"));
+    }
+    assert!(world.memory.budget.held());
+}
+
+#[tokio::test]
+async fn a_rule_waits_until_the_annotations_that_it_names_are_told() {
+    let mut world = World::new().await;
+    let mut rule = named("r");
+    rule["spec"]["workloadTerms"][0]["matchExpressions"][0]["key"] = ".state.extra.annotations.x".into();
+    world.shows(rule);
+    assert_eq!(world.round().await, Ok(false));
+    assert!(!world.is_there());
+    assert_eq!(world.told("r"), ["Pending"]);
+    let selection = crate::annotations::Selection::new(Arc::new([]), ["x".to_owned()].into());
+    world.syncer.workloads.covers(&selection);
+    assert_eq!(world.round().await, Ok(true));
+    assert!(world.is_there());
 }

@@ -1,8 +1,9 @@
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::core::PartialObjectMeta;
 use outrigger_api::Machine;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::pod::Pod;
 use serde_json::json;
 
 use super::*;

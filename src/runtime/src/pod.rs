@@ -1,0 +1,233 @@
+//! Pods, as far as anybody here looks at them.
+//!
+//! A Pod may have 1.5 MiB, and most of it is nobody's business here: containers, their variables, volumes, field managers. What a
+//! type doesn't have the parser skips without building it, so a [`Pod`] takes what its metadata takes. It is read only: what is
+//! written to a Pod is a patch, or raw JSON.
+
+use std::borrow::Cow;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1 as full;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::Resource;
+use serde::{Deserialize, Deserializer};
+
+/// The annotation in which `kubectl apply` notes the whole object as it was applied, with every literal value of its environment.
+/// It is dropped while a Pod is read: nobody here has a use for it, and nobody else may get to see it.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// A Pod without what nobody here looks at.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Pod {
+    /// Its metadata, without the field managers' bookkeeping and [`LAST_APPLIED`].
+    #[serde(default, deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    /// Where it runs, and what keeps it from being scheduled.
+    #[serde(default)]
+    pub spec: Option<Spec>,
+    /// What became of it.
+    #[serde(default)]
+    pub status: Option<Status>,
+}
+
+/// A Pod's spec.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    /// The Node it is bound to.
+    #[serde(default)]
+    pub node_name: Option<String>,
+    /// What has to be taken away before it is scheduled.
+    #[serde(default)]
+    pub scheduling_gates: Option<Vec<Gate>>,
+}
+
+/// A scheduling gate.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Gate {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+}
+
+/// A Pod's status.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Pending, Running, Succeeded, Failed or Unknown.
+    #[serde(default)]
+    pub phase: Option<String>,
+    /// Why it is so, for people.
+    #[serde(default)]
+    pub message: Option<String>,
+    /// Scheduled, ready and others.
+    #[serde(default)]
+    pub conditions: Option<Vec<Condition>>,
+    /// Of its containers, those of the status.
+    #[serde(default)]
+    pub container_statuses: Option<Vec<Container>>,
+}
+
+/// A condition of a Pod.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Condition {
+    /// Which one.
+    #[serde(default, rename = "type")]
+    pub type_: String,
+    /// True, False or Unknown.
+    #[serde(default)]
+    pub status: String,
+    /// Why, in one word.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Why, for people.
+    #[serde(default)]
+    pub message: Option<String>,
+}
+
+/// What is said of a container.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Container {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// What it does.
+    #[serde(default)]
+    pub state: Option<ContainerState>,
+}
+
+/// What a container does.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct ContainerState {
+    /// It waits, and why.
+    #[serde(default)]
+    pub waiting: Option<Waiting>,
+}
+
+/// Why a container waits.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct Waiting {
+    /// In one word.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// For people.
+    #[serde(default)]
+    pub message: Option<String>,
+}
+
+impl Resource for Pod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        full::Pod::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        full::Pod::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        full::Pod::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        full::Pod::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// The part of an object's metadata that somebody looks at.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
+    labels: Option<std::collections::BTreeMap<String, String>>,
+    annotations: Option<std::collections::BTreeMap<String, String>>,
+    finalizers: Option<Vec<String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let Some(read) = Option::<Metadata>::deserialize(deserializer)? else {
+        return Ok(ObjectMeta::default());
+    };
+    let mut annotations = read.annotations;
+    if let Some(annotations) = &mut annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+    Ok(ObjectMeta {
+        name: read.name,
+        namespace: read.namespace,
+        uid: read.uid,
+        resource_version: read.resource_version,
+        creation_timestamp: read.creation_timestamp,
+        deletion_timestamp: read.deletion_timestamp,
+        deletion_grace_period_seconds: read.deletion_grace_period_seconds,
+        labels: read.labels,
+        annotations,
+        finalizers: read.finalizers,
+        owner_references: read.owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_nobody_looks_at_is_not_kept() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"},
+                "annotations": {LAST_APPLIED: "{\"env\": \"secret\"}", "kept": "x"},
+                "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {}}}]},
+            "spec": {"nodeName": "h", "containers": [{"name": "c", "env": [{"name": "KEY", "value": "secret"}]}],
+                "schedulingGates": [{"name": "g"}]},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null}],
+                "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "Pulling"}}}]}});
+        // The full type says that this is a Pod at all.
+        let _: full::Pod = serde_json::from_value(pod.clone()).unwrap();
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        assert!(!format!("{pod:?}").contains("secret"));
+        assert_eq!(pod.metadata.managed_fields, None);
+        assert_eq!(
+            pod.metadata.annotations.unwrap().into_iter().collect::<Vec<_>>(),
+            [("kept".into(), "x".into())]
+        );
+        assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("h"));
+        let status = pod.status.unwrap();
+        assert_eq!(status.conditions.unwrap()[0].type_, "Ready");
+        assert_eq!(
+            status.container_statuses.unwrap()[0]
+                .state
+                .as_ref()
+                .unwrap()
+                .waiting
+                .as_ref()
+                .unwrap()
+                .reason
+                .as_deref(),
+            Some("Pulling")
+        );
+    }
+
+    #[test]
+    fn it_is_asked_for_where_pods_are() {
+        assert_eq!(Pod::url_path(&(), Some("n")), full::Pod::url_path(&(), Some("n")));
+    }
+}

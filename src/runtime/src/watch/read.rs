@@ -1,0 +1,326 @@
+//! How lists and watches are read: so many bytes at most, and one object at a time.
+//!
+//! A page of 500 full Pods may have 700 MB, and its trees several times as much. So a page is cut off when it is too long and
+//! asked for again with half as many objects, and of what is read only one object is decoded at a time.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io;
+
+use futures::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::api::{ListParams, Request, WatchParams};
+use kube::core::Status;
+use kube::{Api, Error, Resource};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use tracing::debug;
+
+/// Most bytes of a page of a list, and of a line of a watch. An object has at most 1.5 MiB in etcd; as JSON it can have six times
+/// as much, because of escaped characters, so each object has room.
+pub(super) const MOST: usize = 16 << 20;
+
+/// Objects in the first page. Nobody knows yet how large they are.
+const FIRST: u32 = 16;
+/// Objects in a page, at most.
+const LARGEST: u32 = 500;
+
+/// Pages that are in memory at once. A process has a dozen watches, and all of them list when it starts.
+static AT_ONCE: Semaphore = Semaphore::const_new(2);
+
+/// More was sent than is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TooLong {
+    /// The limit, in bytes.
+    most: usize,
+    /// The first object of it, `namespace/name`, where that could be read.
+    first: Option<String>,
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "one object has more than {} bytes, which is not read; delete it or make it smaller: ",
+            self.most
+        )?;
+        f.write_str(self.first.as_deref().unwrap_or("its name could not be read"))
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+impl TooLong {
+    fn error(most: usize, text: &[u8]) -> Error {
+        Error::ReadEvents(io::Error::other(Self { most, first: first_name(text) }))
+    }
+
+    /// Whether this is why something failed.
+    pub(super) fn is(error: &Error) -> bool {
+        matches!(error, Error::ReadEvents(io) if io.get_ref().is_some_and(|inner| inner.is::<Self>()))
+    }
+}
+
+/// How many objects are asked for at once: more while pages are short, fewer where one is too long.
+#[derive(Debug)]
+pub(super) struct Pages {
+    size: u32,
+    most: usize,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self { size: FIRST, most: MOST }
+    }
+}
+
+impl Pages {
+    /// The next page of a list, shown object by object. Returns what is said of the list: where it goes on, if it does.
+    pub(super) async fn next<K>(
+        &mut self,
+        api: &Api<K>,
+        params: &ListParams,
+        mut show: impl FnMut(K),
+    ) -> Result<ListMeta, Error>
+    where
+        K: Resource + Clone + DeserializeOwned,
+    {
+        loop {
+            let asked = params.clone().limit(self.size);
+            match text_of(api, &asked, self.most).await {
+                Ok((text, _one)) => {
+                    self.read(text.len());
+                    return shown(&text, &mut show);
+                }
+                Err(error) if TooLong::is(&error) && self.size > 1 => {
+                    self.size /= 2;
+                    debug!(
+                        url = api.resource_url(),
+                        objects = self.size,
+                        "a page is too long; asking for fewer objects"
+                    );
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// A page had so many bytes.
+    fn read(&mut self, bytes: usize) {
+        if bytes <= self.most / 8 {
+            self.size = self.size.saturating_mul(2).min(LARGEST);
+        }
+    }
+}
+
+/// One page as text, and the leave to have it in memory.
+async fn text_of<K: Resource + Clone>(
+    api: &Api<K>,
+    params: &ListParams,
+    most: usize,
+) -> Result<(Vec<u8>, Option<tokio::sync::SemaphorePermit<'static>>), Error> {
+    let request = Request::new(api.resource_url());
+    let request = if K::metadata_api() { request.list_metadata(params) } else { request.list(params) };
+    let request = request.map_err(Error::BuildRequest)?;
+    let answer = api.clone().into_client().request_stream(request).await?;
+    // Only now: an API server that doesn't answer one list must not keep all others from being read.
+    let leave = AT_ONCE.acquire().await.ok();
+    let mut text = Vec::new();
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    answer.take(limit).read_to_end(&mut text).await.map_err(Error::ReadEvents)?;
+    if text.len() > most {
+        return Err(TooLong::error(most, &text));
+    }
+    Ok((text, leave))
+}
+
+/// A list whose objects have not been looked at yet.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+fn shown<K: DeserializeOwned>(text: &[u8], show: &mut impl FnMut(K)) -> Result<ListMeta, Error> {
+    let list: Envelope<'_> = serde_json::from_slice(text).map_err(Error::SerdeError)?;
+    for item in list.items.into_iter().flatten() {
+        show(object(item)?);
+    }
+    Ok(list.metadata)
+}
+
+/// One object, without its field managers.
+fn object<K: DeserializeOwned>(text: &RawValue) -> Result<K, Error> {
+    serde_json::from_str(&unmanaged(text.get())).map_err(Error::SerdeError)
+}
+
+/// The text of an object with `null` for `metadata.managedFields`: the field managers' bookkeeping, which may be the larger part of
+/// an object, decodes into free-form trees, and nobody here reads it.
+fn unmanaged(text: &str) -> Cow<'_, str> {
+    #[derive(Deserialize)]
+    struct Outer<'a> {
+        #[serde(borrow)]
+        metadata: Option<&'a RawValue>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Inner<'a> {
+        #[serde(borrow)]
+        managed_fields: Option<&'a RawValue>,
+    }
+    let managed = serde_json::from_str::<Outer<'_>>(text)
+        .ok()
+        .and_then(|outer| serde_json::from_str::<Inner<'_>>(outer.metadata?.get()).ok()?.managed_fields);
+    let Some(managed) = managed.map(RawValue::get) else { return Cow::Borrowed(text) };
+    // It is a part of the text, so its address tells where in it.
+    let begin = (managed.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
+    match (text.get(..begin), begin.checked_add(managed.len()).and_then(|end| text.get(end..))) {
+        (Some(before), Some(after)) => Cow::Owned([before, "null", after].concat()),
+        _ => Cow::Borrowed(text),
+    }
+}
+
+/// What a line of a watch says.
+pub(super) enum Line<K> {
+    /// An object was created or changed.
+    Applied(K),
+    /// An object is gone.
+    Deleted(K),
+    /// Everything up to this resourceVersion has been shown.
+    Bookmark(String),
+    /// The watch can't go on.
+    Failed(Error),
+}
+
+/// An open watch.
+pub(super) struct Lines<R> {
+    answer: R,
+    line: Vec<u8>,
+    most: usize,
+}
+
+/// Opens a watch from a place on.
+///
+/// # Errors
+/// As the API server says.
+pub(super) async fn open<K: Resource + Clone>(
+    api: &Api<K>,
+    params: &WatchParams,
+    place: &str,
+) -> Result<Lines<impl AsyncBufRead + Unpin + use<K>>, Error> {
+    let request = Request::new(api.resource_url());
+    let request =
+        if K::metadata_api() { request.watch_metadata(params, place) } else { request.watch(params, place) };
+    let answer = api.clone().into_client().request_stream(request.map_err(Error::BuildRequest)?).await?;
+    Ok(Lines { answer: Box::pin(answer), line: Vec::new(), most: MOST })
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    /// The next line. `None` when the watch has ended, as it does every few minutes.
+    ///
+    /// # Errors
+    /// When the connection breaks, a line is too long, or can't be read.
+    pub(super) async fn next<K: DeserializeOwned>(&mut self) -> Result<Option<Line<K>>, Error> {
+        loop {
+            // A line may have been long, and the next may be long in coming.
+            self.line = Vec::new();
+            let limit = u64::try_from(self.most).unwrap_or(u64::MAX).saturating_add(1);
+            let read = (&mut self.answer).take(limit).read_until(b'\n', &mut self.line).await;
+            match read {
+                Ok(0) => return Ok(None),
+                Ok(_) if self.line.len() > self.most => return Err(TooLong::error(self.most, &self.line)),
+                // Cut off in the middle.
+                Ok(_) if self.line.last() != Some(&b'\n') => return Ok(None),
+                Ok(_) if self.line.trim_ascii().is_empty() => {}
+                Ok(_) => return line(&self.line).map(Some),
+                Err(error) if is_end(&error) => return Ok(None),
+                Err(error) => return Err(Error::ReadEvents(error)),
+            }
+        }
+    }
+}
+
+fn line<K: DeserializeOwned>(text: &[u8]) -> Result<Line<K>, Error> {
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        #[serde(rename = "type")]
+        kind: Cow<'a, str>,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    #[derive(Deserialize)]
+    struct Bookmark {
+        metadata: BookmarkMeta,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct BookmarkMeta {
+        resource_version: String,
+    }
+    let event: Event<'_> = match serde_json::from_slice(text) {
+        Ok(event) => event,
+        // Some errors come as they are.
+        Err(error) => {
+            return serde_json::from_slice::<Status>(text)
+                .map(|status| Line::Failed(Error::Api(status.boxed())))
+                .map_err(|_| Error::SerdeError(error));
+        }
+    };
+    Ok(match &*event.kind {
+        "ADDED" | "MODIFIED" => Line::Applied(object(event.object)?),
+        "DELETED" => Line::Deleted(object(event.object)?),
+        "BOOKMARK" => {
+            let bookmark: Bookmark = serde_json::from_str(event.object.get()).map_err(Error::SerdeError)?;
+            Line::Bookmark(bookmark.metadata.resource_version)
+        }
+        _ => {
+            let status: Status = serde_json::from_str(event.object.get()).map_err(Error::SerdeError)?;
+            Line::Failed(Error::Api(status.boxed()))
+        }
+    })
+}
+
+/// Whether a watch has only been cut off: connections end without a goodbye.
+fn is_end(error: &io::Error) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            if io.kind() == io::ErrorKind::UnexpectedEof {
+                return true;
+            }
+            // An I/O error hands out the source of what it wraps, and not the wrapped error itself.
+            if let Some(inner) = io.get_ref() {
+                next = Some(inner);
+                continue;
+            }
+        }
+        next = error.source();
+    }
+    // hyper's decoder of chunks says it in words only.
+    error.to_string().contains("unexpected EOF during chunk")
+}
+
+/// Longest beginning of an object in which its name is looked for.
+const HEAD: usize = 4096;
+
+/// The first object's name in a text that was cut off, with its namespace: the API server writes `metadata` first, and the name
+/// first in it.
+fn first_name(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text.get(..HEAD.min(text.len()))?);
+    let items = text.find("\"items\":[").or_else(|| text.find("\"object\":{"))?;
+    let object = text.get(items..)?;
+    let object = object.get(object.find("\"metadata\":{")?..)?;
+    let field = |name: &str| {
+        let value = object.get(object.find(&format!("\"{name}\":\""))? + name.len() + 4..)?;
+        value.split('"').next().map(str::to_owned)
+    };
+    let name = field("name")?;
+    Some(field("namespace").map_or_else(|| name.clone(), |namespace| format!("{namespace}/{name}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! The agent: what leaves the cluster, and what a manager or the tenant's own users can do to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
+use outrigger_api::{WorkloadRule, rule_wire};
+use outrigger_proto::v1;
+use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
+use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
+use outrigger_tests::outrigger::{Outrigger, TENANT};
+use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::{always, eventually, shipped};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// The agent of a tenant has never had more than 60 % of the memory that its Pod may have.
+fn is_modest(tenant: &str) {
+    let argument = format!("--tenant-id={tenant}");
+    let status = std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let is = line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes());
+        is.then(|| std::fs::read_to_string(entry.path().join("status")).unwrap())
+    });
+    let status = status.expect("the agent runs");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10;
+    let objects = shipped::kustomize(TENANT).unwrap();
+    let deployment = shipped::of_kind(&objects, "Deployment").next().unwrap();
+    let limit = deployment.pointer("/spec/template/spec/containers/0/resources/limits/memory").unwrap();
+    let limit: u64 = limit.as_str().unwrap().trim_end_matches("Mi").parse().unwrap();
+    assert!(peak * 10 < limit * 6, "the agent has had {peak} MiB of {limit} MiB");
+}
+
+fn term(annotation: &str) -> Value {
+    let key = format!(".state.extra.annotations['{annotation}']");
+    json!([{"matchExpressions": [{"key": key, "operator": "Exists"}]}])
+}
+
+async fn injected(t: &Tenant, rule: &str, fact: &str) -> Result<String, String> {
+    let all = t.companions().await?;
+    let of = |pod: &&k8s_openapi::api::core::v1::Pod| {
+        pod.owner_references().iter().any(|owner| owner.name == rule)
+    };
+    let companion = all.iter().find(of).ok_or("there is none")?;
+    annotation(companion, fact).map(str::to_owned).ok_or_else(|| "it has no such fact".to_owned())
+}
+
+#[tokio::test]
+async fn annotations_leave_the_cluster_as_rules_of_the_tenant_name_them_and_secrets_never() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::new(o, "ab-facts", &[("a", 1)]).await;
+    // Somebody in the infrastructure cluster would like to know more.
+    let mut curious = rule_for("app", "web");
+    curious["workloadInfoInject"] = json!([{"workloadKey": format!(".state.extra.annotations['{LAST_APPLIED}']"), "asAnnotation": {"name": "applied"}},
+        {"workloadKey": ".state.extra.annotations['example.com/secret']", "asAnnotation": {"name": "secret"}},
+        {"asAnnotation": {"name": "all"}}]);
+    t.rule("curious", curious).await;
+    // And so would somebody who may write rules in the tenant's cluster.
+    let mut whole = rule_for("app", "web");
+    whole["workloadInfoInject"][0] = json!({"workloadKey": format!(".state.extra.annotations['{LAST_APPLIED}']"), "asAnnotation": {"name": "applied"}});
+    t.own_rule("whole", whole).await.unwrap();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "w", "labels": {"app": "web"}, "annotations": {LAST_APPLIED: "SECRET",
+            "example.com/secret": "SECRET", "example.com/named": "public"}},
+        "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i", "env": [{"name": "K", "value": "SECRET"}]}]}});
+    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let known = async || {
+        let (all, whole) =
+            (injected(&t, "curious", "all").await?, injected(&t, "whole", "entire-workload").await?);
+        Ok::<_, String>([all, whole])
+    };
+    let before = eventually("both have companions", known).await;
+    assert!(before.iter().all(|fact| fact.contains("\"w\"") && !fact.contains("public")), "{before:?}");
+
+    // A rule names one key: it is sent, and the others are not.
+    t.own_rule("named", json!({"workloadTerms": term("example.com/named"), "template": outrigger_tests::tenant::template(),
+        "workloadInfoInject": [{"workloadKey": ".state.extra.annotations['example.com/named']", "asAnnotation": {"name": "it"}}]}))
+        .await
+        .unwrap();
+    let it = eventually("the rule that names it gets it", || injected(&t, "named", "it")).await;
+    assert_eq!(it, "public");
+    eventually("and all others see it", || async {
+        let facts = known().await?;
+        if facts.iter().all(|fact| fact.contains("public")) { Ok(()) } else { Err(format!("{facts:?}")) }
+    })
+    .await;
+    for pod in t.companions().await.unwrap() {
+        let text = serde_json::to_string(&pod.metadata).unwrap();
+        assert!(!text.contains("SECRET"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_filter_that_can_be_used_nothing_is_told() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-filter", &[("a", 1)]).await;
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    t.start("w", "a", json!({"app": "web"})).await;
+    let config = |text: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "workload-plugin-config", "namespace": t.source}, "data": {"config": text}})
+    };
+    let start = || o.start_agent_with("ab-filter", &[format!("--rules-namespace={}", t.source)]).unwrap();
+    let nothing = async |what: &str| {
+        let events: Api<Event> = Api::namespaced(t.cluster.clone(), &t.source);
+        eventually(&format!("{what}: it is said"), || async {
+            let all = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+            let notes = all.items.iter().filter_map(|event| event.note.as_deref());
+            let told = notes.clone().any(|note| note.contains(what));
+            told.then_some(()).ok_or_else(|| format!("{:?}", notes.collect::<Vec<_>>()))
+        })
+        .await;
+        always("nothing is told", Duration::from_millis(500), || async {
+            let all = t.companions().await?;
+            if all.is_empty() { Ok(()) } else { Err(all.len().to_string()) }
+        })
+        .await;
+    };
+    start();
+    nothing("there is no ConfigMap").await;
+    o.plane.tenant.apply(&[config("namespaces: ['a/b']")]).unwrap();
+    nothing("is no namespace's name").await;
+    // It is mended, at once, without a restart.
+    o.plane.tenant.apply(&[config(&format!("namespaces: [{}]", t.source))]).unwrap();
+    t.ready(1).await;
+    // It goes: what was told is told on.
+    o.plane.tenant.kubectl(&["delete", "configmap", "workload-plugin-config", "-n", &t.source]).unwrap();
+    t.start("x", "a", json!({"app": "web"})).await;
+    t.ready(2).await;
+    o.plane.command("term agent-ab-filter").unwrap();
+}
+
+/// Each has some 25,000 values, and 1.2 MB: a page of them, decoded as what it is, takes more than the agent may have.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_pods_do_not_exhaust_the_agent() {
+    const PODS: usize = 60;
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-large", &[("a", 1)]).await;
+    let env: Vec<Value> =
+        (0..24_000).map(|i| json!({"name": format!("V{i}"), "value": "x".repeat(16)})).collect();
+    for i in 0..PODS {
+        let pod = json!({"metadata": {"name": format!("large-{i}"), "labels": {"app": "large"}},
+            "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i", "env": env}]}});
+        t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    }
+    o.start_agent("ab-large", Some(&t.source)).unwrap();
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    t.start("w", "a", json!({"app": "web"})).await;
+    t.companion().await;
+    is_modest("ab-large");
+    o.plane.command("term agent-ab-large").unwrap();
+    let gone = kube::api::DeleteParams::default().grace_period(0);
+    t.work().delete_collection(&gone, &ListParams::default().labels("app=large")).await.unwrap();
+}
+
+/// A manager that says whatever it likes.
+#[derive(Clone)]
+struct Hostile {
+    /// How often it has been asked for its rules.
+    lists: Arc<AtomicUsize>,
+    /// The rules that it says there are, for the so manieth time.
+    says: Arc<dyn Fn(usize) -> Vec<v1::Rule> + Send + Sync>,
+    /// What else it has been asked.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Hostile {
+    async fn start(says: impl Fn(usize) -> Vec<v1::Rule> + Send + Sync + 'static) -> (Self, u16) {
+        let this = Self { lists: Arc::default(), says: Arc::new(says), asked: Arc::default() };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = Server::builder()
+            .add_service(WorkloadRuleServiceServer::new(this.clone()).max_encoding_message_size(1 << 30))
+            .add_service(WorkloadServiceServer::new(this.clone()));
+        tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+        (this, port)
+    }
+
+    async fn asked_so_often(&self, more: usize) {
+        let wanted = self.lists.load(Ordering::Relaxed) + more;
+        eventually("the agent goes on asking", || async {
+            let now = self.lists.load(Ordering::Relaxed);
+            if now >= wanted { Ok(()) } else { Err(now.to_string()) }
+        })
+        .await;
+    }
+
+    fn note(&self, what: impl Into<String>) {
+        self.asked.lock().push(what.into());
+    }
+}
+
+#[tonic::async_trait]
+impl WorkloadRuleService for Hostile {
+    async fn create(
+        &self,
+        request: Request<v1::CreateRequest>,
+    ) -> Result<Response<v1::CreateResponse>, Status> {
+        self.note(format!("create {}", request.into_inner().rule.unwrap_or_default().id));
+        Ok(Response::new(v1::CreateResponse {}))
+    }
+
+    async fn update(
+        &self,
+        request: Request<v1::UpdateRequest>,
+    ) -> Result<Response<v1::UpdateResponse>, Status> {
+        self.note(format!("update {}", request.into_inner().rule.unwrap_or_default().id));
+        Ok(Response::new(v1::UpdateResponse {}))
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::DeleteRequest>,
+    ) -> Result<Response<v1::DeleteResponse>, Status> {
+        self.note(format!("delete {}", request.into_inner().id));
+        Ok(Response::new(v1::DeleteResponse {}))
+    }
+
+    async fn get(&self, _: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        Err(Status::not_found("there is none"))
+    }
+
+    async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        let rules = (self.says)(self.lists.fetch_add(1, Ordering::Relaxed));
+        Ok(Response::new(v1::ListResponse { rules, ..v1::ListResponse::default() }))
+    }
+}
+
+#[tonic::async_trait]
+impl WorkloadService for Hostile {
+    async fn workload_stream(
+        &self,
+        request: Request<Streaming<v1::WorkloadStreamRequest>>,
+    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+        let mut stream = request.into_inner();
+        while stream.message().await?.is_some() {}
+        Ok(Response::new(v1::WorkloadStreamResponse {}))
+    }
+
+    async fn workload_chunked_stream(
+        &self,
+        request: Request<Streaming<v1::WorkloadChunkedStreamRequest>>,
+    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+        let mut stream = request.into_inner();
+        while stream.message().await?.is_some() {}
+        Ok(Response::new(v1::WorkloadStreamResponse {}))
+    }
+}
+
+fn agent_of(t: &Tenant, port: u16) {
+    let args = [
+        format!("--namespace={}", t.source),
+        format!("--rules-namespace={}", t.source),
+        "--insecure".to_owned(),
+        format!("--manager-address=http://127.0.0.1:{port}"),
+        "--periodic-check-interval=50ms".to_owned(),
+    ];
+    t.outrigger.start_agent_with(&t.id, &args).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-words", &[]).await;
+    let mut rule = t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    let wire = v1::Rule { origin: rule.uid().unwrap(), ..rule_wire::message(&rule) };
+    let (manager, port) = Hostile::start(move |nth| {
+        let kinds = ["Accepted", "Synced", "Matched", "Ready"].map(str::to_owned).into_iter();
+        let condition = |kind: String| v1::RuleCondition {
+            r#type: kind,
+            status: if nth % 2 == 0 { "True" } else { "False" }.to_owned(),
+            reason: "Reason".repeat(100),
+            message: format!("{nth}\u{1b}[31m{}", "m".repeat(100_000)),
+            last_transition_time: format!("2001-01-01T00:{:02}:{:02}Z", nth / 60 % 60, nth % 60),
+        };
+        let conditions = kinds.chain((0..50).map(|i| format!("Other{i}"))).map(condition).collect();
+        let status = v1::RuleStatus {
+            current: true,
+            matched: i64::try_from(nth).unwrap(),
+            conditions,
+            ..v1::RuleStatus::default()
+        };
+        vec![v1::Rule { data: None, status: Some(status), ..wire.clone() }]
+    })
+    .await;
+    // Whatever is written of rules from now on.
+    let rules = t.own_rules();
+    let writes = {
+        let (rules, from) = (rules.clone(), rule.resource_version().unwrap());
+        let writes = Arc::new(Mutex::new(Vec::<WorkloadRule>::new()));
+        let seen = writes.clone();
+        tokio::spawn(async move {
+            let watch = rules.watch(&WatchParams::default(), &from).await.unwrap();
+            let mut watch = std::pin::pin!(watch);
+            while let Some(Ok(event)) = watch.next().await {
+                if let WatchEvent::Modified(rule) = event {
+                    seen.lock().push(rule);
+                }
+            }
+        });
+        writes
+    };
+    agent_of(&t, port);
+    manager.asked_so_often(300).await;
+    is_modest("ab-words");
+    o.plane.command("term agent-ab-words").unwrap();
+    let writes = writes.lock().clone();
+    // Twenty at once, and one every five seconds; 300 rounds are a minute or so on a slow machine.
+    assert!((3..150).contains(&writes.len()), "{} writes", writes.len());
+    for written in &writes {
+        let status = written.status.clone().unwrap_or_default();
+        assert!(serde_json::to_string(&status).unwrap().len() < 8000, "{status:?}");
+        for condition in &status.conditions {
+            assert!(["Accepted", "Synced", "Matched", "Ready"].contains(&condition.type_.as_str()));
+            assert!(condition.message.len() <= 1024 && condition.reason.len() <= 128);
+            assert!(!condition.message.contains('\u{1b}'));
+            assert!(!condition.last_transition_time.0.to_string().starts_with("2001"), "the manager's clock");
+        }
+        // And nothing else of it has changed.
+        rule.metadata.finalizers.clone_from(&written.metadata.finalizers);
+        assert_eq!((&written.spec, written.annotations()), (&rule.spec, rule.annotations()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_manager_does_not_exhaust_the_agent() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-many", &[]).await;
+    t.own_rule("r", rule_for("app", "web")).await.unwrap();
+    let (manager, port) = Hostile::start(|nth| match nth % 3 {
+        // Two bytes each on the wire, and some hundred in memory.
+        0 => vec![v1::Rule::default(); 2_000_000],
+        1 => vec![v1::Rule {
+            status: Some(v1::RuleStatus {
+                conditions: vec![v1::RuleCondition::default(); 1_000_000],
+                ..Default::default()
+            }),
+            ..Default::default()
+        }],
+        // Rules that nobody here has, as if an agent had made them.
+        _ => (0..10_000)
+            .map(|i| v1::Rule { id: format!("x{i}"), origin: "u".to_owned(), ..Default::default() })
+            .collect(),
+    })
+    .await;
+    agent_of(&t, port);
+    manager.asked_so_often(30).await;
+    is_modest("ab-many");
+    o.plane.command("term agent-ab-many").unwrap();
+    let asked = manager.asked.lock().clone();
+    assert!(asked.iter().any(|what| what.starts_with("delete x")), "what is nobody's goes: {asked:?}");
+}
