@@ -24,7 +24,7 @@ use crate::review::BOUNDS;
 pub const BODIES: usize = 48 << 20;
 
 /// Bytes of bodies from one address at once, of IPv6 from one network of 64 bits. Several API servers may be behind one.
-pub const BODIES_OF_ONE: usize = BODIES / 2;
+pub const BODIES_OF_ONE: usize = BODIES / 3 * 2;
 
 /// What the trees of large reviews may weigh at once. One that weighs more has all of it.
 pub const LARGE_TREES: usize = 96 << 20;
@@ -39,10 +39,10 @@ const LARGE: usize = 256 << 10;
 const LARGE_VALUES: usize = 8_000;
 
 /// How long room is waited for. The configuration's timeoutSeconds is 10.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(4);
 
 /// How long a body has to have been coming before it is given up for others.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW: Duration = Duration::from_secs(2);
 
 /// How often it is looked for one to give up.
 const LOOK: Duration = Duration::from_millis(50);
@@ -90,10 +90,42 @@ pub struct Held {
 pub enum NoBody {
     /// It has more bytes than a review may have: its beginning, and how many were counted.
     TooLarge(Vec<u8>, usize),
-    /// There was no room for it.
-    Crowded,
+    /// There was no room for it: its beginning.
+    Crowded(Vec<u8>),
     /// It broke off, and how.
     Broken(String),
+}
+
+/// Why no more of a body is kept.
+#[derive(Debug)]
+enum Stop {
+    TooLarge,
+    Crowded,
+    Broken(String),
+}
+
+/// What has come of a body. Most come in one piece, which isn't copied.
+#[derive(Debug, Default)]
+struct Kept {
+    first: Bytes,
+    all: Vec<u8>,
+    /// Bytes of the piece that has come and isn't kept yet.
+    more: usize,
+}
+
+impl Kept {
+    fn length(&self) -> usize {
+        self.first.len().max(self.all.len()) + self.more
+    }
+
+    fn whole(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.into() }
+    }
+
+    fn beginning(self) -> Vec<u8> {
+        let all = self.whole();
+        all.get(..BEGINNING).unwrap_or(&all).to_vec()
+    }
 }
 
 /// A part of the budget of trees.
@@ -135,31 +167,20 @@ impl Budget {
     /// Where it is too large, or there is no room for it in time, or it breaks off.
     pub async fn read(self: &Arc<Self>, mut body: Body, from: Option<IpAddr>) -> Result<Held, NoBody> {
         let mut part = self.part(from.map(network));
-        let first = part.next(&mut body).await?.unwrap_or_default();
-        part.grow(first.len()).await?;
-        let Some(mut data) = part.next(&mut body).await? else {
-            return Ok(part.arrived(first));
+        let mut kept = Kept::default();
+        let stop = match part.collect(&mut body, &mut kept).await {
+            Ok(()) => return Ok(part.arrived(kept.whole())),
+            Err(Stop::Broken(why)) => return Err(NoBody::Broken(why)),
+            Err(stop) => stop,
         };
-        let mut bytes = Vec::from(first);
-        loop {
-            let length = bytes.len() + data.len();
-            if length > BOUNDS.bytes {
-                bytes.truncate(BEGINNING);
-                bytes.shrink_to_fit();
-                drop((part, data));
-                return Err(forget(body, bytes, length).await);
-            }
-            if length > bytes.capacity() {
-                let capacity = length.next_power_of_two();
-                part.grow(capacity).await?;
-                bytes.reserve_exact(capacity - bytes.len());
-            }
-            bytes.extend_from_slice(&data);
-            match part.next(&mut body).await? {
-                Some(more) => data = more,
-                None => return Ok(part.arrived(bytes.into())),
-            }
-        }
+        let length = kept.length();
+        let beginning = kept.beginning();
+        drop(part);
+        let length = forget(body, length).await;
+        Err(match stop {
+            Stop::TooLarge => NoBody::TooLarge(beginning, length),
+            _ => NoBody::Crowded(beginning),
+        })
     }
 
     fn part(self: &Arc<Self>, from: Option<IpAddr>) -> Part {
@@ -225,17 +246,42 @@ impl Bodies {
 }
 
 impl Part {
+    /// Reads a body to its end, or as far as it may be kept.
+    async fn collect(&mut self, body: &mut Body, kept: &mut Kept) -> Result<(), Stop> {
+        kept.first = self.next(body).await?.unwrap_or_default();
+        self.grow(kept.first.len()).await?;
+        while let Some(data) = self.next(body).await? {
+            if kept.all.is_empty() {
+                kept.all = kept.first.to_vec();
+                kept.first = Bytes::new();
+            }
+            kept.more = data.len();
+            let length = kept.length();
+            if length > BOUNDS.bytes {
+                return Err(Stop::TooLarge);
+            }
+            if length > kept.all.capacity() {
+                let capacity = length.next_power_of_two();
+                self.grow(capacity).await?;
+                kept.all.reserve_exact(capacity - kept.all.len());
+            }
+            kept.all.extend_from_slice(&data);
+            kept.more = 0;
+        }
+        Ok(())
+    }
+
     /// The next bytes of the body.
-    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, NoBody> {
+    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, Stop> {
         loop {
             let frame = tokio::select! {
                 biased;
                 frame = body.frame() => frame,
-                () = self.cut.cancelled() => return Err(NoBody::Crowded),
+                () = self.cut.cancelled() => return Err(Stop::Crowded),
             };
             match frame {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(NoBody::Broken(error.to_string())),
+                Some(Err(error)) => return Err(Stop::Broken(error.to_string())),
                 Some(Ok(frame)) => {
                     // Trailers say nothing.
                     if let Ok(data) = frame.into_data() {
@@ -247,7 +293,7 @@ impl Part {
     }
 
     /// Takes what is missing for so many bytes.
-    async fn grow(&mut self, bytes: usize) -> Result<(), NoBody> {
+    async fn grow(&mut self, bytes: usize) -> Result<(), Stop> {
         let more = bytes.saturating_sub(self.held);
         let until = Instant::now() + PATIENCE;
         let budget = self.budget.clone();
@@ -260,10 +306,10 @@ impl Part {
             tokio::select! {
                 () = released => {}
                 () = sleep(LOOK) => {}
-                () = self.cut.cancelled() => return Err(NoBody::Crowded),
+                () = self.cut.cancelled() => return Err(Stop::Crowded),
             }
             if Instant::now() >= until {
-                return Err(NoBody::Crowded);
+                return Err(Stop::Crowded);
             }
         }
     }
@@ -285,15 +331,15 @@ impl Drop for Part {
     }
 }
 
-/// Reads the rest of a body and keeps nothing of it.
-async fn forget(mut body: Body, beginning: Vec<u8>, mut length: usize) -> NoBody {
+/// Reads the rest of a body and keeps nothing of it. How many bytes it has, those before included.
+async fn forget(mut body: Body, mut length: usize) -> usize {
     while length <= MOST_READ {
         match body.frame().await {
             Some(Ok(frame)) => length += frame.data_ref().map_or(0, Bytes::len),
             Some(Err(_)) | None => break,
         }
     }
-    NoBody::TooLarge(beginning, length)
+    length
 }
 
 #[cfg(test)]

@@ -358,9 +358,9 @@ impl App {
 
 fn no_body(why: NoBody) -> Turned {
     match why {
-        NoBody::Crowded => Turned::away(
+        NoBody::Crowded(beginning) => Turned::away(
             Verdict::Crowded,
-            None,
+            review::uid(&beginning).as_deref(),
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
                 "there is no room for the body: all bodies together may have {BODIES} bytes, those from one address \
