@@ -90,7 +90,7 @@ pub struct ManagerArgs {
         long,
         env = "OUTRIGGER_MAX_MESSAGE_BYTES",
         default_value_t = grpc::limits::STREAM_MESSAGE.bytes,
-        value_parser = message_bytes,
+        value_parser = grpc::limits::message_bytes,
         value_name = "BYTES"
     )]
     pub max_message_bytes: usize,
@@ -364,16 +364,6 @@ fn routes(
         .add_service(health.max_decoding_message_size(grpc::limits::SMALL_BYTES))
         .add_service(reflection().build_v1()?.max_decoding_message_size(grpc::limits::SMALL_BYTES))
         .add_service(reflection().build_v1alpha()?.max_decoding_message_size(grpc::limits::SMALL_BYTES)))
-}
-
-/// Reads a size of messages, which has to be within what the budget of a tenant is made for.
-fn message_bytes(text: &str) -> Result<usize, String> {
-    let most = grpc::limits::STREAM_MESSAGE.bytes;
-    match text.parse() {
-        Ok(bytes) if bytes <= most => Ok(bytes),
-        Ok(bytes) => Err(format!("is {bytes}, at most {most} are allowed")),
-        Err(e) => Err(format!("is no number of bytes: {e}")),
-    }
 }
 
 /// A name that no other replica has, nor this one's earlier life: claims and Leases are held in it.
