@@ -354,7 +354,7 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
     })
     .await;
     agent_of(&t, port);
-    manager.asked_so_often(30).await;
+    manager.asked_so_often(9).await;
     is_modest("ab-many");
     o.plane.command("term agent-ab-many").unwrap();
     let asked = manager.asked.lock().clone();

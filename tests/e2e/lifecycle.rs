@@ -342,9 +342,10 @@ async fn what_the_schema_can_tell_is_refused_at_once() {
 async fn facts_that_are_too_large_are_told_with_both_sizes() {
     let t = Tenant::new(Outrigger::shared().await, "large", &[("a", 1)]).await;
     let mut spec = rule_for("app", "web");
-    spec["workloadInfoInject"] = json!([
-        {"asAnnotation": {"name": "one"}}, {"asAnnotation": {"name": "two"}}]);
-    t.rule("r", spec).await;
+    let big = ".state.extra.annotations.big";
+    spec["workloadInfoInject"] =
+        json!([{"workloadKey": big, "asAnnotation": {"name": "one"}}, {"asAnnotation": {"name": "two"}}]);
+    t.own_rule("r", spec).await.unwrap();
     let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}, "annotations": {"big": "x".repeat(140_000)}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
     t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
