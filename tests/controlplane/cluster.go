@@ -104,7 +104,10 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 			"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--allow-privileged=true", "--profiling=false",
 			// What comes by an older version of the API is held to the same.
-			"--runtime-config=resource.k8s.io/v1beta2=true",
+			// The certificates' versions are for the feature below.
+			"--runtime-config=resource.k8s.io/v1beta2=true,certificates.k8s.io/v1alpha1=true,certificates.k8s.io/v1beta1=true",
+			// Off by default: the API server would drop a Pod's podCertificate, and nobody could see that it is refused.
+			"--feature-gates=PodCertificateRequest=true",
 			// The first seconds of a test shouldn't go into waiting for a webhook's connection to be given up.
 			"--shutdown-delay-duration=0s",
 		),

@@ -52,7 +52,7 @@ fn certificates(plane: &ControlPlane) {
     let dir = plane.dir.join("by-hand");
     std::fs::create_dir(&dir).unwrap();
     let script = format!(
-        "{}\n{}\nexport KUBECONFIG={}\n{}",
+        "export CA_PASSPHRASE=$(openssl rand -hex 16)\n{}\n{}\nexport KUBECONFIG={}\n{}",
         block("installation.md", "issue ca webhook"),
         block("installation.md", "for kind in mutating validating"),
         plane.tenant.kubeconfig.display(),
@@ -60,11 +60,23 @@ fn certificates(plane: &ControlPlane) {
     );
     shell(&dir, &plane.infra.kubeconfig, &script);
 
-    for part in ["webhook", "manager", "agent"] {
-        let file = |end: &str| dir.join(format!("{part}.{end}"));
-        ServerTls::load(file("crt"), file("key"), Some(dir.join("client-ca.crt"))).unwrap();
+    let pki = plane.dir.join("outrigger-pki");
+    let mut keys = Vec::new();
+    for (cluster, part) in [(&plane.infra, "webhook"), (&plane.infra, "manager"), (&plane.tenant, "agent")] {
+        let secret = format!("outrigger-{part}-tls");
+        let secret = cluster.kubectl(&["get", "secret", &secret, "-n", SYSTEM, "-o", "json"]).unwrap();
+        let secret: Value = serde_json::from_str(&secret).unwrap();
+        let file = |end: &str| {
+            let path = dir.join(format!("{part}.{end}"));
+            let data = secret["data"][format!("tls.{end}")].as_str().unwrap();
+            std::fs::write(&path, STANDARD.decode(data).unwrap()).unwrap();
+            path
+        };
+        ServerTls::load(file("crt"), file("key"), Some(pki.join("client-ca.crt"))).unwrap();
+        keys.push(pki.join(format!("{part}.key")));
     }
-    let ca = STANDARD.encode(std::fs::read(dir.join("ca.crt")).unwrap());
+    assert!(keys.iter().all(|key| !key.exists()), "{keys:?}");
+    let ca = STANDARD.encode(std::fs::read(pki.join("ca.crt")).unwrap());
     for kind in ["mutating", "validating"] {
         let of = format!("{kind}webhookconfiguration");
         let found = plane.infra.kubectl(&["get", &of, "outrigger", "-o", "json"]).unwrap();
@@ -172,8 +184,11 @@ async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
     }
     for (cluster, name) in [(&plane.infra, "all-in-one"), (&plane.tenant, "webhook-only")] {
         let objects = with_monitoring(name);
-        // Who makes a Namespace also owns the label that the API server adds, until he applies it again.
-        cluster.apply(&of_kind(&objects, "Namespace").cloned().collect::<Vec<_>>()).unwrap();
+        // Who makes a Namespace also owns the label that the API server adds, until he applies it again. And who is written
+        // down for a policy's status is written down anew.
+        let again =
+            ["Namespace", "ValidatingAdmissionPolicy"].into_iter().flat_map(|kind| of_kind(&objects, kind));
+        cluster.apply(&again.cloned().collect::<Vec<_>>()).unwrap();
         let before = versions(cluster, &objects);
         cluster.apply(&objects).unwrap();
         assert_eq!(before, versions(cluster, &objects), "{name}");

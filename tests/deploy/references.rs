@@ -270,6 +270,10 @@ fn no_file_is_forgotten() {
             entries.iter().filter(|path| !lists(path) && path.extension().is_some_and(|e| e == "yaml"));
         for path in manifests {
             let file = path.file_name().unwrap().to_str().unwrap();
+            // For the time in which there is no webhook.
+            if file == "emergency.yaml" {
+                continue;
+            }
             assert!(listed.contains(file), "{} is in no kustomization", path.display());
             seen += 1;
         }

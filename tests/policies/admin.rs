@@ -88,11 +88,16 @@ pub(crate) fn admin_companions() -> Vec<Twins> {
             => "gracePeriodSeconds: is 0";
         "a Pod of the platform": delete(Operator, "platform", 0), delete(Operator, "running", 0)
             => "gracePeriodSeconds: is 0";
+        "by the manager": delete(Manager, "running", 300), delete(Manager, "running", 0) => "gracePeriodSeconds: is 0";
         "one that never ran": delete(Operator, "companion", 0), delete(Operator, "running", 0)
+            => "gracePeriodSeconds: is 0";
+        "one that has succeeded": delete(Operator, "succeeded", 0), delete(Operator, "running", 0)
+            => "gracePeriodSeconds: is 0";
+        "one that has failed": delete(Operator, "failed", 0), delete(Operator, "running", 0)
             => "gracePeriodSeconds: is 0";
         "an eviction": evict(1), evict(0) => "gracePeriodSeconds: is 0";
     });
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "outrigger"},
         "spec": {"hard": {"pods": "10"}}});
     let quota = |who: Who| who.create(format!("{}/resourcequotas", at("universe")), quota.clone());
     all.extend(twins! {"outrigger-manager";

@@ -22,7 +22,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use Who::{Admin, Collector, Kubelet, Manager, NewKubelet, Operator, Scheduler, User};
+use Who::{Admin, Agent, Collector, Kubelet, Manager, NewKubelet, Operator, Scheduler, User, Webhook};
 use admin::admin_companions;
 use devices::devices;
 use tables::*;
@@ -64,6 +64,10 @@ enum Who {
     Admin,
     /// The manager, with more rights by RBAC than it will ever have: what refuses it is the policies.
     Manager,
+    /// The webhook, likewise.
+    Webhook,
+    /// The agent, likewise: in a cluster that is its tenant's too.
+    Agent,
     /// Has the role `edit` in the namespace tenant-blue.
     User,
     /// May do everything to the things of a cluster, but not assign.
@@ -83,6 +87,8 @@ impl Who {
         Some(match self {
             Admin => return None,
             Manager => ("system:serviceaccount:outrigger-system:outrigger-manager", "system:serviceaccounts"),
+            Webhook => ("system:serviceaccount:outrigger-system:outrigger-webhook", "system:serviceaccounts"),
+            Agent => ("system:serviceaccount:outrigger-system:outrigger-agent", "system:serviceaccounts"),
             User => ("blue-user", "users"),
             Operator => ("operator", "operators"),
             Scheduler => ("system:kube-scheduler", "system:authenticated"),
@@ -141,12 +147,17 @@ impl Ask {
     }
 
     async fn request(&self, client: &Client, uri: &str) -> Result<Value, String> {
+        let (method, uri) = match self.method {
+            "APPLY" => ("PATCH", format!("{uri}&fieldManager=somebody&force=true")),
+            method => (method, uri.to_owned()),
+        };
         let kind = match (self.method, self.body.is_array()) {
+            ("APPLY", _) => "application/apply-patch+yaml",
             ("PATCH", true) => "application/json-patch+json",
             ("PATCH", false) => "application/merge-patch+json",
             _ => "application/json",
         };
-        let mut request = http::Request::builder().method(self.method).uri(uri).header("content-type", kind);
+        let mut request = http::Request::builder().method(method).uri(uri).header("content-type", kind);
         if let Some((user, group)) = self.who.user() {
             request = request.header("impersonate-user", user).header("impersonate-group", group);
         }
@@ -189,8 +200,11 @@ macro_rules! pods {
     };
 }
 
+mod accounts;
 mod admin;
 mod devices;
+mod emergency;
+mod limits;
 mod tables;
 mod tenant_claims;
 
@@ -359,11 +373,20 @@ fn role_binding(name: &str, role: &str) -> Value {
 
 /// Who may what by RBAC: enough that it is the policies which refuse.
 fn roles() -> Vec<Value> {
-    let manager = json!({"kind": "ServiceAccount", "name": "outrigger-manager", "namespace": SYSTEM});
+    let account = |name: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": SYSTEM});
     let user = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name});
     let groups =
         json!(["", "apps", "batch", "rbac.authorization.k8s.io", "resource.k8s.io", keys::OFFLOADING_GROUP]);
     let everything = json!({"apiGroups": groups, "resources": ["*"], "verbs": ["*"]});
+    // All but `assign`.
+    let verbs = json!(["get", "list", "watch", "create", "update", "patch", "delete"]);
+    let groups = json!([
+        "outrigger.dev",
+        keys::MACHINE_GROUP_DOMAIN,
+        keys::WORKLOAD_GROUP,
+        "admissionregistration.k8s.io"
+    ]);
+    let ours = json!({"apiGroups": groups, "resources": ["*"], "verbs": verbs});
     let assign = json!({"apiGroups": ["outrigger.dev"], "resources": ["tenants"], "verbs": ["assign"]});
     let mut all = vec![merged(
         role_binding("edit", "edit"),
@@ -374,8 +397,10 @@ fn roles() -> Vec<Value> {
         all.push(merged(ours, json!({"metadata": {"namespace": namespace}})));
     }
     for (name, subject, rules) in [
-        ("wide-manager", manager, json!([assign, everything])),
-        ("wide-operator", user("operator"), json!([everything])),
+        ("wide-manager", account("outrigger-manager"), json!([assign, everything, ours])),
+        ("wide-webhook", account("outrigger-webhook"), json!([everything, ours])),
+        ("wide-agent", account("outrigger-agent"), json!([everything, ours])),
+        ("wide-operator", user("operator"), json!([everything, ours])),
     ] {
         let binding =
             json!({"kind": "ClusterRoleBinding", "metadata": {"name": name}, "subjects": [subject]});
@@ -428,7 +453,18 @@ impl Setup {
                 json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "free"}}),
             ])
             .unwrap();
-        infra.apply_file("deploy/crds/namespaceoffloadings.offloading.liqo.io.yaml").unwrap();
+        for kind in [
+            "namespaceoffloadings.offloading.liqo.io",
+            "tenants.outrigger.dev",
+            "workloadrules.workload.universe.nvidia.com",
+            "machines.imperator.tenzen-y.io",
+            "machinenodepools.imperator.tenzen-y.io",
+        ] {
+            infra.apply_file(&format!("deploy/crds/{kind}.yaml")).unwrap();
+        }
+        for file in ["namespace/priority-class", "slots/rbac", "machines/rbac", "agent/rbac"] {
+            infra.apply_file(&format!("deploy/base/{file}.yaml")).unwrap();
+        }
         infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
         let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": "plain"}, "spec": {"podOffloadingStrategy": "Local"}});
@@ -436,6 +472,14 @@ impl Setup {
             infra.apply(std::slice::from_ref(&offloading)).map_err(|e| e.to_string())
         })
         .await;
+        eventually("the others are too", || async {
+            infra.apply(&[accounts::tenant()]).map_err(|e| e.to_string())?;
+            infra.apply(&accounts::owners()).map_err(|e| e.to_string())
+        })
+        .await;
+        let machine = uid(client, "/apis/imperator.tenzen-y.io/v1alpha1/machines/m").await;
+        infra.apply(&accounts::there(&machine)).unwrap();
+        infra.apply(&[made(client).await]).unwrap();
         infra.apply_file("deploy/base/manager/rbac.yaml").unwrap();
         infra.apply(&roles()).unwrap();
         old_pods(client).await;
@@ -453,16 +497,33 @@ impl Setup {
     }
 }
 
+async fn uid(client: &Client, path: &str) -> Value {
+    Admin.get(path).send(client).await.unwrap()["metadata"]["uid"].clone()
+}
+
+/// A namespace that was made for a Tenant.
+async fn made(client: &Client) -> Value {
+    let owner = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "name": "made",
+        "uid": uid(client, "/apis/outrigger.dev/v1alpha1/tenants/made").await});
+    merged(
+        namespace("tenant-made", json!({keys::TENANT: "made"})),
+        json!({"metadata": {"ownerReferences": [owner]}}),
+    )
+}
+
 /// Pods from before the policies, among them such as can't be made later: bound, deleted.
 async fn old_pods(client: &Client) {
+    let bound = |name: &str| named(name, json!({"spec": {"nodeName": "blue-dpu", "restartPolicy": "Never"}}));
     let unbound = named("unbound", json!({"spec": {"schedulerName": "nobody"}}));
-    let companion = merged(
+    let mut companion = merged(
         named("companion", gates(&[keys::ADMISSION_GATE, "example.com/wait"])),
         merged(
             owner(RULES, "r"),
             json!({"metadata": {"labels": {keys::RULE: "r", "app": "c"}, "annotations": {keys::HOST: "host-a"}}}),
         ),
     );
+    let rule = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
+    companion["metadata"]["ownerReferences"][0]["uid"] = uid(client, rule).await;
     for (path, pod) in [
         (BLUE, hostile("old")),
         (BLUE, hostile("leaving")),
@@ -476,14 +537,27 @@ async fn old_pods(client: &Client) {
                 json!({"metadata": {"labels": {keys::RULE: "r"}}, "spec": {"nodeName": "blue-dpu"}}),
             ),
         ),
+        (BLUE, bound("succeeded")),
+        (BLUE, bound("failed")),
+        (UNIVERSE, merged(bound("succeeded"), admin_companion())),
+        (UNIVERSE, merged(bound("failed"), admin_companion())),
         (PLAIN, unbound.clone()),
         (UNIVERSE, unbound),
         (UNIVERSE, hostile("platform")),
         (UNIVERSE, merged(named("companion", admin_companion()), gates(&["example.com/wait"]))),
         (UNIVERSE, merged(named("running", admin_companion()), json!({"spec": {"nodeName": "blue-dpu"}}))),
-    ] {
+    ]
+    .into_iter()
+    .chain(limits::oversized().map(|pod| (BLUE, pod)))
+    {
         let create = Admin.create(path, pod);
         eventually("the namespace takes Pods", || async { create.send(client).await }).await;
+    }
+    for path in [BLUE, UNIVERSE] {
+        for (name, phase) in [("succeeded", "Succeeded"), ("failed", "Failed")] {
+            let status = json!({"status": {"phase": phase}});
+            Admin.patch(format!("{path}/{name}/status"), status).send(client).await.unwrap();
+        }
     }
     for name in ["leaving", "left"] {
         Admin.delete(format!("{BLUE}/{name}")).send(client).await.unwrap();
@@ -527,6 +601,9 @@ async fn table(client: &Client) -> Vec<Twins> {
     all.extend(admin_companions());
     all.extend(devices());
     all.extend(tenant_claims());
+    all.extend(limits::limits());
+    all.extend(accounts::managers());
+    all.extend(accounts::others());
     all
 }
 
@@ -646,10 +723,10 @@ async fn an_old_pod_can_go() {
 async fn expressions_fit_the_types() {
     let setup = Setup::shared().await;
     let infra = &setup.plane.infra;
-    let text = std::fs::read_to_string(root().join("webhooks/policies.yaml")).unwrap();
-    let objects = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
-    let (mut policies, bindings): (Vec<Value>, Vec<Value>) =
-        objects.filter(|o| !o.is_null()).partition(|o| o["kind"] == "ValidatingAdmissionPolicy");
+    let files = ["webhooks/policies.yaml", "webhooks/emergency.yaml", "deploy/base/agent/rbac.yaml"];
+    let objects: Vec<Value> = files.into_iter().flat_map(emergency::objects).collect();
+    let of = |kind: &str| objects.iter().filter(|o| o["kind"] == kind).cloned().collect::<Vec<_>>();
+    let (mut policies, bindings) = (of("ValidatingAdmissionPolicy"), of("ValidatingAdmissionPolicyBinding"));
     let names: Vec<Value> = policies.iter().map(|p| p["metadata"]["name"].clone()).collect();
     let bound: Vec<Value> = bindings.iter().map(|b| b["spec"]["policyName"].clone()).collect();
     assert_eq!(names, bound);
@@ -681,7 +758,7 @@ async fn expressions_fit_the_types() {
         if count == all.len() { Ok(all) } else { Err(format!("{count} of {}", all.len())) }
     })
     .await;
-    assert_eq!(checked.len(), names.len() + policies.len());
+    assert!(checked.len() >= policies.len(), "{}", checked.len());
     for policy in &checked {
         let warnings = &policy["status"]["typeChecking"]["expressionWarnings"];
         let name = &policy["metadata"]["name"];

@@ -355,7 +355,18 @@ pub(crate) fn deletions() -> Vec<Twins> {
             => "gracePeriodSeconds: is 0";
         "by a controller": delete(Collector, "running", Some(0)), delete(Operator, "running", Some(0))
             => "gracePeriodSeconds: is 0";
+        "by an administrator": delete(Admin, "running", Some(0)), delete(Manager, "running", Some(0))
+            => "gracePeriodSeconds: is 0";
+        "by the manager": delete(Manager, "running", Some(300)), delete(Manager, "running", Some(0))
+            => "gracePeriodSeconds: is 0";
         "one that never ran": delete(User, "unbound", Some(0)), delete(User, "running", Some(0))
+            => "gracePeriodSeconds: is 0";
+        // The API server itself makes it 0 for these.
+        "one that has succeeded": delete(User, "succeeded", None), delete(User, "running", Some(0))
+            => "gracePeriodSeconds: is 0";
+        "one that has failed": delete(User, "failed", None), delete(User, "running", Some(0))
+            => "gracePeriodSeconds: is 0";
+        "one that has failed, by force": delete(User, "failed", Some(0)), delete(User, "running", Some(0))
             => "gracePeriodSeconds: is 0";
         "an eviction": evict(Operator, None), evict(Operator, Some(0)) => "gracePeriodSeconds: is 0";
     }
@@ -423,7 +434,7 @@ pub(crate) fn nodes() -> Vec<Twins> {
         "a new DPU in a host by somebody else": new(Operator, label(keys::DPU_HOST, "b")),
             new(NewKubelet, label(keys::DPU_HOST, "b"))
             => "metadata.labels[provisioning.dpu.nvidia.com/host]";
-        "a new DPU with everything": new(Manager, dpu("blue-new", "blue", "b")),
+        "a new DPU with everything": new(Admin, dpu("blue-new", "blue", "b")),
             new(Operator, dpu("blue-new", "blue", "b"))
             => "metadata.labels[outrigger.dev.node-restriction.kubernetes.io/tenant]";
     };
@@ -469,7 +480,7 @@ pub(crate) fn namespaces(blue: &Value) -> Vec<Twins> {
         "the tenant": change(Operator, "tenant-blue", "a", "b"),
             change(Operator, "tenant-blue", keys::TENANT, "green")
             => "metadata.labels[outrigger.dev/tenant]: changes from blue to green";
-        "the tenant taken away": change(Manager, "tenant-blue", keys::TENANT, ""),
+        "the tenant taken away": change(Admin, "tenant-blue", keys::TENANT, ""),
             change(Operator, "tenant-blue", keys::TENANT, "")
             => "metadata.labels[outrigger.dev/tenant]: changes from blue to (absent)";
         "through the status": change(Operator, "tenant-blue/status", "a", "b"),
@@ -483,7 +494,7 @@ pub(crate) fn namespaces(blue: &Value) -> Vec<Twins> {
             => "metadata.labels[x.outrigger.dev/y]";
         "an annotation": note(Operator, "a"), note(Operator, keys::TENANT)
             => "metadata.annotations[outrigger.dev/tenant]: only who may assign";
-        "an annotation by the manager": note(Manager, keys::TENANT), note(Operator, keys::TENANT)
+        "an annotation by an administrator": note(Admin, keys::TENANT), note(Operator, keys::TENANT)
             => "metadata.annotations[outrigger.dev/tenant]";
         "Pod security": change(Operator, "plain", LEVEL, "privileged"),
             change(Operator, "tenant-blue", LEVEL, "privileged")
@@ -507,23 +518,57 @@ pub(crate) fn namespaces(blue: &Value) -> Vec<Twins> {
 pub(crate) fn manager(live: &Value) -> Vec<Twins> {
     let label = |name: &str, key: &str| Manager.patch(at(name), label(key, "x"));
     let make = |labels| Manager.create(NAMESPACES, namespace("new", labels));
-    let finalize = |name: &str| Manager.put(format!("{}/finalize", at(name)), live[name].clone());
+    let level = || Manager.patch(at("tenant-blue"), self::label(LEVEL, "restricted"));
+    let through = |who: Who, name: &str| who.patch(format!("{}/status", at(name)), self::label("a", "b"));
+    let finalize = |who: Who, name: &str| who.put(format!("{}/finalize", at(name)), live[name].clone());
     let mut all = twins! {"outrigger-manager-namespaces";
-        "deletes one": Manager.delete(at("tenant-blue")), Manager.delete(at("plain"))
+        "deletes one": Manager.delete(at("tenant-made")), Manager.delete(at("plain"))
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain; the manager may write";
         "deletes one, as somebody else may": Operator.delete(at("plain")), Manager.delete(at("plain"))
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
-        "changes one": label("tenant-blue", "a"), label("plain", "a")
+        "deletes one that it has not made": Manager.delete(at("tenant-made")), Manager.delete(at("tenant-blue"))
+            => "metadata.ownerReferences: no Tenant owns namespace tenant-blue";
+        "changes one": level(), label("plain", "a")
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
-        "finalizes one": finalize("tenant-blue"), finalize("plain")
+        "finalizes one": finalize(Operator, "plain"), finalize(Manager, "plain")
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
-        "changes a status": label("tenant-blue/status", "a"), label("plain/status", "a")
+        "finalizes a tenant's": finalize(Operator, "tenant-blue"), finalize(Manager, "tenant-blue")
+            => "namespace tenant-blue: of a tenant's namespace the manager may change the labels";
+        "changes a status": through(Operator, "plain"), through(Manager, "plain")
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
-        "takes one over": label("tenant-blue", "a"), label("plain", keys::TENANT)
+        "changes a tenant's status": through(Operator, "tenant-blue"), through(Manager, "tenant-blue")
+            => "namespace tenant-blue: of a tenant's namespace the manager may change the labels";
+        "changes a tenant's in another way": level(), label("tenant-blue", "a")
+            => "namespace tenant-blue: of a tenant's namespace the manager may change the labels";
+        "takes one over": level(), label("plain", keys::TENANT)
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace plain";
         "makes one": make(json!({keys::TENANT: "blue"})), make(json!({}))
             => "metadata.labels[outrigger.dev/tenant]: is missing on namespace new";
     };
+    let owned = |kind: &str, version: &str| {
+        let owner = json!({"apiVersion": version, "kind": kind, "name": "x", "uid": "1"});
+        merged(
+            namespace("new", json!({keys::TENANT: "x"})),
+            json!({"metadata": {"ownerReferences": [owner]}}),
+        )
+    };
+    let tenant_of = |who: Who, name: &str, value: &str| who.patch(at(name), self::label(keys::TENANT, value));
+    let with_more =
+        |more: Value| Manager.patch(at("tenant-blue"), merged(self::label(LEVEL, "restricted"), more));
+    all.extend(twins! {"outrigger-manager-namespaces";
+        "makes one of another's": Manager.create(NAMESPACES, owned("Tenant", "outrigger.dev/v1alpha1")),
+            Manager.create(NAMESPACES, owned("Node", "v1"))
+            => "metadata.ownerReferences: the manager may make namespaces of Tenants only";
+        "gives one to another tenant": tenant_of(Admin, "tenant-blue", "green"), tenant_of(Manager, "tenant-blue", "green")
+            => "namespace tenant-blue: of a tenant's namespace the manager may change the labels";
+        "a level and an owner": level(), with_more(json!({"metadata": {"ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"}]}}))
+            => "namespace tenant-blue: of a tenant's namespace";
+        "a level and a finalizer": level(), with_more(json!({"metadata": {"finalizers": ["example.com/stay"]}}))
+            => "namespace tenant-blue: of a tenant's namespace";
+        "a level and an annotation": level(), with_more(annotation("a", "b"))
+            => "namespace tenant-blue: of a tenant's namespace";
+    });
     let change = |path: &str, change: Value| Manager.patch(at(path), change);
     let offloaded = |value: &str| self::label(keys::OFFLOADED, value);
     let with = |more: Value| merged(offloaded("true"), more);
@@ -563,16 +608,19 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
     let remote = || json!({"spec": {"podOffloadingStrategy": "Remote"}});
     all.extend(twins! {"outrigger-manager-offloadings";
         "sends Pods elsewhere": asks(Operator, remote()), asks(Manager, remote())
-            => "the manager may change finalizers and status of NamespaceOffloadings only";
+            => "the manager may change its own finalizer and the status of NamespaceOffloadings only";
         "its finalizer and more": asks(Manager, finalizer(json!({}))), asks(Manager, finalizer(remote()))
-            => "finalizers and status of NamespaceOffloadings only";
+            => "its own finalizer and the status of NamespaceOffloadings only";
+        "another finalizer": asks(Manager, finalizer(json!({}))),
+            asks(Manager, json!({"metadata": {"finalizers": [keys::OFFLOADING_FINALIZER, "example.com/stay"]}}))
+            => "its own finalizer and the status of NamespaceOffloadings only";
         "a label": asks(Manager, finalizer(json!({}))), asks(Manager, self::label(keys::WEBHOOK_SKIP, "true"))
-            => "finalizers and status of NamespaceOffloadings only";
+            => "its own finalizer and the status of NamespaceOffloadings only";
         "an annotation": asks(Manager, finalizer(json!({}))), asks(Manager, annotation("a", "b"))
-            => "finalizers and status of NamespaceOffloadings only";
+            => "its own finalizer and the status of NamespaceOffloadings only";
     });
     let node = |who: Who, path: &str, change| who.patch(format!("{NODES}/{path}"), change);
-    let metadata = json!({"metadata": {"labels": {keys::NODE_TENANT: "green"}, "annotations": {"a": "b"}}});
+    let metadata = json!({"metadata": {"labels": {keys::NODE_TENANT: "green"}, "annotations": {keys::MACHINE_GROUP: "g"}}});
     let both = || json!({"metadata": {"annotations": {"a": "b"}}, "spec": {"unschedulable": true}});
     let drain = json!({"key": "example.com/drain", "effect": "NoExecute"});
     let group_taint = json!({"key": keys::NODE_POOL, "value": "ready", "effect": "NoSchedule"});
@@ -588,18 +636,18 @@ pub(crate) fn manager(live: &Value) -> Vec<Twins> {
             => "spec.unschedulable: the manager may";
         "the taint of a machine group": node(Manager, "blue-dpu", taints(json!([group_taint]))),
             node(Manager, "blue-dpu", taints(json!([drain])))
-            => "metadata.labels, spec.taints: the manager may change those under";
+            => "spec.taints[example.com/drain=:NoExecute]: the manager may change its own labels and taints only";
         "the label of a machine group": node(Manager, "blue-dpu", self::label(keys::NODE_POOL, "ready")),
             node(Manager, "blue-dpu", self::label("imperator.tenzen-y.io.example.com/a", "b"))
-            => "metadata.labels, spec.taints: the manager may change those under";
+            => "metadata.labels[imperator.tenzen-y.io.example.com/a]: the manager may change its own labels and taints only";
         "another's taint": node(Manager, "blue-dpu", taints(json!([]))), node(Manager, "blue-dpu", taints(json!([drain])))
-            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev and imperator.tenzen-y.io only";
+            => "spec.taints[example.com/drain=:NoExecute]: the manager may change its own labels and taints only";
         "another's label": node(Operator, "blue-dpu", self::label("a", "b")), node(Manager, "blue-dpu", self::label("a", "b"))
-            => "metadata.labels, spec.taints: the manager may change those under outrigger.dev and imperator.tenzen-y.io only";
+            => "metadata.labels[a]: the manager may change its own labels and taints only";
         "changes a Node's status": node(Operator, "blue-dpu/status", full()), node(Manager, "blue-dpu/status", full())
             => "status: the manager may change metadata and spec.taints only";
     });
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "outrigger"},
         "spec": {"hard": {"pods": "10"}}});
     let quota = |name: &str| Manager.create(format!("{}/resourcequotas", at(name)), quota.clone());
     let bind = |who: Who, name: &str, role: &str| who.create(role_bindings(name), role_binding("new", role));

@@ -81,7 +81,7 @@ pub(crate) fn tenant_claims() -> Vec<Twins> {
             make(Operator, annotation(keys::POD_CLAIM_NAME, "d"))
             => "metadata.annotations[resource.kubernetes.io/pod-claim-name]: is for claims that Kubernetes makes";
     };
-    all.extend(twins! {"outrigger-pod-claims";
+    all.extend(twins! {"outrigger-pods";
         "a foretold claim": User.create(BLUE, uses("own")), User.create(BLUE, uses(FORETOLD))
             => "spec.resourceClaims[1].resourceClaimName: is firewall-573e560607f4a185, a name as only claims";
         "a claim made for a companion": User.create(BLUE, uses("firewall-573e560607f4a18-d-x7k2m")),

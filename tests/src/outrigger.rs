@@ -171,14 +171,16 @@ impl Outrigger {
         }
     }
 
-    /// Applies definitions, roles, and what else there is but admission.
+    /// Applies definitions, roles, and what else there is but admission in the infrastructure cluster.
     ///
     /// # Errors
     /// When the API server refuses something.
     pub fn define(&self) -> anyhow::Result<()> {
         for (cluster, overlay) in [(&self.plane.infra, INFRASTRUCTURE), (&self.plane.tenant, TENANT)] {
             let mut objects = shipped::kustomize(overlay)?;
-            objects.retain(|object| object["kind"] != "Deployment" && !is_admission(object));
+            // The tenant's cluster has no webhook of ours that could be missing: its policies are always there.
+            let wanted = |object: &Value| overlay == TENANT || !is_admission(object);
+            objects.retain(|object| object["kind"] != "Deployment" && wanted(object));
             cluster.apply(&objects)?;
             cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
         }

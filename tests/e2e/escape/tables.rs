@@ -241,6 +241,17 @@ pub(super) const REFERENCES: &str = r#"
   bad: {spec: {volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t, audience: vault}}]}}]}}
   twin: {spec: {volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]}}
   webhook: 'spec.volumes[0].projected.sources[0].serviceAccountToken.audience: is "vault"'
+- name: a certificate of a signer of the platform
+  bad: {spec: {volumes: [{name: v, projected: {sources: [{podCertificate: {
+    signerName: example.com/agents, keyType: ED25519, credentialBundlePath: b}}]}}]}}
+  twin: {spec: {volumes: [{name: v, projected: {sources: [{configMap: {name: example.com}}]}}]}}
+  answer: "spec.volumes[0].projected.sources: has a podCertificate; a tenant's Pod gets no certificate of a signer"
+  webhook: 'spec.volumes[0].projected.sources[0].podCertificate.signerName: is "example.com/agents"'
+- name: Outrigger's own priority
+  bad: {spec: {priorityClassName: outrigger}}
+  twin: {spec: {priorityClassName: escape-allowed}}
+  answer: "spec.priorityClassName: is that of Outrigger itself, for Pods in its own namespace only"
+  webhook: "spec.priorityClassName: is \"outrigger\"; remove it, or have it allowed by the Tenant's"
 - name: the system's priority
   bad: {spec: {priorityClassName: system-node-critical}}
   twin: {spec: {priorityClassName: escape-allowed}}

@@ -10,7 +10,7 @@ use crate::keys;
 /// The service account that every namespace has, and that has no rights of its own.
 const DEFAULT_ACCOUNT: &str = "default";
 
-/// Whose rights the Pod has at the API server, and at others who trust its tokens.
+/// Whose rights the Pod has at the API server, and at others who trust its tokens and certificates.
 pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
     let spec = &pod["spec"];
     // `serviceAccount` is the old name of the same field; the API server keeps them equal.
@@ -37,6 +37,17 @@ pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErr
                     format_args!(
                         "is {:?}: a tenant's Pod gets no tokens for others than the API server; remove it",
                         cut(audience)
+                    ),
+                ));
+            }
+            // A signer of the platform may say more of the Pod than whose it is: that it is an agent, for one.
+            if let Some(certificate) = source.get("podCertificate").filter(|source| !source.is_null()) {
+                let signer = text(certificate, "signerName").unwrap_or_default();
+                faults.push(FieldError::new(
+                    format_args!("{path}.podCertificate.signerName"),
+                    format_args!(
+                        "is {:?}: a tenant's Pod gets no certificate of a signer of the platform; remove it",
+                        cut(signer)
                     ),
                 ));
             }

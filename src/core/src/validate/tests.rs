@@ -1,3 +1,4 @@
+mod certificates;
 mod devices;
 
 use serde_json::json;

@@ -55,6 +55,8 @@ pub(super) struct Names {
     pub(super) core: String,
     /// Namespace of a tenant's own rules, in its cluster.
     pub(super) tenant_rules: String,
+    /// PriorityClass of the parts.
+    pub(super) priority: String,
     /// The manager serves Machines.
     pub(super) machines: bool,
     /// The manager serves NamespaceOffloadings.
@@ -215,10 +217,12 @@ fn rename(value: &mut Value, universe: &str, names: &Names) {
             } else {
                 // CEL names it in quotes.
                 let quoted = format!("'{}'", keys::ADMIN_NAMESPACE);
+                let priority = |name: &str| format!("== '{name}'");
                 *text = text
                     .replace(keys::SYSTEM_NAMESPACE, &names.system)
                     .replace(keys::DPU_HOST, &names.host_label)
-                    .replace(&quoted, &format!("'{universe}'"));
+                    .replace(&quoted, &format!("'{universe}'"))
+                    .replace(&priority(keys::PRIORITY), &priority(&names.priority));
             }
         }
         _ => {}

@@ -345,7 +345,15 @@ fn names(admission: &AdmissionArgs, system: &str, deployments: &[(Part, Answer)]
         told.unwrap_or_else(|| default.to_owned())
     };
     let is = |part, flag, value: &str| of(part, flag).as_deref() == Some(value);
+    // Only a class of ours is kept for us alone, not one of the system's.
+    let class = |(_, deployment): &(Part, Answer)| Some(text(deployment.there()?, PRIORITY).to_owned());
+    let ours = |name: &String| !name.is_empty() && !name.starts_with("system-");
     Names {
+        priority: deployments
+            .iter()
+            .find_map(class)
+            .filter(ours)
+            .unwrap_or_else(|| keys::PRIORITY.to_owned()),
         system: system.to_owned(),
         host_label: either("host-label", &admission.host_label),
         rules: either("admin-rules-namespace", &admission.admin_rules_namespace),

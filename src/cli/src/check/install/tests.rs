@@ -16,6 +16,7 @@ fn names() -> Names {
         resources: "universe".to_owned(),
         core: "imperator-system".to_owned(),
         tenant_rules: "universe".to_owned(),
+        priority: "outrigger".to_owned(),
         machines: true,
         offloading: true,
         webhook_self_signed: false,
@@ -104,10 +105,18 @@ fn an_installation_under_other_names() {
         resources: "resources".to_owned(),
         core: "core".to_owned(),
         tenant_rules: "own".to_owned(),
+        priority: "first".to_owned(),
         ..names()
     };
     let all = shipped(&Part::ALL, &other);
-    for gone in ["outrigger-system", "\"universe\"", "'universe'", "imperator-system", "provisioning.dpu"] {
+    for gone in [
+        "outrigger-system",
+        "\"universe\"",
+        "'universe'",
+        "imperator-system",
+        "provisioning.dpu",
+        "== 'outrigger'",
+    ] {
         let has = |o: &&Value| {
             // What a definition says to people is nobody's name.
             text(o, "/kind") != "CustomResourceDefinition" && o.to_string().contains(gone)
