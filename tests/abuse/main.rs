@@ -98,7 +98,7 @@ fn memory_limit(part: &str) -> u64 {
         .pointer("/spec/template/spec/containers/0/resources/limits/memory")
         .and_then(Value::as_str);
     let limit = limit.unwrap().parse::<outrigger_core::quantity::Quantity>().unwrap();
-    u64::try_from(limit.holds(&"1".parse().unwrap()).unwrap()).unwrap()
+    limit.holds(&"1".parse().unwrap()).unwrap()
 }
 
 /// The process has never had more than 60 % of what its Pod may have.
