@@ -49,7 +49,7 @@ pub(crate) fn limits() -> Vec<Twins> {
     let unbound = |change| User.patch(format!("{BLUE}/unbound"), change);
     let message = || json!({"status": {"message": "m"}});
     let mut all = pods! {
-        "long text": (env(500_000)) | (env(600_000)) => "the Pod has more than 576 KiB; make it smaller";
+        "long text": (env(500_000)) | (env(600_000)) => "the Pod has more than 576 KiB (a companion 864 KiB); make it smaller";
         // Characters are not bytes.
         "text in another script": (container(json!({"env": [{"name": "E", "value": "é".repeat(250_000)}]})))
             | (container(json!({"env": [{"name": "E", "value": "é".repeat(300_000)}]})))
@@ -67,7 +67,13 @@ pub(crate) fn limits() -> Vec<Twins> {
         "Outrigger's priority": {} | {"spec": {"priorityClassName": "outrigger"}}
             => "spec.priorityClassName: is that of Outrigger itself";
     };
+    let companion = |bytes| {
+        let facts =
+            json!({"metadata": {"labels": {keys::RULE: "r"}, "annotations": {"facts": "x".repeat(200_000)}}});
+        Manager.create(BLUE, merged(pod("blue", env(bytes)), facts))
+    };
     all.extend(twins! {"outrigger-pods";
+        "a companion with its facts": companion(500_000), companion(700_000) => "a companion 864 KiB";
         "more finalizers": unbound(finalizers(8)), unbound(finalizers(9)) => "metadata.finalizers: has 9 entries";
         "fewer finalizers": held(Admin, "", finalizers(10)), unbound(finalizers(10))
             => "metadata.finalizers: has 10 entries";
