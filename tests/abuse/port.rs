@@ -144,12 +144,12 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
         assert_eq!(get(o.webhook_admin, "/livez").await.unwrap().0, 200);
         neighbour.goes_on(5).await;
     }
-    // As much as a review may have, and no more: it is judged, for its size.
+    // As much as a review may have, and no more: it is judged, for its size. The policy is asked before the validating webhook.
     let fewer = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": (0..8_000).map(|i| json!({"name": format!("E{i}"), "value": "v"})).collect::<Vec<_>>()}]}});
     for said in futures::future::join_all((0..8).map(|_| refusal(&t, &fewer))).await {
         let said = said.expect("it is refused");
-        assert!(said.contains("spec.containers") && said.contains("at most 524288"), "{said}");
+        assert!(said.contains("at most 524288") || said.contains("more than 576 KiB"), "{said}");
     }
     neighbour.undisturbed().await;
     is_modest("webhook", webhook(o));
@@ -178,7 +178,8 @@ async fn a_pod_whose_status_would_not_fit_is_refused() {
         async move { pods.patch(&name, &Default::default(), &kube::api::Patch::Merge(patch)).await }
     };
     grow(10 << 10).await.unwrap();
-    let error = grow(200 << 10).await.unwrap_err().to_string();
+    // Less than what the policy refuses, which is asked first and counts more generously.
+    let error = grow(140 << 10).await.unwrap_err().to_string();
     assert!(error.contains("(before the change 4") && error.contains("at most 524288"), "{error}");
 }
 
