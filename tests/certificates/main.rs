@@ -106,10 +106,18 @@ async fn injected(outrigger: &Outrigger, what: &str, is_it: impl Fn(&str) -> boo
 
 /// A key of a Secret, decoded.
 fn secret(outrigger: &Outrigger, name: &str, key: &str) -> Option<String> {
+    let [value] = secrets(outrigger, name, [key]);
+    value
+}
+
+/// Some values of a Secret, all of the same moment.
+fn secrets<const N: usize>(outrigger: &Outrigger, name: &str, keys: [&str; N]) -> [Option<String>; N] {
     let text = outrigger.plane.infra.kubectl(&["get", "secret", name, "-n", SYSTEM, "-o", "json"]).unwrap();
     let secret: Value = serde_json::from_str(&text).unwrap();
-    let data = STANDARD.decode(secret["data"][key].as_str()?).unwrap();
-    Some(String::from_utf8(data).unwrap())
+    keys.map(|key| {
+        let data = STANDARD.decode(secret["data"][key].as_str()?).unwrap();
+        Some(String::from_utf8(data).unwrap())
+    })
 }
 
 /// How many certificates a PEM text has.

@@ -10,7 +10,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::cert_manager::{commands, run};
 use crate::load;
-use crate::{alone, configurations, count, remove_configurations, secret, start_webhook};
+use crate::{alone, configurations, count, remove_configurations, secret, secrets, start_webhook};
 
 /// Somebody else's entry in our configuration, which asks about nothing.
 fn foreign() -> Value {
@@ -83,19 +83,13 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
 
     // At 120 s the next CA is announced, and signs when all bundles have carried it for 5 s.
     let signer = secret(o, "outrigger-webhook-self-signed", "signer.crt").unwrap();
-    eventually("the next CA is announced", || async {
-        match secret(o, "outrigger-webhook-self-signed", "next.crt") {
-            Some(_) => Ok(()),
-            None => Err("not yet".to_owned()),
-        }
+    let next = eventually("the next CA is announced", || async {
+        let [next, signs] = secrets(o, "outrigger-webhook-self-signed", ["next.crt", "signer.crt"]);
+        let next = next.ok_or("not yet")?;
+        assert_eq!(signs.unwrap(), signer, "it doesn't sign yet");
+        Ok(Some(next))
     })
     .await;
-    assert_eq!(
-        secret(o, "outrigger-webhook-self-signed", "signer.crt").unwrap(),
-        signer,
-        "it doesn't sign yet"
-    );
-    let next = secret(o, "outrigger-webhook-self-signed", "next.crt");
     eventually("the next CA signs", || async {
         let now = secret(o, "outrigger-webhook-self-signed", "signer.crt");
         if now == next { Ok(()) } else { Err(format!("{now:?}")) }

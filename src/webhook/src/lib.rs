@@ -103,6 +103,7 @@ fn limits(max_connections: usize) -> Limits {
         per_address: Some(max_connections.div_ceil(2)),
         request: REQUEST,
         streams: false,
+        // Go repeats what is refused beyond this, or opens another connection.
         max_streams: 16,
         // HTTP/2 gives a connection no less.
         window: 16 << 10,

@@ -121,7 +121,11 @@ pub(crate) async fn webhook(run: &Run) -> Result<(), String> {
     outrigger.plane.infra.apply(&configurations).map_err(failed)?;
     let [port, admin] = ports().map_err(failed)?;
     run.begin();
-    let args = vec![format!("--bind-address=127.0.0.1:{port}"), format!("--admin-address=127.0.0.1:{admin}")];
+    let args = vec![
+        format!("--bind-address=127.0.0.1:{port}"),
+        format!("--admin-address=127.0.0.1:{admin}"),
+        "--self-signed-inherit".to_owned(),
+    ];
     start(run, "webhook", "outrigger-webhook", args)?;
     let published = || async {
         let all = bundles(run)?;
