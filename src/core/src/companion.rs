@@ -276,8 +276,10 @@ fn annotate(rule: &Rule, workload: &Workload, o: &Observed) -> Action {
         return Action::Refuse(too_large(size, workload));
     }
     let mut patch = Map::new();
-    let template = rule.template();
-    for gone in before.iter().filter(|name| !wanted.contains_key(*name)) {
+    let gone: Vec<&String> = before.iter().filter(|name| !wanted.contains_key(*name)).collect();
+    // Most changes take no annotation away, and need no tree of the template.
+    let template = if gone.is_empty() { Value::Null } else { rule.template() };
+    for gone in gone {
         // The template's own annotation of that name was covered by the fact; it shows again.
         let own = template::metadata_map(&template, "annotations").find(|(name, _)| *name == gone);
         patch.insert(gone.clone(), own.map_or(Value::Null, |(_, value)| value.clone()));

@@ -50,13 +50,14 @@ pub fn rule(rule: &Rule, around: &Around<'_>) -> Vec<String> {
 
 /// The same, and what each is about.
 pub fn doubts(rule: &Rule, around: &Around<'_>) -> Vec<(Doubt, String)> {
-    type Look = fn(&Rule, &Around<'_>, &mut Vec<String>);
+    type Look = fn(&Rule, &Value, &Around<'_>, &mut Vec<String>);
+    let template = rule.template();
     let looks: [(Doubt, Look); 5] = [
-        (Doubt::Reference, |rule, _, warnings| downward_api(rule, warnings)),
+        (Doubt::Reference, |rule, template, _, warnings| downward_api(rule, template, warnings)),
         (Doubt::Placement, placement),
-        (Doubt::AnyHost, |rule, _, warnings| hostless(rule, warnings)),
-        (Doubt::NoNode, contradictions),
-        (Doubt::NoWorkload, |rule, _, warnings| {
+        (Doubt::AnyHost, |rule, _, _, warnings| hostless(rule, warnings)),
+        (Doubt::NoNode, |_, template, around, warnings| contradictions(template, around, warnings)),
+        (Doubt::NoWorkload, |rule, _, _, warnings| {
             let both = matches_nothing(rule);
             warnings.extend(both.map(|both| format!("spec.workloadTerms: no workload can match: {both}")));
         }),
@@ -64,7 +65,7 @@ pub fn doubts(rule: &Rule, around: &Around<'_>) -> Vec<(Doubt, String)> {
     let mut doubts = Vec::new();
     for (doubt, look) in looks {
         let mut warnings = Vec::new();
-        look(rule, around, &mut warnings);
+        look(rule, &template, around, &mut warnings);
         doubts.extend(warnings.into_iter().map(|warning| (doubt, cut(warning))));
     }
     doubts
@@ -92,12 +93,11 @@ pub(crate) fn cut(warning: String) -> String {
 }
 
 /// Downward-API references to annotations that nothing writes: the container doesn't start, or sees an empty file.
-fn downward_api(rule: &Rule, warnings: &mut Vec<String>) {
+fn downward_api(rule: &Rule, template: &Value, warnings: &mut Vec<String>) {
     let mut written: BTreeSet<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
-    let template = rule.template();
-    written.extend(template::metadata_map(&template, "annotations").map(|(key, _)| key.as_str()));
+    written.extend(template::metadata_map(template, "annotations").map(|(key, _)| key.as_str()));
     let mut told = BTreeSet::new();
-    field_refs(&template, &mut |path| {
+    field_refs(template, &mut |path| {
         let Some(rest) = path.strip_prefix("metadata.annotations[") else { return };
         let key = rest.trim_end_matches(']');
         let bare = key.trim_matches(['\'', '"']);
@@ -128,8 +128,7 @@ fn field_refs(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-fn placement(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
-    let template = rule.template();
+fn placement(rule: &Rule, template: &Value, around: &Around<'_>, warnings: &mut Vec<String>) {
     let selector = template.pointer("/spec/nodeSelector").and_then(Value::as_object);
     if let Some(host) = selector.and_then(|s| s.get(around.host_label)).and_then(Value::as_str)
         && rule.policy() == DpuSelectionPolicy::SameNode
@@ -147,11 +146,10 @@ fn placement(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
 }
 
 /// Selectors that exclude each other, or every DPU of the tenant.
-fn contradictions(rule: &Rule, around: &Around<'_>, warnings: &mut Vec<String>) {
-    let template = rule.template();
-    if let Some(both) = selector::contradiction(&template) {
+fn contradictions(template: &Value, around: &Around<'_>, warnings: &mut Vec<String>) {
+    if let Some(both) = selector::contradiction(template) {
         warnings.push(format!("template: no node can match: {both}"));
-    } else if around.tenant.is_some_and(|tenant| excludes_own(&template, tenant)) {
+    } else if around.tenant.is_some_and(|tenant| excludes_own(template, tenant)) {
         warnings.push("template: its node affinity or selector excludes every DPU of the tenant".to_owned());
     }
 }
