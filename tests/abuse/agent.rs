@@ -12,34 +12,18 @@ use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
-use outrigger_tests::outrigger::{Outrigger, TENANT};
+use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
-use outrigger_tests::{always, eventually, shipped};
+use outrigger_tests::{always, eventually};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+use crate::is_modest;
 
-/// The agent of a tenant has never had more than 60 % of the memory that its Pod may have.
-fn is_modest(tenant: &str) {
-    let argument = format!("--tenant-id={tenant}");
-    let status = std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-        let is = line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes());
-        is.then(|| std::fs::read_to_string(entry.path().join("status")).unwrap())
-    });
-    let status = status.expect("the agent runs");
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    let peak: u64 = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10;
-    let objects = shipped::kustomize(TENANT).unwrap();
-    let deployment = shipped::of_kind(&objects, "Deployment").next().unwrap();
-    let limit = deployment.pointer("/spec/template/spec/containers/0/resources/limits/memory").unwrap();
-    let limit: u64 = limit.as_str().unwrap().trim_end_matches("Mi").parse().unwrap();
-    assert!(peak * 10 < limit * 6, "the agent has had {peak} MiB of {limit} MiB");
-}
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 fn term(annotation: &str) -> Value {
     let key = format!(".state.extra.annotations['{annotation}']");
@@ -157,7 +141,7 @@ async fn large_pods_do_not_exhaust_the_agent() {
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     t.start("w", "a", json!({"app": "web"})).await;
     t.companion().await;
-    is_modest("ab-large");
+    is_modest("agent", "--tenant-id=ab-large");
     o.plane.command("term agent-ab-large").unwrap();
     let gone = kube::api::DeleteParams::default().grace_period(0);
     t.work().delete_collection(&gone, &ListParams::default().labels("app=large")).await.unwrap();
@@ -312,7 +296,7 @@ async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
     };
     agent_of(&t, port);
     manager.asked_so_often(300).await;
-    is_modest("ab-words");
+    is_modest("agent", "--tenant-id=ab-words");
     o.plane.command("term agent-ab-words").unwrap();
     let writes = writes.lock().clone();
     // Twenty at once, and one every five seconds; 300 rounds are a minute or so on a slow machine.
@@ -355,7 +339,7 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
     .await;
     agent_of(&t, port);
     manager.asked_so_often(9).await;
-    is_modest("ab-many");
+    is_modest("agent", "--tenant-id=ab-many");
     o.plane.command("term agent-ab-many").unwrap();
     let asked = manager.asked.lock().clone();
     assert!(asked.iter().any(|what| what.starts_with("delete x")), "what is nobody's goes: {asked:?}");

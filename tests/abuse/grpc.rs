@@ -24,26 +24,10 @@ use tokio::sync::Mutex;
 use tonic::Code;
 use tonic::transport::Channel;
 
-/// 60 % of the memory of the shipped manager, in KiB.
-const MANAGER: u64 = (1 << 20) * 60 / 100;
+use crate::is_modest;
 
 /// Attacks come one after the other: what one takes is not another's.
 static ALONE: Mutex<()> = Mutex::const_new(());
-
-/// Most memory that the manager has had, in KiB.
-fn peak(o: &Outrigger) -> u64 {
-    let address = format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port);
-    let is_manager = |id: &str| {
-        let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        line.split('\0').any(|part| part == address)
-    };
-    let ids =
-        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let id = ids.into_iter().find(|id| is_manager(id)).expect("the manager runs");
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
 
 /// A tenant that is served while others attack.
 struct Neighbour {
@@ -131,7 +115,7 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
         if message.contains(words) { Ok(()) } else { Err(message) }
     })
     .await;
-    assert!(peak(o) < MANAGER, "{} KiB", peak(o));
+    is_modest("manager", &format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
 }
 
 /// A call with the beginning of a message of so many bytes, that never goes on.

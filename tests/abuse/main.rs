@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kube::api::{Api, PostParams};
-use outrigger_tests::outrigger::INFRASTRUCTURE;
+use outrigger_tests::outrigger::{INFRASTRUCTURE, TENANT};
 use outrigger_tests::shipped;
 use outrigger_tests::tenant::Tenant;
 use serde_json::{Value, json};
@@ -88,9 +88,9 @@ fn peak(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// What the shipped Pod of a part may have, in bytes.
-fn memory_limit(part: &str) -> u64 {
-    let objects = shipped::kustomize(INFRASTRUCTURE).unwrap();
+/// What the shipped Pod of a part may have, in bytes. `overlay`: which Pods are shipped there.
+fn memory_limit(overlay: &str, part: &str) -> u64 {
+    let objects = shipped::kustomize(overlay).unwrap();
     let name = format!("outrigger-{part}");
     let deployment =
         shipped::of_kind(&objects, "Deployment").find(|object| object["metadata"]["name"] == *name).unwrap();
@@ -101,8 +101,9 @@ fn memory_limit(part: &str) -> u64 {
     limit.holds(&"1".parse().unwrap()).unwrap()
 }
 
-/// The process has never had more than 60 % of what its Pod may have.
-fn is_modest(part: &str, pid: u32) {
-    let (peak, limit) = (peak(pid), memory_limit(part));
+/// The process of a part that has this argument has never had more than 60 % of what its Pod may have.
+fn is_modest(part: &str, argument: &str) {
+    let overlay = if part == "agent" { TENANT } else { INFRASTRUCTURE };
+    let (peak, limit) = (peak(process(argument)), memory_limit(overlay, part));
     assert!(peak * 10 < limit * 6, "{part} has had {} MiB of {} MiB", peak >> 20, limit >> 20);
 }

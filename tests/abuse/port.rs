@@ -11,10 +11,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::{Neighbour, is_modest, process};
+use crate::{Neighbour, is_modest};
 
-fn webhook(o: &Outrigger) -> u32 {
-    process(&format!("--bind-address=127.0.0.1:{}", o.webhook_port))
+/// The argument that its webhook alone has.
+fn webhook(o: &Outrigger) -> String {
+    format!("--bind-address=127.0.0.1:{}", o.webhook_port)
 }
 
 /// A connection without a certificate of a client, or with one.
@@ -78,10 +79,10 @@ async fn requests_that_never_end_take_no_memory_from_others() {
     for _ in 0..10 {
         neighbour.goes_on(20).await;
     }
-    is_modest("webhook", webhook(o));
+    is_modest("webhook", &webhook(o));
     drop(attack);
     neighbour.undisturbed().await;
-    is_modest("webhook", webhook(o));
+    is_modest("webhook", &webhook(o));
 }
 
 #[tokio::test]
@@ -106,7 +107,7 @@ async fn connections_that_say_nothing_keep_nobody_out() {
     }
     neighbour.goes_on(10).await;
     neighbour.undisturbed().await;
-    is_modest("webhook", webhook(o));
+    is_modest("webhook", &webhook(o));
 }
 
 fn pod(spec: &Value) -> k8s_openapi::api::core::v1::Pod {
@@ -152,7 +153,7 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
         assert!(said.contains("at most 524288") || said.contains("more than 576 KiB"), "{said}");
     }
     neighbour.undisturbed().await;
-    is_modest("webhook", webhook(o));
+    is_modest("webhook", &webhook(o));
 }
 
 #[tokio::test]

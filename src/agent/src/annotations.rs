@@ -140,7 +140,11 @@ pub async fn follow(rules: Arc<RuleStore>, admitted: Arc<[Pattern]>, tell: watch
         tell.send_if_modified(|told| {
             let other = told.as_ref() != Some(&selection);
             if other {
-                info!(named = ?selection.named, "annotations of these keys are sent, and those that are admitted");
+                let named = selection.named.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                info!(
+                    named,
+                    "the rules name the annotations that are sent, beside those that the setting admits"
+                );
                 *told = Some(selection);
             }
             other

@@ -39,6 +39,16 @@ fn serve(tls: Option<Arc<ServerTls>>, limits: Limits) -> Running {
     crate::testing::serve(router(), tls, limits)
 }
 
+/// A certificate for servers, and in its directory, as `ca`, who has signed it.
+fn encrypted() -> (Mount, Arc<ServerTls>) {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    mount.publish_pair(&authority.pair());
+    std::fs::write(mount.path("ca"), authority.pem()).unwrap();
+    let (cert, key) = mount.pair();
+    let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
+    (mount, tls)
+}
+
 /// Reads until the server closes the connection.
 async fn closed(mut stream: TcpStream) -> String {
     let mut rest = Vec::new();
@@ -100,12 +110,8 @@ async fn who_never_finishes_is_cut_off() {
 
 #[tokio::test]
 async fn who_says_nothing_after_the_handshake_is_cut_off() {
-    let (mut mount, authority) = (Mount::new(), Authority::new());
-    mount.publish_pair(&authority.pair());
+    let (mount, tls) = encrypted();
     let ca = mount.path("ca");
-    std::fs::write(&ca, authority.pem()).unwrap();
-    let (cert, key) = mount.pair();
-    let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
     let server = serve(Some(tls), Limits { headers: SHORT, ..Limits::default() });
     for alpn in [&b"http/1.1"[..], b"h2"] {
         let config = ClientTls { ca: ca.clone(), identity: None }.config(&[alpn]).unwrap();
@@ -167,12 +173,8 @@ async fn connections_over_the_limit_wait_for_those_that_are_answered() {
 
 #[tokio::test]
 async fn who_has_nothing_to_ask_makes_room() {
-    let (mut mount, authority) = (Mount::new(), Authority::new());
-    mount.publish_pair(&authority.pair());
+    let (mount, tls) = encrypted();
     let ca = mount.path("ca");
-    std::fs::write(&ca, authority.pem()).unwrap();
-    let (cert, key) = mount.pair();
-    let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
     let server = serve(Some(tls), Limits { max_connections: 3, ..Limits::default() });
     let config = Arc::new(ClientTls { ca, identity: None }.config(&[b"http/1.1"]).unwrap());
     let kept = server.connect_tls(&config).await.unwrap();

@@ -110,6 +110,13 @@ async fn clients_see_the_new_certificate_and_never_a_broken_one() {
     timeout(SOON, until(&third.0)).await.expect("the mended one is shown");
 }
 
+/// What an authority has issued to a client.
+fn identity(authority: &Authority) -> Mount {
+    let mut mount = Mount::new();
+    mount.publish_pair(&authority.pair());
+    mount
+}
+
 /// Whether a client with this configuration is served.
 async fn served(server: &Running, config: &Arc<ClientConfig>) -> bool {
     match server.connect_tls(config).await {
@@ -125,11 +132,6 @@ async fn the_client_ca_changes_while_we_run() {
     let dir = tempfile::tempdir().unwrap();
     let (cert, key) = ours.pair();
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &first.pem())]);
-    let identity = |authority: &Authority| {
-        let mut mount = Mount::new();
-        mount.publish_pair(&authority.pair());
-        mount
-    };
     let (one, two) = (identity(&first), identity(&second));
     let (one, two) = (client(&dir, &ours, Some(&one)), client(&dir, &ours, Some(&two)));
 
@@ -170,11 +172,7 @@ async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
     );
     let server = serve(shown, Some(tls.clone()), Limits::default());
     let asks = async |authority: Option<&Authority>| {
-        let identity = authority.map(|authority| {
-            let mut mount = Mount::new();
-            mount.publish_pair(&authority.pair());
-            mount
-        });
+        let identity = authority.map(identity);
         let config = client(&dir, &ours, identity.as_ref());
         match server.connect_tls(&config).await {
             Ok(stream) => ask(stream, "/").await.ok(),
@@ -203,8 +201,7 @@ async fn connections_end_when_the_ca_of_their_certificate_is_withdrawn() {
     let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
     let server = serve(hello(), Some(tls.clone()), Limits::default());
     let connect = async |authority: &Authority| {
-        let mut identity = Mount::new();
-        identity.publish_pair(&authority.pair());
+        let identity = identity(authority);
         server.connect_tls(&client(&dir, &ours, Some(&identity))).await.unwrap()
     };
     let (mut withdrawn, kept) = (connect(&first).await, connect(&second).await);
