@@ -297,16 +297,12 @@ impl App {
         mut request: Request,
         large: bool,
     ) -> Result<(Request, Result<Decision, Behind>), JoinError> {
-        if !large {
-            let answer = admit(&self.caches, &self.settings, &mut request);
-            return Ok((request, answer));
-        }
         let app = self.clone();
-        let work = move || {
+        apart(large, move || {
             let answer = admit(&app.caches, &app.settings, &mut request);
             (request, answer)
-        };
-        apart(large, work).await
+        })
+        .await
     }
 
     async fn decide(
