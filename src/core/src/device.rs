@@ -154,36 +154,28 @@ fn duplicate<'a>(reader: &mut Reader, seen: &mut HashSet<&'a str>, name: &'a str
 }
 
 fn one_request(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
+    // Both are read whatever stands in the other: the API server decodes all of a claim before it judges any of it.
+    let before = reader.faults.len();
     let exactly = reader.object(request, path, "exactly");
-    let given = request.get("firstAvailable").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-    match (exactly, given) {
-        (Some(_), true) => reader.fault(path, "has exactly and firstAvailable; use one of them"),
-        (Some(exactly), false) => {
+    let alternatives = reader.objects(request, path, "firstAvailable", MAX_ALTERNATIVES);
+    let wrong = reader.faults.len() > before;
+    match (exactly, alternatives.is_empty()) {
+        (Some(_), false) => reader.fault(path, "has exactly and firstAvailable; use one of them"),
+        (Some(exactly), true) => {
             let path = format!("{path}.exactly");
             reader.boolean(exactly, &path, "adminAccess");
             devices_of(reader, exactly, &path);
         }
-        (None, true) => {
+        (None, true) if !wrong => {
+            reader
+                .fault(path, "has neither exactly nor firstAvailable; say by one of them what is asked for");
+        }
+        (None, _) => {
             let mut seen = HashSet::new();
-            for (path, alternative) in reader.objects(request, path, "firstAvailable", MAX_ALTERNATIVES) {
+            for (path, alternative) in alternatives {
                 let name = request_name(reader, alternative, &path);
                 duplicate(reader, &mut seen, name, &path);
                 devices_of(reader, alternative, &path);
-            }
-        }
-        (None, false) => {
-            // Something that is no object, or no list, has been told.
-            let absent = |key: &str| match request.get(key) {
-                None | Some(Value::Null) => true,
-                Some(value) => value.as_array().is_some_and(Vec::is_empty),
-            };
-            if absent("exactly") && absent("firstAvailable") {
-                reader.fault(
-                    path,
-                    "has neither exactly nor firstAvailable; say by one of them what is asked for",
-                );
-            } else {
-                reader.objects(request, path, "firstAvailable", MAX_ALTERNATIVES);
             }
         }
     }
