@@ -103,7 +103,8 @@ pub struct TenantSpec {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantLimits {
-    /// Pods in its namespace that haven't ended, by a ResourceQuota.
+    /// Pods in its namespace that haven't ended, by a ResourceQuota. Of matches of its rules, pairs of a rule and a workload, twice as
+    /// many are kept, and 1,000 more; a rule of which some aren't kept says so in its Ready condition.
     #[schemars(with = "i64", range(min = 0))]
     pub companions: u32,
 

@@ -224,9 +224,8 @@ pub fn plan(
     match (desired, observed) {
         // A rule that isn't valid keeps what it has; one that is gone is the caller's to tell. A workload that isn't known
         // yet may well exist: its tenant has not said all.
-        (Desired::RuleUnknown | Desired::Unknown, _) | (Desired::Unwanted | Desired::Waiting, None) => {
-            Action::Nothing
-        }
+        (Desired::RuleUnknown | Desired::Unknown | Desired::OverLimit, _)
+        | (Desired::Unwanted | Desired::Waiting, None) => Action::Nothing,
         (_, Some(o)) if o.terminating => Action::Wait,
         (Desired::Unwanted, Some(o)) => delete(o, DeleteReason::Unmatched),
         (Desired::Waiting, Some(o)) => delete(o, DeleteReason::Moved),

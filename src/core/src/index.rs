@@ -17,8 +17,10 @@ use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::workload::Workload;
 
 mod filed;
+mod room;
 
 use filed::Filed;
+use room::Room;
 
 /// The only companion of a rule for a workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +49,8 @@ pub enum Desired<'a> {
     RuleUnknown,
     /// The workload isn't known, and the tenant has not yet told of all that it has.
     Unknown,
+    /// The rule matches, and the tenant's rules match more than is kept ([`TenantIndex::limit`]).
+    OverLimit,
 }
 
 impl<'a> Desired<'a> {
@@ -66,6 +70,7 @@ pub struct TenantIndex {
     filed: Filed,
     workloads: HashMap<Arc<str>, Entry>,
     matched: HashMap<RuleName, BTreeSet<Arc<str>>>,
+    room: Room,
     synced: bool,
 }
 
@@ -84,8 +89,9 @@ impl TenantIndex {
         let workloads = &mut self.workloads;
         self.filed.insert(&rule, || workloads.iter().map(|(label, entry)| (label, &*entry.workload)));
         let mut matched = BTreeSet::new();
+        let room = &mut self.room;
         let mut try_one = |label: &Arc<str>, entry: &mut Entry| {
-            if rule.matches(&entry.workload) {
+            if rule.matches(&entry.workload) && room.take(&name, label) {
                 if let Err(at) = entry.matched.binary_search(&name) {
                     entry.matched.insert(at, name.clone());
                 }
@@ -107,13 +113,16 @@ impl TenantIndex {
             self.matched.insert(name.clone(), matched);
         }
         self.rules.insert(name.clone(), rule);
-        keys(&name, touched)
+        let mut touched = keys(&name, touched);
+        touched.append(&mut self.fill());
+        touched
     }
 
     /// Removes a rule.
     pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
-        let touched = self.unfile(name);
-        keys(name, touched)
+        let mut touched = keys(name, self.unfile(name));
+        touched.append(&mut self.fill());
+        touched
     }
 
     /// Takes a rule out of everything; returns the workloads that it matched.
@@ -122,6 +131,7 @@ impl TenantIndex {
             self.filed.remove(&old);
         }
         let matched = self.matched.remove(name).unwrap_or_default();
+        self.room.forget_rule(name, matched.len());
         for label in &matched {
             if let Some(entry) = self.workloads.get_mut(label) {
                 entry.matched.retain(|rule| rule != name);
@@ -137,23 +147,23 @@ impl TenantIndex {
     }
 
     fn set(&mut self, id: &Arc<str>, workload: Workload) -> Vec<CompanionKey> {
-        match self.workloads.get_mut(id) {
-            Some(entry) if *entry.workload == workload => Vec::new(),
+        let before = match self.workloads.get_mut(id) {
+            Some(entry) if *entry.workload == workload => return self.fill(),
             Some(entry) => {
-                let now = self.filed.matching(&workload);
                 self.filed.hold(id, Some(&entry.workload), Some(&workload));
-                let before = std::mem::replace(&mut entry.matched, now.clone());
                 entry.workload = Arc::new(workload);
-                self.rematch(id, before, now)
+                std::mem::take(&mut entry.matched)
             }
             None => {
-                let now = self.filed.matching(&workload);
                 self.filed.hold(id, None, Some(&workload));
-                let entry = Entry { workload: Arc::new(workload), matched: now.clone() };
+                let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
                 self.workloads.insert(id.clone(), entry);
-                self.rematch(id, Vec::new(), now)
+                Vec::new()
             }
-        }
+        };
+        let mut touched = self.rematch(id, before);
+        touched.append(&mut self.fill());
+        touched
     }
 
     /// Removes a workload.
@@ -165,7 +175,9 @@ impl TenantIndex {
     fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
         let Some(entry) = self.workloads.remove(id) else { return Vec::new() };
         self.filed.hold(id, Some(&entry.workload), None);
-        self.rematch(id, entry.matched, Vec::new())
+        let mut touched = self.rematch(id, entry.matched);
+        touched.append(&mut self.fill());
+        touched
     }
 
     /// Sets all workloads: what is not among them is gone. From now on an unknown workload is one that doesn't exist.
@@ -219,9 +231,47 @@ impl TenantIndex {
             return if self.synced { Desired::Unwanted } else { Desired::Unknown };
         };
         if entry.matched.binary_search(&key.rule).is_err() {
-            return Desired::Unwanted;
+            let over = self.room.lacks(&key.workload) && rule.matches(&entry.workload);
+            return if over { Desired::OverLimit } else { Desired::Unwanted };
         }
         Desired::of_match(rule, &entry.workload)
+    }
+
+    /// Keeps at most so many matches of the tenant's own rules: pairs of a rule and a workload. What is kept beyond that stays until
+    /// it doesn't match any more. Admin rules don't count.
+    pub fn limit(&mut self, most: usize) -> Vec<CompanionKey> {
+        self.room.most = most;
+        self.fill()
+    }
+
+    /// The limit, where matches of this rule may be left out for it.
+    pub fn over_limit(&self, rule: &RuleName) -> Option<usize> {
+        self.room.is_short(rule).then_some(self.room.most)
+    }
+
+    /// The limit as it was set.
+    pub fn most(&self) -> usize {
+        self.room.most
+    }
+
+    /// Whether [`Self::fill`] has more to do.
+    pub fn has_more(&self) -> bool {
+        self.room.has_more()
+    }
+
+    /// Gives room that there is to matches that were left out, a few at a time: each look takes a workload off those that lack
+    /// some. Every change does this too, and no more of it, so that what one change costs has a limit.
+    pub fn fill(&mut self) -> Vec<CompanionKey> {
+        let mut touched = Vec::new();
+        for _ in 0..room::LOOKS {
+            let Some(id) = self.room.next() else { break };
+            let Some(entry) = self.workloads.get_mut(&id) else { continue };
+            let before = std::mem::take(&mut entry.matched);
+            let known = before.clone();
+            let all = self.rematch(&id, before);
+            touched.extend(all.into_iter().filter(|key| known.binary_search(&key.rule).is_err()));
+        }
+        touched
     }
 
     /// Names of the rules that match a workload, sorted, whether or not the workload is one of the index.
@@ -274,24 +324,39 @@ impl TenantIndex {
         }
     }
 
-    /// A workload matched some rules and matches others now. All of them may have to do something: also where nothing
-    /// but the workload's facts has changed.
-    fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>, now: Vec<RuleName>) -> Vec<CompanionKey> {
+    /// A workload matched some rules and is another one now, or is gone. All of them may have to do something: also where
+    /// nothing but the workload's facts has changed.
+    fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>) -> Vec<CompanionKey> {
+        let mut now = match self.workloads.get(id) {
+            Some(entry) => self.filed.matching(&entry.workload),
+            None => Vec::new(),
+        };
         let mut touched = Vec::with_capacity(before.len() + now.len());
-        for rule in before {
-            if now.binary_search(&rule).is_err() {
-                if let Some(ids) = self.matched.get_mut(&rule) {
+        for rule in &before {
+            if now.binary_search(rule).is_err() {
+                self.room.give(rule);
+                if let Some(ids) = self.matched.get_mut(rule) {
                     ids.remove(id);
                     if ids.is_empty() {
-                        self.matched.remove(&rule);
+                        self.matched.remove(rule);
                     }
                 }
-                touched.push(CompanionKey { rule, workload: id.clone() });
+                touched.push(CompanionKey { rule: rule.clone(), workload: id.clone() });
             }
         }
-        for rule in now {
-            self.matched.entry(rule.clone()).or_default().insert(id.clone());
-            touched.push(CompanionKey { rule, workload: id.clone() });
+        self.room.forget(id);
+        let room = &mut self.room;
+        now.retain(|rule| before.binary_search(rule).is_ok() || room.take(rule, id));
+        for rule in &now {
+            if let Some(ids) = self.matched.get_mut(rule) {
+                ids.insert(id.clone());
+            } else {
+                self.matched.insert(rule.clone(), BTreeSet::from([id.clone()]));
+            }
+            touched.push(CompanionKey { rule: rule.clone(), workload: id.clone() });
+        }
+        if let Some(entry) = self.workloads.get_mut(id) {
+            entry.matched = now;
         }
         touched
     }

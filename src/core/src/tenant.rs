@@ -42,6 +42,20 @@ pub struct Limits {
     pub rule_bytes_per_second: u64,
 }
 
+impl Limits {
+    /// How many pairs of a rule of its own and a workload that it matches are kept: twice as many as may become companions, and
+    /// [`Self::SPARE_MATCHES`] more, so that what a quota refuses is told rule by rule.
+    pub fn matches(&self) -> usize {
+        usize::try_from(self.companions)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(2)
+            .saturating_add(Self::SPARE_MATCHES)
+    }
+
+    /// Matches that every tenant has room for, however few companions it may have.
+    pub const SPARE_MATCHES: usize = 1_000;
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

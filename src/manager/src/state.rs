@@ -446,6 +446,7 @@ impl Inner {
 
     fn forget_workloads(&mut self) {
         let mut index = TenantIndex::default();
+        index.limit(self.index.most());
         for rule in self.index.rules() {
             index.apply_rule(rule.clone());
         }

@@ -16,7 +16,7 @@ use crate::admin::AdminRules;
 use crate::companions::object::{self, Object};
 use crate::companions::templates::Templates;
 use crate::queue::Queue;
-use crate::state::{CompanionId, RuleId, Space, Spaces};
+use crate::state::{CompanionId, Inner, RuleId, Space, Spaces};
 use crate::stream::Shown;
 use crate::tenants::claim::UNUSED;
 use crate::tenants::controller::Key;
@@ -133,10 +133,16 @@ impl Watches {
         let stream =
             entry.object.status.as_ref().and_then(|status| status.stream.clone()).unwrap_or_default();
         let space = self.spaces.space(namespace);
-        let (lost, changed) = {
+        let (lost, changed, matched) = {
             let mut inner = space.lock();
-            let before = (inner.acts(true), inner.closing);
+            let known = |inner: &Inner| (inner.acts(true), inner.closing, inner.index.most());
+            let before = known(&inner);
             inner.closing = entry.deleting();
+            // A Tenant that isn't valid has the limits that it had.
+            let matched = match &entry.tenant {
+                Ok(tenant) => inner.index.limit(tenant.limits.matches()),
+                Err(_) => Vec::new(),
+            };
             let metadata = &entry.object.metadata;
             let shown = Shown {
                 uid: metadata.uid.as_deref().unwrap_or_default(),
@@ -148,8 +154,9 @@ impl Watches {
             if inner.stream.unused_claim().is_some() {
                 self.unused.add_after(id.clone(), UNUSED);
             }
-            (lost, before != (inner.acts(true), inner.closing))
+            (lost, before != known(&inner), matched)
         };
+        self.queue.add(space.ids(matched));
         if lost {
             info!(tenant = %id, claim = stream.claim, holder = stream.holder, "this replica serves the tenant no more");
         }

@@ -21,9 +21,13 @@ const FIELDS: [&str; 8] = [
 ];
 
 fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>) -> Arc<Rule> {
+    named(RuleName::new(name).unwrap(), policy, terms)
+}
+
+fn named(name: RuleName, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>) -> Arc<Rule> {
     let spec = RuleSpec {
-        name: RuleName::new(name).unwrap(),
-        uid: name.into(),
+        uid: name.as_str().into(),
+        name,
         generation: 1,
         resource_kind: String::new(),
         terms,
@@ -285,6 +289,96 @@ fn naive(
         .filter(|(_, rule, _, workload)| rule.matches(workload))
         .map(|(r, _, w, _)| key(&r.to_string(), w))
         .collect()
+}
+
+proptest! {
+    /// Of what trying every rule on every workload would say, the index keeps as much as there is room for. It says of the rest that it
+    /// was left out, never that it isn't wanted: that would delete companions.
+    #[test]
+    fn what_there_is_no_room_for_is_left_out(
+        most in 0usize..8,
+        lower in 0usize..8,
+        operations in proptest::collection::vec(any_operation(), 1..24),
+    ) {
+        let mut index = TenantIndex::default();
+        index.limit(most);
+        index.sync(Vec::new());
+        let (mut rules, mut workloads) = (BTreeMap::new(), BTreeMap::new());
+        let mut before = BTreeSet::new();
+        for operation in operations {
+            let touched = match operation {
+                Operation::Rule(r, terms) => {
+                    let rule = rule(&r.to_string(), DpuSelectionPolicy::Any, terms);
+                    rules.insert(r, rule.clone());
+                    index.apply_rule(rule)
+                }
+                Operation::RemoveRule(r) => {
+                    rules.remove(&r);
+                    index.remove_rule(&RuleName::new(&r.to_string()).unwrap())
+                }
+                Operation::Update(w) => {
+                    workloads.insert(w.id.to_string(), w.clone());
+                    index.update(w)
+                }
+                Operation::Delete(w) => {
+                    workloads.remove(&w.to_string());
+                    index.delete(&WorkloadId::new(&w.to_string()).unwrap())
+                }
+                Operation::Sync(list) => {
+                    workloads = list.iter().map(|w| (w.id.to_string(), w.clone())).collect();
+                    index.sync(list)
+                }
+            };
+            let all = naive(&rules, &workloads);
+            let wanted: BTreeSet<CompanionKey> = index.matches().collect();
+            prop_assert_eq!(wanted.len(), all.len().min(most), "{:?} of {:?}", wanted, all);
+            for key in (0..4usize).flat_map(|r| (0..4usize).map(move |w| key(&r.to_string(), &w.to_string()))) {
+                let desired = index.desired(&key);
+                prop_assert_eq!(wanted.contains(&key), matches!(desired, Desired::Wanted { .. }));
+                let over = all.contains(&key) && !wanted.contains(&key);
+                prop_assert_eq!(over, matches!(desired, Desired::OverLimit), "{:?}", key);
+                prop_assert!(!over || index.over_limit(&key.rule) == Some(most), "{:?} isn't told", key);
+                prop_assert!(wanted.contains(&key) == before.contains(&key) || touched.contains(&key));
+            }
+            // Where there is room left, nothing is said to be left out.
+            if all.len() < most {
+                prop_assert!((0..4).all(|r| index.over_limit(&RuleName::new(&r.to_string()).unwrap()).is_none()));
+            }
+            before = wanted;
+        }
+        // A lower limit takes nothing away, a higher one gives what was left out.
+        index.limit(lower);
+        prop_assert_eq!(index.matches().collect::<BTreeSet<_>>().len(), before.len().max(lower.min(naive(&rules, &workloads).len())));
+        index.limit(usize::MAX);
+        prop_assert_eq!(index.matches().collect::<BTreeSet<_>>(), naive(&rules, &workloads));
+        prop_assert!(!index.has_more());
+    }
+}
+
+#[test]
+fn a_hundred_rules_of_three_thousand_workloads_are_not_as_many_pairs() {
+    const MOST: usize = 2_000;
+    const WORKLOADS: usize = 3_000;
+    const RULES: usize = 100;
+    let mut index = TenantIndex::default();
+    index.limit(MOST);
+    let anything = || vec![vec![expression(".metadata.resourceName", Operator::NotIn, &["x"])]];
+    index.sync((0..WORKLOADS).map(|i| workload(&format!("w{i}"), None, &[])).collect());
+    let touched: usize = (0..RULES)
+        .map(|i| index.apply_rule(rule(&format!("r{i}"), DpuSelectionPolicy::Any, anything())).len())
+        .sum();
+    assert_eq!((touched, index.matches().count()), (MOST, MOST));
+    // What gets free is given to what waits, a few workloads after each change: none of them costs much.
+    let mut touched = index.remove_rule(&RuleName::new("r0").unwrap());
+    assert!(touched.len() <= MOST + RULES * room::LOOKS, "{}", touched.len());
+    while index.has_more() {
+        touched.extend(index.fill());
+    }
+    assert_eq!((index.matches().count(), touched.len()), (MOST, 2 * MOST));
+    // The platform's rules aren't the tenant's to fill up.
+    let admin = RuleName::admin("a").unwrap();
+    index.apply_rule(named(admin.clone(), DpuSelectionPolicy::Any, anything()));
+    assert_eq!(index.matched(&admin), WORKLOADS);
 }
 
 #[test]

@@ -131,7 +131,9 @@ impl Controller {
     }
 
     async fn step(&self, id: &RuleId) {
-        self.try_out(&self.spaces.space(&id.namespace), id).await;
+        let space = self.spaces.space(&id.namespace);
+        self.fill(&space, id);
+        self.try_out(&space, id).await;
         devices::keep(self, id).await;
         let Some(Wanted { uid, resource_version, before, status }) = self.wanted(id) else {
             self.queue.forget(id);
@@ -161,6 +163,21 @@ impl Controller {
                 info!(rule = %id.name, namespace = %id.namespace, %error, "status will be written later");
                 self.queue.retry(id.clone());
             }
+        }
+    }
+
+    /// Where matches were left out for the tenant's limit and there is room by now, they are taken in, a few at a time.
+    fn fill(&self, space: &Space, id: &RuleId) {
+        let (keys, more) = {
+            let mut inner = space.lock();
+            (inner.index.fill(), inner.index.has_more())
+        };
+        for key in &keys {
+            self.queue.add_after(space.rule_id(&key.rule), SETTLE);
+        }
+        self.companions.add(space.ids(keys));
+        if more {
+            self.queue.add_after(id.clone(), SETTLE);
         }
     }
 

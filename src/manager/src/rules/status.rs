@@ -9,6 +9,7 @@ use outrigger_api::conditions::{Status, condition, merge};
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
+use outrigger_core::tenant::Limits;
 
 use crate::state::{Inner, RuleEntry};
 use crate::tenants::registry::Registry;
@@ -46,6 +47,7 @@ pub(super) fn compute(
 const INVALID: &str = "Invalid";
 const REFUSED: &str = "Refused";
 const NO_DPU: &str = "NoDPU";
+const LIMIT_REACHED: &str = "LimitReached";
 
 /// Status, reason and message of a condition.
 type Told = (Status, &'static str, String);
@@ -113,6 +115,9 @@ impl Known<'_> {
         let known = self.inner.index.workloads();
         match (self.entry.errors.is_empty(), self.matched()) {
             (false, _) => (Status::Unknown, INVALID, "see the Accepted condition".to_owned()),
+            (true, 0) if self.inner.index.over_limit(self.name).is_some() => {
+                (Status::Unknown, LIMIT_REACHED, "see the Ready condition".to_owned())
+            }
             (true, 0) => (Status::False, "NoMatch", format!("none of {known} known workloads matches")),
             (true, n) => (Status::True, "Matches", format!("{n} of {known} known workloads match")),
         }
@@ -131,6 +136,9 @@ impl Known<'_> {
             return (Status::False, REFUSED, format!("{}{others}", first.message));
         }
         let matched = self.matched();
+        if let Some(most) = self.inner.index.over_limit(self.name) {
+            return (Status::False, LIMIT_REACHED, self.over_limit(most));
+        }
         if matched == 0 {
             return (Status::True, "NoMatch", "no companion is wanted".to_owned());
         }
@@ -151,6 +159,16 @@ impl Known<'_> {
             let _ = write!(message, "; {}: {}", companion::name(&key, tenant), observed.message);
         }
         (Status::False, if earlier { "RollingOut" } else { "Pending" }, message)
+    }
+
+    /// What there is to say where not all matches are kept.
+    fn over_limit(&self, most: usize) -> String {
+        format!(
+            "{} matches of this rule are served, and some are not: the tenant's rules match more than {most} workloads in all, which is \
+             twice the Tenant's spec.limits.companions and {}; narrow workloadTerms, or have the limit raised",
+            self.matched(),
+            Limits::SPARE_MATCHES,
+        )
     }
 
     /// Whether companions of an earlier template are being replaced, and what there is to say about those.

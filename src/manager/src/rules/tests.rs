@@ -1,8 +1,13 @@
-use outrigger_core::ids::{RuleName, TenantId};
+use std::collections::BTreeMap;
+
+use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
+use outrigger_core::index::Desired;
+use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 
 use super::*;
+use crate::rules::trial::Trial;
 
 const STATUS: &str =
     "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r/status";
@@ -15,9 +20,8 @@ fn rule(resource_version: &str) -> Value {
             "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
 }
 
-#[tokio::test]
-async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
-    let api = FakeApi::default();
+/// A controller whose only tenant has the rule, and knows no workload yet.
+fn controller(api: &FakeApi) -> (Controller, RuleId) {
     let spaces = Arc::new(Spaces::default());
     let registry = Arc::new(Registry::new(String::new(), Vec::new()));
     let queue = || Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30)));
@@ -41,8 +45,8 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
         admin_answers: Feed::new(drop),
     };
     spaces.set_tenant("tenant-blue", TenantId::new("blue").ok());
-    let space = spaces.space("tenant-blue");
     {
+        let space = spaces.space("tenant-blue");
         let mut inner = space.lock();
         let begun = inner.stream.begin(1).unwrap();
         let raised = crate::stream::Raised { uid: "t".to_owned(), resource_version: 1, claim: 1 };
@@ -50,6 +54,14 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
         inner.apply_rule(&serde_json::from_value(rule("5")).unwrap());
     }
     let id = RuleId { namespace: "tenant-blue".into(), name: RuleName::new("r").unwrap() };
+    (controller, id)
+}
+
+#[tokio::test]
+async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
+    let api = FakeApi::default();
+    let (controller, id) = controller(&api);
+    let space = controller.spaces.space("tenant-blue");
     let written = || {
         let calls = api.calls("PATCH").into_iter();
         calls.map(|(_, body)| body["metadata"]["resourceVersion"].clone()).collect::<Vec<_>>()
@@ -68,4 +80,64 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
     assert_eq!(written(), ["5", "6"]);
     let entry = space.lock().rules[&id.name].clone();
     assert_eq!((entry.status.observed_generation, entry.resource_version.as_str()), (Some(1), "7"));
+}
+
+#[tokio::test]
+async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
+    const WORKLOADS: usize = 200;
+    let api = FakeApi::default();
+    let (controller, id) = controller(&api);
+    let space = controller.spaces.space("tenant-blue");
+    let workload = |i: usize| Workload {
+        id: WorkloadId::new(&format!("w{i}")).unwrap(),
+        orchestrator: Orchestrator::Kubernetes,
+        resource_type: "v1/Pod".into(),
+        resource_namespace: "ns".into(),
+        resource_name: format!("web-{i}"),
+        node_name: None,
+        ready: true,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        extra: BTreeMap::new(),
+    };
+    let told = |condition: &str| {
+        let inner = space.lock();
+        let entry = &inner.rules[&id.name];
+        let status = status::compute(&id.name, entry, &inner, &controller.registry, Timestamp::now());
+        let told = status.conditions.into_iter().find(|told| told.type_ == condition).unwrap();
+        (told.status, told.reason, told.message)
+    };
+    let reason = |condition: &str| told(condition).1;
+    {
+        let mut inner = space.lock();
+        inner.index.limit(0);
+        let mut object = rule("6");
+        object["spec"]["workloadTerms"] =
+            json!([{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]);
+        object["metadata"]["generation"] = json!(2);
+        inner.apply_rule(&serde_json::from_value(object).unwrap());
+        inner.rules.get_mut(&id.name).unwrap().trial = Trial::passed();
+        inner.index.sync((0..WORKLOADS).map(workload).collect());
+    }
+    assert_eq!((reason("Matched"), reason("Ready")), ("LimitReached".to_owned(), "LimitReached".to_owned()));
+    space.lock().index.limit(3);
+    let (status, _, message) = told("Ready");
+    assert_eq!(status, "False");
+    assert!(message.starts_with("3 matches of this rule are served, and some are not"), "{message}");
+    assert!(message.contains("more than 3 workloads"), "{message}");
+    // The platform raises the limit. Whatever the change itself took in, the rule's own steps take in the rest.
+    space.lock().index.limit(WORKLOADS);
+    let mut steps = 0;
+    while space.lock().index.has_more() {
+        controller.fill(&space, &id);
+        steps += 1;
+    }
+    assert!(steps > 0);
+    assert!(controller.companions.counts().ready > 0 && controller.queue.counts().delayed > 0);
+    let matched = space.lock().index.matched(&id.name);
+    assert_eq!((matched, reason("Ready")), (WORKLOADS, "Pending".to_owned()));
+    // A lower limit deletes nothing.
+    space.lock().index.limit(1);
+    let key = CompanionKey { rule: id.name.clone(), workload: "w7".into() };
+    assert!(!matches!(space.lock().index.desired(&key), Desired::Unwanted));
 }
