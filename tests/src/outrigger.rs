@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -467,17 +468,27 @@ async fn ask_once(port: u16, method: http::Method, path: &str, body: &str) -> Re
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Free ports on loopback.
+/// Free ports on loopback, each handed out once. They are below those that the kernel gives to connections: nothing else takes one
+/// before the process that it is for has started, or while that one is restarted.
 ///
 /// # Errors
 /// When there are none.
 pub fn ports<const N: usize>() -> anyhow::Result<[u16; N]> {
+    const LOWEST: u16 = 10_000;
+    static TAKEN: AtomicUsize = AtomicUsize::new(0);
+    static FIRST: LazyLock<usize> = LazyLock::new(|| rand::random_range(0..usize::from(u16::MAX)));
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let dynamic: u16 = range.split_whitespace().next().and_then(|low| low.parse().ok()).unwrap_or(32_768);
+    let count = usize::from(
+        dynamic.checked_sub(LOWEST).filter(|count| *count > 0).context("no ports below the dynamic ones")?,
+    );
+    let mut free = (0..count).filter_map(|_| {
+        let port = LOWEST + u16::try_from((*FIRST + TAKEN.fetch_add(1, Ordering::Relaxed)) % count).ok()?;
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+    });
     let mut ports = [0; N];
-    let mut listeners = Vec::new();
     for port in &mut ports {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        *port = listener.local_addr()?.port();
-        listeners.push(listener);
+        *port = free.next().context("no free port")?;
     }
     Ok(ports)
 }
