@@ -61,12 +61,13 @@ image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/ou
 	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
 
 .PHONY: bench
-bench: control-plane ## Measure matching, the webhook, and tenants beside each other; prints figures and ratios
+bench: control-plane ## Measure matching, the webhook, tenants beside each other, and attacks; prints figures and ratios
 	$(CARGO) bench --locked -p outrigger-core --bench matching
 	$(CARGO) bench --locked -p outrigger-tests --bench webhook
-	$(CARGO) build --locked --profile demo --bin outrigger --bin load-tenants --bin load-rules
+	$(CARGO) build --locked --profile demo --bin outrigger --bin load-tenants --bin load-rules --bin load-abuse
 	target/demo/load-tenants
 	target/demo/load-rules
+	target/demo/load-abuse
 
 .PHONY: crds
 crds: ## Write deploy/crds from the Rust types

@@ -6,19 +6,17 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
 use http::Request;
-use http::uri::PathAndQuery;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
-use outrigger_agent::connect::{Address, connect};
 use outrigger_api::conditions::Status;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
+use outrigger_tests::attacks::{self, STREAM, sync};
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::wire::Raw;
 use serde_json::json;
 use tokio::sync::Mutex;
 use tonic::Code;
@@ -57,32 +55,12 @@ impl Neighbour {
 }
 
 async fn channel(o: &Outrigger, tenant: &str) -> Channel {
-    let tls = o.client_tls(tenant, &[&tenant_identity(tenant)]);
-    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
-    connect(&address, &tls, None).await.unwrap()
+    attacks::channel(&o.client_tls(tenant, &[&tenant_identity(tenant)]), o.grpc_port).await.unwrap()
 }
-
-const STREAM: &str = "/universe.workload.v1.WorkloadService/WorkloadStream";
 
 /// Sends one message of these bytes; what the manager says to that.
 async fn say(o: &Outrigger, tenant: &str, message: Bytes) -> tonic::Status {
-    let mut client = tonic::client::Grpc::new(channel(o, tenant).await);
-    let mut request = tonic::Request::new(tokio_stream::once(message));
-    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
-    client.ready().await.unwrap();
-    let path = PathAndQuery::from_static(STREAM);
-    client.client_streaming::<_, Bytes, Bytes, Raw>(request, path, Raw).await.map(drop).unwrap_err()
-}
-
-/// A sync of so many workloads, each of which is these bytes.
-fn sync(count: usize, workload: &[u8]) -> Bytes {
-    let mut entry = vec![0x0a];
-    prost::encoding::encode_varint(workload.len() as u64, &mut entry);
-    entry.extend(workload);
-    let mut message = vec![0x1a];
-    prost::encoding::encode_varint((entry.len() * count) as u64, &mut message);
-    message.extend(entry.repeat(count));
-    message.into()
+    attacks::say(channel(o, tenant).await, tenant, message).await.unwrap_err()
 }
 
 #[tokio::test]

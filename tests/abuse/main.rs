@@ -13,10 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use kube::api::{Api, PostParams};
-use outrigger_tests::outrigger::{INFRASTRUCTURE, TENANT};
-use outrigger_tests::shipped;
+use outrigger_tests::cost::{memory_limit, peak, process};
 use outrigger_tests::tenant::Tenant;
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// A tenant whose Pods are admitted one after the other, until this is asked how that went.
 struct Neighbour {
@@ -69,41 +68,8 @@ impl Neighbour {
     }
 }
 
-/// The process that has this argument.
-fn process(argument: &str) -> u32 {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let mut found = processes.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
-        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-        let is = line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes());
-        is.then_some(pid)
-    });
-    found.next().unwrap_or_else(|| panic!("no process has the argument {argument}"))
-}
-
-/// The most memory that a process has had, in bytes.
-fn peak(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
-
-/// What the shipped Pod of a part may have, in bytes. `overlay`: which Pods are shipped there.
-fn memory_limit(overlay: &str, part: &str) -> u64 {
-    let objects = shipped::kustomize(overlay).unwrap();
-    let name = format!("outrigger-{part}");
-    let deployment =
-        shipped::of_kind(&objects, "Deployment").find(|object| object["metadata"]["name"] == *name).unwrap();
-    let limit = deployment
-        .pointer("/spec/template/spec/containers/0/resources/limits/memory")
-        .and_then(Value::as_str);
-    let limit = limit.unwrap().parse::<outrigger_core::quantity::Quantity>().unwrap();
-    limit.holds(&"1".parse().unwrap()).unwrap()
-}
-
 /// The process of a part that has this argument has never had more than 60 % of what its Pod may have.
 fn is_modest(part: &str, argument: &str) {
-    let overlay = if part == "agent" { TENANT } else { INFRASTRUCTURE };
-    let (peak, limit) = (peak(process(argument)), memory_limit(overlay, part));
+    let (peak, limit) = (peak(process(argument)), memory_limit(part));
     assert!(peak * 10 < limit * 6, "{part} has had {} MiB of {} MiB", peak >> 20, limit >> 20);
 }

@@ -1,15 +1,13 @@
 //! The webhook's port and its admin port.
 
-use bytes::Bytes;
-use futures::future::poll_fn;
 use kube::api::{Api, PostParams};
 use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::attacks::{dial, hold, pod_of_expressions};
 use outrigger_tests::outrigger::{Outrigger, get, ports};
 use outrigger_tests::tenant::Tenant;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 use crate::{Neighbour, is_modest};
 
@@ -18,50 +16,9 @@ fn webhook(o: &Outrigger) -> String {
     format!("--bind-address=127.0.0.1:{}", o.webhook_port)
 }
 
-/// A connection without a certificate of a client, or with one.
-async fn connect(
-    o: &Outrigger,
-    port: u16,
-    alpn: &[u8],
-    identity: Option<&ClientTls>,
-) -> std::io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    let tls = ClientTls { ca: o.authority.file(), identity: identity.and_then(|tls| tls.identity.clone()) };
-    let config = std::sync::Arc::new(tls.config(&[alpn]).unwrap());
-    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    tokio_rustls::TlsConnector::from(config).connect("127.0.0.1".try_into().unwrap(), stream).await
-}
-
-/// One connection of HTTP/2 with as many requests as it may have, each with a body that comes and never ends.
-async fn hold(o: &Outrigger, port: u16) -> JoinSet<()> {
-    let stream = connect(o, port, b"h2", None).await.unwrap();
-    let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move {
-        let _ = connection.await;
-    });
-    tasks.spawn(async move {
-        let mut bodies = JoinSet::new();
-        for _ in 0..100 {
-            let Ok(ready) = sender.ready().await else { break };
-            sender = ready;
-            let request = http::Request::post("https://x/mutate/pods").body(()).unwrap();
-            let Ok((answer, mut body)) = sender.send_request(request, false) else { break };
-            bodies.spawn(async move {
-                let mut left: usize = 4 << 20;
-                while left > 0 {
-                    body.reserve_capacity(left.min(16 << 10));
-                    let Some(Ok(room)) = poll_fn(|cx| body.poll_capacity(cx)).await else { return };
-                    if body.send_data(Bytes::from(vec![b' '; room]), false).is_err() {
-                        return;
-                    }
-                    left -= room;
-                }
-                let _ = answer.await;
-            });
-        }
-        while bodies.join_next().await.is_some() {}
-    });
-    tasks
+/// Without a certificate of a client.
+fn stranger(o: &Outrigger) -> ClientTls {
+    ClientTls { ca: o.authority.file(), identity: None }
 }
 
 #[tokio::test]
@@ -72,7 +29,7 @@ async fn requests_that_never_end_take_no_memory_from_others() {
     neighbour.goes_on(5).await;
     let mut attack = Vec::new();
     for _ in 0..20 {
-        attack.push(hold(o, o.webhook_port).await);
+        attack.push(hold(&stranger(o), o.webhook_port).await.unwrap());
         neighbour.goes_on(5).await;
     }
     // Beyond what a body may take before it is given up, and what a request may.
@@ -130,9 +87,7 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "much", &[("a", 1)]).await;
     let neighbour = Neighbour::of(&Tenant::without_agent(o, "beside", &[("a", 1)]).await);
-    let exists = vec![json!({"key": "a", "operator": "Exists"}); 60_000];
-    let selector = json!({"metadata": {"generateName": "p-"}, "spec": {"containers": [{"name": "c", "image": "i"}], "affinity": {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": exists}]}}}}});
+    let selector = pod_of_expressions();
     let env = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": vec![json!({}); 650_000]}]}});
     for (pod, words) in [(&selector, "values"), (&env, "values")] {
@@ -186,7 +141,7 @@ async fn a_pod_whose_status_would_not_fit_is_refused() {
 
 /// The answer to a forged review, of whoever reaches the port.
 async fn forge(o: &Outrigger, port: u16, path: &str) -> Result<Value, String> {
-    let mut stream = connect(o, port, b"http/1.1", None).await.map_err(|e| e.to_string())?;
+    let mut stream = dial(&stranger(o), port, b"http/1.1").await.map_err(|e| e.to_string())?;
     let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {"uid": "forged",
         "kind": {"group": "imperator.tenzen-y.io", "version": "v1alpha1", "kind": "Machine"}, "operation": "CREATE",
         "object": {}}})

@@ -4,6 +4,7 @@
 
 mod build;
 mod links;
+mod memory;
 mod names;
 
 use std::path::{Path, PathBuf};

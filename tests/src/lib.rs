@@ -5,8 +5,10 @@
 // It is for tests: a failure here is a failure of the test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod attacks;
 pub mod collector;
 pub mod control_plane;
+pub mod cost;
 pub mod devices;
 pub mod etcd;
 pub mod faults;

@@ -1,15 +1,20 @@
-//! What a rule takes of the manager's and the webhook's memory, counted by an allocator that counts: at most twice what it takes of
-//! its tenant's limit.
+//! What rules, workloads and matches take of memory, counted by an allocator that counts, compared with what they take of their tenant's
+//! limits. The table of memory in docs/operation.md is computed with these factors.
 
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::alloc::System;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use outrigger_api::WorkloadRule;
+use outrigger_api::{WorkloadRule, workload_wire};
 use outrigger_core::index::TenantIndex;
 use outrigger_core::rule::{MAX_EXPRESSIONS, MAX_INJECTIONS, MAX_TERMS, MAX_VALUES};
+use outrigger_core::tenant::memory;
+use outrigger_core::workload::Workload;
+use outrigger_proto::v1::{WorkloadMetadata, WorkloadState, WorkloadUpdate, workload_state};
+use prost::Message;
 use serde_json::{Value, json};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -51,7 +56,80 @@ fn held<T>(make: impl FnOnce() -> T) -> (T, usize) {
 
 // One test, because others in the same process would allocate meanwhile.
 #[test]
-fn a_rule_takes_at_most_twice_its_size_in_memory() {
+fn what_is_held_takes_no_more_memory_than_its_limits_say() {
+    a_rule_takes_at_most_twice_its_size();
+    a_workload_takes_at_most_twice_its_size_and_a_little();
+    a_match_takes_little();
+}
+
+/// A workload as the manager reads it from its stream, and what it counts of `workloadBytes`.
+fn workload(i: usize, labels: usize, length: usize) -> (Workload, usize) {
+    let map = workload_state::ExtraData {
+        data: (0..labels).map(|l| (format!("l{l}"), "v".repeat(length))).collect(),
+    };
+    let update = WorkloadUpdate {
+        workload_metadata: Some(WorkloadMetadata {
+            orchestrator: 1,
+            resource_type: "v1/Pod".to_owned(),
+            resource_namespace: "n".to_owned(),
+            resource_name: format!("p{i}"),
+            id: format!("w{i}"),
+        }),
+        workload_state: Some(WorkloadState {
+            node_name: String::new(),
+            ready: true,
+            extra: HashMap::from([("labels".to_owned(), map)]),
+        }),
+    };
+    let size = update.encoded_len() + (labels + 1) * 64;
+    (workload_wire::workload(update).unwrap(), size)
+}
+
+fn a_workload_takes_at_most_twice_its_size_and_a_little() {
+    const COUNT: usize = 2_000;
+    for (labels, length) in [(0, 0), (1, 0), (15, 40), (200, 0), (200, 4), (1, 10_000)] {
+        let mut size = 0;
+        let (index, bytes) = held(|| {
+            let mut index = TenantIndex::default();
+            for i in 0..COUNT {
+                let (workload, counted) = workload(i, labels, length);
+                size += counted;
+                index.update(workload);
+            }
+            index
+        });
+        println!(
+            "{labels} labels of {length} bytes: {} bytes a workload, which counts as {}",
+            bytes / COUNT,
+            size / COUNT
+        );
+        assert!(
+            bytes as u64 <= memory::workloads(COUNT as u64, size as u64),
+            "{labels} labels of {length} bytes"
+        );
+        assert_eq!(index.workloads(), COUNT);
+    }
+}
+
+fn a_match_takes_little() {
+    const RULES: usize = 20;
+    const WORKLOADS: usize = 2_000;
+    let mut index = TenantIndex::default();
+    index.sync((0..WORKLOADS).map(|i| workload(i, 0, 0).0).collect());
+    let rules: Vec<_> = (0..RULES)
+        .map(|i| {
+            let mut rule: WorkloadRule = serde_json::from_str(&text(|_| ())).unwrap();
+            rule.metadata.name = Some(format!("r{i}"));
+            Arc::new(rule.compile().unwrap())
+        })
+        .collect();
+    let (touched, bytes) = held(|| rules.into_iter().map(|rule| index.apply_rule(rule).len()).sum::<usize>());
+    println!("{} bytes a match", bytes / touched);
+    assert_eq!(touched, RULES * WORKLOADS);
+    assert!(bytes as u64 <= memory::matches(touched as u64), "{bytes} bytes for {touched} matches");
+}
+
+fn a_rule_takes_at_most_twice_its_size() {
     let many = |count: usize| -> Vec<Value> { vec![json!({"a": 0}); count] };
     let names = |count: usize| (0..count).map(|i| json!({"name": format!("c{i}"), "image": "i"})).collect();
     for (what, text) in [
@@ -100,8 +178,11 @@ fn a_rule_takes_at_most_twice_its_size_in_memory() {
             "{what}: {} bytes of text, size {size}, {in_manager} in the manager, {in_webhook} in the webhook",
             text.len()
         );
-        assert!(in_manager <= 2 * size, "{what}: {in_manager} bytes for a size of {size}");
-        assert!(in_webhook <= in_manager, "{what}: {in_webhook} bytes");
+        assert!(
+            in_manager as u64 <= memory::rules(size as u64),
+            "{what}: {in_manager} bytes for a size of {size}"
+        );
+        assert!(in_webhook as u64 <= memory::admitted_rules(1, size as u64), "{what}: {in_webhook} bytes");
         assert!(manager.rules().count() == 1 && webhook.uid() == "u");
     }
 }

@@ -70,6 +70,61 @@ impl Default for Limits {
     }
 }
 
+/// What a tenant takes of memory, in bytes. `src/api/tests/memory.rs` compares this with what an allocator counts.
+pub mod memory {
+    use super::Limits;
+
+    /// What companions take of the manager, each.
+    const COMPANION: u64 = 2048;
+    /// What is kept of a match, a pair of a rule and a workload.
+    const MATCH: u64 = 256;
+    /// What rules take of the webhook, each, beside their sizes.
+    const ADMITTED_RULE: u64 = 512;
+
+    /// Workloads, in the manager and in the agent; `size` is what they count of [`Limits::workload_bytes`].
+    pub fn workloads(count: u64, size: u64) -> u64 {
+        count * 1300 + size * 5 / 4
+    }
+
+    /// Rules in the manager; `size` is what they count of [`Limits::rule_bytes`].
+    pub fn rules(size: u64) -> u64 {
+        2 * size
+    }
+
+    /// Rules in the webhook.
+    pub fn admitted_rules(count: u64, size: u64) -> u64 {
+        count * ADMITTED_RULE + size / 4
+    }
+
+    /// Matches.
+    pub fn matches(count: u64) -> u64 {
+        count * MATCH
+    }
+
+    /// Companions in the manager.
+    pub fn companions(count: u64) -> u64 {
+        count * COMPANION
+    }
+
+    /// A tenant that uses all of its limits, in the manager.
+    pub fn of_manager(limits: &Limits) -> u64 {
+        rules(limits.rule_bytes)
+            + of_agent(limits)
+            + matches(limits.matches() as u64)
+            + companions(limits.companions.into())
+    }
+
+    /// The same in its agent.
+    pub fn of_agent(limits: &Limits) -> u64 {
+        workloads(limits.workloads.into(), limits.workload_bytes)
+    }
+
+    /// The same in the webhook.
+    pub fn of_webhook(limits: &Limits) -> u64 {
+        admitted_rules(limits.rules.into(), limits.rule_bytes)
+    }
+}
+
 /// What the Pods of a tenant may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {

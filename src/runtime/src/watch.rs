@@ -27,6 +27,8 @@ use crate::watched::Watch;
 
 mod read;
 
+pub use read::READ_BYTES;
+
 use read::{Line, Pages, TooLong};
 
 /// How long the API server keeps a watch open, in seconds. It must be less than 295 (the library refuses more).

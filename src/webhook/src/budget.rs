@@ -20,6 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::review::BOUNDS;
 
+/// Connections at once, unless `--max-connections` says otherwise.
+pub const CONNECTIONS: usize = 512;
+
+/// Bytes of a stream of HTTP/2 that may be under way unread. A connection may have four times as many.
+pub const STREAM_WINDOW: u32 = 16 << 10;
+
 /// Bytes of all bodies at once.
 pub const BODIES: usize = 48 << 20;
 

@@ -57,7 +57,7 @@ pub struct WebhookArgs {
     pub bind_address: Bind,
 
     /// Connections at once, at most half of them from one address. For one more the one that has been idle longest is closed.
-    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = 512, value_name = "COUNT")]
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = budget::CONNECTIONS, value_name = "COUNT")]
     pub max_connections: usize,
 
     /// Who has to show a certificate signed by --tls-client-ca-file: whoever connects, or only who asks a path that writes
@@ -106,7 +106,7 @@ fn limits(max_connections: usize) -> Limits {
         // Go repeats what is refused beyond this, or opens another connection.
         max_streams: 16,
         // HTTP/2 gives a connection no less.
-        window: 16 << 10,
+        window: budget::STREAM_WINDOW,
         ..Limits::default()
     }
 }

@@ -11,7 +11,7 @@ mod skew;
 mod status;
 mod store;
 mod sync;
-mod wire;
+pub mod wire;
 
 pub use store::RuleStore;
 pub use sync::Syncer;

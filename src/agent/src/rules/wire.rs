@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 /// What one answer may have. A brief list of a thousand rules with their conditions has about 2 MiB and 5,000 entries; a manager
 /// that knows no brief lists sends whole rules.
-pub(super) const ANSWER: Bounds = Bounds { bytes: 32 << 20, entries: 100_000, items: 0 };
+pub const ANSWER: Bounds = Bounds { bytes: 32 << 20, entries: 100_000, items: 0 };
 
 /// Rules that are asked for at once. Managers that don't page brief lists send all.
 const PAGE: i32 = 1000;

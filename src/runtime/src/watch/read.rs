@@ -22,13 +22,18 @@ use tracing::debug;
 /// as much, because of escaped characters, so each object has room.
 pub(super) const MOST: usize = 16 << 20;
 
+/// Bytes of pages that are in memory at once, and of a line of a watch.
+pub const READ_BYTES: usize = (PAGES + 1) * MOST;
+
 /// Objects in the first page. Nobody knows yet how large they are.
 const FIRST: u32 = 16;
 /// Objects in a page, at most.
 const LARGEST: u32 = 500;
 
 /// Pages that are in memory at once. A process has a dozen watches, and all of them list when it starts.
-static AT_ONCE: Semaphore = Semaphore::const_new(2);
+static AT_ONCE: Semaphore = Semaphore::const_new(PAGES);
+/// As many are there.
+const PAGES: usize = 2;
 
 /// More was sent than is read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,117 @@
+//! Traffic of those who attack: for tests of what it does, and for the bench of what it costs others.
+
+use bytes::Bytes;
+use futures::future::poll_fn;
+use http::uri::PathAndQuery;
+use outrigger_agent::connect::{Address, connect};
+use outrigger_runtime::tls::ClientTls;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+use crate::wire::Raw;
+
+/// The method of the workload stream.
+pub const STREAM: &str = "/universe.workload.v1.WorkloadService/WorkloadStream";
+
+/// Bytes of each body that [`hold`] sends.
+const BODY: usize = 4 << 20;
+
+/// A connection of TLS that speaks this protocol.
+///
+/// # Errors
+/// When there is none.
+pub async fn dial(
+    tls: &ClientTls,
+    port: u16,
+    alpn: &[u8],
+) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
+    let config = std::sync::Arc::new(tls.config(&[alpn])?);
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    Ok(tokio_rustls::TlsConnector::from(config).connect("127.0.0.1".try_into()?, stream).await?)
+}
+
+/// One connection of HTTP/2 with as many requests as it may have, each with a body that comes and never ends. It lasts as long as what
+/// is returned.
+///
+/// # Errors
+/// When there is no connection.
+pub async fn hold(tls: &ClientTls, port: u16) -> anyhow::Result<JoinSet<()>> {
+    let (mut sender, connection) = h2::client::handshake(dial(tls, port, b"h2").await?).await?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    tasks.spawn(async move {
+        let mut bodies = JoinSet::new();
+        for _ in 0..100 {
+            let Ok(ready) = sender.ready().await else { break };
+            sender = ready;
+            let request = http::Request::post("https://x/mutate/pods").body(()).expect("a request");
+            let Ok((answer, mut body)) = sender.send_request(request, false) else { break };
+            bodies.spawn(async move {
+                let mut left = BODY;
+                while left > 0 {
+                    body.reserve_capacity(left.min(16 << 10));
+                    let Some(Ok(room)) = poll_fn(|cx| body.poll_capacity(cx)).await else { return };
+                    if body.send_data(Bytes::from(vec![b' '; room]), false).is_err() {
+                        return;
+                    }
+                    left -= room;
+                }
+                let _ = answer.await;
+            });
+        }
+        while bodies.join_next().await.is_some() {}
+    });
+    Ok(tasks)
+}
+
+/// A channel of gRPC to this port.
+///
+/// # Errors
+/// When there is none.
+pub async fn channel(tls: &ClientTls, port: u16) -> anyhow::Result<Channel> {
+    let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
+    connect(&address, tls, None).await
+}
+
+/// A sync of so many workloads, each of which is these bytes.
+pub fn sync(count: usize, workload: &[u8]) -> Bytes {
+    let mut entry = vec![0x0a];
+    prost::encoding::encode_varint(workload.len() as u64, &mut entry);
+    entry.extend(workload);
+    let mut message = vec![0x1a];
+    prost::encoding::encode_varint((entry.len() * count) as u64, &mut message);
+    message.extend(entry.repeat(count));
+    message.into()
+}
+
+/// Sends one message of these bytes over the workload stream of a tenant.
+///
+/// # Errors
+/// What the server says to that.
+pub async fn say(channel: Channel, tenant: &str, message: Bytes) -> Result<(), tonic::Status> {
+    let mut client = tonic::client::Grpc::new(channel);
+    let mut request = tonic::Request::new(tokio_stream::once(message));
+    request.metadata_mut().insert("tenant-id", tenant.parse().expect("an id"));
+    client.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+    let path = PathAndQuery::from_static(STREAM);
+    client.client_streaming::<_, Bytes, Bytes, Raw>(request, path, Raw).await.map(drop)
+}
+
+/// A rule whose template is small as text and has 100,000 values.
+pub fn rule_of_values(name: &str) -> Value {
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule", "metadata": {"name": name},
+        "spec": {"dpuSelectionPolicy": "Any", "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
+            "template": {"apiVersion": "v1", "kind": "Pod", "junk": vec![json!({"a": 0}); 50_000],
+                "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+}
+
+/// A Pod with one node selector term of 60,000 expressions.
+pub fn pod_of_expressions() -> Value {
+    let exists = vec![json!({"key": "a", "operator": "Exists"}); 60_000];
+    json!({"metadata": {"generateName": "p-"}, "spec": {"containers": [{"name": "c", "image": "i"}], "affinity": {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": exists}]}}}}})
+}

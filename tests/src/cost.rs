@@ -1,0 +1,71 @@
+//! What a process costs, as the kernel counts it, and what its shipped Pod may have.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::outrigger::{INFRASTRUCTURE, TENANT};
+use crate::shipped;
+
+/// The process that has this argument.
+///
+/// # Panics
+/// When there is none.
+pub fn process(argument: &str) -> u32 {
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+    let mut found = processes.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let is = line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes());
+        is.then_some(pid)
+    });
+    found.next().unwrap_or_else(|| panic!("no process has the argument {argument}"))
+}
+
+/// The most memory that a process has had, in bytes, since it began or since [`forget_peak`].
+///
+/// # Panics
+/// When there is no such process.
+pub fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// From now on what a process has is its [`peak`] (proc(5), `clear_refs`).
+///
+/// # Panics
+/// When there is no such process.
+pub fn forget_peak(pid: u32) {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("the process runs");
+}
+
+/// The processor time that a process has had, to a hundredth of a second (proc(5), `utime` and `stime`).
+///
+/// # Panics
+/// When there is no such process.
+pub fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
+    // The name may hold anything, and ends with the last parenthesis. What follows begins with the third field.
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    Duration::from_millis(10 * ticks.map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>())
+}
+
+/// What the shipped Pod of a part, `webhook`, `manager` or `agent`, may have, in bytes.
+///
+/// # Panics
+/// When there is no such Pod.
+pub fn memory_limit(part: &str) -> u64 {
+    let objects =
+        shipped::kustomize(if part == "agent" { TENANT } else { INFRASTRUCTURE }).expect("an overlay");
+    let name = format!("outrigger-{part}");
+    let deployment = shipped::of_kind(&objects, "Deployment")
+        .find(|object| object["metadata"]["name"] == *name)
+        .expect("a Deployment");
+    let limit = deployment
+        .pointer("/spec/template/spec/containers/0/resources/limits/memory")
+        .and_then(Value::as_str);
+    let limit = limit.expect("a limit").parse::<outrigger_core::quantity::Quantity>().expect("a quantity");
+    limit.holds(&"1".parse().expect("a quantity")).expect("a number of bytes")
+}
