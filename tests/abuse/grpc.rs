@@ -56,7 +56,7 @@ impl Neighbour {
     }
 }
 
-async fn channel(o: &Outrigger, tenant: &str) -> Channel {
+pub(crate) async fn channel(o: &Outrigger, tenant: &str) -> Channel {
     let tls = o.client_tls(tenant, &[&tenant_identity(tenant)]);
     let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
     connect(&address, &tls, None).await.unwrap()
@@ -161,7 +161,7 @@ async fn messages_that_never_end_hold_up_nobody_else() {
     .await;
 }
 
-fn about<T>(tenant: &str, message: T) -> tonic::Request<T> {
+pub(crate) fn about<T>(tenant: &str, message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
     request
