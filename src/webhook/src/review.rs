@@ -156,7 +156,7 @@ pub enum ReviewError {
 }
 
 impl ReviewError {
-    /// The same, with the field of the object that has more than half of its values. The body is read some ten times for that: this is
+    /// The same, with the field of the object that has more than half of its values. A body is read some ten times for that: this is
     /// nothing for the workers that answer everybody.
     #[must_use]
     pub fn located(self, body: &[u8]) -> Self {

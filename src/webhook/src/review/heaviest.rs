@@ -11,12 +11,18 @@ use serde_json::value::RawValue;
 /// How many fields a path has at most. What is read again for each is at most what was read for the one before.
 const DEPTH: usize = 8;
 
+/// Longest review that is looked into, in bytes: it is read once more for each field of the path.
+const MAX_BYTES: usize = 1 << 20;
+
 /// How much is told of a key that somebody chose.
 const SHOWN: usize = 80;
 
 /// The path, in the object of a review, of the innermost field that has more than half of the object's values; `None` where there is
-/// none, or the review can't be read.
+/// none, the review is longer than [`MAX_BYTES`], or it can't be read.
 pub(super) fn field(review: &[u8]) -> Option<String> {
+    if review.len() > MAX_BYTES {
+        return None;
+    }
     let mut json: &RawValue = serde_json::from_slice(review).ok()?;
     for wanted in ["request", "object"] {
         json = Members::of(json, Some(wanted))?.best?.json;
@@ -118,6 +124,7 @@ mod tests {
         ] {
             assert_eq!(of(&object).as_deref(), path, "{object}");
         }
+        assert_eq!(of(&json!({"a": "x".repeat(super::MAX_BYTES), "b": many})), None);
         for broken in ["", "{", "[]", r#"{"request":[1]}"#, r#"{"request":{"object":{"a":[1,"#] {
             assert_eq!(field(broken.as_bytes()), None, "{broken}");
         }
