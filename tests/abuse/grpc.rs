@@ -54,7 +54,7 @@ impl Neighbour {
     }
 }
 
-async fn channel(o: &Outrigger, tenant: &str) -> Channel {
+pub(crate) async fn channel(o: &Outrigger, tenant: &str) -> Channel {
     attacks::channel(&o.client_tls(tenant, &[&tenant_identity(tenant)]), o.grpc_port).await.unwrap()
 }
 
@@ -139,7 +139,7 @@ async fn messages_that_never_end_hold_up_nobody_else() {
     .await;
 }
 
-fn about<T>(tenant: &str, message: T) -> tonic::Request<T> {
+pub(crate) fn about<T>(tenant: &str, message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
     request

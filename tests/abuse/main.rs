@@ -8,64 +8,150 @@
 mod agent;
 mod grpc;
 mod port;
+mod rules;
 
+use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use kube::api::{Api, PostParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, PostParams};
+use outrigger_api::WorkloadRule;
+use outrigger_proto::v1;
+use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::cost::{memory_limit, peak, process};
-use outrigger_tests::tenant::Tenant;
+use outrigger_tests::eventually;
+use outrigger_tests::outrigger::tenant_identity;
+use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
-/// A tenant whose Pods are admitted one after the other, until this is asked how that went.
+/// What a neighbour does all the time.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    /// A Pod is admitted.
+    Pod,
+    /// A rule is made, and goes.
+    Rule,
+    /// A workload is told, gets its companion, and both go.
+    Workload,
+}
+
+/// How often each was done.
+type Counts = [AtomicUsize; 3];
+
+/// A tenant that works all the time, in each of the ways of [`Work`], until this is asked how that went.
 struct Neighbour {
-    end: Arc<AtomicBool>,
-    admitted: Arc<AtomicUsize>,
-    task: tokio::task::JoinHandle<Result<(), String>>,
+    end: CancellationToken,
+    done: Arc<Counts>,
+    tasks: Vec<tokio::task::JoinHandle<Result<(), String>>>,
 }
 
 impl Neighbour {
-    fn of(tenant: &Tenant) -> Self {
-        let pods: Api<k8s_openapi::api::core::v1::Pod> = tenant.pods();
-        let (end, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (until, count) = (end.clone(), admitted.clone());
-        let task = tokio::spawn(async move {
-            let params = PostParams { dry_run: true, ..PostParams::default() };
-            while !until.load(Ordering::Relaxed) {
-                let pod = json!({"metadata": {"generateName": "neighbour-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-                let pod = serde_json::from_value(pod).map_err(|e| e.to_string())?;
-                pods.create(&params, &pod).await.map_err(|e| e.to_string())?;
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(())
-        });
-        Self { end, admitted, task }
+    /// The tenant has a host `a` with a DPU, and no agent.
+    async fn of(tenant: Tenant) -> Self {
+        let tenant = Arc::new(tenant);
+        tenant.rule("neighbour", rule_for("app", "web")).await;
+        let tls = tenant.outrigger.client_tls(&tenant.id, &[&tenant_identity(&tenant.id)]);
+        let opened = stream(tenant.outrigger.grpc_port, &tls, &[tenant.id.as_bytes()]).await.unwrap();
+        let sync = Message::WorkloadSync(v1::WorkloadSync::default());
+        opened.0.send(sync).await.unwrap();
+        let (end, done) = (CancellationToken::new(), Arc::new(Counts::default()));
+        let (pods, rules) = (tenant.pods(), tenant.rules());
+        let opened = Arc::new(opened);
+        let tasks = vec![
+            tokio::spawn(repeat(&end, &done, Work::Pod, move |_| admit(pods.clone()))),
+            tokio::spawn(repeat(&end, &done, Work::Rule, move |_| make_rule(rules.clone()))),
+            tokio::spawn(repeat(&end, &done, Work::Workload, move |n| {
+                serve(tenant.clone(), opened.clone(), n)
+            })),
+        ];
+        Self { end, done, tasks }
     }
 
-    /// How many Pods have been admitted so far.
-    fn admitted(&self) -> usize {
-        self.admitted.load(Ordering::Relaxed)
+    fn count(&self, work: Work) -> usize {
+        self.done[work as usize].load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more have been admitted, or one has been refused.
+    /// Waits until so many more Pods have been admitted, and one more of everything else has been done, or something has failed.
     async fn goes_on(&self, more: usize) {
-        let wanted = self.admitted() + more;
-        outrigger_tests::eventually("the neighbour's Pods are admitted", || async {
-            if self.admitted() >= wanted || self.task.is_finished() {
-                Ok(())
-            } else {
-                Err(self.admitted().to_string())
+        let wanted = [(Work::Pod, more), (Work::Rule, 1), (Work::Workload, 1)]
+            .map(|(work, more)| (work, self.count(work) + more));
+        eventually("the neighbour goes on", || async {
+            let behind = wanted.iter().find(|(work, wanted)| self.count(*work) < *wanted);
+            match behind {
+                Some(behind) if !self.tasks.iter().any(tokio::task::JoinHandle::is_finished) => {
+                    Err(format!("{behind:?} of {:?}", self.done))
+                }
+                _ => Ok(()),
             }
         })
         .await;
     }
 
-    /// None of its calls has failed, and there were some.
+    /// None of its calls has failed, and there were some of each.
     async fn undisturbed(self) {
-        self.end.store(true, Ordering::Relaxed);
-        self.task.await.unwrap().expect("no call of the neighbour fails");
-        assert!(self.admitted.load(Ordering::Relaxed) > 0);
+        self.end.cancel();
+        for task in self.tasks {
+            task.await.unwrap().expect("nothing that the neighbour does fails");
+        }
+        assert!(self.done.iter().all(|count| count.load(Ordering::Relaxed) > 0), "{:?}", self.done);
     }
+}
+
+/// Does something again and again until the end, and counts it.
+fn repeat<F>(
+    end: &CancellationToken,
+    done: &Arc<Counts>,
+    work: Work,
+    mut once: impl FnMut(usize) -> F + Send + 'static,
+) -> impl Future<Output = Result<(), String>> + Send + 'static
+where
+    F: Future<Output = Result<(), String>> + Send,
+{
+    let (end, done) = (end.clone(), done.clone());
+    async move {
+        for n in 0.. {
+            if end.is_cancelled() {
+                break;
+            }
+            once(n).await.map_err(|error| format!("{work:?} {n}: {error}"))?;
+            done[work as usize].fetch_add(1, Ordering::Relaxed);
+            // It works all the time, and is no attacker itself.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+}
+
+async fn admit(pods: Api<Pod>) -> Result<(), String> {
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    let pod = json!({"metadata": {"generateName": "neighbour-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let pod = serde_json::from_value(pod).map_err(|e| e.to_string())?;
+    pods.create(&params, &pod).await.map(drop).map_err(|e| e.to_string())
+}
+
+async fn make_rule(rules: Api<WorkloadRule>) -> Result<(), String> {
+    let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"generateName": "neighbour-"}, "spec": rule_for("app", "none")});
+    let rule = serde_json::from_value(rule).map_err(|e| e.to_string())?;
+    let rule = rules.create(&PostParams::default(), &rule).await.map_err(|e| e.to_string())?;
+    rules.delete(&rule.name_any(), &DeleteParams::default()).await.map(drop).map_err(|e| e.to_string())
+}
+
+async fn serve(tenant: Arc<Tenant>, opened: Arc<Opened>, n: usize) -> Result<(), String> {
+    let update = update(&format!("neighbour-{n}"), &tenant.node("a"));
+    let metadata = update.workload_metadata.clone();
+    let closed = || "the stream has ended".to_owned();
+    opened.0.send(Message::WorkloadUpdate(update)).await.map_err(|_| closed())?;
+    tenant.ready(1).await;
+    let delete = v1::WorkloadDelete { workload_metadata: metadata };
+    opened.0.send(Message::WorkloadDelete(delete)).await.map_err(|_| closed())?;
+    tenant.ready(0).await;
+    if opened.1.is_finished() { Err(closed()) } else { Ok(()) }
 }
 
 /// The process of a part that has this argument has never had more than 60 % of what its Pod may have.

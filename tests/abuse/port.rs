@@ -25,7 +25,7 @@ fn stranger(o: &Outrigger) -> ClientTls {
 async fn requests_that_never_end_take_no_memory_from_others() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "hold", &[("a", 1)]).await;
-    let neighbour = Neighbour::of(&t);
+    let neighbour = Neighbour::of(t).await;
     neighbour.goes_on(5).await;
     let mut attack = Vec::new();
     for _ in 0..20 {
@@ -46,7 +46,7 @@ async fn requests_that_never_end_take_no_memory_from_others() {
 async fn connections_that_say_nothing_keep_nobody_out() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "idle", &[("a", 1)]).await;
-    let neighbour = Neighbour::of(&t);
+    let neighbour = Neighbour::of(t).await;
     let mut silent = Vec::new();
     for i in 0..1500 {
         silent.push(TcpStream::connect(("127.0.0.1", o.webhook_port)).await.unwrap());
@@ -86,7 +86,7 @@ async fn refusal(t: &Tenant, pod: &Value) -> Option<String> {
 async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "much", &[("a", 1)]).await;
-    let neighbour = Neighbour::of(&Tenant::without_agent(o, "beside", &[("a", 1)]).await);
+    let neighbour = Neighbour::of(Tenant::without_agent(o, "beside", &[("a", 1)]).await).await;
     let selector = pod_of_expressions();
     let env = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": vec![json!({}); 650_000]}]}});

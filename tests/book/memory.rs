@@ -44,7 +44,7 @@ impl Part {
                 all: [
                     IDLE,
                     read,
-                    budget::BODIES as u64,
+                    (budget::FIRSTS + budget::BODIES) as u64,
                     (budget::TREES + budget::LARGE_TREES) as u64,
                     budget::CONNECTIONS as u64 * 4 * u64::from(budget::STREAM_WINDOW),
                 ],

@@ -7,8 +7,10 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams};
 use outrigger_core::keys;
 use outrigger_tests::eventually;
+use outrigger_tests::kubelet::reassert_ready;
 use outrigger_tests::tenant::{dpu, rule_for, tenant};
 use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::stage::Stage;
 
@@ -34,6 +36,8 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
         t.start(name, "a", json!({"app": "web"})).await;
     }
     t.ready(3).await;
+    // Nodes are not ready after a suspension of that length, and so none of their Pods is until a kubelet says otherwise.
+    let _kubelet = AbortOnDropHandle::new(tokio::spawn(reassert_ready(t.infra.clone())));
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(t.infra.clone());
     for (name, cluster) in [("infra", &o.plane.infra), ("tenant", &o.plane.tenant)] {
         let server = format!("{name}/kube-apiserver");

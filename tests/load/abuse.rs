@@ -1,5 +1,5 @@
 //! What one attacker costs others: the memory of each process, the time that a neighbour's calls take, and the processor time that is
-//! spent when the attack has ended. Each attack takes turns with the same traffic against a server that does nothing. Prints a table;
+//! spent when the attack has ended. An argument names the attacks that have it in their description. Each attack takes turns with the same traffic against a server that does nothing. Prints a table;
 //! asserts nothing about time.
 // Figures are for a terminal, and a failure of the bench is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
@@ -138,7 +138,8 @@ async fn main() {
         "CPU after"
     );
     neighbour.timed(false, TURN).await;
-    for attack in Attack::ALL {
+    let word = std::env::args().nth(1).unwrap_or_default();
+    for attack in Attack::ALL.into_iter().filter(|attack| attack.what().contains(&word)) {
         [webhook, manager].into_iter().for_each(forget_peak);
         let (mut beside, mut alone, mut spent) = (Vec::new(), Vec::new(), Duration::ZERO);
         for _ in 0..ROUNDS {

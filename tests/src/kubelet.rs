@@ -1,12 +1,16 @@
-//! What a kubelet does with a Secret: its files in a directory, swapped as a whole.
+//! What a kubelet does with a Secret: its files in a directory, swapped as a whole. And what it does with its Pods after its Node
+//! was not ready, which the stand-in for kubelets does not do.
 
+use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::Api;
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use serde_json::json;
 
 /// A Secret that is mounted.
 #[derive(Debug)]
@@ -60,4 +64,50 @@ impl Mount {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+}
+
+/// Says for ever that Pods are ready whose containers are, once their Node is ready again.
+///
+/// The node lifecycle controller sets the Ready condition of all Pods of a Node to false when that has not been heard of for 50 s. A
+/// kubelet sets it to what it knows as soon as it reaches the API server; kwok writes a Pod's status only when its phase changes.
+pub async fn reassert_ready(client: kube::Client) {
+    let (nodes, pods): (Api<Node>, Api<Pod>) = (Api::all(client.clone()), Api::all(client.clone()));
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let all = ListParams::default();
+        // While the API server is away, so is a kubelet.
+        let (Ok(nodes), Ok(found)) = (nodes.list(&all).await, pods.list(&all).await) else { continue };
+        let conditions = nodes.items.iter().map(|node| {
+            let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+            (node.name_any(), conditions.into_iter().flatten())
+        });
+        let ready: HashSet<String> = conditions
+            .filter_map(|(name, mut all)| {
+                all.any(|c| c.type_ == "Ready" && c.status == "True").then_some(name)
+            })
+            .collect();
+        for pod in found.items {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+            if node.is_some_and(|node| ready.contains(node)) && is_marked(&pod) {
+                let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+                let ready = json!({"metadata": {"uid": pod.uid()},
+                    "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+                let patch = Patch::Strategic(&ready);
+                // A Pod that has gone in the meantime is none of its Node any more; everything else is tried again.
+                let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await;
+            }
+        }
+    }
+}
+
+/// Whether somebody has marked a Pod as not ready, all of whose containers are.
+fn is_marked(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let is = |kind: &str, value: &str| {
+        status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == value)
+    };
+    status.phase.as_deref() == Some("Running")
+        && pod.metadata.deletion_timestamp.is_none()
+        && is("ContainersReady", "True")
+        && is("Ready", "False")
 }

@@ -25,11 +25,14 @@ impl Status {
     }
 }
 
-/// Longest message, in characters (`metav1.Condition` allows 32,768; a status is read by people).
+/// Longest message, in bytes (`metav1.Condition` allows 32,768 characters; a status is read by people).
 const MAX_MESSAGE: usize = 1024;
 
+/// Ends a message that was longer.
+const CUT: &str = " ...";
+
 /// A condition that became so at `now`, to the second: the API stores no more, and a status in memory with more would never
-/// be the same as the one that is stored.
+/// be the same as the one that is stored. A message of more than 1,024 bytes is cut, and says so by ` ...`.
 pub fn condition(
     kind: &str,
     status: Status,
@@ -42,10 +45,18 @@ pub fn condition(
         type_: kind.to_owned(),
         status: status.as_str().to_owned(),
         reason: reason.to_owned(),
-        message: message.chars().take(MAX_MESSAGE).collect(),
+        message: cut(message),
         observed_generation: Some(generation),
         last_transition_time: Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
     }
+}
+
+fn cut(message: &str) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message.to_owned();
+    }
+    let end = message.floor_char_boundary(MAX_MESSAGE - CUT.len());
+    message.get(..end).unwrap_or_default().to_owned() + CUT
 }
 
 /// `new` with the transition times of `old` wherever a condition's status is unchanged.
@@ -69,6 +80,16 @@ mod tests {
         let fresh = condition("Ready", Status::True, "A", "", 1, now);
         let stored: Condition = serde_json::from_value(serde_json::to_value(&fresh).unwrap()).unwrap();
         assert_eq!(stored, fresh);
+    }
+
+    #[test]
+    fn a_long_message_is_cut_and_says_so() {
+        let told =
+            |message: &str| condition("Ready", Status::False, "A", message, 1, Timestamp::UNIX_EPOCH).message;
+        assert_eq!(told(&"x".repeat(1024)), "x".repeat(1024));
+        assert_eq!(told(&"x".repeat(1025)), "x".repeat(1020) + " ...");
+        // Each has two bytes.
+        assert_eq!(told(&"ä".repeat(513)), "ä".repeat(510) + " ...");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub mod rollout;
 pub mod rule;
 pub mod selector;
 pub mod slots;
-mod steps;
+pub mod steps;
 pub mod template;
 pub mod tenant;
 pub mod validate;

@@ -1,23 +1,26 @@
 //! How many steps an algorithm takes, for tests: what strangers send is read by nothing that is worse than O(n log n).
 //!
-//! The loops that could become such call [`step`]. Outside of tests it is nothing.
+//! The loops that could become such call [`step`]. In a release build it is nothing.
 
-#[cfg(test)]
+#[cfg(any(test, debug_assertions))]
 thread_local! {
     static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// One turn of a loop, or one comparison.
 #[inline]
-pub(crate) fn step() {
-    #[cfg(test)]
+pub fn step() {
+    #[cfg(any(test, debug_assertions))]
     STEPS.set(STEPS.get() + 1);
 }
 
 /// Runs an algorithm on inputs of two sizes, one eight times the other, and compares its steps: n log n makes at most twelve times
 /// as many of it, n² makes sixty-four.
-#[cfg(test)]
-pub(crate) fn assert_nearly_linear<I>(input: impl Fn(usize) -> I, run: impl Fn(&mut I)) {
+///
+/// # Panics
+/// When the steps are too many, or too few for the algorithm to have run.
+#[cfg(any(test, debug_assertions))]
+pub fn assert_nearly_linear<I>(input: impl Fn(usize) -> I, run: impl Fn(&mut I)) {
     const SMALL: usize = 250;
     let count = |size: usize| {
         let mut input = input(size);
@@ -83,6 +86,37 @@ mod tests {
         assert_nearly_linear(claim, |claim| {
             assert!(validate::claim(claim, claim, &policy, Writer::User).is_empty());
         });
+    }
+
+    #[test]
+    fn finalizers_and_claims_of_a_pod_are_compared_in_linear_steps() {
+        let policy = Policy::new(TenantId::new("blue").unwrap());
+        let claims = BTreeMap::from([("theirs".to_owned(), "other".to_owned())]);
+        let (none, classes) = (BTreeMap::new(), BTreeMap::new());
+        let facts = validate::Facts {
+            policy: &policy,
+            namespace: "tenant-blue",
+            manager: false,
+            rule: None,
+            schedulers: &[],
+            default_priority_class: None,
+            claims: &claims,
+            pod_claims: &none,
+            device_resources: &classes,
+        };
+        let pod = |size: usize| {
+            let finalizers: Vec<String> = (0..size).map(|i| format!("x.example/{i}")).collect();
+            let claims = vec![json!({"name": "c", "resourceClaimName": "theirs"}); size];
+            json!({"metadata": {"finalizers": finalizers}, "spec": {"resourceClaims": claims}})
+        };
+        assert_nearly_linear(
+            |size| (pod(size), pod(size + 1)),
+            |(old, new)| {
+                let said: Vec<String> =
+                    validate::update(new, old, &facts).into_iter().map(|f| f.path).collect();
+                assert_eq!(said.len(), 2, "one finalizer and one claim are new: {said:?}");
+            },
+        );
     }
 
     /// 64 terms of 64 expressions of 1,024 values are allowed.

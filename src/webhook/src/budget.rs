@@ -4,7 +4,6 @@
 //! waits for a tree holds a body, and who holds a tree waits for none of both, so it always goes on. Where bodies have taken
 //! all, the one that has been coming longest is given up: those of an API server are there in milliseconds.
 
-use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +19,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::review::BOUNDS;
 
+mod bodies;
+
+pub use bodies::{BODIES, FIRSTS, of_one};
+use bodies::{Bodies, Key, Room};
+
 /// Connections at once, unless `--max-connections` says otherwise.
 pub const CONNECTIONS: usize = 512;
 
 /// Bytes of a stream of HTTP/2 that may be under way unread. A connection may have four times as many.
 pub const STREAM_WINDOW: u32 = 16 << 10;
-
-/// Bytes of all bodies at once.
-pub const BODIES: usize = 48 << 20;
-
-/// Bytes of bodies from one address at once, of IPv6 from one network of 64 bits. Several API servers may be behind one.
-pub const BODIES_OF_ONE: usize = BODIES / 3 * 2;
 
 /// What the trees of large reviews may weigh at once. One that weighs more has all of it.
 pub const LARGE_TREES: usize = 96 << 20;
@@ -46,9 +44,6 @@ const LARGE_VALUES: usize = 8_000;
 
 /// How long room is waited for. The configuration's timeoutSeconds is 10.
 const PATIENCE: Duration = Duration::from_secs(4);
-
-/// How long a body has to have been coming before it is given up for others.
-const SLOW: Duration = Duration::from_secs(2);
 
 /// How often it is looked for one to give up.
 const LOOK: Duration = Duration::from_millis(50);
@@ -71,16 +66,6 @@ pub struct Budget {
     large: Arc<Semaphore>,
     /// Large reviews that are worked on at once.
     hands: Arc<Semaphore>,
-}
-
-/// Bytes of bodies.
-#[derive(Debug, Default)]
-struct Bodies {
-    next: u64,
-    held: usize,
-    by_address: HashMap<IpAddr, usize>,
-    /// Those that aren't there whole, the one that began first in front.
-    coming: BTreeMap<(Instant, u64), (CancellationToken, Option<IpAddr>)>,
 }
 
 /// A body, and its part of the budget.
@@ -149,7 +134,7 @@ struct Part {
     from: Option<IpAddr>,
     held: usize,
     /// Where it stands among those that are coming.
-    key: (Instant, u64),
+    key: Key,
     cut: CancellationToken,
 }
 
@@ -191,11 +176,7 @@ impl Budget {
 
     fn part(self: &Arc<Self>, from: Option<IpAddr>) -> Part {
         let cut = CancellationToken::new();
-        let mut bodies = self.bodies.lock();
-        let key = (Instant::now(), bodies.next);
-        bodies.next += 1;
-        bodies.coming.insert(key, (cut.clone(), from));
-        drop(bodies);
+        let key = self.bodies.lock().begin(from, cut.clone());
         Part { budget: self.clone(), from, held: 0, key, cut }
     }
 
@@ -215,39 +196,6 @@ impl Budget {
         }
         let hand = timeout(PATIENCE, self.hands.clone().acquire_owned()).await.ok()?.ok()?;
         Some(Tree { large: Some(hand), _weight: weight })
-    }
-}
-
-impl Bodies {
-    /// Gives a body as many bytes more, if they are there. Else the body that has been coming longest is given up, if it is a
-    /// slow one: of all, or of this address where that has its share.
-    fn take(&mut self, from: Option<IpAddr>, more: usize) -> bool {
-        let of_one = from.map_or(0, |from| self.by_address.get(&from).copied().unwrap_or_default());
-        let share = from.filter(|_| of_one + more > BODIES_OF_ONE);
-        if share.is_none() && self.held + more <= BODIES {
-            self.held += more;
-            if let Some(from) = from {
-                *self.by_address.entry(from).or_default() += more;
-            }
-            return true;
-        }
-        let mut slow = self.coming.iter().take_while(|((began, _), _)| began.elapsed() > SLOW);
-        let slowest = slow.find(|(_, (_, whose))| share.is_none() || *whose == share).map(|(key, _)| *key);
-        if let Some((cut, _)) = slowest.and_then(|key| self.coming.remove(&key)) {
-            cut.cancel();
-        }
-        false
-    }
-
-    fn give(&mut self, from: Option<IpAddr>, bytes: usize) {
-        self.held = self.held.saturating_sub(bytes);
-        let Some(from) = from else { return };
-        if let Some(held) = self.by_address.get_mut(&from) {
-            *held = held.saturating_sub(bytes);
-            if *held == 0 {
-                self.by_address.remove(&from);
-            }
-        }
     }
 }
 
@@ -300,13 +248,21 @@ impl Part {
 
     /// Takes what is missing for so many bytes.
     async fn grow(&mut self, bytes: usize) -> Result<(), Stop> {
-        let more = bytes.saturating_sub(self.held);
-        let until = Instant::now() + PATIENCE;
-        let budget = self.budget.clone();
-        loop {
-            let released = budget.released.notified();
-            if budget.bodies.lock().take(self.from, more) {
+        for room in Room::ALL {
+            let more = room.part_of(bytes).saturating_sub(room.part_of(self.held));
+            if more > 0 {
+                self.take(room, more).await?;
                 self.held += more;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&self, room: Room, more: usize) -> Result<(), Stop> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let released = self.budget.released.notified();
+            if self.budget.bodies.lock().take(room, &self.key, self.from, more) {
                 return Ok(());
             }
             tokio::select! {
@@ -322,7 +278,7 @@ impl Part {
 
     /// All of it is there.
     fn arrived(self, bytes: Bytes) -> Held {
-        self.budget.bodies.lock().coming.remove(&self.key);
+        self.budget.bodies.lock().end(&self.key);
         Held { bytes, _part: self }
     }
 }
@@ -330,8 +286,8 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         let mut bodies = self.budget.bodies.lock();
-        bodies.coming.remove(&self.key);
-        bodies.give(self.from, self.held);
+        bodies.end(&self.key);
+        Room::ALL.into_iter().for_each(|room| bodies.give(room, self.from, room.part_of(self.held)));
         drop(bodies);
         self.budget.released.notify_waiters();
     }

@@ -19,6 +19,8 @@ use serde_json::value::RawValue;
 
 use crate::admit::guests;
 
+mod heaviest;
+
 /// Version of the reviews that are understood.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
 
@@ -142,13 +144,27 @@ pub enum ReviewError {
     #[error("request.uid: is missing")]
     NoUid,
     /// It is too large to be read.
-    #[error("{}", beyond(excess))]
+    #[error("{}{}", most(path.as_deref()), beyond(excess))]
     Beyond {
         /// Its uid, where it can be told.
         uid: Option<String>,
         /// By what.
         excess: Excess,
+        /// The field of the object that has most of it, where that is looked for and there is one: [`Self::located`].
+        path: Option<String>,
     },
+}
+
+impl ReviewError {
+    /// The same, with the field of the object that has more than half of its values. A body is read some ten times for that: this is
+    /// nothing for the workers that answer everybody.
+    #[must_use]
+    pub fn located(self, body: &[u8]) -> Self {
+        match self {
+            Self::Beyond { uid, excess, .. } => Self::Beyond { uid, excess, path: heaviest::field(body) },
+            other => other,
+        }
+    }
 }
 
 /// What is told of a review that is too large.
@@ -159,12 +175,17 @@ pub fn beyond(excess: &Excess) -> String {
     )
 }
 
+/// Where most of it is, before what is told of the whole.
+fn most(path: Option<&str>) -> String {
+    path.map_or_else(String::new, |path| format!("{path}: has more than half of what is in the object; "))
+}
+
 /// Measures a review before it is read.
 ///
 /// # Errors
 /// When it is beyond the [`BOUNDS`], with its uid.
 pub fn measure(body: &[u8]) -> Result<Measured, ReviewError> {
-    BOUNDS.check(body).map_err(|excess| ReviewError::Beyond { uid: uid(body), excess })
+    BOUNDS.check(body).map_err(|excess| ReviewError::Beyond { uid: uid(body), excess, path: None })
 }
 
 /// Measures and reads a review.

@@ -21,7 +21,7 @@ use tracing::{Instrument, Span, debug, debug_span, info, warn};
 
 use crate::admit::guests::{self, Outcome};
 use crate::admit::{self, Admit, Behind, Settings, machines};
-use crate::budget::{BODIES, BODIES_OF_ONE, Budget, LARGE_TREES, NoBody, TREES, Tree};
+use crate::budget::{BODIES, Budget, LARGE_TREES, NoBody, TREES, Tree, of_one};
 use crate::caches::Caches;
 use crate::ledger::{Ledgers, NoClaim};
 use crate::metrics::{Metrics, Verdict, Webhook};
@@ -183,7 +183,13 @@ impl App {
         let from = peer.address.map(|address| address.ip());
         let body = self.budget.read(request.into_body(), from).await.map_err(no_body)?;
         let began = Instant::now();
-        let measured = review::measure(&body.bytes).map_err(|error| turn_away(webhook, &error))?;
+        let measured = match review::measure(&body.bytes) {
+            Ok(measured) => measured,
+            Err(error) => {
+                let located = apart(true, move || error.located(&body.bytes)).await;
+                return Err(located.map_or_else(|broken| unread(&broken), |error| turn_away(webhook, &error)));
+            }
+        };
         // What is changed is there three times: itself, and what may change of it before and after.
         let copies = if webhook == Webhook::MutatePods { 3 } else { 1 };
         let Some(tree) = self.budget.tree(measured, copies).await else {
@@ -208,12 +214,7 @@ impl App {
         let request = match read.await {
             Ok(Ok(request)) => request,
             Ok(Err(error)) => return Err(turn_away(webhook, &error)),
-            Err(broken) => {
-                return Err(Turned::plain(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    format!("the body can't be read: {broken}"),
-                ));
-            }
+            Err(broken) => return Err(unread(&broken)),
         };
         Span::current().record("uid", cut(&request.uid));
         if self.writers == Writers::Certified && webhook.writes() && peer.certificates.is_empty() {
@@ -360,7 +361,8 @@ fn no_body(why: NoBody) -> Turned {
             StatusCode::SERVICE_UNAVAILABLE,
             format!(
                 "there is no room for the body: all bodies together may have {BODIES} bytes, those from one address \
-                 {BODIES_OF_ONE}, and one that is slow to come makes room for others; try again"
+                 {}, and one that is slow to come makes room for others; try again",
+                of_one(BODIES)
             ),
         ),
         NoBody::Broken(why) => {
@@ -377,6 +379,11 @@ fn no_body(why: NoBody) -> Turned {
             )
         }
     }
+}
+
+/// What isn't read, because the task that was to read it has ended.
+fn unread(broken: &JoinError) -> Turned {
+    Turned::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("the body can't be read: {broken}"))
 }
 
 /// What isn't read, because it is too large or no review.

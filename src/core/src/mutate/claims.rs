@@ -64,7 +64,11 @@ fn entry(pod: &Value, rule: &Rule, device: &DeviceClaim, facts: &Facts<'_>) -> R
 
 fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<(), FieldError> {
     let claims = field::list_mut(spec, "spec", "resourceClaims")?;
-    let Some(at) = claims.iter().position(|own| own.get("name") == entry.get("name")) else {
+    let same = |own: &Value| {
+        step();
+        own.get("name") == entry.get("name")
+    };
+    let Some(at) = claims.iter().position(same) else {
         claims.push(entry.clone());
         return Ok(());
     };
@@ -99,7 +103,11 @@ fn wire(
         let resources = field::object_mut(container, &path, "resources")?;
         let claims = field::list_mut(resources, &format!("{path}.resources"), "claims")?;
         // A container that uses the claim already does so in its author's way.
-        if claims.iter().any(|used| used.get("name").and_then(Value::as_str) == Some(&device.name)) {
+        let is_used = claims.iter().any(|used| {
+            step();
+            used.get("name").and_then(Value::as_str) == Some(&device.name)
+        });
+        if is_used {
             continue;
         }
         let mut used = json!({"name": device.name});

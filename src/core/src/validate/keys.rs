@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::{Facts, cut, entries, text};
 use crate::field::FieldError;
 use crate::keys;
+use crate::steps::step;
 
 /// Finalizers that Kubernetes' own controllers put on Pods and take off again. Where one never goes, a hand-over takes it
 /// away.
@@ -14,6 +15,7 @@ const FINALIZERS: [&str; 3] = ["batch.kubernetes.io/job-tracking", "foregroundDe
 pub(super) fn finalizers(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError>) {
     let Some(metadata) = pod.get("metadata") else { return };
     for (path, finalizer) in entries(metadata, "metadata", "finalizers") {
+        step();
         let name = finalizer.as_str().unwrap_or_default();
         if !FINALIZERS.contains(&name) {
             faults.push(FieldError::new(
@@ -70,7 +72,9 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
         faults.push(FieldError::new(
             "spec.schedulingGates",
             format_args!(
-                "changes from {before:?} to {now:?}; only Outrigger itself may set gates under {}",
+                "changes from {} to {}; only Outrigger itself may set gates under {}",
+                cut(&format!("{before:?}")),
+                cut(&format!("{now:?}")),
                 keys::DOMAIN
             ),
         ));

@@ -6,6 +6,7 @@ use super::{Facts, cut, entries, reserved, text};
 use crate::claim::{Source, own_shared_name};
 use crate::field::FieldError;
 use crate::keys;
+use crate::steps::step;
 
 /// The service account that every namespace has, and that has no rights of its own.
 const DEFAULT_ACCOUNT: &str = "default";
@@ -90,6 +91,7 @@ pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError
     let own = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
     let own = own.and_then(Value::as_str);
     for (path, claim) in entries(&pod["spec"], "spec", "resourceClaims") {
+        step();
         let Some(name) = text(claim, "resourceClaimName") else { continue };
         let whose = if let Some(workload) = facts.claims.get(name) {
             if own == Some(workload) {
@@ -116,7 +118,10 @@ pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError
 /// not tell its rule, and it may not be there yet.
 fn is_shared(name: &str, workload: &str, facts: &Facts<'_>) -> bool {
     let mut claims = facts.rule.into_iter().flat_map(|rule| rule.devices().claims());
-    claims.any(|claim| matches!(&claim.source, Source::Rule(of) if own_shared_name(of, workload) == name))
+    claims.any(|claim| {
+        step();
+        matches!(&claim.source, Source::Rule(of) if own_shared_name(of, workload) == name)
+    })
 }
 
 /// Devices that a container asks for by the name of a resource (KEP-5004): the scheduler makes a claim of it. Where several

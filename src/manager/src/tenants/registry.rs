@@ -11,6 +11,7 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::quantity::Quantity;
+use outrigger_core::steps::step;
 use outrigger_core::tenant::nodes::{Claims, Marks, Verdict};
 use outrigger_core::tenant::{self, Identity};
 use outrigger_runtime::cache::Change;
@@ -142,6 +143,7 @@ impl Registry {
     pub fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
         let inner = self.inner.read();
         let owned = |node: &String| {
+            step();
             inner.nodes.get(node).is_some_and(|dpu| dpu.marks.owner.as_deref() == Some(tenant.as_str()))
         };
         inner.in_host.get(host).is_some_and(|nodes| nodes.iter().any(owned))
@@ -248,6 +250,7 @@ impl Registry {
             }
         }
         let concerned = |dpu: &Dpu| {
+            step();
             dpu.marks.owner.as_deref() == Some(id.as_str())
                 || dpu.host.as_ref().is_some_and(|host| hosts.contains(host))
         };
@@ -339,7 +342,12 @@ impl Inner {
     }
 
     fn who_else<'a>(&'a self, identity: &Identity, id: &'a TenantId) -> impl Iterator<Item = &'a TenantId> {
-        self.by_identity.get(identity).into_iter().flatten().filter(move |other| *other != id)
+        self.by_identity
+            .get(identity)
+            .into_iter()
+            .flatten()
+            .inspect(|_| step())
+            .filter(move |other| *other != id)
     }
 
     /// A Node sits in this host, and sat in that one.
@@ -361,7 +369,7 @@ impl Inner {
     }
 
     fn claimants(&self, host: &str) -> impl Iterator<Item = &TenantId> {
-        self.by_host.get(host).into_iter().flatten()
+        self.by_host.get(host).into_iter().flatten().inspect(|_| step())
     }
 }
 
@@ -380,7 +388,8 @@ fn list<K: Clone + Eq + Hash>(
             lists.remove(key);
         }
     }
-    lists.get(key).into_iter().flatten().filter(|other| *other != id).cloned().collect()
+    step();
+    lists.get(key).into_iter().flatten().inspect(|_| step()).filter(|other| *other != id).cloned().collect()
 }
 
 /// ResourceClaims, as quotas count them.

@@ -1,6 +1,7 @@
 use outrigger_core::bounds;
 use tokio::sync::mpsc;
 
+use super::bodies::{FIRST, SLOW, SLOW_FIRST};
 use super::*;
 
 fn from(last: u8) -> Option<IpAddr> {
@@ -20,7 +21,8 @@ fn coming(
 }
 
 fn held(budget: &Budget) -> usize {
-    budget.bodies.lock().held
+    let bodies = budget.bodies.lock();
+    Room::ALL.into_iter().map(|room| bodies.held(room)).sum()
 }
 
 const PIECE: usize = 64 << 10;
@@ -41,10 +43,10 @@ async fn a_body_takes_its_part_as_it_comes_and_gives_it_back() {
     drop(send);
     let whole = reading.await.unwrap().unwrap();
     assert_eq!(whole.bytes.len(), 3 * PIECE);
-    assert!(held(&budget) > 0 && budget.bodies.lock().coming.is_empty());
+    assert!(held(&budget) > 0 && budget.bodies.lock().is_idle());
     drop(whole);
     assert_eq!(held(&budget), 0);
-    assert!(budget.bodies.lock().by_address.is_empty());
+    assert!(budget.bodies.lock().is_empty());
     let empty = budget.read(Body::empty(), from(1)).await.unwrap();
     assert!(empty.bytes.is_empty());
 }
@@ -80,7 +82,7 @@ async fn who_never_finishes_is_given_up_for_others() {
     // 4 MiB each: more than the share of the first address, and more than all.
     (0..8).for_each(|_| hang(1));
     sleep(LOOK).await;
-    assert!(held(&budget) <= BODIES_OF_ONE);
+    assert!(held(&budget) <= of_one(BODIES) + 8 * FIRST);
     let small = || {
         let budget = budget.clone();
         async move { budget.read(Body::from(piece()), from(9)).await.map(|held| held.bytes.len()) }
@@ -92,7 +94,7 @@ async fn who_never_finishes_is_given_up_for_others() {
     sleep(LOOK * 3).await;
     for _ in 0..3 {
         assert_eq!(small().await.unwrap(), PIECE);
-        assert!(held(&budget) <= BODIES);
+        assert!(held(&budget) <= BODIES + FIRSTS);
     }
     sleep(SLOW).await;
     // The rest of those that were given up may still come, and isn't kept.
@@ -109,6 +111,41 @@ async fn who_never_finishes_is_given_up_for_others() {
         }
     }
     assert_eq!(held(&budget), 0);
+}
+
+/// Small bodies wait neither for large ones that never end, nor long for as many small ones.
+#[tokio::test(start_paused = true)]
+async fn small_ones_have_room_of_their_own() {
+    let budget = Arc::new(Budget::default());
+    let small = |last: u8| {
+        let read = budget.read(Body::from(vec![b' '; FIRST]), from(last));
+        async move { read.await.map(|held| held.bytes.len()) }
+    };
+    let mut hanging = Vec::new();
+    for last in 1..=2 {
+        for _ in 0..12 {
+            let (send, reading) = coming(&budget, from(last));
+            (0..4 * 16).for_each(|_| send.send(piece()).unwrap());
+            hanging.push((send, reading));
+        }
+    }
+    sleep(LOOK).await;
+    assert!(held(&budget) > BODIES - (8 << 20), "the room for large ones is full");
+    // From an address of theirs too.
+    for last in [1, 2, 9] {
+        assert_eq!(timeout(Duration::ZERO, small(last)).await.expect("at once").unwrap(), FIRST);
+    }
+    // As many small ones as there is room for, from an address that shares nothing else.
+    for _ in 0..of_one(FIRSTS) / FIRST {
+        let (send, reading) = coming(&budget, from(3));
+        send.send(vec![b' '; FIRST].into()).unwrap();
+        hanging.push((send, reading));
+    }
+    sleep(LOOK).await;
+    assert_eq!(timeout(Duration::ZERO, small(9)).await.expect("others have room").unwrap(), FIRST);
+    assert!(timeout(SLOW_FIRST / 2, small(3)).await.is_err(), "the address has its share");
+    assert_eq!(timeout(SLOW_FIRST, small(3)).await.expect("a slow one makes room").unwrap(), FIRST);
+    drop(hanging);
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +172,7 @@ fn the_limits_fit_together() {
     assert!(weight < LARGE_TREES, "{weight}");
     let light = bounds::Measured { bytes: LARGE, values: LARGE_VALUES, depth: 1 }.weight();
     assert!(3 * light < TREES, "{light}");
-    const { assert!(BOUNDS.bytes.next_power_of_two() <= BODIES_OF_ONE) };
+    const { assert!(BOUNDS.bytes.next_power_of_two() <= of_one(BODIES)) };
     // The object and the old one.
     const { assert!(3 * outrigger_core::validate::MAX_COMPANION_BYTES < BOUNDS.bytes) };
 }

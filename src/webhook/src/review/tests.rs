@@ -36,12 +36,18 @@ fn a_review_that_is_too_large_is_told_apart_by_its_uid() {
     }
     let long = json!({"a": "x".repeat(BOUNDS.bytes)});
     for (object, words) in [
-        (&many, ["has 100", "at most 100000 are allowed"]),
+        (
+            &many,
+            [
+                "spec.env: has more than half of what is in the object; the review of the object has 100",
+                "at most 100000 are allowed",
+            ],
+        ),
         (&deep, ["is nested 103 levels", "at most 100 are allowed"]),
         (&long, ["has 83", "at most 8388608 are allowed"]),
     ] {
         let body = review("CREATE", object, &json!(null));
-        let error = read(body.as_bytes()).unwrap_err();
+        let error = read(body.as_bytes()).unwrap_err().located(body.as_bytes());
         assert!(matches!(&error, ReviewError::Beyond { uid: Some(uid), .. } if uid == "u-1"), "{error:?}");
         for words in words {
             assert!(error.to_string().contains(words), "{words}: {error}");

@@ -231,3 +231,26 @@ fn its_steps_grow_with_the_containers_and_no_faster() {
         },
     );
 }
+
+/// A rule may have sixteen claims: each is looked for among those that the Pod, and each container, has already.
+#[test]
+fn its_steps_grow_with_the_claims_that_are_there_and_no_faster() {
+    let claims =
+        |size: usize| -> Vec<Value> { (0..size).map(|i| json!({"name": format!("x{i}")})).collect() };
+    let devices = || (0..claim::MAX_CLAIMS).map(|i| own(&format!("a{i}"), &[], "")).collect::<Vec<_>>();
+    crate::steps::assert_nearly_linear(
+        |size| {
+            let container = json!({"name": "c", "resources": {"claims": claims(size)}});
+            let spec = json!({"containers": [container], "resourceClaims": claims(size)});
+            (
+                of_template(devices(), json!({"containers": [{"name": "c"}]})),
+                json!({"metadata": {}, "spec": spec}),
+            )
+        },
+        |(rule, pod)| {
+            let facts =
+                Facts { tenant: None, rule: Some(rule), offloading: None, machine: None, host_label: "" };
+            apply(pod, &facts, &mut Report::default()).unwrap();
+        },
+    );
+}

@@ -159,3 +159,57 @@ fn counts_of_objects() {
         assert_eq!(count(none), None, "{none}");
     }
 }
+
+/// As many tenants, each asked for by its own certificate and by the DPU in its host.
+#[cfg(debug_assertions)]
+#[test]
+fn a_tenant_is_found_by_identity_and_by_host_without_a_look_at_the_others() {
+    let names = |i: usize| (format!("t{i}"), format!("spiffe://x/t{i}"), format!("h{i}"));
+    outrigger_core::steps::assert_nearly_linear(
+        |size| {
+            let registry = registry();
+            for i in 0..size {
+                let (name, identity, host) = names(i);
+                registry.tenant(tenant(&name, json!({"identities": [identity], "hosts": [host]})));
+                registry.node(node(&format!("n{i}"), Some(&host), Some(&name), json!([])));
+            }
+            (registry, size)
+        },
+        |(registry, size)| {
+            for i in 0..*size {
+                let (name, identity, host) = names(i);
+                registry.authorize(&caller(&[&identity]), &id(&name)).unwrap();
+                assert!(registry.has_dpu(&id(&name), &host));
+                let dpu = registry.dpu(&format!("n{i}")).unwrap();
+                assert_eq!(registry.verdict(&dpu), Verdict::Of(id(&name)));
+            }
+        },
+    );
+}
+
+/// All tenants name the same identity and the same host, and one more comes.
+#[cfg(debug_assertions)]
+#[test]
+fn one_change_takes_steps_for_each_tenant_that_shares_what_it_names_and_each_node() {
+    let shared = || json!({"identities": ["spiffe://x/shared"], "hosts": ["shared"]});
+    outrigger_core::steps::assert_nearly_linear(
+        |size| {
+            let registry = registry();
+            for i in 0..size {
+                registry.tenant(tenant(&format!("t{i}"), shared()));
+                registry.node(node(&format!("n{i}"), Some("shared"), None, json!([])));
+            }
+            (registry, size)
+        },
+        |(registry, size)| {
+            let touched = registry.tenant(tenant("new", shared()));
+            assert_eq!((touched.nodes.len(), touched.tenants.len()), (*size, *size + 1));
+            assert_eq!(registry.rivals("shared", &id("new")).len(), *size);
+            assert_eq!(registry.shared_identities(&id("new")).len(), *size);
+            assert!(registry.authorize(&caller(&["spiffe://x/shared"]), &id("new")).is_err());
+            let dpu = registry.dpu("n0").unwrap();
+            assert_eq!(registry.verdict(&dpu), Verdict::Nobody);
+            assert_eq!(registry.node(node("n0", Some("other"), None, json!([]))).0.len(), *size + 1);
+        },
+    );
+}
