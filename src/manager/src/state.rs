@@ -293,7 +293,7 @@ impl Inner {
                 self.index.remove_rule(&name)
             }
         };
-        self.refusals.retain(|key, _| key.rule != name);
+        self.forget_refusals(&name);
         self.rollouts.restart(&name);
         keys
     }
@@ -312,7 +312,7 @@ impl Inner {
         }
         let trial = rule.as_ref().map(|rule| self.trial_of(rule, &entry)).unwrap_or_default();
         self.rules.insert(name.clone(), RuleEntry { trial, ..entry });
-        self.refusals.retain(|key, _| key.rule != *name);
+        self.forget_refusals(name);
         self.rollouts.restart(name);
         match rule {
             Some(rule) => self.index.apply_rule(rule),
@@ -420,11 +420,28 @@ impl Inner {
         self.among(rule, |companions| companions.standing(rule, has_dpu)).unwrap_or_default()
     }
 
+    /// Companions of a rule that can't be made, in the order of their workloads. A tenant may have as many as matches, so the others
+    /// are not looked at.
+    pub fn refusals_of<'a>(
+        &'a self,
+        rule: &'a RuleName,
+    ) -> impl Iterator<Item = (&'a CompanionKey, &'a Refusal)> {
+        let first = CompanionKey { rule: rule.clone(), workload: Arc::default() };
+        self.refusals.range(first..).take_while(move |(key, _)| key.rule == *rule)
+    }
+
+    fn forget_refusals(&mut self, rule: &RuleName) {
+        let keys: Vec<CompanionKey> = self.refusals_of(rule).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.refusals.remove(&key);
+        }
+    }
+
     /// A rule is gone. Returns the companions that it had; the garbage collector takes them.
     pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         self.rules.remove(name);
         self.rollouts.forget(name);
-        self.refusals.retain(|key, _| key.rule != *name);
+        self.forget_refusals(name);
         self.index.remove_rule(name)
     }
 

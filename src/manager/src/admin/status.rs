@@ -158,8 +158,7 @@ fn known(spaces: &Spaces, name: &RuleName, leads: bool) -> Known {
         if !inner.acts(leads) || (matched == 0 && !inner.index.synced()) {
             continue;
         }
-        let mut refusals =
-            inner.refusals.iter().filter(|(key, _)| key.rule == *name).map(|(_, refusal)| refusal);
+        let mut refusals = inner.refusals_of(name).map(|(_, refusal)| refusal);
         let tried = inner.rules.get(name).and_then(|entry| entry.trial.refusal());
         let untaken = tried.map(|refusal| refusal.chars().take(MAX_REFUSAL).collect());
         let refused = untaken.or_else(|| {

@@ -130,9 +130,12 @@ impl Known<'_> {
         if let Some(refusal) = self.entry.trial.refusal() {
             return (Status::False, REFUSED, refusal.to_owned());
         }
-        let refused: Vec<_> = self.inner.refusals.iter().filter(|(key, _)| key.rule == *self.name).collect();
-        if let [(_, first), rest @ ..] = refused.as_slice() {
-            let others = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
+        let mut refused = self.inner.refusals_of(self.name);
+        if let Some((_, first)) = refused.next() {
+            let others = match refused.count() {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
             return (Status::False, REFUSED, format!("{}{others}", first.message));
         }
         let matched = self.matched();

@@ -8,6 +8,7 @@ use outrigger_runtime::fake_api::{FakeApi, failure};
 
 use super::*;
 use crate::rules::trial::Trial;
+use crate::state::Refusal;
 
 const STATUS: &str =
     "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r/status";
@@ -127,12 +128,9 @@ async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     assert!(message.contains("more than 3 workloads"), "{message}");
     // The platform raises the limit. Whatever the change itself took in, the rule's own steps take in the rest.
     space.lock().index.limit(WORKLOADS);
-    let mut steps = 0;
-    while space.lock().index.has_more() {
-        controller.fill(&space, &id);
-        steps += 1;
-    }
-    assert!(steps > 0);
+    assert!(space.lock().index.has_more());
+    (0..WORKLOADS).for_each(|_| controller.fill(&space, &id));
+    assert!(!space.lock().index.has_more());
     assert!(controller.companions.counts().ready > 0 && controller.queue.counts().delayed > 0);
     let matched = space.lock().index.matched(&id.name);
     assert_eq!((matched, reason("Ready")), (WORKLOADS, "Pending".to_owned()));
@@ -140,4 +138,23 @@ async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     space.lock().index.limit(1);
     let key = CompanionKey { rule: id.name.clone(), workload: "w7".into() };
     assert!(!matches!(space.lock().index.desired(&key), Desired::Unwanted));
+}
+
+#[test]
+fn what_is_refused_of_a_rule_is_not_anothers() {
+    let mut inner = Inner::default();
+    let own = RuleName::new("r").unwrap();
+    let others = [RuleName::new("q").unwrap(), RuleName::new("r-1").unwrap(), RuleName::admin("r").unwrap()];
+    for rule in others.iter().chain([&own]) {
+        for workload in ["", "a", "b"] {
+            let key = CompanionKey { rule: rule.clone(), workload: workload.into() };
+            let refusal = Refusal { message: rule.as_str().to_owned(), generation: 1, until: Instant::now() };
+            inner.refusals.insert(key, refusal);
+        }
+    }
+    let count = |inner: &Inner, rule: &RuleName| inner.refusals_of(rule).count();
+    assert!(others.iter().chain([&own]).all(|rule| count(&inner, rule) == 3));
+    assert!(inner.refusals_of(&own).all(|(key, _)| key.rule == own));
+    inner.remove_rule(&own);
+    assert_eq!((count(&inner, &own), inner.refusals.len()), (0, 9));
 }
