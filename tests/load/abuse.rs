@@ -105,7 +105,27 @@ async fn main() {
     let mallory = Tenant::without_agent(o, "mallory", &[("a", 1)]).await;
     let neighbour = Neighbour::new(o).await;
     let floor = floor(o).await;
-    let tls = o.client_tls("mallory", &[&tenant_identity("mallory")]);
+    let (control, real) = targets(o, &mallory, floor);
+    println!(
+        "{:<48} {:>14} {:>14} {:>21} {:>21} {:>6} {:>10}",
+        "attack",
+        "webhook peak",
+        "manager peak",
+        "p50, p99 beside it",
+        "p50, p99 control",
+        "p99 x",
+        "CPU after"
+    );
+    neighbour.timed(false, TURN).await;
+    let word = std::env::args().nth(1).unwrap_or_default();
+    for attack in Attack::ALL.into_iter().filter(|attack| attack.what().contains(&word)) {
+        measure(o, attack, &control, &real, &neighbour).await;
+    }
+}
+
+/// The server that does nothing, and Outrigger.
+fn targets(o: &Outrigger, mallory: &Tenant, floor: u16) -> (Target, Target) {
+    let tls = o.client_tls(&mallory.id, &[&tenant_identity(&mallory.id)]);
     let control = Target {
         namespace: NOTHING.to_owned(),
         kind: ("bench.outrigger.dev/v1", "Nothing"),
@@ -124,54 +144,46 @@ async fn main() {
         tls,
         infra: mallory.infra.clone(),
     };
+    (control, real)
+}
+
+/// One row of the table.
+async fn measure(o: &Outrigger, attack: Attack, control: &Target, real: &Target, neighbour: &Neighbour) {
     let webhook = process(&format!("--bind-address=127.0.0.1:{}", o.webhook_port));
     let manager = process(&format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
-    let limits = (memory_limit("webhook"), memory_limit("manager"));
-    println!(
-        "{:<48} {:>14} {:>14} {:>21} {:>21} {:>6} {:>10}",
-        "attack",
-        "webhook peak",
-        "manager peak",
-        "p50, p99 beside it",
-        "p50, p99 control",
-        "p99 x",
-        "CPU after"
-    );
-    neighbour.timed(false, TURN).await;
-    let word = std::env::args().nth(1).unwrap_or_default();
-    for attack in Attack::ALL.into_iter().filter(|attack| attack.what().contains(&word)) {
-        [webhook, manager].into_iter().for_each(forget_peak);
-        let (mut beside, mut alone, mut spent) = (Vec::new(), Vec::new(), Duration::ZERO);
-        for _ in 0..ROUNDS {
-            alone.extend(turn(attack, &control, &neighbour).await);
-            tokio::time::sleep(AFTER).await;
-            beside.extend(turn(attack, &real, &neighbour).await);
-            tokio::time::sleep(AFTER).await;
-            let of = || processor_time(webhook) + processor_time(manager);
-            let before = of();
-            tokio::time::sleep(AFTER).await;
-            spent += of().saturating_sub(before);
-        }
-        let part = |pid, limit| format!("{} MiB {:>3} %", peak(pid) >> 20, peak(pid) * 100 / limit);
-        let times = |all: &mut Vec<Duration>| {
-            all.sort_unstable();
-            (all[all.len() / 2], all[all.len() * 99 / 100])
-        };
-        let (beside, alone) = (times(&mut beside), times(&mut alone));
-        let ms = |(p50, p99): (Duration, Duration)| {
-            format!("{:.1} ms, {:.1} ms", p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3)
-        };
-        println!(
-            "{:<48} {:>14} {:>14} {:>21} {:>21} {:>6.2} {:>6.1} %",
-            attack.what(),
-            part(webhook, limits.0),
-            part(manager, limits.1),
-            ms(beside),
-            ms(alone),
-            beside.1.as_secs_f64() / alone.1.as_secs_f64(),
-            spent.as_secs_f64() / (AFTER * u32::try_from(ROUNDS).unwrap()).as_secs_f64() * 100.0,
-        );
+    [webhook, manager].into_iter().for_each(forget_peak);
+    let (mut beside, mut alone, mut spent) = (Vec::new(), Vec::new(), Duration::ZERO);
+    for _ in 0..ROUNDS {
+        alone.extend(turn(attack, control, neighbour).await);
+        tokio::time::sleep(AFTER).await;
+        beside.extend(turn(attack, real, neighbour).await);
+        tokio::time::sleep(AFTER).await;
+        let of = || processor_time(webhook) + processor_time(manager);
+        let before = of();
+        tokio::time::sleep(AFTER).await;
+        spent += of().saturating_sub(before);
     }
+    let part = |pid, limit| format!("{} MiB {:>3} %", peak(pid) >> 20, peak(pid) * 100 / limit);
+    let (beside, alone) = (times(&mut beside), times(&mut alone));
+    let ms = |(p50, p99): (Duration, Duration)| {
+        format!("{:.1} ms, {:.1} ms", p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3)
+    };
+    println!(
+        "{:<48} {:>14} {:>14} {:>21} {:>21} {:>6.2} {:>6.1} %",
+        attack.what(),
+        part(webhook, memory_limit("webhook")),
+        part(manager, memory_limit("manager")),
+        ms(beside),
+        ms(alone),
+        beside.1.as_secs_f64() / alone.1.as_secs_f64(),
+        spent.as_secs_f64() / (AFTER * u32::try_from(ROUNDS).unwrap()).as_secs_f64() * 100.0,
+    );
+}
+
+/// The median, and what one in a hundred is beyond.
+fn times(all: &mut [Duration]) -> (Duration, Duration) {
+    all.sort_unstable();
+    (all[all.len() / 2], all[all.len() * 99 / 100])
 }
 
 /// Times the neighbour's calls beside this traffic, which ends with the turn.
