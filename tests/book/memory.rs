@@ -3,6 +3,7 @@
 use outrigger_agent::rules::wire;
 use outrigger_core::tenant::{Limits, memory};
 use outrigger_manager::grpc::limits;
+use outrigger_manager::usage;
 use outrigger_runtime::watch::READ_BYTES;
 use outrigger_tests::cost::memory_limit;
 use outrigger_tests::root;
@@ -121,7 +122,7 @@ fn the_shipped_pods_have_the_memory_that_their_limits_ask_for() {
 #[test]
 fn the_guide_says_how_much_many_workloads_need() {
     // 1 KiB on the wire, 15 labels and annotations.
-    const SIZE: u64 = (1 << 10) + 15 * 64;
+    const SIZE: u64 = (1 << 10) + 15 * usage::ITEM_BYTES as u64;
     let [webhook, manager, agent] = Part::all();
     let mut table =
         "| tenants | workloads in all | manager | webhook | each agent |\n|---|---|---|---|---|\n".to_owned();

@@ -35,7 +35,7 @@ pub fn assert_nearly_linear<I>(input: impl Fn(usize) -> I, run: impl Fn(&mut I))
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use serde_json::{Value, json};
 
@@ -45,21 +45,31 @@ mod tests {
     use crate::tenant::Policy;
     use crate::validate::{self, Writer};
 
-    #[test]
-    fn faults_of_an_update_are_compared_in_linear_steps() {
-        let policy = Policy::new(TenantId::new("blue").unwrap());
-        let (none, classes) = (BTreeMap::new(), BTreeMap::new());
-        let facts = validate::Facts {
-            policy: &policy,
+    /// A tenant's Pod that was made by hand, where these claims are.
+    fn facts<'a>(
+        policy: &'a Policy,
+        claims: &'a BTreeMap<String, String>,
+        pod_claims: &'a BTreeMap<String, String>,
+        device_resources: &'a BTreeMap<String, BTreeSet<String>>,
+    ) -> validate::Facts<'a> {
+        validate::Facts {
+            policy,
             namespace: "tenant-blue",
             manager: false,
             rule: None,
             schedulers: &[],
             default_priority_class: None,
-            claims: &none,
-            pod_claims: &none,
-            device_resources: &classes,
-        };
+            claims,
+            pod_claims,
+            device_resources,
+        }
+    }
+
+    #[test]
+    fn faults_of_an_update_are_compared_in_linear_steps() {
+        let policy = Policy::new(TenantId::new("blue").unwrap());
+        let (none, classes) = (BTreeMap::new(), BTreeMap::new());
+        let facts = facts(&policy, &none, &none, &classes);
         let pod = |tolerations: Vec<Value>| json!({"metadata": {}, "spec": {"tolerations": tolerations}});
         assert_nearly_linear(
             |size| {
@@ -93,17 +103,7 @@ mod tests {
         let policy = Policy::new(TenantId::new("blue").unwrap());
         let claims = BTreeMap::from([("theirs".to_owned(), "other".to_owned())]);
         let (none, classes) = (BTreeMap::new(), BTreeMap::new());
-        let facts = validate::Facts {
-            policy: &policy,
-            namespace: "tenant-blue",
-            manager: false,
-            rule: None,
-            schedulers: &[],
-            default_priority_class: None,
-            claims: &claims,
-            pod_claims: &none,
-            device_resources: &classes,
-        };
+        let facts = facts(&policy, &claims, &none, &classes);
         let pod = |size: usize| {
             let finalizers: Vec<String> = (0..size).map(|i| format!("x.example/{i}")).collect();
             let claims = vec![json!({"name": "c", "resourceClaimName": "theirs"}); size];

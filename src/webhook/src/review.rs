@@ -175,7 +175,7 @@ pub fn beyond(excess: &Excess) -> String {
     )
 }
 
-/// Where most of it is, before what is told of the whole.
+/// The beginning of the message: the field that has more than half of the object's values.
 fn most(path: Option<&str>) -> String {
     path.map_or_else(String::new, |path| format!("{path}: has more than half of what is in the object; "))
 }

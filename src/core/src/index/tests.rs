@@ -225,29 +225,7 @@ proptest! {
         let mut workloads: BTreeMap<String, Workload> = BTreeMap::new();
         for operation in operations {
             let before = naive(&rules, &workloads);
-            let touched = match operation {
-                Operation::Rule(r, terms) => {
-                    let rule = rule(&r.to_string(), DpuSelectionPolicy::Any, terms);
-                    rules.insert(r, rule.clone());
-                    index.apply_rule(rule)
-                }
-                Operation::RemoveRule(r) => {
-                    rules.remove(&r);
-                    index.remove_rule(&RuleName::new(&r.to_string()).unwrap())
-                }
-                Operation::Update(w) => {
-                    workloads.insert(w.id.to_string(), w.clone());
-                    index.update(w)
-                }
-                Operation::Delete(w) => {
-                    workloads.remove(&w.to_string());
-                    index.delete(&WorkloadId::new(&w.to_string()).unwrap())
-                }
-                Operation::Sync(list) => {
-                    workloads = list.iter().map(|w| (w.id.to_string(), w.clone())).collect();
-                    index.sync(list)
-                }
-            };
+            let touched = perform(operation, &mut index, &mut rules, &mut workloads);
             let now = naive(&rules, &workloads);
             for key in &touched {
                 prop_assert!(before.contains(key) || now.contains(key), "{:?} is told for nothing", key);
@@ -279,6 +257,38 @@ proptest! {
     }
 }
 
+/// Does it to the index, and to what the index is compared with. Returns what the index says it touched.
+fn perform(
+    operation: Operation,
+    index: &mut TenantIndex,
+    rules: &mut BTreeMap<usize, Arc<Rule>>,
+    workloads: &mut BTreeMap<String, Workload>,
+) -> Vec<CompanionKey> {
+    match operation {
+        Operation::Rule(r, terms) => {
+            let rule = rule(&r.to_string(), DpuSelectionPolicy::Any, terms);
+            rules.insert(r, rule.clone());
+            index.apply_rule(rule)
+        }
+        Operation::RemoveRule(r) => {
+            rules.remove(&r);
+            index.remove_rule(&RuleName::new(&r.to_string()).unwrap())
+        }
+        Operation::Update(w) => {
+            workloads.insert(w.id.to_string(), w.clone());
+            index.update(w)
+        }
+        Operation::Delete(w) => {
+            workloads.remove(&w.to_string());
+            index.delete(&WorkloadId::new(&w.to_string()).unwrap())
+        }
+        Operation::Sync(list) => {
+            *workloads = list.iter().map(|w| (w.id.to_string(), w.clone())).collect();
+            index.sync(list)
+        }
+    }
+}
+
 fn naive(
     rules: &BTreeMap<usize, Arc<Rule>>,
     workloads: &BTreeMap<String, Workload>,
@@ -306,29 +316,7 @@ proptest! {
         let (mut rules, mut workloads) = (BTreeMap::new(), BTreeMap::new());
         let mut before = BTreeSet::new();
         for operation in operations {
-            let touched = match operation {
-                Operation::Rule(r, terms) => {
-                    let rule = rule(&r.to_string(), DpuSelectionPolicy::Any, terms);
-                    rules.insert(r, rule.clone());
-                    index.apply_rule(rule)
-                }
-                Operation::RemoveRule(r) => {
-                    rules.remove(&r);
-                    index.remove_rule(&RuleName::new(&r.to_string()).unwrap())
-                }
-                Operation::Update(w) => {
-                    workloads.insert(w.id.to_string(), w.clone());
-                    index.update(w)
-                }
-                Operation::Delete(w) => {
-                    workloads.remove(&w.to_string());
-                    index.delete(&WorkloadId::new(&w.to_string()).unwrap())
-                }
-                Operation::Sync(list) => {
-                    workloads = list.iter().map(|w| (w.id.to_string(), w.clone())).collect();
-                    index.sync(list)
-                }
-            };
+            let touched = perform(operation, &mut index, &mut rules, &mut workloads);
             let all = naive(&rules, &workloads);
             let wanted: BTreeSet<CompanionKey> = index.matches().collect();
             prop_assert_eq!(wanted.len(), all.len().min(most), "{:?} of {:?}", wanted, all);

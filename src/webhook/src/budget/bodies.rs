@@ -64,7 +64,7 @@ struct Taken {
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// A body that isn't there whole.
+/// A body that has not been received completely.
 #[derive(Debug)]
 struct Coming {
     cut: CancellationToken,

@@ -14,7 +14,7 @@ const DEPTH: usize = 8;
 /// Longest review that is looked into, in bytes: it is read once more for each field of the path.
 const MAX_BYTES: usize = 1 << 20;
 
-/// How much is told of a key that somebody chose.
+/// Longest part of a key that a message shows, in characters. Callers choose keys.
 const SHOWN: usize = 80;
 
 /// The path, in the object of a review, of the innermost field that has more than half of the object's values; `None` where there is
