@@ -9,6 +9,7 @@ mod companion;
 mod crd;
 mod explain;
 mod files;
+mod node;
 mod reference;
 mod render;
 mod review;

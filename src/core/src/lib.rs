@@ -10,11 +10,9 @@
 
 pub mod admin;
 pub mod bounds;
-pub mod check;
 pub mod claim;
 pub mod companion;
 pub mod device;
-pub mod explain;
 pub mod field;
 pub mod groups;
 pub mod ids;
@@ -24,7 +22,6 @@ pub mod keys;
 pub mod lint;
 pub mod machine;
 pub mod mutate;
-pub mod node;
 pub mod offloading;
 pub mod path;
 pub mod quantity;

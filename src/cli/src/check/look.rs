@@ -4,22 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
-use outrigger_core::check::{
-    self, DOUBTFUL, Finding, NO_CLASS, REFUSED, Subject, devices, machines, nodes, rules,
-};
 use outrigger_core::ids::TenantId;
 use outrigger_core::lint::Around;
-use outrigger_core::node::Node;
 use outrigger_core::tenant::Tenant as Domain;
 use outrigger_core::{keys, validate};
 use outrigger_webhook::review::Decision;
 use serde_json::Value;
 
 use super::Report;
+use super::findings::{DOUBTFUL, Finding, NO_CLASS, REFUSED, Subject};
+use super::{devices, machines, nodes, rules};
 use crate::admission::Admission;
 use crate::companion::creation;
 use crate::explain::view::domain_node;
 use crate::files::{InputError, Object};
+use crate::node::Node;
 
 /// The user that objects are created as, to see whether admission takes them: anybody.
 const ANYBODY: &str = "outrigger:check";
@@ -236,7 +235,7 @@ impl Look<'_> {
             around.classes.insert(&class.name, resource);
         }
         for machine in state.of(keys::MACHINE_GROUP_DOMAIN, "Machine") {
-            self.findings.extend(check::machines::machine(&machine.value, &around));
+            self.findings.extend(machines::machine(&machine.value, &around));
         }
     }
 }

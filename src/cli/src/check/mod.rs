@@ -1,8 +1,13 @@
 //! `outrigger check`
 
+pub(crate) mod devices;
+pub(crate) mod findings;
 mod install;
 mod live;
 mod look;
+mod machines;
+mod nodes;
+mod rules;
 mod sarif;
 
 use std::collections::BTreeMap;
@@ -12,12 +17,12 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
-use outrigger_core::check::{Finding, Severity, Subject};
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde::Serialize;
 
 use crate::admission::Admission;
+use crate::check::findings::{Finding, Severity, Subject};
 use crate::state::State;
 
 #[derive(Debug, Args)]

@@ -1,9 +1,9 @@
 //! SARIF 2.1.0 (OASIS), as much of it as code scanners read.
 
-use outrigger_core::check::{CHECKS, Check, Finding};
 use serde_json::{Value, json};
 
 use super::Report;
+use crate::check::findings::{CHECKS, Check, Finding};
 
 /// The schema that the log is of.
 const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json";

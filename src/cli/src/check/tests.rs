@@ -1,8 +1,8 @@
-use outrigger_core::check::CHECKS;
 use serde_json::{Value, json};
 
 use super::{Report, look, sarif};
 use crate::admission::Admission;
+use crate::check::findings::CHECKS;
 use crate::files;
 use crate::state::State;
 
@@ -111,9 +111,9 @@ fn the_documentation_has_every_check() {
 
 #[test]
 fn what_others_have_written_does_nothing_to_a_terminal() {
-    let subject = outrigger_core::check::Subject::cluster("Tenant", "a\u{1b}[2J");
+    let subject = crate::check::findings::Subject::cluster("Tenant", "a\u{1b}[2J");
     let check = CHECKS[0];
-    let finding = outrigger_core::check::Finding::new(check, &subject, "p\u{7}", "m\r\n\u{202e}\u{9b}1m é");
+    let finding = crate::check::findings::Finding::new(check, &subject, "p\u{7}", "m\r\n\u{202e}\u{9b}1m é");
     let notes = vec!["n\u{1b}]0;x\u{7}".to_owned()];
     let report = Report { findings: vec![finding], notes, files: std::collections::BTreeMap::new() };
     let mut styled = Vec::new();

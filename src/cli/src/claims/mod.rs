@@ -14,11 +14,11 @@ use kube::api::ListParams;
 use outrigger_api::Tenant;
 use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
+use report::Report;
 
 use crate::explain::live::{Reader, client};
 use crate::files::InputError;
 use crate::state::State;
-use report::Report;
 
 #[derive(Debug, Args)]
 pub(crate) struct ClaimsArgs {

@@ -249,10 +249,10 @@ fn node(claim: &Value, using: &[&&Object]) -> Option<String> {
 /// Why a claim has no devices, as far as the objects tell.
 fn why(claim: &Value, using: &[&&Object], classes: &BTreeSet<&str>) -> Option<String> {
     let spec = claim.get("spec").unwrap_or(&Value::Null);
-    let subject = outrigger_core::check::Subject::cluster("ResourceClaim", "");
+    let subject = crate::check::findings::Subject::cluster("ResourceClaim", "");
     if !classes.is_empty()
         && let Some(missing) =
-            outrigger_core::check::devices::classes(&subject, spec, "spec", classes).into_iter().next()
+            crate::check::devices::classes(&subject, spec, "spec", classes).into_iter().next()
     {
         return Some(format!("{}: {}", missing.path, missing.message));
     }

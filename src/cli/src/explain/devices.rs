@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use outrigger_core::claim::Source;
-use outrigger_core::explain::Placement;
-use outrigger_core::explain::devices::{Asked, ClaimReport, Devices};
 use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use serde_json::Value;
 
 use super::live::Claims;
+use crate::explain::allocation::{Asked, ClaimReport, Devices};
+use crate::explain::explanation::Placement;
 use crate::state::State;
 
 const GROUP: &str = "resource.k8s.io";

@@ -1,6 +1,8 @@
 //! `outrigger explain`
 
+mod allocation;
 mod devices;
+mod explanation;
 pub(crate) mod live;
 mod print;
 mod report;
@@ -13,12 +15,12 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
+use report::Report;
+use view::View;
 
 use crate::companion::PodName;
 use crate::files::InputError;
 use crate::state::State;
-use report::Report;
-use view::View;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {

@@ -3,10 +3,10 @@
 use std::io::{Result, Write};
 
 use anstyle::{AnsiColor, Style};
-use outrigger_core::explain::devices::{ClaimPhase, ClaimReport};
-use outrigger_core::explain::{Finding, Outcome, Placement, Term};
 
 use super::report::{Report, RuleReport, State, WorkloadReport};
+use crate::explain::allocation::{ClaimPhase, ClaimReport};
+use crate::explain::explanation::{Finding, Outcome, Placement, Term};
 
 const BOLD: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();

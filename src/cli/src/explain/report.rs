@@ -6,8 +6,6 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{self, Observed};
-use outrigger_core::explain::devices::ClaimReport;
-use outrigger_core::explain::{Around, Explanation, Outcome, explain};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
@@ -20,6 +18,8 @@ use serde::Serialize;
 use super::ExplainArgs;
 use super::view::{View, namespace_of};
 use crate::companion::PodName;
+use crate::explain::allocation::ClaimReport;
+use crate::explain::explanation::{Around, Explanation, Outcome, explain};
 use crate::files::InputError;
 
 /// Everything.

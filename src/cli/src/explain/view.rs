@@ -11,7 +11,6 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
-use outrigger_core::node::Node;
 use outrigger_core::tenant::nodes::{Claims, Taint, Verdict};
 use outrigger_core::tenant::{Policy, Tenant as Domain};
 use outrigger_core::validate::message;
@@ -23,6 +22,7 @@ use super::ExplainArgs;
 use super::devices::Known;
 use super::live::Source;
 use crate::files::InputError;
+use crate::node::Node;
 use crate::state::State;
 
 /// What is known of a tenant.

@@ -1,11 +1,6 @@
 //! Manager and agents: whom each trusts, what each shows, and when it ends.
 
 use outrigger_api::Tenant;
-use outrigger_core::check::install::certificates;
-use outrigger_core::check::install::reach::{self, Outcome};
-use outrigger_core::check::install::versions::{self, Version};
-use outrigger_core::check::install::{Found, subject};
-use outrigger_core::check::{CA_MISMATCH, CERTIFICATE_ENDED, Finding, IDENTITY, Subject};
 use outrigger_core::ids::TenantId;
 use outrigger_manager::tenants::identity::Caller;
 use outrigger_runtime::expiry;
@@ -16,6 +11,11 @@ use super::cluster::{Answer, TENANT};
 use super::shipped::Part;
 use super::site::{IMAGE, Site, argument};
 use super::tls::{self, Address};
+use crate::check::findings::{CA_MISMATCH, CERTIFICATE_ENDED, Finding, IDENTITY, Subject};
+use crate::check::install::judge::certificates;
+use crate::check::install::judge::reach::{self, Outcome};
+use crate::check::install::judge::versions::{self, Version};
+use crate::check::install::judge::{Found, subject};
 
 /// A key of a Secret or ConfigMap of a site.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use anyhow::Context;
 use futures::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Client, ResourceExt};
-use outrigger_core::check::install::{Found, short, text};
 use parking_lot::Mutex;
 use serde_json::Value;
+
+use crate::check::install::judge::{Found, short, text};
 
 /// How long an API server may take for an answer, the webhooks that it calls included.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);

@@ -1,10 +1,11 @@
 //! `outrigger check --live`: whether an installation is in order.
 //!
 //! **In**: an infrastructure cluster, a tenant's, or both, read as they are; nothing is changed. **Out**: findings, judged by
-//! `outrigger_core::check::install`, and notes on what couldn't be looked at.
+//! `judge`, and notes on what couldn't be looked at.
 
 mod agents;
 mod cluster;
+mod judge;
 mod rights;
 mod shipped;
 mod site;
@@ -15,13 +16,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use outrigger_core::check::Finding;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
 
 use self::shipped::Part;
 use self::site::Site;
 use super::Report;
+use crate::check::findings::Finding;
 use crate::files::InputError;
 
 /// What is told of a tenant's cluster, beside that of the infrastructure.

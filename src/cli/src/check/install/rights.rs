@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{Api, ListParams, PostParams};
-use outrigger_core::check::Finding;
-use outrigger_core::check::install::rights::{self, Account, Except, Right};
-use outrigger_core::check::install::text;
 use serde_json::Value;
 
 use super::cluster::{Answer, Cluster, Kind, NAMESPACE, PATIENCE, together};
 use super::shipped::{self, Names, Part};
+use crate::check::findings::Finding;
+use crate::check::install::judge::rights::{self, Account, Except, Right};
+use crate::check::install::judge::text;
 
 const VERSION: &str = "rbac.authorization.k8s.io/v1";
 
@@ -57,7 +57,7 @@ pub(super) async fn judge(
     if let Some((wanted, found)) = objects.iter().find(is_tenants) {
         match found {
             Answer::There(found) => findings.extend(rights::role(wanted, found)),
-            Answer::Absent => findings.push(outrigger_core::check::install::missing(wanted)),
+            Answer::Absent => findings.push(crate::check::install::judge::missing(wanted)),
             Answer::Unread => {}
         }
     }

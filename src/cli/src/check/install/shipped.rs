@@ -2,10 +2,11 @@
 
 use anyhow::Context;
 use clap::ValueEnum;
-use outrigger_core::check::install::text;
 use outrigger_core::keys;
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::check::install::judge::text;
 
 /// A part of Outrigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

@@ -4,11 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
-use outrigger_core::check::install::versions::{self, Version};
-use outrigger_core::check::install::{
-    self, Found, admission, definitions, list, missing, parts, reach, text,
-};
-use outrigger_core::check::{Finding, Subject};
 use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_webhook::settings::AdmissionArgs;
@@ -17,6 +12,9 @@ use serde_json::{Value, json};
 use super::cluster::{Answer, Cluster, DEPLOYMENT, ENDPOINT_SLICE, LEASE, NAMESPACE, POD, together};
 use super::shipped::{self, Names, Part};
 use super::{LiveArgs, rights};
+use crate::check::findings::{Finding, Subject};
+use crate::check::install::judge::versions::{self, Version};
+use crate::check::install::judge::{self, Found, admission, definitions, list, missing, parts, reach, text};
 use crate::explain::live::client;
 use crate::files::InputError;
 
@@ -174,7 +172,7 @@ impl Site {
         let mut findings = Vec::new();
         for part in &self.parts {
             let Some(deployment) = self.deployment(*part) else { continue };
-            let subject = install::subject(deployment);
+            let subject = judge::subject(deployment);
             for mount in parts::mounts(deployment) {
                 findings.extend(parts::mounted(&subject, &mount, self.held(mount.kind, &mount.name)));
             }
@@ -189,7 +187,7 @@ impl Site {
         let pods = self.cluster.list(POD, &self.names.system, params).await.unwrap_or_default();
         for part in &self.parts {
             let Some(deployment) = self.deployment(*part) else { continue };
-            let subject = install::subject(deployment);
+            let subject = judge::subject(deployment);
             let images = images(deployment, &pods);
             let template = text(deployment, &format!("{CONTAINER}/image"));
             findings.extend(versions::replicas(&subject, template, &images));

@@ -1,4 +1,3 @@
-use outrigger_core::check::install::{rights, text};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -7,6 +6,7 @@ use super::shipped::{self, Names, Part};
 use super::site::{argument, images, is_blind, object, running_versions, selects, version};
 use super::tls::{self, Address};
 use super::webhooks;
+use crate::check::install::judge::{rights, text};
 
 fn names() -> Names {
     Names {
@@ -251,7 +251,7 @@ fn addresses_and_bundles() {
     assert_eq!(of("https://a.b/c").as_deref(), Some("a.b:443"));
     assert_eq!(of("https://[::1]:1/c").as_deref(), Some("::1:1"));
     assert_eq!((of("http://a.b"), of("unix:///x"), of("nothing")), (None, None, None));
-    use outrigger_core::check::install::certificates::Bundle;
+    use crate::check::install::judge::certificates::Bundle;
     assert_eq!(tls::bundle(b" \n"), Bundle::Empty);
     assert!(matches!(tls::decoded("%"), Err(Bundle::Unreadable(_))));
     assert_eq!(tls::bundle(b"nothing of that kind"), Bundle::Of(vec![]));

@@ -9,13 +9,14 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::Api;
-use outrigger_core::check::install::certificates::{Bundle, Life};
-use outrigger_core::check::install::reach::Outcome;
 use outrigger_runtime::expiry::Validity;
 use outrigger_runtime::probe::{self, Shown, Verdict, Who};
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+use crate::check::install::judge::certificates::{Bundle, Life};
+use crate::check::install::judge::reach::Outcome;
 
 /// How long a connection may take until a certificate is shown.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -4,9 +4,6 @@ use std::collections::BTreeSet;
 
 use anyhow::Context;
 use kube::api::ListParams;
-use outrigger_core::check::install::certificates::{self, Bundle};
-use outrigger_core::check::install::{Found, list, reach, short, subject, text};
-use outrigger_core::check::{ADMISSION, Finding, Subject};
 use outrigger_runtime::expiry;
 use outrigger_runtime::probe::{self, Shown, Verdict, Who};
 use serde_json::{Value, json};
@@ -15,6 +12,9 @@ use super::cluster::POD;
 use super::shipped::Part;
 use super::site::{Site, selects, tenant_namespace};
 use super::tls::{self, Address};
+use crate::check::findings::{ADMISSION, Finding, Subject};
+use crate::check::install::judge::certificates::{self, Bundle};
+use crate::check::install::judge::{Found, list, reach, short, subject, text};
 
 const KINDS: [&str; 2] = ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 

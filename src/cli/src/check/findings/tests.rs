@@ -1,11 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::{Limits, Policy, Tenant};
 use serde_json::{Value, json};
 
+use super::super::{devices, machines, nodes, rules};
 use super::*;
-use crate::ids::TenantId;
 use crate::node::Node;
-use crate::tenant::{Limits, Policy, Tenant};
 
 /// Id, path and message of findings.
 fn told(findings: Vec<Finding>) -> Vec<(&'static str, String, String)> {

@@ -3,41 +3,39 @@
 //!
 //! The types serialise to the documented output of `outrigger explain -o json`.
 
-pub mod devices;
-
 use std::sync::Arc;
 
+use outrigger_core::companion::{self, Action, Home};
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::TenantId;
+use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::keys;
+use outrigger_core::mutate::{self, Facts};
+use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
+use outrigger_core::selector;
+use outrigger_core::template::Kind;
+use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::companion::{self, Action, Home};
-use crate::field::FieldError;
-use crate::ids::TenantId;
-use crate::index::{CompanionKey, Desired};
-use crate::keys;
-use crate::mutate::{self, Facts};
 use crate::node::{Node, obstacles};
-use crate::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
-use crate::selector;
-use crate::template::Kind;
-use crate::workload::Workload;
 
 /// What is known besides the rule and the workload.
 #[derive(Debug, Clone, Copy)]
-pub struct Around<'a> {
+pub(crate) struct Around<'a> {
     /// Whose rule and workload it is; `None` where nobody said. Then the tenants' isolation is left out of placement.
-    pub tenant: Option<&'a TenantId>,
+    pub(crate) tenant: Option<&'a TenantId>,
     /// The tenant's namespace.
-    pub namespace: &'a str,
+    pub(crate) namespace: &'a str,
     /// Node label that names the host of a DPU.
-    pub host_label: &'a str,
+    pub(crate) host_label: &'a str,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen, as from a tenant's own cluster.
-    pub nodes: Option<&'a [Node]>,
+    pub(crate) nodes: Option<&'a [Node]>,
 }
 
 /// What comes of a rule and a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// A companion.
     Companion,
     /// None, for the workload doesn't match.
@@ -50,71 +48,71 @@ pub enum Outcome {
 
 /// Why, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Explanation {
+pub(crate) struct Explanation {
     /// What comes of it.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
     /// The outcome in words, where it is none that the terms tell.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Name of the companion, the one there is or the one there would be.
-    pub companion: String,
+    pub(crate) companion: String,
     /// The rule's ORed terms.
-    pub terms: Vec<Term>,
+    pub(crate) terms: Vec<Term>,
     /// Where the companion may run; absent where there is none, or the Nodes aren't known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub placement: Option<Placement>,
+    pub(crate) placement: Option<Placement>,
 }
 
 /// One term of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Term {
+pub(crate) struct Term {
     /// Whether all its expressions pass.
-    pub passes: bool,
+    pub(crate) passes: bool,
     /// Its ANDed expressions.
-    pub expressions: Vec<Finding>,
+    pub(crate) expressions: Vec<Finding>,
 }
 
 /// One expression, and what it found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The field's path.
-    pub key: String,
+    pub(crate) key: String,
     /// The operator, as the API spells it.
-    pub operator: &'static str,
+    pub(crate) operator: &'static str,
     /// What the field is compared with, sorted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<String>,
+    pub(crate) values: Vec<String>,
     /// What the workload has there, the beginning of it; absent where it has nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub found: Option<String>,
+    pub(crate) found: Option<String>,
     /// Whether the workload passes.
-    pub passes: bool,
+    pub(crate) passes: bool,
     /// What would have to change; absent where it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub change: Option<String>,
+    pub(crate) change: Option<String>,
 }
 
 /// Where a companion may run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Placement {
+pub(crate) struct Placement {
     /// The Nodes that come into question: those of the workload's host for `SameNode`, else the tenant's.
-    pub nodes: Vec<Place>,
+    pub(crate) nodes: Vec<Place>,
     /// Why none of them will do; absent where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
+    pub(crate) problem: Option<String>,
 }
 
 /// One Node that comes into question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub(crate) struct Place {
     /// Its name.
-    pub node: String,
+    pub(crate) node: String,
     /// What keeps the companion away; empty where it may run.
-    pub obstacles: Vec<String>,
+    pub(crate) obstacles: Vec<String>,
 }
 
 /// Explains one rule and one workload.
-pub fn explain(rule: &Arc<Rule>, workload: &Arc<Workload>, around: &Around<'_>) -> Explanation {
+pub(crate) fn explain(rule: &Arc<Rule>, workload: &Arc<Workload>, around: &Around<'_>) -> Explanation {
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let evaluated = if rule.is_about(workload) { rule.evaluate(workload) } else { Vec::new() };
     let terms: Vec<Term> = evaluated.iter().map(|term| findings(term)).collect();

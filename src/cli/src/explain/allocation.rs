@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// What a cluster has of devices.
 #[derive(Debug, Clone, Default)]
-pub struct Devices {
+pub(crate) struct Devices {
     /// Names of the DeviceClasses; `None` where they can't be seen.
     classes: Option<BTreeSet<String>>,
     /// The devices that drivers publish, and the Node that each is in; `None` for one that more than one Node reaches.
@@ -23,41 +23,41 @@ pub struct Devices {
 
 /// A claim that a companion uses, or is.
 #[derive(Debug, Clone, Default)]
-pub struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     /// Its name within the Pod; absent where the companion is the claim.
-    pub name: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
     /// The name of the ResourceClaim, where that is known.
-    pub claim: Option<&'a str>,
+    pub(crate) claim: Option<&'a str>,
     /// The ResourceClaim, where there is one.
-    pub object: Option<&'a Value>,
+    pub(crate) object: Option<&'a Value>,
     /// What it asks for, where there is none.
-    pub spec: Option<Value>,
+    pub(crate) spec: Option<Value>,
     /// Whether ResourceClaims of its namespace can't be seen, so that there may be one.
-    pub unseen: bool,
+    pub(crate) unseen: bool,
     /// The scheduler's words about the Pod that uses it; `None` where there is no such Pod.
-    pub scheduler: Option<&'a str>,
+    pub(crate) scheduler: Option<&'a str>,
 }
 
 /// How a claim is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ClaimReport {
+pub(crate) struct ClaimReport {
     /// Its name within the Pod; absent where the companion is the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
+    pub(crate) name: Option<String>,
     /// Name of the ResourceClaim; absent where there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub claim: Option<String>,
+    pub(crate) claim: Option<String>,
     /// How it is, in a word.
-    pub phase: ClaimPhase,
+    pub(crate) phase: ClaimPhase,
     /// Its devices, as `driver/pool/device`.
-    pub devices: Vec<String>,
+    pub(crate) devices: Vec<String>,
     /// Why it has none; empty where it has some.
-    pub reasons: Vec<String>,
+    pub(crate) reasons: Vec<String>,
 }
 
 /// How a claim is, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum ClaimPhase {
+pub(crate) enum ClaimPhase {
     /// It has its devices.
     Allocated,
     /// It is there and has none.
@@ -72,7 +72,7 @@ pub enum ClaimPhase {
 
 impl ClaimPhase {
     /// For people.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Allocated => "allocated",
             Self::Pending => "pending",
@@ -86,7 +86,7 @@ impl ClaimPhase {
 impl Devices {
     /// Reads what there is: ResourceSlices, DeviceClasses, and the ResourceClaims of all namespaces. `None`: they can't
     /// be seen.
-    pub fn read<'a>(
+    pub(crate) fn read<'a>(
         slices: Option<impl Iterator<Item = &'a Value>>,
         classes: Option<impl Iterator<Item = &'a Value>>,
         claims: Option<impl Iterator<Item = &'a Value>>,
@@ -114,7 +114,7 @@ impl Devices {
     }
 
     /// How a claim is. `nodes`: where the companion may run, `None` where that isn't known.
-    pub fn explain(&self, asked: &Asked<'_>, nodes: Option<&[&str]>) -> ClaimReport {
+    pub(crate) fn explain(&self, asked: &Asked<'_>, nodes: Option<&[&str]>) -> ClaimReport {
         let mut report = ClaimReport {
             name: asked.name.map(str::to_owned),
             claim: asked.claim.map(str::to_owned),

@@ -1,28 +1,28 @@
 //! When certificates end. Dates come as text and as Unix time: this crate knows no calendar.
 
-use crate::check::{CA_UNUSABLE, CERTIFICATE_ENDED, CERTIFICATE_ENDS, Finding, Subject};
+use crate::check::findings::{CA_UNUSABLE, CERTIFICATE_ENDED, CERTIFICATE_ENDS, Finding, Subject};
 
 const DAY: i64 = 24 * 3600;
 
 /// From when to when a certificate is good, and when somebody should do something about it. Unix time in seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Life {
+pub(crate) struct Life {
     /// The first second.
-    pub not_before: i64,
+    pub(crate) not_before: i64,
     /// The last second.
-    pub not_after: i64,
+    pub(crate) not_after: i64,
     /// From when on it is to be warned of.
-    pub warning: i64,
+    pub(crate) warning: i64,
     /// When it ends, for people.
-    pub end: String,
+    pub(crate) end: String,
     /// When it begins, for people.
-    pub beginning: String,
+    pub(crate) beginning: String,
     /// When whoever renews it does so, for people.
-    pub renewal: String,
+    pub(crate) renewal: String,
 }
 
 /// What is wrong with a certificate's dates at this time. `what` says whose it is.
-pub fn life(subject: &Subject, path: &str, what: &str, life: &Life, now: i64) -> Option<Finding> {
+pub(crate) fn life(subject: &Subject, path: &str, what: &str, life: &Life, now: i64) -> Option<Finding> {
     let Life { end, beginning, renewal, .. } = life;
     if now > life.not_after {
         let message = format!("{what} has ended at {end}, {} ago", days(now - life.not_after));
@@ -41,7 +41,7 @@ pub fn life(subject: &Subject, path: &str, what: &str, life: &Life, now: i64) ->
 
 /// What is in a CA bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Bundle {
+pub(crate) enum Bundle {
     /// Nothing.
     Empty,
     /// Something that can't be read, and why.
@@ -52,7 +52,7 @@ pub enum Bundle {
 
 /// What is wrong with a CA bundle, apart from whom it verifies: of several CAs the one that ends last counts, because
 /// while a CA is being changed the old one may end.
-pub fn bundle(subject: &Subject, path: &str, bundle: &Bundle, now: i64) -> Option<Finding> {
+pub(crate) fn bundle(subject: &Subject, path: &str, bundle: &Bundle, now: i64) -> Option<Finding> {
     let all = match bundle {
         Bundle::Empty => {
             return Some(Finding::new(&CA_UNUSABLE, subject, path, "is empty: nothing is trusted"));

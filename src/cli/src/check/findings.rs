@@ -2,22 +2,15 @@
 //!
 //! Every finding is of one [`Check`], whose id is stable: scripts and code scanners know it.
 
-pub mod devices;
-pub mod install;
-pub mod machines;
-pub mod nodes;
-pub mod rules;
-
 use std::fmt;
 
+use outrigger_core::field::FieldError;
 use serde::Serialize;
-
-use crate::field::FieldError;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Severity {
+pub(crate) enum Severity {
     /// It will not do what it says.
     Error,
     /// It will probably not do what its author wants, or not yet.
@@ -28,7 +21,7 @@ pub enum Severity {
 
 impl Severity {
     /// The severity as a word, which is also SARIF's level.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
             Self::Warning => "warning",
@@ -39,24 +32,24 @@ impl Severity {
 
 /// Something that is looked for.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Check {
+pub(crate) struct Check {
     /// Its name, which never changes.
-    pub id: &'static str,
+    pub(crate) id: &'static str,
     /// How bad it is.
-    pub severity: Severity,
+    pub(crate) severity: Severity,
     /// What was found, in general.
-    pub summary: &'static str,
+    pub(crate) summary: &'static str,
     /// What to do about it.
-    pub help: &'static str,
+    pub(crate) help: &'static str,
 }
 
 macro_rules! checks {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $severity:ident, $summary:literal, $help:literal;)*) => {
-        $($(#[$doc])* pub static $name: Check =
+        $($(#[$doc])* pub(crate) static $name: Check =
             Check { id: $id, severity: Severity::$severity, summary: $summary, help: $help };)*
 
         /// All checks, in the order of the documentation.
-        pub static CHECKS: &[&Check] = &[$(&$name),*];
+        pub(crate) static CHECKS: &[&Check] = &[$(&$name),*];
     };
 }
 
@@ -189,19 +182,19 @@ checks! {
 /// What a finding is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Subject {
+pub(crate) struct Subject {
     /// Its kind.
-    pub kind: String,
+    pub(crate) kind: String,
     /// Its namespace, or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 impl Subject {
     /// An object without namespace.
-    pub fn cluster(kind: &str, name: &str) -> Self {
+    pub(crate) fn cluster(kind: &str, name: &str) -> Self {
         Self { kind: kind.to_owned(), namespace: String::new(), name: name.to_owned() }
     }
 }
@@ -215,20 +208,20 @@ impl fmt::Display for Subject {
 
 /// Something that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// What was looked for.
-    pub check: &'static Check,
+    pub(crate) check: &'static Check,
     /// What it is about.
-    pub subject: Subject,
+    pub(crate) subject: Subject,
     /// Path of the field, or empty where no single field is to blame.
-    pub path: String,
+    pub(crate) path: String,
     /// What is there, and what to do.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 impl Finding {
     /// Something about a field.
-    pub fn new(
+    pub(crate) fn new(
         check: &'static Check,
         subject: &Subject,
         path: impl fmt::Display,
@@ -238,7 +231,7 @@ impl Finding {
     }
 
     /// What is wrong with fields.
-    pub fn of_faults<'a>(
+    pub(crate) fn of_faults<'a>(
         check: &'static Check,
         subject: &'a Subject,
         faults: Vec<FieldError>,

@@ -1,10 +1,20 @@
 use std::collections::BTreeMap;
 
+use outrigger_core::ids::RuleName;
+use outrigger_core::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+use outrigger_core::tenant::nodes::Taint;
+
 use super::*;
-use crate::ids::RuleName;
-use crate::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
-use crate::tenant::nodes::Taint;
-use crate::workload::tests::nginx;
+
+/// The workload of the documentation.
+fn nginx() -> Workload {
+    let workload = json!({
+        "metadata": {"id": "aac076f4-a565-4ed0-aac2-3da5698f5a78", "orchestrator": "kubernetes",
+            "resourceType": "v1/Pod", "resourceName": "nginx", "resourceNamespace": "default"},
+        "state": {"nodeName": "cloud-dev-12", "ready": true, "extra": {"labels": {"k8s-app": "nginx"},
+            "annotations": {"k8s.v1.cni.cncf.io/networks-status": "[{}]"}}}});
+    serde_json::from_value(workload).unwrap()
+}
 
 fn rule(
     terms: &[&[(&str, Operator, &[&str])]],
@@ -28,7 +38,7 @@ fn rule(
         policy,
         template: template.into(),
         devices: Default::default(),
-        update: crate::rollout::UpdateStrategy::default(),
+        update: outrigger_core::rollout::UpdateStrategy::default(),
     };
     Arc::new(Rule::compile(spec).unwrap())
 }

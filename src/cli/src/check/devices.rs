@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use outrigger_core::device;
 use serde_json::Value;
 
-use super::{API_REFUSES, DROPPED_FIELD, Finding, NEVER_ALLOCATED, NO_CLASS, Subject};
-use crate::device;
+use super::findings::{API_REFUSES, DROPPED_FIELD, Finding, NEVER_ALLOCATED, NO_CLASS, Subject};
 
 /// What the API server and the scheduler will say of a claim's spec, which stands at `path`.
-pub fn spec(subject: &Subject, spec: &Value, path: &str) -> Vec<Finding> {
+pub(crate) fn spec(subject: &Subject, spec: &Value, path: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         Finding::of_faults(&API_REFUSES, subject, device::faults(spec, path)).collect();
     if !findings.is_empty() {
@@ -28,7 +28,7 @@ pub fn spec(subject: &Subject, spec: &Value, path: &str) -> Vec<Finding> {
 }
 
 /// Requests for classes that aren't there. `classes`: the names of those that are.
-pub fn classes(subject: &Subject, spec: &Value, path: &str, classes: &BTreeSet<&str>) -> Vec<Finding> {
+pub(crate) fn classes(subject: &Subject, spec: &Value, path: &str, classes: &BTreeSet<&str>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
     for (i, request) in list(spec.pointer("/devices/requests")).iter().enumerate() {

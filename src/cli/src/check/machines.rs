@@ -6,25 +6,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_core::keys;
+use outrigger_core::quantity::Quantity;
 use serde_json::Value;
 
-use super::{
+use super::findings::{
     Finding, MACHINE_CAPACITY, MACHINE_GPU, MACHINE_GPU_LABEL, MACHINE_INVALID, MACHINE_NODE, NO_CLASS,
     Subject,
 };
-use crate::keys;
-use crate::quantity::Quantity;
 
 /// Keys of a type's `gpu` that name a label of nodes: `family` is the label `TYPE.family`.
 const GPU_LABELS: [&str; 3] = ["family", "product", "machine"];
 
 /// What of the cluster Machines are held against.
 #[derive(Debug, Default)]
-pub struct Around<'a> {
+pub(crate) struct Around<'a> {
     /// The Nodes, raw, by name.
-    pub nodes: BTreeMap<&'a str, &'a Value>,
+    pub(crate) nodes: BTreeMap<&'a str, &'a Value>,
     /// Names of the DeviceClasses, and the extended resources that they stand behind.
-    pub classes: BTreeMap<&'a str, Option<&'a str>>,
+    pub(crate) classes: BTreeMap<&'a str, Option<&'a str>>,
 }
 
 /// One machine type: how many guests, and what one takes, in billionths of a unit.
@@ -37,7 +37,7 @@ struct Type<'a> {
 }
 
 /// Everything that a Machine promises and can't keep.
-pub fn machine(machine: &Value, around: &Around<'_>) -> Vec<Finding> {
+pub(crate) fn machine(machine: &Value, around: &Around<'_>) -> Vec<Finding> {
     let name = machine.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let subject = Subject::cluster("Machine", name);
     let mut findings = Vec::new();

@@ -1,16 +1,19 @@
 //! Rules, tenants' and the platform's.
 
+use outrigger_core::claim::Source;
+use outrigger_core::device;
+use outrigger_core::lint::{self, Around, Doubt};
+use outrigger_core::rule::Rule;
+use outrigger_core::template::{self, Kind};
 use serde_json::{Value, json};
 
-use super::{API_REFUSES, DANGLING, FROM_RULE, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, Subject, devices};
-use crate::claim::Source;
-use crate::device;
-use crate::lint::{self, Around, Doubt};
-use crate::rule::Rule;
-use crate::template::{self, Kind};
+use super::devices;
+use super::findings::{
+    API_REFUSES, DANGLING, FROM_RULE, Finding, NEVER_MATCHES, NO_NODE, PLACEMENT, Subject,
+};
 
 /// What is doubtful about a rule that is valid.
-pub fn doubts(subject: &Subject, rule: &Rule, around: &Around<'_>) -> Vec<Finding> {
+pub(crate) fn doubts(subject: &Subject, rule: &Rule, around: &Around<'_>) -> Vec<Finding> {
     let finding = |(doubt, message): (Doubt, String)| {
         let (check, path) = match doubt {
             Doubt::Reference => (&DANGLING, "spec.template"),
@@ -27,7 +30,7 @@ pub fn doubts(subject: &Subject, rule: &Rule, around: &Around<'_>) -> Vec<Findin
 }
 
 /// What the API server will say of a rule's claims, and of how its template's containers use claims. `spec` is the rule's.
-pub fn claims(subject: &Subject, spec: &Value) -> Vec<Finding> {
+pub(crate) fn claims(subject: &Subject, spec: &Value) -> Vec<Finding> {
     let template = spec.get("template").unwrap_or(&Value::Null);
     let inner = template.get("spec").unwrap_or(&Value::Null);
     let added = spec.get("deviceClaims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -71,7 +74,11 @@ fn with_claims(inner: &Value, added: &[Value]) -> Value {
 
 /// Claims that a rule shares with one that makes none: its companions wait for them. `other`: the spec of the rule of that
 /// name, of the same kind and in the same namespace.
-pub fn shared<'a>(subject: &Subject, rule: &Rule, other: impl Fn(&str) -> Option<&'a Value>) -> Vec<Finding> {
+pub(crate) fn shared<'a>(
+    subject: &Subject,
+    rule: &Rule,
+    other: impl Fn(&str) -> Option<&'a Value>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, claim) in rule.devices().claims().iter().enumerate() {
         let Source::Rule(name) = &claim.source else { continue };

@@ -6,20 +6,20 @@ use serde_json::Value;
 
 /// A place where two values differ.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Difference<'a> {
+pub(crate) struct Difference<'a> {
     /// The place, as findings name it: `spec.rules[0].verbs`.
-    pub path: String,
+    pub(crate) path: String,
     /// What is wanted there.
-    pub wanted: Option<&'a Value>,
+    pub(crate) wanted: Option<&'a Value>,
     /// What is there.
-    pub found: Option<&'a Value>,
+    pub(crate) found: Option<&'a Value>,
 }
 
 /// Where `found` isn't as `wanted`, in the order of the paths.
 ///
 /// An empty list, object or text, `false` and `null` are as good as nothing, because API servers leave such fields out.
 /// Numbers are compared by what they are, not by how they are written.
-pub fn differences<'a>(
+pub(crate) fn differences<'a>(
     path: &str,
     wanted: Option<&'a Value>,
     found: Option<&'a Value>,
@@ -92,7 +92,7 @@ fn is_same(a: &Value, b: &Value) -> bool {
 
 /// A value whose lists of texts are sorted, for fields in which the order says nothing; of lists of objects the order
 /// stays. White space in texts is made one blank: writers of YAML fold long expressions as they like.
-pub fn sorted(value: &Value) -> Value {
+pub(crate) fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             Value::Object(map.iter().map(|(key, value)| (key.clone(), sorted(value))).collect())

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_WITHOUT_DPU, Subject};
-use crate::ids::TenantId;
+use outrigger_core::ids::TenantId;
+use outrigger_core::tenant::Tenant;
+
+use super::findings::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_WITHOUT_DPU, Subject};
 use crate::node::Node;
-use crate::tenant::Tenant;
 
 /// DPUs that nobody has or several want, and hosts without one. `host_label` names the label that makes a Node a DPU.
-pub fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_label: &str) -> Vec<Finding> {
+pub(crate) fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_label: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut hosts: BTreeSet<&str> = BTreeSet::new();
     for node in nodes {

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::difference::{Difference, differences, sorted};
 use super::{EACH, list, shown, subject, text};
-use crate::check::{Check, DEFINITION, Finding, NARROWER};
+use crate::check::findings::{Check, DEFINITION, Finding, NARROWER};
 
 /// Whether a definition is served, has everything that this version's has, and refuses nothing that this version's takes. What
 /// it has beyond that is a newer version's, which comes before the parts that use it.
-pub fn definition(wanted: &Value, found: &Value) -> Vec<Finding> {
+pub(crate) fn definition(wanted: &Value, found: &Value) -> Vec<Finding> {
     let subject = subject(found);
     let mut findings = Vec::new();
     for kind in ["Established", "NamesAccepted"] {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::difference::{differences, sorted};
 use super::{EACH, apart, list, short, shown, subject, text};
-use crate::check::{ADMISSION, ADMISSION_TIMEOUT, Finding, POLICY_TYPES, Subject};
+use crate::check::findings::{ADMISSION, ADMISSION_TIMEOUT, Finding, POLICY_TYPES, Subject};
 
 /// What decides about an entry, with what an API server takes where nothing is said.
 const FIELDS: [(&str, Option<&str>); 9] = [
@@ -24,7 +24,7 @@ const FIELDS: [(&str, Option<&str>); 9] = [
 ];
 
 /// Holds a webhook configuration against the one that is shipped. Entries that somebody added are his own.
-pub fn configuration(wanted: &Value, found: &Value) -> Vec<Finding> {
+pub(crate) fn configuration(wanted: &Value, found: &Value) -> Vec<Finding> {
     let subject = subject(found);
     let mut findings = Vec::new();
     for entry in list(wanted, "/webhooks") {
@@ -69,7 +69,7 @@ fn path(entry: &Value) -> &str {
 }
 
 /// Holds a policy against the one that is shipped, and tells what the API server says of its expressions.
-pub fn policy(wanted: &Value, found: &Value) -> Vec<Finding> {
+pub(crate) fn policy(wanted: &Value, found: &Value) -> Vec<Finding> {
     let subject = subject(found);
     let (wanted, judged) = (wanted.get("spec").map(sorted), found.get("spec").map(sorted));
     let mut findings = told(&subject, "spec", wanted.as_ref(), judged.as_ref());
@@ -81,7 +81,7 @@ pub fn policy(wanted: &Value, found: &Value) -> Vec<Finding> {
 }
 
 /// Holds the binding of a policy against the one that is shipped. It may do more than deny: warn, or write down.
-pub fn binding(wanted: &Value, found: &Value) -> Vec<Finding> {
+pub(crate) fn binding(wanted: &Value, found: &Value) -> Vec<Finding> {
     const ACTIONS: &str = "validationActions";
     let subject = subject(found);
     let spec = |object: &Value| {

@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use outrigger_core::tenant::nodes::Taint;
 use serde_json::{Map, Value};
-
-use crate::tenant::nodes::Taint;
 
 /// What of a Node decides whether a Pod may run there. Room and volumes are left to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Node {
+pub(crate) struct Node {
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
     /// All labels.
-    pub labels: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     /// All taints.
-    pub taints: Vec<Taint>,
+    pub(crate) taints: Vec<Taint>,
     /// `spec.unschedulable`: it is cordoned.
-    pub unschedulable: bool,
+    pub(crate) unschedulable: bool,
 }
 
 /// The taint that a cordoned Node counts as having.
@@ -24,7 +23,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Everything about a Node that a Pod's node selector, required node affinity and tolerations don't agree with, in
 /// words; empty when the Pod may run there. Of several terms the one that lacks least is told.
-pub fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
+pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let mut obstacles = Vec::new();
     for (key, value) in spec.get("nodeSelector").and_then(Value::as_object).into_iter().flatten() {

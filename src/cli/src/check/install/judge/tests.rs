@@ -10,7 +10,7 @@ use super::reach::Outcome;
 use super::rights::{Account, Except};
 use super::versions::Version;
 use super::*;
-use crate::check::{CA_UNUSABLE, CERTIFICATE_ENDED, Check};
+use crate::check::findings::{CA_UNUSABLE, CERTIFICATE_ENDED, Check};
 
 /// Check, path and message of findings.
 fn told(findings: impl IntoIterator<Item = Finding>) -> Vec<(&'static str, String, String)> {

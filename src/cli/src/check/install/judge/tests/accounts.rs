@@ -165,6 +165,6 @@ fn rights_that_are_missing_or_too_many() {
     assert_eq!(rights::role(&wanted, &wanted), []);
     let found = rights::role(&wanted, &role(json!(["get", "delete"])));
     let ids: Vec<(&Check, &str)> = found.iter().map(|f| (f.check, f.message.as_str())).collect();
-    assert_eq!(ids[0], (&crate::check::RIGHT_MISSING, "doesn't allow to create pods"));
-    assert_eq!(ids[1], (&crate::check::RIGHT_UNNEEDED, "allows to delete pods"));
+    assert_eq!(ids[0], (&crate::check::findings::RIGHT_MISSING, "doesn't allow to create pods"));
+    assert_eq!(ids[1], (&crate::check::findings::RIGHT_UNNEEDED, "allows to delete pods"));
 }

@@ -9,31 +9,31 @@ use std::fmt;
 use serde_json::Value;
 
 use super::{EACH, list, subject, text};
-use crate::check::{Finding, RIGHT_MISSING, RIGHT_UNNEEDED, Subject};
+use crate::check::findings::{Finding, RIGHT_MISSING, RIGHT_UNNEEDED, Subject};
 
 /// A service account.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Account {
+pub(crate) struct Account {
     /// Its namespace.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// Its name.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 impl Account {
     /// The user that the API server takes it for.
-    pub fn user(&self) -> String {
+    pub(crate) fn user(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
 
     /// The groups that the API server takes it into.
-    pub fn groups(&self) -> [String; 3] {
+    pub(crate) fn groups(&self) -> [String; 3] {
         let own = format!("system:serviceaccounts:{}", self.namespace);
         ["system:serviceaccounts".to_owned(), own, "system:authenticated".to_owned()]
     }
 
     /// What findings are about.
-    pub fn subject(&self) -> Subject {
+    pub(crate) fn subject(&self) -> Subject {
         let (namespace, name) = (self.namespace.clone(), self.name.clone());
         Subject { kind: "ServiceAccount".to_owned(), namespace, name }
     }
@@ -53,22 +53,22 @@ impl Account {
 
 /// One thing that somebody may do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Right {
+pub(crate) struct Right {
     /// Where; empty is everywhere.
-    pub namespace: String,
+    pub(crate) namespace: String,
     /// API group; empty for the core group.
-    pub group: String,
+    pub(crate) group: String,
     /// Resource, with its subresource after a slash.
-    pub resource: String,
+    pub(crate) resource: String,
     /// The only object; empty is any.
-    pub name: String,
+    pub(crate) name: String,
     /// What is done to it.
-    pub verb: String,
+    pub(crate) verb: String,
 }
 
 impl Right {
     /// Resource and subresource; the latter is empty where there is none.
-    pub fn parts(&self) -> (&str, &str) {
+    pub(crate) fn parts(&self) -> (&str, &str) {
         self.resource.split_once('/').unwrap_or((&self.resource, ""))
     }
 
@@ -168,18 +168,22 @@ fn rights(role: &Value, namespace: &str) -> Vec<Right> {
 }
 
 /// What a service account needs: everything that the shipped roles and bindings give it.
-pub fn needed(shipped: &[Value], account: &Account) -> BTreeSet<Right> {
+pub(crate) fn needed(shipped: &[Value], account: &Account) -> BTreeSet<Right> {
     granted(shipped, account).into_iter().map(|(_, right)| right).collect()
 }
 
 /// Which of these rights the roles and bindings of a cluster don't give.
-pub fn lacking<'a>(objects: &[Value], account: &Account, needed: &'a BTreeSet<Right>) -> Vec<&'a Right> {
+pub(crate) fn lacking<'a>(
+    objects: &[Value],
+    account: &Account,
+    needed: &'a BTreeSet<Right>,
+) -> Vec<&'a Right> {
     let has = granted(objects, account);
     needed.iter().filter(|right| !has.iter().any(|(_, own)| own.covers(right))).collect()
 }
 
 /// Tells of rights that are missing, those about one thing together.
-pub fn missing<'a>(account: &Account, lacking: impl IntoIterator<Item = &'a Right>) -> Vec<Finding> {
+pub(crate) fn missing<'a>(account: &Account, lacking: impl IntoIterator<Item = &'a Right>) -> Vec<Finding> {
     together(lacking)
         .into_iter()
         .map(|told| Finding::new(&RIGHT_MISSING, &account.subject(), "", format!("may not {told}")))
@@ -188,11 +192,11 @@ pub fn missing<'a>(account: &Account, lacking: impl IntoIterator<Item = &'a Righ
 
 /// A ClusterRole that a part binds itself, in tenants' namespaces.
 #[derive(Debug, Clone, Copy)]
-pub struct Except<'a> {
+pub(crate) struct Except<'a> {
     /// Its name.
-    pub role: &'a str,
+    pub(crate) role: &'a str,
     /// The tenants' namespaces. `None`: they can't be read, and any may be one.
-    pub namespaces: Option<&'a BTreeSet<String>>,
+    pub(crate) namespaces: Option<&'a BTreeSet<String>>,
 }
 
 impl Except<'_> {
@@ -206,7 +210,7 @@ impl Except<'_> {
 }
 
 /// What the roles and bindings of a cluster give a service account beyond what is shipped.
-pub fn unneeded(
+pub(crate) fn unneeded(
     objects: &[Value],
     account: &Account,
     allowed: &BTreeSet<Right>,
@@ -238,7 +242,7 @@ pub fn unneeded(
 }
 
 /// Holds a role that somebody binds later against the one that is shipped.
-pub fn role(wanted: &Value, found: &Value) -> Vec<Finding> {
+pub(crate) fn role(wanted: &Value, found: &Value) -> Vec<Finding> {
     let has = rights(found, "");
     let needed = rights(wanted, "");
     let lacking = needed.iter().filter(|right| !has.iter().any(|own| own.covers(right)));

@@ -3,20 +3,20 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::check::{Finding, KUBERNETES, SKEW, Subject, VERSIONS};
+use crate::check::findings::{Finding, KUBERNETES, SKEW, Subject, VERSIONS};
 
 /// The oldest API server of an infrastructure cluster, major and minor.
 const OLDEST: (u64, u64) = (1, 34);
 
 /// A version, as far as skew goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
+pub(crate) struct Version {
     /// Another one promises nothing.
-    pub major: u64,
+    pub(crate) major: u64,
     /// One apart works in both directions.
-    pub minor: u64,
+    pub(crate) minor: u64,
     /// Any of these work together.
-    pub patch: u64,
+    pub(crate) patch: u64,
 }
 
 impl fmt::Display for Version {
@@ -27,7 +27,7 @@ impl fmt::Display for Version {
 
 impl Version {
     /// Reads `1.2.3`, `v1.2.3` and what is like it: `1.2.3-rc.1`, `1.34.0+k3s1`. `None` where it is something else.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let text = text.split(['-', '+']).next()?;
         let mut numbers = text.split('.').map(|number| number.parse().ok());
@@ -36,7 +36,7 @@ impl Version {
     }
 
     /// The version in an image's tag. `None` where the tag is something else, or there is only a digest.
-    pub fn of_image(image: &str) -> Option<Self> {
+    pub(crate) fn of_image(image: &str) -> Option<Self> {
         let name = image.split('@').next()?;
         let (_, tag) = name.rsplit_once('/').map_or(name, |(_, last)| last).split_once(':')?;
         Self::parse(tag)
@@ -44,7 +44,7 @@ impl Version {
 }
 
 /// Whether two parts go together. `what` says whose `found` is, `other` whose the other.
-pub fn skew(
+pub(crate) fn skew(
     subject: &Subject,
     path: &str,
     what: &str,
@@ -63,7 +63,7 @@ pub fn skew(
 
 /// Whether the replicas of a part are of one version, and the one of its template, by their images and how many Pods have
 /// each. Admission may name the same version otherwise, by a mirror or a digest.
-pub fn replicas(subject: &Subject, template: &str, images: &[(String, usize)]) -> Option<Finding> {
+pub(crate) fn replicas(subject: &Subject, template: &str, images: &[(String, usize)]) -> Option<Finding> {
     let is_same = |image: &str| {
         let version = Version::of_image(image);
         image == template || (version.is_some() && version == Version::of_image(template))
@@ -81,7 +81,7 @@ pub fn replicas(subject: &Subject, template: &str, images: &[(String, usize)]) -
 }
 
 /// Whether an infrastructure cluster's API server, of which `/version` says this, is new enough.
-pub fn kubernetes(subject: &Subject, git_version: &str) -> Option<Finding> {
+pub(crate) fn kubernetes(subject: &Subject, git_version: &str) -> Option<Finding> {
     let version = Version::parse(git_version)?;
     ((version.major, version.minor) < OLDEST).then(|| {
         let message = format!("is {git_version}; {}.{} is the oldest that works", OLDEST.0, OLDEST.1);

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{Found, list, subject, text};
-use crate::check::{ANYBODY_WRITES, Finding, LEASE, NOT_MOUNTABLE, REPLICAS, Subject, UNAVAILABLE};
+use crate::check::findings::{ANYBODY_WRITES, Finding, LEASE, NOT_MOUNTABLE, REPLICAS, Subject, UNAVAILABLE};
 
 /// Whether a Deployment runs, with as many replicas as it wants, all of them as it says.
-pub fn deployment(found: &Value) -> Option<Finding> {
+pub(crate) fn deployment(found: &Value) -> Option<Finding> {
     let subject = subject(found);
     let number = |pointer: &str| found.pointer(pointer).and_then(Value::as_i64);
     let wanted = number("/spec/replicas").unwrap_or(1);
@@ -61,7 +61,7 @@ fn rollout(found: &Value, subject: &Subject, wanted: i64) -> Option<Finding> {
 
 /// Whether the webhook asks those for a certificate who would have it write: reviews of Machines and guests take what can be had
 /// once. `client_ca` is the file that it knows clients by, `None` where it was told none.
-pub fn writers(webhook: &Value, client_ca: Option<&str>) -> Option<Finding> {
+pub(crate) fn writers(webhook: &Value, client_ca: Option<&str>) -> Option<Finding> {
     let asked = client_ca.is_some_and(|file| !file.is_empty());
     (!asked).then(|| {
         let message = "--tls-client-ca-file isn't there: /validate/guests and /validate/machines take reviews of whoever reaches \
@@ -72,19 +72,19 @@ pub fn writers(webhook: &Value, client_ca: Option<&str>) -> Option<Finding> {
 
 /// A Secret or ConfigMap that the Pods of a Deployment wait for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mount {
+pub(crate) struct Mount {
     /// `Secret` or `ConfigMap`.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// Its name, in the Deployment's namespace.
-    pub name: String,
+    pub(crate) name: String,
     /// The keys that are taken out of it, with the path of the file that each becomes. None: all that there are.
-    pub keys: Vec<(String, String)>,
+    pub(crate) keys: Vec<(String, String)>,
     /// Where the Deployment names it.
-    pub path: String,
+    pub(crate) path: String,
 }
 
 /// Everything that the Pods of a Deployment wait for.
-pub fn mounts(deployment: &Value) -> Vec<Mount> {
+pub(crate) fn mounts(deployment: &Value) -> Vec<Mount> {
     const POD: &str = "spec.template.spec.volumes";
     let mut mounts = Vec::new();
     for (i, volume) in list(deployment, "/spec/template/spec/volumes").iter().enumerate() {
@@ -112,7 +112,7 @@ fn mount(source: &Value, at: &str) -> Option<Mount> {
 }
 
 /// Whether what a Deployment's Pods wait for is there, with its keys.
-pub fn mounted(deployment: &Subject, mount: &Mount, found: Found<'_>) -> Vec<Finding> {
+pub(crate) fn mounted(deployment: &Subject, mount: &Mount, found: Found<'_>) -> Vec<Finding> {
     let Mount { kind, name, keys, path } = mount;
     let found = match found {
         Found::Unread => return Vec::new(),
@@ -136,7 +136,7 @@ pub fn mounted(deployment: &Subject, mount: &Mount, found: Found<'_>) -> Vec<Fin
 }
 
 /// Whether somebody holds a Lease. `renewed` is how long ago it was renewed, in seconds; `None` where it never was.
-pub fn lease(subject: &Subject, found: Found<'_>, renewed: Option<i64>) -> Option<Finding> {
+pub(crate) fn lease(subject: &Subject, found: Found<'_>, renewed: Option<i64>) -> Option<Finding> {
     let lease = match found {
         Found::Unread => return None,
         Found::Absent => return Some(Finding::new(&LEASE, subject, "", "isn't there: nobody has ever led")),

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use outrigger_core::keys;
 use serde_json::Value;
 
 use super::{list, short, subject, text};
-use crate::check::{CA_MISMATCH, CA_UNUSABLE, CERTIFICATE_ENDED, Finding, Subject, UNREACHABLE};
-use crate::keys;
+use crate::check::findings::{CA_MISMATCH, CA_UNUSABLE, CERTIFICATE_ENDED, Finding, Subject, UNREACHABLE};
 
 /// What the API server says of a webhook that it couldn't call.
 const FAILED: &str = "failed calling webhook";
 
 /// Whether a Service has a port and leads to somebody who is ready. `port` is the one that is called; `slices` are the
 /// Service's EndpointSlices.
-pub fn service(service: &Value, slices: &[Value], port: i64) -> Option<Finding> {
+pub(crate) fn service(service: &Value, slices: &[Value], port: i64) -> Option<Finding> {
     let subject = subject(service);
     if text(service, "/spec/type") == "ExternalName" {
         return None;
@@ -47,7 +47,7 @@ pub fn service(service: &Value, slices: &[Value], port: i64) -> Option<Finding> 
 
 /// What became of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The certificate that was shown is one that is to be trusted.
     Trusted,
     /// It isn't, and why.
@@ -62,7 +62,7 @@ pub enum Outcome {
 
 /// What a connection tells of a webhook or a manager at an address. `told` is what its certificate and the CAs have told by
 /// themselves: the same dates are told of once.
-pub fn connection(
+pub(crate) fn connection(
     subject: &Subject,
     path: &str,
     address: &str,
@@ -96,7 +96,7 @@ pub fn connection(
 /// What an API server's answer to an attempt to make something tells of the webhooks that it called for it; of all other
 /// refusals nothing. `subject` is the configuration, `entries` are the names of ours: a webhook of somebody else's is his
 /// business.
-pub fn attempt(subject: &Subject, answer: &str, entries: &BTreeSet<&str>) -> Option<Finding> {
+pub(crate) fn attempt(subject: &Subject, answer: &str, entries: &BTreeSet<&str>) -> Option<Finding> {
     let (_, rest) = answer.split_once(FAILED)?;
     let entry = rest.trim_start().trim_start_matches('"').split('"').next().unwrap_or_default();
     if !entries.contains(entry) {
@@ -119,7 +119,7 @@ pub fn attempt(subject: &Subject, answer: &str, entries: &BTreeSet<&str>) -> Opt
 }
 
 /// Whether a Pod that was made in a tenant's namespace has been through the webhook: it is on that tenant's DPUs only.
-pub fn is_placed(pod: &Value, tenant: &str) -> bool {
+pub(crate) fn is_placed(pod: &Value, tenant: &str) -> bool {
     let terms = list(
         pod,
         "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",

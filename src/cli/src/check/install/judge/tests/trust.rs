@@ -131,12 +131,12 @@ fn connections_and_the_api_servers_own() {
     assert_eq!(reach::attempt(&subject, &other, &ours), None);
 
     let term = |key: &str, values: Value| json!({"matchExpressions": [{"key": key, "operator": "In", "values": values}]});
-    let own = || term(crate::keys::NODE_TENANT, json!(["blue"]));
+    let own = || term(outrigger_core::keys::NODE_TENANT, json!(["blue"]));
     for (terms, placed) in [
         (json!([own()]), true),
         (json!([own(), own()]), true),
         (json!([own(), term("a", json!(["blue"]))]), false),
-        (json!([term(crate::keys::NODE_TENANT, json!(["blue", "red"]))]), false),
+        (json!([term(outrigger_core::keys::NODE_TENANT, json!(["blue", "red"]))]), false),
         (json!([]), false),
         (json!(null), false),
     ] {

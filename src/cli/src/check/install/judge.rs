@@ -3,18 +3,18 @@
 //! **In**: objects as an API server gives them, those that are shipped, and what probes and clocks have told, as plain data.
 //! **Out**: findings. **Caller**: `outrigger check --live`, which reads the cluster.
 
-pub mod admission;
-pub mod certificates;
-pub mod definitions;
-pub mod difference;
-pub mod parts;
-pub mod reach;
-pub mod rights;
-pub mod versions;
+pub(crate) mod admission;
+pub(crate) mod certificates;
+pub(crate) mod definitions;
+pub(crate) mod difference;
+pub(crate) mod parts;
+pub(crate) mod reach;
+pub(crate) mod rights;
+pub(crate) mod versions;
 
 use serde_json::Value;
 
-use super::{Finding, MISSING, Subject};
+use crate::check::findings::{Finding, MISSING, Subject};
 
 /// Characters of a value that a message shows, at most: a rule may be long, and a line has to be read.
 const SHOWN: usize = 160;
@@ -24,7 +24,7 @@ pub(crate) const EACH: usize = 8;
 
 /// What is known of an object that was asked for by its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Found<'a> {
+pub(crate) enum Found<'a> {
     /// It is there.
     There(&'a Value),
     /// It isn't.
@@ -34,23 +34,23 @@ pub enum Found<'a> {
 }
 
 /// What an object is called.
-pub fn subject(object: &Value) -> Subject {
+pub(crate) fn subject(object: &Value) -> Subject {
     let text = |pointer: &str| text(object, pointer).to_owned();
     Subject { kind: text("/kind"), namespace: text("/metadata/namespace"), name: text("/metadata/name") }
 }
 
 /// That an object isn't there.
-pub fn missing(wanted: &Value) -> Finding {
+pub(crate) fn missing(wanted: &Value) -> Finding {
     Finding::new(&MISSING, &subject(wanted), "", "isn't there")
 }
 
 /// The text at a place of an object; empty where there is none.
-pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The list at a place of an object; empty where there is none.
-pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+pub(crate) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn shown(value: Option<&Value>) -> String {
 }
 
 /// A text as a message shows it: in one line, and not all of a long one.
-pub fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{} ...", &line[..end]),
