@@ -88,7 +88,7 @@ enum Command {
     /// Judges Tenants, rules, NamespaceOffloadings and claims as admission does, and looks for what no single object
     /// tells: rules that can never match, selectors that exclude each other, annotations that nothing writes, DPUs without
     /// owner, hosts without DPU, DeviceClasses that aren't there, Machines that promise more than their nodes have. With
-    /// --live: whether the installation itself is in order, in the infrastructure cluster, a tenant's, or both. Nothing is
+    /// --live: whether the installation itself works, in the infrastructure cluster, a tenant's, or both. Nothing is
     /// changed. Exit codes: 0 no errors, 1 errors, 2 an input could not be read.
     Check(CheckArgs),
 

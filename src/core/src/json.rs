@@ -60,6 +60,16 @@ impl Json {
     }
 }
 
+/// The string at a JSON pointer (RFC 6901) of a value; empty where there is none.
+pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The array at a JSON pointer of a value; empty where there is none.
+pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
 impl From<Value> for Json {
     fn from(value: Value) -> Self {
         let text = value.to_string();

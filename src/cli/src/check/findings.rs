@@ -111,42 +111,9 @@ checks! {
     /// A Machine that can't be read.
     MACHINE_INVALID = "machine-invalid", Error, "A Machine can't be reckoned with",
         "Change the field as the message says.";
-    /// Something of the installation isn't there.
-    MISSING = "missing", Error, "A part of the installation isn't there",
-        "Apply what is shipped once more, as docs/installation.md tells.";
-    /// A definition can't be used, or lacks what this version needs.
-    DEFINITION = "definition-differs", Error, "A CustomResourceDefinition isn't served, or lacks what this version needs",
-        "Apply deploy/crds of this version.";
-    /// A definition that refuses more.
-    NARROWER = "definition-narrower", Warning, "A CustomResourceDefinition refuses what this version's takes",
-        "Apply deploy/crds of this version, unless a newer one is meant to.";
-    /// Admission is asked about less, or says less, than it has to.
-    ADMISSION = "admission-differs", Error, "A webhook configuration, a policy or a binding isn't the one that is shipped",
-        "Apply webhooks/ of this version once more; what differs may be a hole.";
-    /// The API server waits for another time.
-    ADMISSION_TIMEOUT = "admission-timeout", Warning, "The API server waits for the webhook for another time than is shipped",
-        "Apply webhooks/ of this version once more, unless somebody has measured what is enough.";
-    /// The API server doubts a policy's expressions.
-    POLICY_TYPES = "policy-types", Warning, "The API server found a policy's expression that doesn't fit the kind it judges",
-        "Apply webhooks/policies.yaml of the version that is installed; report it where it is.";
-    /// A part doesn't run, or not whole.
-    UNAVAILABLE = "not-available", Error, "A part of Outrigger doesn't run, or what was changed of it doesn't",
-        "kubectl describe says why: no room, an image that can't be had, a Secret that is missing.";
-    /// A part runs with fewer replicas than are wanted.
-    REPLICAS = "too-few-replicas", Warning, "Fewer replicas are available, or as they are to be, than are wanted",
-        "kubectl describe says why; while one of them is left, it works.";
-    /// A Secret or ConfigMap that a Pod waits for.
-    NOT_MOUNTABLE = "not-mountable", Error, "A Secret or ConfigMap that Pods wait for isn't there, or lacks a key",
-        "Make it, as docs/installation.md tells.";
-    /// Nobody holds the Lease.
-    LEASE = "lease-stale", Warning, "No manager leads: nobody serves Tenants, DPUs and Machines",
-        "The managers' logs say why; most often a right is missing.";
     /// Nobody answers.
-    UNREACHABLE = "unreachable", Error, "A webhook or a manager doesn't answer",
+    UNREACHABLE = "unreachable", Error, "The API server doesn't reach the webhook",
         "See docs/runbooks/OutriggerWebhookUnreachable.md.";
-    /// Paths of the webhook that write, and ask nobody who he is.
-    ANYBODY_WRITES = "anybody-writes", Warning, "Whoever reaches the webhook's port can take slots and groups of Machines",
-        "Have the API server show a certificate, and the webhook ask for it, as docs/installation.md tells.";
     /// A CA bundle that verifies nothing.
     CA_UNUSABLE = "ca-unusable", Error, "A CA bundle is empty, can't be read, or has ended",
         "Put the CA in, as docs/certificates.md tells; cert-manager or --tls self-signed does it by itself.";
@@ -159,24 +126,15 @@ checks! {
     /// A certificate that ends soon, and that nobody has renewed.
     CERTIFICATE_ENDS = "certificate-ends", Warning, "A certificate ends soon, and nobody has renewed it",
         "Renew it: docs/runbooks/OutriggerCertificateExpires.md.";
-    /// An agent that the manager doesn't know.
-    IDENTITY = "agent-unknown", Error, "The manager doesn't take an agent for its tenant's",
-        "Put the certificate's name into the Tenant's spec.identities, or issue one with a name that is there.";
     /// A right that a part needs.
     RIGHT_MISSING = "right-missing", Error, "A part of Outrigger lacks a right that it needs",
         "Apply the part's rbac.yaml of this version once more.";
-    /// A right that a part doesn't need.
-    RIGHT_UNNEEDED = "right-unneeded", Warning, "A part of Outrigger has a right that it doesn't need",
-        "Take the binding away, or the right out of the role: who takes the part over would have it.";
     /// Parts that are too far apart.
     SKEW = "version-skew", Error, "Parts of Outrigger are more than one minor version apart",
         "Upgrade step by step, the infrastructure cluster first: docs/upgrades.md.";
     /// Parts of different versions.
     VERSIONS = "versions-differ", Warning, "Parts of Outrigger, or replicas of one, are of different versions",
         "Finish the upgrade, or check with the outrigger of the version that is installed.";
-    /// An API server that is too old.
-    KUBERNETES = "kubernetes-too-old", Error, "The API server is older than the oldest that is supported",
-        "Upgrade the cluster: docs/installation.md names the version.";
 }
 
 /// What a finding is about.

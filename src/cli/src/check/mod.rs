@@ -2,7 +2,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod findings;
-mod install;
+mod installation;
 mod live;
 mod look;
 mod machines;
@@ -37,7 +37,7 @@ pub(crate) struct CheckArgs {
     output: Output,
 
     #[command(flatten)]
-    live: install::LiveArgs,
+    live: installation::LiveArgs,
 
     #[command(flatten)]
     admission: AdmissionArgs,
@@ -70,7 +70,7 @@ impl CheckArgs {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let mut report = if self.live.live {
-            runtime()?.block_on(install::report(&self.live, &self.admission, &self.cluster))?
+            runtime()?.block_on(installation::report(&self.live, &self.admission, &self.cluster))?
         } else {
             let (state, notes) = if self.filename.is_empty() {
                 runtime()?.block_on(live::read(&self.cluster))?

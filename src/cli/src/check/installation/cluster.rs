@@ -1,0 +1,165 @@
+//! A cluster that is examined. What may not be read is noted, and never taken for absent.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::StreamExt;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use outrigger_core::json::text;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::reach::short;
+
+/// How long an API server may take for an answer, the webhooks that it calls included.
+pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Requests in flight at once.
+const AT_ONCE: usize = 16;
+
+/// Most objects of a list. An installation has few Pods, and of namespaces one is enough.
+const MOST: u32 = 500;
+
+/// Most notes that are shown.
+const MAX_NOTES: usize = 30;
+
+/// API version and name of a kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str);
+
+pub(super) const DEPLOYMENT: Kind = Kind("apps/v1", "Deployment");
+pub(super) const POD: Kind = Kind("v1", "Pod");
+pub(super) const NAMESPACE: Kind = Kind("v1", "Namespace");
+pub(super) const MUTATING: Kind = Kind("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
+pub(super) const VALIDATING: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration");
+
+/// The answer to the question for an object.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Answer {
+    There(Value),
+    Absent,
+    /// The object couldn't be read, which is noted: nothing may be said of it.
+    Unread,
+}
+
+impl Answer {
+    /// The object, where it is there.
+    pub(super) fn there(self) -> Option<Value> {
+        match self {
+            Self::There(value) => Some(value),
+            Self::Absent | Self::Unread => None,
+        }
+    }
+}
+
+pub(super) struct Cluster {
+    pub(super) client: Client,
+    /// This process is a Pod of the cluster, so it reaches the cluster's Services.
+    pub(super) is_own: bool,
+    notes: Mutex<BTreeSet<String>>,
+}
+
+impl Cluster {
+    pub(super) fn new(client: Client, is_own: bool) -> Self {
+        Self { client, is_own, notes: Mutex::default() }
+    }
+
+    /// What couldn't be examined.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let notes = self.notes.lock();
+        let mut all: Vec<String> = notes.iter().take(MAX_NOTES).cloned().collect();
+        if notes.len() > MAX_NOTES {
+            all.push(format!("and {} more that couldn't be examined", notes.len() - MAX_NOTES));
+        }
+        all
+    }
+
+    /// Says what wasn't examined.
+    pub(super) fn note(&self, text: impl Into<String>) {
+        self.notes.lock().insert(text.into());
+    }
+
+    fn api(&self, Kind(api_version, kind): Kind, namespace: &str) -> (Api<DynamicObject>, ApiResource) {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api = if namespace.is_empty() {
+            Api::all_with(self.client.clone(), &resource)
+        } else {
+            Api::namespaced_with(self.client.clone(), namespace, &resource)
+        };
+        (api, resource)
+    }
+
+    /// One object.
+    pub(super) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Answer {
+        let (api, resource) = self.api(kind, namespace);
+        match in_time(api.get_opt(name)).await {
+            Ok(Some(object)) => value(&resource, object).map_or(Answer::Unread, Answer::There),
+            Ok(None) => Answer::Absent,
+            Err(why) => {
+                let slash = if namespace.is_empty() { "" } else { "/" };
+                self.note(format!(
+                    "{} {namespace}{slash}{name} can't be read, so it wasn't examined: {why}",
+                    kind.1
+                ));
+                Answer::Unread
+            }
+        }
+    }
+
+    /// The objects of a kind with these labels, in a namespace or, where that is empty, everywhere. `None`: they can't be
+    /// read.
+    pub(super) async fn list(&self, kind: Kind, namespace: &str, labels: &str) -> Option<Vec<Value>> {
+        let (api, resource) = self.api(kind, namespace);
+        match in_time(api.list(&ListParams::default().labels(labels).limit(MOST))).await {
+            Ok(page) => Some(page.items.into_iter().filter_map(|object| value(&resource, object)).collect()),
+            Err(why) => {
+                let plural = &resource.plural;
+                self.note(format!("{plural} can't be listed, so they weren't examined: {why}"));
+                None
+            }
+        }
+    }
+
+    /// Creates an object as a dry run: the API server calls its webhooks, answers with what it would have created, and
+    /// stores nothing.
+    pub(super) async fn dry_run(&self, kind: Kind, object: &Value) -> Result<Value, String> {
+        let (api, resource) = self.api(kind, text(object, "/metadata/namespace"));
+        let object = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let created = in_time(api.create(&dry, &object)).await?;
+        value(&resource, created).ok_or_else(|| "the answer can't be read".to_owned())
+    }
+
+    /// The API server's version.
+    pub(super) async fn version(&self) -> anyhow::Result<String> {
+        let version = tokio::time::timeout(PATIENCE, self.client.apiserver_version()).await;
+        Ok(version.context("no answer in time")??.git_version)
+    }
+}
+
+/// Limits the time that a request takes. Errors are whole: a dry run's tells at its end why a call failed.
+pub(super) async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, request).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
+        Ok(Err(error)) => Err(short(&error.to_string())),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+/// An object as JSON. Those of lists don't say of which kind they are.
+fn value(resource: &ApiResource, object: DynamicObject) -> Option<Value> {
+    let mut value = serde_json::to_value(object).ok()?;
+    let map = value.as_object_mut()?;
+    map.insert("apiVersion".to_owned(), resource.api_version.clone().into());
+    map.insert("kind".to_owned(), resource.kind.clone().into());
+    Some(value)
+}
+
+/// Asks several questions at once; the answers come in the order of the questions.
+pub(super) async fn together<T>(questions: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    futures::stream::iter(questions).buffered(AT_ONCE).collect().await
+}

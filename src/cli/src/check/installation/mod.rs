@@ -1,0 +1,125 @@
+//! `outrigger check --live`: whether an installation works.
+//!
+//! **In**: an infrastructure cluster, a tenant's, or both, which are only read. **Out**: findings on certificates and the CAs
+//! that verify them, reachability of the webhook, versions and rights; and notes on what couldn't be examined. Whether the
+//! installed objects are the shipped ones is left to `helm diff` and `kubectl diff`.
+//!
+//! `certificates`, `reach`, `rights`, `roles` and `versions` judge plain data; the other modules ask the clusters.
+
+mod access;
+mod agents;
+mod certificates;
+mod cluster;
+mod connections;
+mod parts;
+mod reach;
+mod rights;
+mod roles;
+mod versions;
+mod webhooks;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args;
+use outrigger_runtime::cluster::ClusterArgs;
+use outrigger_runtime::expiry;
+use outrigger_webhook::settings::AdmissionArgs;
+
+use self::cluster::Cluster;
+use self::parts::{Installation, Part};
+use super::Report;
+use super::findings::Finding;
+use crate::explain::live::client;
+use crate::files::InputError;
+
+/// Prefix of what is said of the tenant's cluster beside the infrastructure cluster.
+const TENANTS: &str = "in the tenant's cluster: ";
+
+/// Which installation is examined.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Installation")]
+pub(crate) struct LiveArgs {
+    /// Examine the installation itself instead of what it serves: whether CA bundles verify the certificates that are shown,
+    /// when certificates expire, whether the API server reaches the webhook, whether service accounts have their rights, and
+    /// whether the versions of the parts work together.
+    #[arg(long, conflicts_with = "filename")]
+    pub(super) live: bool,
+
+    /// Part that the cluster has. May be given several times, or separated by commas. Without it: the parts that are found.
+    #[arg(long, value_delimiter = ',', requires = "live", value_name = "PART")]
+    part: Vec<Part>,
+
+    /// Namespace of the parts. Without it: the namespace in which one of them is found, else outrigger-system.
+    #[arg(long, requires = "live", value_name = "NAMESPACE")]
+    system_namespace: Option<String>,
+
+    /// Kubeconfig of a tenant's cluster, whose agent is examined too.
+    #[arg(long, requires = "live", value_name = "FILE")]
+    tenant_kubeconfig: Option<PathBuf>,
+
+    /// Context in the tenant's kubeconfig. Without it: the current one.
+    #[arg(long, requires = "live", value_name = "NAME")]
+    tenant_context: Option<String>,
+}
+
+/// Examines the clusters.
+///
+/// # Errors
+/// When a cluster can't be asked at all, or has no part of Outrigger.
+pub(super) async fn report(
+    args: &LiveArgs,
+    admission: &AdmissionArgs,
+    cluster: &ClusterArgs,
+) -> anyhow::Result<Report> {
+    let infrastructure = Box::pin(read(args, admission, cluster, "--kubeconfig", &args.part)).await?;
+    let mut findings = Box::pin(own(&infrastructure)).await?;
+    let mut notes = infrastructure.cluster.notes();
+    if args.tenant_kubeconfig.is_some() || args.tenant_context.is_some() {
+        let cluster =
+            ClusterArgs { kubeconfig: args.tenant_kubeconfig.clone(), context: args.tenant_context.clone() };
+        let tenant = Box::pin(read(args, admission, &cluster, "--tenant-kubeconfig", &[Part::Agent])).await?;
+        let mut theirs = Box::pin(own(&tenant)).await?;
+        theirs.extend(agents::between(&infrastructure, &tenant).await);
+        findings.extend(theirs.into_iter().map(|finding| {
+            let message = format!("{TENANTS}{}", finding.message);
+            Finding { message, ..finding }
+        }));
+        notes.extend(tenant.cluster.notes().into_iter().map(|note| format!("{TENANTS}{note}")));
+    } else if infrastructure.has(Part::Agent) && infrastructure.has(Part::Manager) {
+        findings.extend(agents::between(&infrastructure, &infrastructure).await);
+    }
+    Ok(Report { findings, notes, files: BTreeMap::new() })
+}
+
+async fn read(
+    args: &LiveArgs,
+    admission: &AdmissionArgs,
+    cluster: &ClusterArgs,
+    flag: &str,
+    only: &[Part],
+) -> anyhow::Result<Installation> {
+    let is_own = cluster.is_own().await;
+    let cluster = Cluster::new(client(cluster, flag).await?, is_own);
+    // The first request says whether the cluster answers at all.
+    cluster.version().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))?;
+    let installation = Installation::read(cluster, admission, args.system_namespace.as_deref(), only).await;
+    Ok(installation.map_err(|why| InputError::new(flag, why))?)
+}
+
+/// Examines what one cluster alone can tell.
+async fn own(installation: &Installation) -> anyhow::Result<Vec<Finding>> {
+    let now = expiry::now();
+    let mut findings = installation.versions();
+    findings.extend(access::missing_rights(installation).await?);
+    if installation.has(Part::Webhook) {
+        findings.extend(webhooks::examine(installation, now).await);
+    }
+    findings.extend(agents::manager(installation, now).await);
+    let agent = agents::agent(installation, now, &findings).await;
+    findings.extend(agent);
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! The parts of Outrigger in one cluster, and what their Deployments say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use clap::ValueEnum;
+use outrigger_core::json::{list, text};
+use outrigger_core::keys;
+use outrigger_webhook::settings::AdmissionArgs;
+use serde_json::Value;
+
+use super::cluster::{Answer, Cluster, DEPLOYMENT, Kind, MUTATING, NAMESPACE, POD, VALIDATING, together};
+use super::roles::Names;
+use super::versions::{self, Version};
+use crate::check::findings::{Finding, Subject};
+
+/// Label of all of Outrigger's own Deployments and Pods.
+const OWN: &str = "app.kubernetes.io/name=outrigger";
+
+/// A part's container, in its Deployment.
+const CONTAINER: &str = "/spec/template/spec/containers/0";
+
+/// Path of a part's image, as findings name it.
+const IMAGE: &str = "spec.template.spec.containers[0].image";
+
+/// A part of Outrigger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(super) enum Part {
+    /// Admission.
+    Webhook,
+    /// Workload streams and companions.
+    Manager,
+    /// The tenant's side.
+    Agent,
+}
+
+impl Part {
+    pub(super) const ALL: [Self; 3] = [Self::Webhook, Self::Manager, Self::Agent];
+
+    /// The name of its Deployment, Service and service account.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Webhook => keys::WEBHOOK,
+            Self::Manager => keys::MANAGER,
+            Self::Agent => keys::AGENT,
+        }
+    }
+
+    /// The part in a sentence.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Webhook => "the webhook",
+            Self::Manager => "the manager",
+            Self::Agent => "the agent",
+        }
+    }
+}
+
+/// One cluster's share of an installation.
+pub(super) struct Installation {
+    pub(super) cluster: Cluster,
+    parts: Vec<Part>,
+    /// The parts' Deployments.
+    deployments: BTreeMap<Part, Value>,
+    /// The versions of each part that run.
+    running: BTreeMap<Part, BTreeSet<Version>>,
+    /// Outrigger's webhook configurations, or that they can't be read.
+    pub(super) configurations: Vec<(Kind, Answer)>,
+    pub(super) names: Names,
+}
+
+impl Installation {
+    /// Reads what is there. `only`: the parts that belong into the cluster; where it is empty, those that are found.
+    ///
+    /// # Errors
+    /// When nothing of it may be read, or none of the parts is there.
+    pub(super) async fn read(
+        cluster: Cluster,
+        admission: &AdmissionArgs,
+        namespace: Option<&str>,
+        only: &[Part],
+    ) -> Result<Self, &'static str> {
+        let system = match namespace {
+            Some(namespace) => namespace.to_owned(),
+            None => system_namespace(&cluster).await,
+        };
+        let all = together(Part::ALL.map(|part| cluster.get(DEPLOYMENT, &system, part.name()))).await;
+        let configurations = [MUTATING, VALIDATING]
+            .map(async |kind| (kind, cluster.get(kind, "", keys::WEBHOOK_CONFIGURATION).await));
+        let configurations = together(configurations).await;
+        let answers = all.iter().chain(configurations.iter().map(|(_, answer)| answer));
+        if answers.into_iter().all(|answer| *answer == Answer::Unread) {
+            return Err(
+                "neither a Deployment nor a webhook configuration of the installation may be read: nothing can be said of \
+                 it; docs/check.md tells the rights that are needed",
+            );
+        }
+        let found = Part::ALL.into_iter().zip(all);
+        let deployments: BTreeMap<Part, Value> =
+            found.filter_map(|(part, answer)| Some((part, answer.there()?))).collect();
+        let is_registered = configurations.iter().any(|(_, answer)| matches!(answer, Answer::There(_)));
+        let is_here =
+            |part: &Part| deployments.contains_key(part) || (*part == Part::Webhook && is_registered);
+        let mut parts = only.to_vec();
+        if parts.is_empty() {
+            parts.extend(Part::ALL.into_iter().filter(is_here));
+        }
+        if parts.is_empty() {
+            return Err(
+                "no part of Outrigger is in the cluster; --system-namespace names its namespace, --part a part",
+            );
+        }
+        let names = names(admission, &system, &deployments);
+        let running = running(&cluster, &system, &deployments).await;
+        Ok(Self { cluster, parts, deployments, running, configurations, names })
+    }
+
+    /// Whether a part belongs into the cluster.
+    pub(super) fn has(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+
+    pub(super) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// The value of a part's flag.
+    pub(super) fn argument(&self, part: Part, flag: &str) -> Option<String> {
+        argument(self.deployments.get(&part)?, flag)
+    }
+
+    /// The versions of a part that run.
+    pub(super) fn running(&self, part: Part) -> BTreeSet<Version> {
+        self.running.get(&part).cloned().unwrap_or_default()
+    }
+
+    /// Compares the versions of the parts with this program's.
+    pub(super) fn versions(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let Some(own) = Version::parse(env!("CARGO_PKG_VERSION")) else { return findings };
+        for (part, versions) in self.running.iter().filter(|(part, _)| self.has(**part)) {
+            if versions.is_empty() {
+                self.cluster.note(format!(
+                    "neither the image of {} nor its label app.kubernetes.io/version tells a version, so it wasn't \
+                     compared with the other parts",
+                    part.word()
+                ));
+            }
+            findings.extend(
+                versions.iter().filter_map(|version| self.skew(*part, *version, "this program", own)),
+            );
+        }
+        findings
+    }
+
+    /// Compares a version of a part with another version.
+    pub(super) fn skew(&self, part: Part, found: Version, other: &str, version: Version) -> Option<Finding> {
+        let (namespace, name) = (self.names.system.clone(), part.name().to_owned());
+        let subject = Subject { kind: "Deployment".to_owned(), namespace, name };
+        versions::skew(&subject, IMAGE, part.word(), found, (other, version))
+    }
+
+    /// What a part's Pods have in a file, where it may be read: by the Deployment's volumes, else in the Secret in which the
+    /// part keeps the certificate that it signs itself.
+    pub(super) async fn entry(&self, part: Part, file: &str) -> Option<Entry> {
+        let self_signed = match part {
+            Part::Webhook if self.names.webhook_self_signed => Some(keys::WEBHOOK_SELF_SIGNED),
+            Part::Manager if self.names.manager_self_signed => Some(keys::MANAGER_SELF_SIGNED),
+            _ => None,
+        };
+        let self_signed = self_signed.filter(|_| file == "tls.crt");
+        let (kind, name, key) = mounted(self.deployments.get(&part)?, file)
+            .or_else(|| Some(("Secret", self_signed?.to_owned(), file.to_owned())))?;
+        let object = self.cluster.get(Kind("v1", kind), &self.names.system, &name).await.there()?;
+        let pem = data(&object, &key)?;
+        let subject = Subject { kind: kind.to_owned(), namespace: self.names.system.clone(), name };
+        Some(Entry { subject, path: format!("data[{key}]"), pem })
+    }
+
+    /// A namespace in which the webhook judges Pods, with its tenant, if there is one.
+    pub(super) async fn tenant_namespace(&self) -> Option<(String, String)> {
+        let all = self.cluster.list(NAMESPACE, "", keys::TENANT).await?;
+        let lives = |namespace: &&Value| namespace.pointer("/metadata/deletionTimestamp").is_none();
+        all.iter().find(lives).map(|namespace| {
+            let tenant = namespace["metadata"]["labels"][keys::TENANT].as_str().unwrap_or_default();
+            (text(namespace, "/metadata/name").to_owned(), tenant.to_owned())
+        })
+    }
+}
+
+/// A key of a Secret or ConfigMap.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) subject: Subject,
+    pub(super) path: String,
+    pub(super) pem: Vec<u8>,
+}
+
+/// The namespace in which one of the parts runs, else the default.
+async fn system_namespace(cluster: &Cluster) -> String {
+    let all = cluster.list(DEPLOYMENT, "", OWN).await.unwrap_or_default();
+    let is_part = |o: &&Value| Part::ALL.iter().any(|part| part.name() == text(o, "/metadata/name"));
+    let found = all.iter().find(is_part).map(|o| text(o, "/metadata/namespace"));
+    found.unwrap_or(keys::SYSTEM_NAMESPACE).to_owned()
+}
+
+/// The names that the installation uses: those of the Deployments' flags, else those of this command's.
+fn names(admission: &AdmissionArgs, system: &str, deployments: &BTreeMap<Part, Value>) -> Names {
+    let of = |part: Part, flag: &str| argument(deployments.get(&part)?, flag);
+    let either = |flag: &str, default: &str| {
+        let told = of(Part::Webhook, flag).or_else(|| of(Part::Manager, flag));
+        told.unwrap_or_else(|| default.to_owned())
+    };
+    let is = |part, flag, value: &str| of(part, flag).as_deref() == Some(value);
+    Names {
+        system: system.to_owned(),
+        rules: either("admin-rules-namespace", &admission.admin_rules_namespace),
+        resources: either("admin-resources-namespace", &admission.admin_resources_namespace),
+        core: either("core-namespace", &admission.core_namespace),
+        tenant_rules: of(Part::Agent, "rules-namespace").unwrap_or_else(|| keys::ADMIN_NAMESPACE.to_owned()),
+        machines: !is(Part::Manager, "manage-machines", "false"),
+        webhook_self_signed: is(Part::Webhook, "tls", "self-signed"),
+        manager_self_signed: is(Part::Manager, "tls", "self-signed"),
+    }
+}
+
+/// The value of a flag in a Deployment's arguments, or of its variable in the environment.
+pub(super) fn argument(deployment: &Value, flag: &str) -> Option<String> {
+    let args = list(deployment, &format!("{CONTAINER}/args"));
+    let name = format!("--{flag}");
+    for (i, arg) in args.iter().filter_map(Value::as_str).enumerate() {
+        match arg.strip_prefix(&name) {
+            Some("") => return args.get(i + 1).and_then(Value::as_str).map(str::to_owned),
+            Some(rest) if rest.starts_with('=') => return Some(rest[1..].to_owned()),
+            _ => {}
+        }
+    }
+    let variable = format!("OUTRIGGER_{}", flag.to_uppercase().replace('-', "_"));
+    let env = list(deployment, &format!("{CONTAINER}/env"));
+    let found = env.iter().find(|other| text(other, "/name") == variable)?;
+    // API servers leave an empty value out.
+    found.get("valueFrom").is_none().then(|| text(found, "/value").to_owned())
+}
+
+/// The volume's Secret or ConfigMap from which a Deployment's Pods have a file of this name, and the key.
+pub(super) fn mounted(deployment: &Value, file: &str) -> Option<(&'static str, String, String)> {
+    let volumes = list(deployment, "/spec/template/spec/volumes").iter();
+    let mut sources =
+        volumes.flat_map(|volume| std::iter::once(volume).chain(list(volume, "/projected/sources")));
+    sources.find_map(|source| {
+        let (kind, of) = [("Secret", "secret"), ("ConfigMap", "configMap")]
+            .into_iter()
+            .find_map(|(kind, field)| Some((kind, source.get(field)?)))?;
+        let name = of.get("secretName").or_else(|| of.get("name"))?.as_str()?;
+        let item = list(of, "/items").iter().find(|item| text(item, "/path") == file)?;
+        Some((kind, name.to_owned(), text(item, "/key").to_owned()))
+    })
+}
+
+/// A key of a Secret or ConfigMap.
+pub(super) fn data(object: &Value, key: &str) -> Option<Vec<u8>> {
+    let value = object.get("data")?.get(key)?.as_str()?;
+    if text(object, "/kind") == "Secret" {
+        STANDARD.decode(value).ok()
+    } else {
+        Some(value.as_bytes().to_vec())
+    }
+}
+
+/// The versions of each part that run.
+async fn running(
+    cluster: &Cluster,
+    namespace: &str,
+    deployments: &BTreeMap<Part, Value>,
+) -> BTreeMap<Part, BTreeSet<Version>> {
+    let pods = cluster.list(POD, namespace, OWN).await.unwrap_or_default();
+    deployments.iter().map(|(part, deployment)| (*part, running_versions(deployment, &pods))).collect()
+}
+
+/// The versions of a part by its Pods' images; where these tell none, by the Deployment's image, else by the label that Helm
+/// sets. Others may have put containers before the part's own.
+pub(super) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<Version> {
+    let labels = deployment.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
+    let name = text(deployment, &format!("{CONTAINER}/name"));
+    let is_selected = |pod: &Value| {
+        let of_pod = pod.pointer("/metadata/labels");
+        labels.is_some_and(|all| {
+            all.iter().all(|(key, value)| of_pod.and_then(|labels| labels.get(key)) == Some(value))
+        })
+    };
+    let runs = |pod: &&Value| {
+        pod.pointer("/metadata/deletionTimestamp").is_none()
+            && !matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
+            && is_selected(pod)
+    };
+    let containers = pods.iter().filter(runs).flat_map(|pod| list(pod, "/spec/containers"));
+    let own = containers.filter(|container| text(container, "/name") == name);
+    let versions: BTreeSet<Version> =
+        own.filter_map(|container| Version::of_image(text(container, "/image"))).collect();
+    if !versions.is_empty() {
+        return versions;
+    }
+    let image = Version::of_image(text(deployment, &format!("{CONTAINER}/image")));
+    let label = || Version::parse(text(deployment, "/metadata/labels/app.kubernetes.io~1version"));
+    image.or_else(label).into_iter().collect()
+}
