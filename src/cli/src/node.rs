@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use outrigger_core::json::{list, text};
+use outrigger_core::keys;
+use outrigger_core::selector::matching;
 use outrigger_core::tenant::nodes::Taint;
 use serde_json::{Map, Value};
 
@@ -18,9 +21,6 @@ pub(crate) struct Node {
     pub(crate) unschedulable: bool,
 }
 
-/// The taint that a cordoned Node counts as having.
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-
 /// Everything about a Node that a Pod's node selector, required node affinity and tolerations don't agree with, in
 /// words; empty when the Pod may run there. Of several terms the one that lacks least is told.
 pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
@@ -28,14 +28,13 @@ pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
     let mut obstacles = Vec::new();
     for (key, value) in spec.get("nodeSelector").and_then(Value::as_object).into_iter().flatten() {
         let wanted = value.as_str().unwrap_or_default();
-        if node.labels.get(key).map(String::as_str) != Some(wanted) {
-            obstacles.push(format!("{}, nodeSelector wants {wanted:?}", is(key, node.labels.get(key))));
+        let found = node.labels.get(key).map(String::as_str);
+        if found != Some(wanted) {
+            obstacles.push(format!("{}, nodeSelector wants {wanted:?}", is(key, found)));
         }
     }
-    let terms = spec
-        .pointer("/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
-        .and_then(Value::as_array)
-        .map_or(&[][..], Vec::as_slice);
+    let terms =
+        list(spec, "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
     obstacles.extend(terms.iter().map(|term| lacks(term, node)).min_by_key(Vec::len).unwrap_or_default());
     taints(spec, node, &mut obstacles);
     obstacles
@@ -43,53 +42,23 @@ pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
 
 /// What of a term a Node doesn't meet.
 fn lacks(term: &Value, node: &Node) -> Vec<String> {
-    let list = |key: &str| term.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let (expressions, fields) = (list("matchExpressions"), list("matchFields"));
-    if expressions.is_empty() && fields.is_empty() {
+    if matching::is_empty(term) {
         return vec!["a node selector term without expressions matches no node".to_owned()];
     }
-    let label = |key: &str| node.labels.get(key);
-    // The API knows this one field.
-    let field = |key: &str| (key == "metadata.name").then_some(&node.name);
-    let mut lacking: Vec<String> = expressions.iter().filter_map(|e| unmet(e, label)).collect();
-    lacking.extend(fields.iter().filter_map(|e| unmet(e, field)));
-    lacking
+    let unmet = matching::Node { name: &node.name, labels: &node.labels }.unmet(term);
+    unmet.map(|(expression, found)| obstacle(expression, found)).collect()
 }
 
-fn unmet<'a>(expression: &Value, of: impl FnOnce(&str) -> Option<&'a String>) -> Option<String> {
-    let text = |key: &str| expression.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (key, operator) = (text("key"), text("operator"));
-    let values: Vec<&str> = expression
-        .get("values")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let found = of(key);
-    let among = || found.is_some_and(|found| values.contains(&found.as_str()));
-    let compare = |holds: fn(i64, i64) -> bool| {
-        let number = |text: &str| text.parse::<i64>().ok();
-        let limit = values.first().and_then(|value| number(value));
-        found.and_then(|found| number(found)).zip(limit).is_some_and(|(found, limit)| holds(found, limit))
+fn obstacle(expression: &Value, found: Option<&str>) -> String {
+    let values: Vec<&str> = list(expression, "/values").iter().filter_map(Value::as_str).collect();
+    let wanted = match text(expression, "/operator") {
+        operator @ ("Exists" | "DoesNotExist") => operator.to_owned(),
+        operator => format!("{operator} [{}]", values.join(", ")),
     };
-    let met = match operator {
-        "In" => among(),
-        "NotIn" => !among(),
-        "Exists" => found.is_some(),
-        "DoesNotExist" => found.is_none(),
-        "Gt" => compare(|found, limit| found > limit),
-        "Lt" => compare(|found, limit| found < limit),
-        _ => false,
-    };
-    let wanted = match operator {
-        "Exists" | "DoesNotExist" => operator.to_owned(),
-        _ => format!("{operator} [{}]", values.join(", ")),
-    };
-    (!met).then(|| format!("{}, the Pod requires {wanted}", is(key, found)))
+    format!("{}, the Pod requires {wanted}", is(text(expression, "/key"), found))
 }
 
-fn is(key: &str, found: Option<&String>) -> String {
+fn is(key: &str, found: Option<&str>) -> String {
     match found {
         Some(found) => format!("{key} is {found:?}"),
         None => format!("{key} is absent"),
@@ -97,7 +66,7 @@ fn is(key: &str, found: Option<&String>) -> String {
 }
 
 fn taints(spec: &Value, node: &Node, obstacles: &mut Vec<String>) {
-    let tolerations = spec.get("tolerations").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let tolerations = list(spec, "/tolerations");
     let tolerated = |key: &str, value: &str, effect: &str| {
         tolerations
             .iter()
@@ -106,14 +75,14 @@ fn taints(spec: &Value, node: &Node, obstacles: &mut Vec<String>) {
     };
     for Taint { key, value, effect } in &node.taints {
         let keeps_away = matches!(effect.as_str(), "NoSchedule" | "NoExecute");
-        if keeps_away && key != UNSCHEDULABLE && !tolerated(key, value, effect) {
+        if keeps_away && key != keys::UNSCHEDULABLE && !tolerated(key, value, effect) {
             let equals = if value.is_empty() { "" } else { "=" };
             obstacles.push(format!(
                 "has the taint {key}{equals}{value}:{effect}, which the Pod does not tolerate"
             ));
         }
     }
-    if node.unschedulable && !tolerated(UNSCHEDULABLE, "", "NoSchedule") {
+    if node.unschedulable && !tolerated(keys::UNSCHEDULABLE, "", "NoSchedule") {
         obstacles.push("is cordoned".to_owned());
     }
 }
@@ -155,26 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn operators_are_those_of_the_scheduler() {
-        for (key, operator, values, fits) in [
-            ("zone", "In", &["a", "b"][..], true),
-            ("zone", "In", &["b"], false),
-            ("none", "In", &["b"], false),
-            ("zone", "NotIn", &["a"], false),
-            ("none", "NotIn", &["a"], true),
-            ("zone", "Exists", &[], true),
-            ("none", "Exists", &[], false),
-            ("none", "DoesNotExist", &[], true),
-            ("zone", "DoesNotExist", &[], false),
-            ("cores", "Gt", &["7"], true),
-            ("cores", "Gt", &["8"], false),
-            ("cores", "Lt", &["9"], true),
-            ("zone", "Lt", &["9"], false),
-            ("none", "Gt", &["0"], false),
-            ("zone", "Perhaps", &["a"], false),
+    fn unmet_expressions_are_told_with_what_the_node_has() {
+        assert_eq!(of(term("matchExpressions", "cores", "Gt", &["7"])), Vec::<String>::new());
+        for (key, operator, values, expected) in [
+            ("zone", "In", &["b", "c"][..], "zone is \"a\", the Pod requires In [b, c]"),
+            ("none", "Exists", &[], "none is absent, the Pod requires Exists"),
+            ("zone", "DoesNotExist", &[], "zone is \"a\", the Pod requires DoesNotExist"),
         ] {
-            let found = of(term("matchExpressions", key, operator, values));
-            assert_eq!(found.is_empty(), fits, "{key} {operator} {values:?}: {found:?}");
+            assert_eq!(of(term("matchExpressions", key, operator, values)), [expected]);
         }
         assert_eq!(of(term("matchFields", "metadata.name", "In", &["dpu-1"])), Vec::<String>::new());
         assert_eq!(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::is_dns_label;
+use crate::ids::is_short_dns_label;
 use crate::keys;
 
 /// The namespaces of the platform. Neither may be a tenant's.
@@ -42,7 +42,7 @@ impl AdminNamespaces {
 /// # Errors
 /// When it can't be one's name.
 pub fn namespace(text: &str) -> Result<String, &'static str> {
-    if text.len() <= 63 && is_dns_label(text) {
+    if is_short_dns_label(text) {
         Ok(text.to_owned())
     } else {
         Err("is no name of a namespace: use up to 63 lower-case letters, digits and '-'")

@@ -16,8 +16,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use serde_json::{Map, Value};
 
 use crate::field::{FieldError, join};
-use crate::ids::{is_dns_label, is_dns_subdomain, is_label_key, is_label_name};
+use crate::ids::{is_dns_subdomain, is_label_key, is_label_name, is_short_dns_label};
+use crate::json::list;
 use crate::quantity::Quantity;
+use crate::text::quoted;
 use read::Reader;
 
 /// Most requests of a claim, and most requests that a constraint or a configuration names (`DeviceRequestsMaxSize`).
@@ -40,15 +42,12 @@ pub const MAX_PARAMETERS: usize = 10 << 10;
 pub const MAX_DRIVER: usize = 63;
 /// Longest name of an attribute, in bytes (`DeviceMaxIDLength`).
 pub const MAX_ID: usize = 32;
-/// Longest DNS label, in bytes (RFC 1123).
-const MAX_LABEL: usize = 63;
 
 /// The same for a rule, which makes claims for workloads: one that asks for nothing, which the API server takes, is a mistake
 /// there.
 pub fn faults_of_rule(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut faults = faults(spec, path);
-    let requests = spec.pointer("/devices/requests").and_then(Value::as_array);
-    if faults.is_empty() && requests.is_none_or(Vec::is_empty) {
+    if faults.is_empty() && list(spec, "/devices/requests").is_empty() {
         faults.push(FieldError::new(
             format_args!("{path}.devices.requests"),
             "is empty: name at least one device request",
@@ -90,9 +89,8 @@ pub fn faults(spec: &Value, path: &str) -> Vec<FieldError> {
 /// Requests for devices that others have already. The API server lets them pass only in namespaces with the label
 /// [`crate::keys::ADMIN_ACCESS`], and a tenant never has that.
 pub fn admin_access(spec: &Value, path: &str) -> Vec<FieldError> {
-    let requests = spec.pointer("/devices/requests").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let reaches = |request: &Value| request.pointer("/exactly/adminAccess") == Some(&Value::Bool(true));
-    let asked = requests.iter().enumerate().filter(|(_, request)| reaches(request));
+    let asked = list(spec, "/devices/requests").iter().enumerate().filter(|(_, request)| reaches(request));
     asked
         .map(|(i, _)| {
             FieldError::new(
@@ -101,6 +99,18 @@ pub fn admin_access(spec: &Value, path: &str) -> Vec<FieldError> {
             )
         })
         .collect()
+}
+
+/// What asks for devices in a claim's spec, each request's `exactly` and its alternatives, with paths below the spec.
+pub fn subrequests(spec: &Value) -> Vec<(String, &Value)> {
+    let mut all = Vec::new();
+    for (i, request) in list(spec, "/devices/requests").iter().enumerate() {
+        let path = format!("devices.requests[{i}]");
+        all.extend(request.get("exactly").map(|exactly| (format!("{path}.exactly"), exactly)));
+        let alternatives = list(request, "/firstAvailable").iter().enumerate();
+        all.extend(alternatives.map(|(j, one)| (format!("{path}.firstAvailable[{j}]"), one)));
+    }
+    all
 }
 
 /// The names of requests that constraints and configurations may refer to, and those of their alternatives.
@@ -124,23 +134,14 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The beginning of a text, for a message.
-fn shown(text: &str) -> String {
-    text.chars().take(80).collect()
-}
-
-fn is_name(text: &str) -> bool {
-    text.len() <= MAX_LABEL && is_dns_label(text)
-}
-
 fn request_name<'a>(reader: &mut Reader, request: &'a Map<String, Value>, path: &str) -> &'a str {
     let name = reader.text(request, path, "name");
-    if !is_name(name) {
+    if !is_short_dns_label(name) {
         reader.fault(
             format_args!("{path}.name"),
             format_args!(
                 "is {:?}; use a DNS label: 1 to 63 lower-case letters, digits and '-', with none of these at its ends",
-                shown(name)
+                quoted(name)
             ),
         );
     }
@@ -149,7 +150,7 @@ fn request_name<'a>(reader: &mut Reader, request: &'a Map<String, Value>, path: 
 
 fn duplicate<'a>(reader: &mut Reader, seen: &mut HashSet<&'a str>, name: &'a str, path: &str) {
     if !seen.insert(name) {
-        reader.fault(path, format_args!("is {:?} for the second time; use another name", shown(name)));
+        reader.fault(path, format_args!("is {:?} for the second time; use another name", quoted(name)));
     }
 }
 
@@ -185,7 +186,7 @@ fn one_request(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
 fn devices_of(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
     let class = reader.text(request, path, "deviceClassName");
     if !is_dns_subdomain(class) {
-        let is = if class.is_empty() { "is missing".to_owned() } else { format!("is {:?}", shown(class)) };
+        let is = if class.is_empty() { "is missing".to_owned() } else { format!("is {:?}", quoted(class)) };
         reader.fault(
             format_args!("{path}.deviceClassName"),
             format_args!("{is}; use the name of a DeviceClass"),
@@ -225,7 +226,7 @@ fn devices_of(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
         "All" => {}
         other => reader.fault(
             format_args!("{path}.allocationMode"),
-            format_args!("is {:?}; use ExactCount or All", shown(other)),
+            format_args!("is {:?}; use ExactCount or All", quoted(other)),
         ),
     }
     for (path, toleration) in reader.objects(request, path, "tolerations", usize::MAX) {
@@ -237,32 +238,32 @@ fn devices_of(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
 fn one_toleration(reader: &mut Reader, toleration: &Map<String, Value>, path: &str) {
     let key = reader.text(toleration, path, "key");
     if !key.is_empty() && !is_label_key(key) {
-        let message = format_args!("is {:?}; use a label's key, or none", shown(key));
+        let message = format_args!("is {:?}; use a label's key, or none", quoted(key));
         reader.fault(format_args!("{path}.key"), message);
     }
     let value = reader.text(toleration, path, "value");
     match reader.text(toleration, path, "operator") {
         "Exists" if !value.is_empty() => reader.fault(
             format_args!("{path}.value"),
-            format_args!("is {:?}, and operator Exists takes none; remove it", shown(value)),
+            format_args!("is {:?}, and operator Exists takes none; remove it", quoted(value)),
         ),
         "Exists" => {}
         "" | "Equal" => {
             if !value.is_empty() && !is_label_name(value) {
-                let message = format_args!("is {:?}; use a label's value", shown(value));
+                let message = format_args!("is {:?}; use a label's value", quoted(value));
                 reader.fault(format_args!("{path}.value"), message);
             }
         }
         other => reader.fault(
             format_args!("{path}.operator"),
-            format_args!("is {:?}; use Exists or Equal", shown(other)),
+            format_args!("is {:?}; use Exists or Equal", quoted(other)),
         ),
     }
     let effect = reader.text(toleration, path, "effect");
     if !matches!(effect, "" | "NoSchedule" | "NoExecute" | "None") {
         reader.fault(
             format_args!("{path}.effect"),
-            format_args!("is {:?}; use NoSchedule, NoExecute, or none", shown(effect)),
+            format_args!("is {:?}; use NoSchedule, NoExecute, or none", quoted(effect)),
         );
     }
     reader.integer(toleration, path, "tolerationSeconds");
@@ -275,8 +276,8 @@ fn capacity(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
     for (name, value) in requests {
         if Quantity::of(value).is_none() {
             reader.fault(
-                format_args!("{path}.requests[{}]", shown(name)),
-                format_args!("is {}; use a quantity such as 2 or 10Gi", shown(&value.to_string())),
+                format_args!("{path}.requests[{}]", quoted(name)),
+                format_args!("is {}; use a quantity such as 2 or 10Gi", quoted(&value.to_string())),
             );
         }
     }
@@ -286,10 +287,10 @@ fn capacity(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
 fn references(reader: &mut Reader, of: &Map<String, Value>, path: &str, names: &Names<'_>) {
     let mut seen = HashSet::new();
     for (path, name) in reader.texts(of, path, "requests", MAX_REQUESTS) {
-        if name.split('/').count() > 2 || !name.split('/').all(is_name) || !names.has(name) {
+        if name.split('/').count() > 2 || !name.split('/').all(is_short_dns_label) || !names.has(name) {
             reader.fault(
                 &path,
-                format_args!("is {:?}; use the name of a request, or REQUEST/ALTERNATIVE", shown(name)),
+                format_args!("is {:?}; use the name of a request, or REQUEST/ALTERNATIVE", quoted(name)),
             );
         }
         duplicate(reader, &mut seen, name, &path);
@@ -314,7 +315,7 @@ fn one_constraint(reader: &mut Reader, constraint: &Map<String, Value>, path: &s
             format_args!(
                 "is {:?}; use DOMAIN/NAME, the domain a DNS subdomain of at most {MAX_DRIVER} bytes, the name a C identifier \
                  of at most {MAX_ID}",
-                shown(name)
+                quoted(name)
             ),
         );
     }
@@ -337,7 +338,7 @@ fn is_driver(name: &str) -> bool {
 }
 
 /// Whether an attribute or a capacity can be called so.
-fn is_identifier(id: &str) -> bool {
+pub(crate) fn is_identifier(id: &str) -> bool {
     let first = |c: char| c.is_ascii_alphabetic() || c == '_';
     id.len() <= MAX_ID && id.starts_with(first) && id.chars().all(|c| first(c) || c.is_ascii_digit())
 }
@@ -355,7 +356,7 @@ fn configuration(reader: &mut Reader, config: &Map<String, Value>, path: &str) {
     if !is_driver(driver) {
         reader.fault(
             format_args!("{path}.driver"),
-            format_args!("is {:?}; use a DNS subdomain of at most {MAX_DRIVER} bytes", shown(driver)),
+            format_args!("is {:?}; use a DNS subdomain of at most {MAX_DRIVER} bytes", quoted(driver)),
         );
     }
     let at = format!("{path}.parameters");

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::keys;
+use crate::text::quoted;
 
 /// Why a text is no identifier of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -240,6 +241,11 @@ pub fn is_dns_label(s: &str) -> bool {
     }
 }
 
+/// Whether a text is a DNS label of at most 63 characters (RFC 1123), as names of namespaces, containers and volumes are.
+pub fn is_short_dns_label(s: &str) -> bool {
+    s.len() <= 63 && is_dns_label(s)
+}
+
 /// Whether a text is a DNS subdomain (RFC 1123) of at most 253 characters, as names of most objects are.
 pub fn is_dns_subdomain(s: &str) -> bool {
     s.len() <= 253 && s.split('.').all(is_dns_label)
@@ -283,7 +289,7 @@ fn bounded(what: &'static str, value: &str, max: usize) -> Result<(), IdError> {
 }
 
 fn malformed(what: &'static str, value: &str, rule: &'static str) -> IdError {
-    IdError::Malformed { what, value: value.chars().take(80).collect(), rule }
+    IdError::Malformed { what, value: quoted(value).into_owned(), rule }
 }
 
 #[cfg(test)]

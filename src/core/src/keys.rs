@@ -156,10 +156,13 @@ pub const RESERVATION_PRIORITY: &str = "outrigger-reservation";
 /// PriorityClass of webhook, manager and agent. Shipped in `deploy/base/namespace`; the chart may give it another name.
 pub const PRIORITY: &str = "outrigger";
 
+/// Taint that Kubernetes puts on a cordoned Node.
+pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
 /// Taints that Kubernetes puts on Nodes which take no Pods. Any of them makes a node of a pool not ready.
 pub const NOT_READY: [&str; 4] = [
     "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unschedulable",
+    UNSCHEDULABLE,
     "node.kubernetes.io/network-unavailable",
     "node.kubernetes.io/unreachable",
 ];
@@ -176,6 +179,10 @@ pub const GPU_MACHINE: &str = "nvidia.com/gpu.machine";
 /// Namespace of webhook and manager themselves.
 pub const SYSTEM_NAMESPACE: &str = "outrigger-system";
 
+/// Namespaces of the cluster's own components and of Outrigger's: admission never holds up their Pods, whatever labels the
+/// namespaces have, and no tenant may have one.
+pub const SYSTEM_NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE];
+
 /// Namespace of admin rules, and of their companions. The default of two settings.
 pub const ADMIN_NAMESPACE: &str = "universe";
 
@@ -184,6 +191,9 @@ pub const GROUP: &str = "outrigger.dev";
 
 /// API group of WorkloadRule and AdminWorkloadRule.
 pub const WORKLOAD_GROUP: &str = "workload.universe.nvidia.com";
+
+/// API group of ResourceClaims, DeviceClasses and ResourceSlices.
+pub const DEVICE_GROUP: &str = "resource.k8s.io";
 
 /// Field manager of the manager's writes.
 pub const MANAGER: &str = "outrigger-manager";
@@ -212,7 +222,7 @@ pub fn is_own(key: &str) -> bool {
     let Some((prefix, _)) = key.split_once('/') else { return false };
     prefix == DOMAIN
         || prefix.strip_suffix(DOMAIN).is_some_and(|rest| rest.ends_with('.'))
-        || prefix == "outrigger.dev.node-restriction.kubernetes.io"
+        || NODE_TENANT.split_once('/').is_some_and(|(restricted, _)| prefix == restricted)
 }
 
 #[cfg(test)]

@@ -32,5 +32,6 @@ pub mod slots;
 pub mod steps;
 pub mod template;
 pub mod tenant;
+pub mod text;
 pub mod validate;
 pub mod workload;

@@ -10,6 +10,7 @@ use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
 use crate::selector::{self, Requirement};
 use crate::steps::step;
 use crate::template::{self, Kind};
+use crate::text::truncate;
 
 /// Longest warning, in characters.
 pub const MAX_WARNING: usize = 120;
@@ -84,12 +85,7 @@ fn hostless(rule: &Rule, warnings: &mut Vec<String>) {
 
 /// A warning as long as an API server shows it.
 pub(crate) fn cut(warning: String) -> String {
-    if warning.chars().count() <= MAX_WARNING {
-        return warning;
-    }
-    let mut short: String = warning.chars().take(MAX_WARNING - 1).collect();
-    short.push('…');
-    short
+    truncate(&warning, MAX_WARNING).into_owned()
 }
 
 /// Downward-API references to annotations that nothing writes: the container doesn't start, or sees an empty file.

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use crate::text;
 use crate::workload::{ExtraRef, MetadataRef, StateRef, Workload};
 
 /// A field of a workload, or an object that holds several.
@@ -325,10 +326,7 @@ fn resolve(parts: &[Part]) -> Result<Path, PathError> {
     let unknown = |part: &Part, known: &str| {
         Err(PathError {
             position: part.position,
-            message: format!(
-                "there is no {:?} here; there are {known}",
-                part.text.chars().take(80).collect::<String>()
-            ),
+            message: format!("there is no {:?} here; there are {known}", text::quoted(&part.text)),
         })
     };
     let [first, rest @ ..] = parts else { return Ok(Path::Whole) };

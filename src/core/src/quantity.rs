@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
+use crate::text;
+
 /// Most characters of what is no quantity that are told.
 const MAX_SHOWN: usize = 64;
 
@@ -107,7 +109,7 @@ impl FromStr for Quantity {
     type Err = NoQuantity;
 
     fn from_str(text: &str) -> Result<Self, NoQuantity> {
-        parse(text).ok_or_else(|| NoQuantity(text.chars().take(MAX_SHOWN).collect()))
+        parse(text).ok_or_else(|| NoQuantity(text::truncate(text, MAX_SHOWN).into_owned()))
     }
 }
 

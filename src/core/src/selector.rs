@@ -12,6 +12,7 @@ pub mod product;
 use serde_json::{Value, json};
 
 use crate::field::{self, FieldError};
+use crate::text::truncate;
 
 pub use clash::contradiction;
 
@@ -119,7 +120,7 @@ pub fn demands(pod: &Value, requirement: &Requirement) -> Result<(), FieldError>
                 format_args!("{TERMS}[{i}]"),
                 format_args!(
                     "is [{}]; terms are ORed, so each must also require {}",
-                    cut(&said.join(", ")),
+                    truncate(&said.join(", "), 200),
                     wanted()
                 ),
             ));
@@ -136,11 +137,6 @@ fn required_terms(pod: &mut Value) -> Result<&mut Vec<Value>, FieldError> {
     let node = field::object_mut(affinity, AFFINITY, "nodeAffinity")?;
     let required = field::object_mut(node, NODE_AFFINITY, "requiredDuringSchedulingIgnoredDuringExecution")?;
     field::list_mut(required, REQUIRED, "nodeSelectorTerms")
-}
-
-/// A value in a message: its beginning.
-fn cut(text: &str) -> String {
-    text.chars().take(200).collect()
 }
 
 /// Whether a term matches nothing. A term of another shape is an error with its own path.

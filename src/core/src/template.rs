@@ -7,6 +7,7 @@ use crate::device;
 use crate::field::{self, FieldError};
 use crate::json::Json;
 use crate::keys;
+use crate::text::quoted;
 
 /// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
 pub const MAX_BYTES: usize = 512 * 1024;
@@ -110,7 +111,7 @@ fn check_fields(object: &Map<String, Value>, errors: &mut Vec<FieldError>) {
     let known = |name: &str, value: &Value| FIELDS.contains(&name) || name == "status" && is_empty(value);
     for (name, _) in object.iter().filter(|(name, value)| !known(name, value)).take(MAX_UNKNOWN) {
         errors.push(FieldError::new(
-            format_args!("template.{}", name.chars().take(80).collect::<String>()),
+            format_args!("template.{}", quoted(name)),
             "is no field of a companion; remove it, a template has apiVersion, kind, metadata and spec",
         ));
     }
@@ -119,8 +120,7 @@ fn check_fields(object: &Map<String, Value>, errors: &mut Vec<FieldError>) {
 fn expect_text(object: &Map<String, Value>, key: &str, wanted: &str, errors: &mut Vec<FieldError>) {
     let found = object.get(key).and_then(Value::as_str);
     if found != Some(wanted) {
-        let is = found
-            .map_or("is missing".to_owned(), |f| format!("is {:?}", f.chars().take(80).collect::<String>()));
+        let is = found.map_or("is missing".to_owned(), |f| format!("is {:?}", quoted(f)));
         errors.push(FieldError::new(format_args!("template.{key}"), format_args!("{is}; use {wanted:?}")));
     }
 }

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ids::{IdError, TenantId, is_dns_label};
+use crate::ids::{IdError, TenantId, is_short_dns_label};
+use crate::text::quoted;
 
 /// A tenant that the platform has admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,8 +199,7 @@ impl Identity {
     /// [`IdError`] when it is neither a SPIFFE id with a path nor a DNS name.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "identity";
-        let malformed =
-            |rule| IdError::Malformed { what: WHAT, value: value.chars().take(80).collect(), rule };
+        let malformed = |rule| IdError::Malformed { what: WHAT, value: quoted(value).into_owned(), rule };
         let max = if value.starts_with(Self::SCHEME) { Self::MAX } else { 253 };
         match value.len() {
             0 => return Err(IdError::Empty { what: WHAT }),
@@ -213,7 +213,7 @@ impl Identity {
                      the path of segments of letters, digits, '.', '-' and '_'",
                 ));
             }
-        } else if !value.split('.').all(|label| label.len() <= 63 && is_dns_label(label)) {
+        } else if !value.split('.').all(is_short_dns_label) {
             return Err(malformed(
                 "a SPIFFE id (spiffe://TRUST-DOMAIN/PATH) or a DNS name in lower case, without wildcard",
             ));

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::field::{self, FieldError};
 use crate::ids::WorkloadId;
+use crate::text::quoted;
 
 /// The system that runs a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -148,8 +149,7 @@ impl TryFrom<&Value> for Workload {
         let orchestrator = match text("orchestrator")? {
             "" | "kubernetes" => Orchestrator::Kubernetes,
             other => {
-                let shown: String = other.chars().take(80).collect();
-                let message = format!("{shown:?} is unknown; use \"kubernetes\"");
+                let message = format!("{:?} is unknown; use \"kubernetes\"", quoted(other));
                 return Err(FieldError::new("metadata.orchestrator", message));
             }
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use outrigger_core::device;
+use outrigger_core::json::text;
 use serde_json::Value;
 
 use super::findings::{API_REFUSES, DROPPED_FIELD, Finding, NEVER_ALLOCATED, NO_CLASS, Subject};
@@ -29,26 +30,12 @@ pub(crate) fn spec(subject: &Subject, spec: &Value, path: &str) -> Vec<Finding> 
 
 /// Requests for classes that aren't there. `classes`: the names of those that are.
 pub(crate) fn classes(subject: &Subject, spec: &Value, path: &str, classes: &BTreeSet<&str>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
-    for (i, request) in list(spec.pointer("/devices/requests")).iter().enumerate() {
-        let path = format!("{path}.devices.requests[{i}]");
-        let alternatives = list(request.get("firstAvailable"));
-        let alternatives = alternatives.iter().enumerate();
-        let alternatives = alternatives.map(|(j, one)| (format!("{path}.firstAvailable[{j}]"), one));
-        let exactly = request.get("exactly").map(|exactly| (format!("{path}.exactly"), exactly));
-        for (path, one) in exactly.into_iter().chain(alternatives) {
-            let class = one.get("deviceClassName").and_then(Value::as_str).unwrap_or_default();
-            if !class.is_empty() && !classes.contains(class) {
-                let path = format!("{path}.deviceClassName");
-                findings.push(Finding::new(
-                    &NO_CLASS,
-                    subject,
-                    path,
-                    format_args!("is {class:?}, which doesn't exist"),
-                ));
-            }
-        }
-    }
-    findings
+    let missing = |(below, request): (String, &Value)| {
+        let class = text(request, "/deviceClassName");
+        (!class.is_empty() && !classes.contains(class)).then(|| {
+            let path = format!("{path}.{below}.deviceClassName");
+            Finding::new(&NO_CLASS, subject, path, format_args!("is {class:?}, which doesn't exist"))
+        })
+    };
+    device::subrequests(spec).into_iter().filter_map(missing).collect()
 }

@@ -34,8 +34,6 @@ const OWN: [(&str, &str); 4] = [
 /// What admission says of a class that it doesn't know.
 const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 
-const DEVICES: &str = "resource.k8s.io";
-
 /// Looks at everything.
 ///
 /// # Errors
@@ -52,7 +50,8 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
     }
     let kube_nodes: Vec<KubeNode> = state.all("", "Node")?;
     let all: Vec<Node> = kube_nodes.into_iter().map(domain_node).collect();
-    let classes: BTreeSet<&str> = state.of(DEVICES, "DeviceClass").map(|class| class.name.as_str()).collect();
+    let classes: BTreeSet<&str> =
+        state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
     let around = Known { tenants: &tenants, nodes: &all, classes: &classes };
     for (group, kind) in OWN {
         for object in state.of(group, kind) {
@@ -60,7 +59,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
         }
     }
     for kind in ["ResourceClaim", "ResourceClaimTemplate"] {
-        for object in state.of(DEVICES, kind) {
+        for object in state.of(keys::DEVICE_GROUP, kind) {
             look.claim(object, &around);
         }
     }
@@ -230,7 +229,7 @@ impl Look<'_> {
         for node in state.of("", "Node") {
             around.nodes.insert(&node.name, &node.value);
         }
-        for class in state.of(DEVICES, "DeviceClass") {
+        for class in state.of(keys::DEVICE_GROUP, "DeviceClass") {
             let resource = class.value.pointer("/spec/extendedResourceName").and_then(Value::as_str);
             around.classes.insert(&class.name, resource);
         }

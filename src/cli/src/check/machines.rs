@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_core::json::list;
 use outrigger_core::keys;
 use outrigger_core::quantity::Quantity;
+use outrigger_core::text::quoted;
 use serde_json::Value;
 
 use super::findings::{
@@ -53,7 +55,7 @@ pub(crate) fn machine(machine: &Value, around: &Around<'_>) -> Vec<Finding> {
             gpu_class(kind, gpu, &subject, around, &mut findings);
         }
     }
-    for (i, pool) in list(machine.pointer("/spec/nodePool")).iter().enumerate() {
+    for (i, pool) in list(machine, "/spec/nodePool").iter().enumerate() {
         let path = format!("spec.nodePool[{i}]");
         let node = text(pool, "name").unwrap_or_default();
         let Some(node) = around.nodes.get(node) else {
@@ -72,7 +74,7 @@ pub(crate) fn machine(machine: &Value, around: &Around<'_>) -> Vec<Finding> {
 
 fn types<'a>(machine: &'a Value, subject: &Subject, findings: &mut Vec<Finding>) -> Vec<Type<'a>> {
     let mut types = Vec::new();
-    for (i, kind) in list(machine.pointer("/spec/machineTypes")).iter().enumerate() {
+    for (i, kind) in list(machine, "/spec/machineTypes").iter().enumerate() {
         let path = format!("spec.machineTypes[{i}]");
         let spec = kind.get("spec").unwrap_or(&Value::Null);
         let mut takes = BTreeMap::new();
@@ -105,7 +107,8 @@ fn amount<'a>(
             takes.insert(resource, amount);
         }
         None => {
-            let shown: String = value.to_string().chars().take(80).collect();
+            let text = value.to_string();
+            let shown = quoted(&text);
             let message = format!("is {shown}; use a quantity of 0 or more, such as 500m or 4Gi");
             findings.push(Finding::new(&MACHINE_INVALID, subject, path, message));
         }
@@ -114,7 +117,7 @@ fn amount<'a>(
 
 /// Names of the types that a node is for.
 fn offered(pool: &Value) -> BTreeSet<&str> {
-    list(pool.get("machineType")).iter().filter_map(|kind| text(kind, "name")).collect()
+    list(pool, "/machineType").iter().filter_map(|kind| text(kind, "name")).collect()
 }
 
 fn gpu_labels(kind: &Type<'_>, node: &Value, path: &str, subject: &Subject, findings: &mut Vec<Finding>) {
@@ -168,7 +171,7 @@ fn capacity(
     subject: &Subject,
     findings: &mut Vec<Finding>,
 ) {
-    let pools = list(machine.pointer("/spec/nodePool"));
+    let pools = list(machine, "/spec/nodePool");
     // What of all nodes' room the types take together, in millionths, by the set of nodes that they may use.
     let mut shares: BTreeMap<BTreeSet<&str>, (i128, usize, Vec<&str>)> = BTreeMap::new();
     for kind in types.iter().filter(|kind| kind.available > 0) {
@@ -224,10 +227,6 @@ fn guests(kind: &Type<'_>, node: &Value, supplied: &BTreeSet<&str>) -> i128 {
 fn allocatable(node: &Value, resource: &str) -> i128 {
     let all = node.pointer("/status/allocatable").or_else(|| node.pointer("/status/capacity"));
     all.and_then(|all| all.get(resource)).and_then(Quantity::of).map_or(0, |quantity| quantity.nanos()).max(0)
-}
-
-fn list(value: Option<&Value>) -> &[Value] {
-    value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
 }
 
 fn text<'a>(of: &'a Value, key: &str) -> Option<&'a str> {

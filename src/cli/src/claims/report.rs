@@ -2,14 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use outrigger_core::json::{list, text};
 use outrigger_core::{device, keys};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::files::{InputError, Object};
 use crate::state::State;
-
-const GROUP: &str = "resource.k8s.io";
 
 /// Everything.
 #[derive(Debug, Serialize)]
@@ -132,13 +131,13 @@ impl Report {
     ) -> Result<Self, InputError> {
         let meant = namespaces(state, tenant, namespace)?;
         let classes: BTreeSet<&str> =
-            state.of(GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
+            state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
         let mut pods: HashMap<&str, Vec<&Object>> = HashMap::new();
         for pod in state.of("", "Pod") {
             pods.entry(&pod.namespace).or_default().push(pod);
         }
         let mut claims: Vec<Claim> = state
-            .of(GROUP, "ResourceClaim")
+            .of(keys::DEVICE_GROUP, "ResourceClaim")
             .filter_map(|object| {
                 let tenant = meant.get(&object.namespace)?;
                 let around = pods.get(object.namespace.as_str()).map_or(&[][..], Vec::as_slice);
@@ -280,12 +279,4 @@ fn why(claim: &Value, using: &[&&Object], classes: &BTreeSet<&str>) -> Option<St
     } else {
         format!("Pod {name} isn't scheduled: {words}")
     })
-}
-
-fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    value.pointer(pointer).and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

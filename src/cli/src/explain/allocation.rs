@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_core::json::{list, text};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -266,14 +267,6 @@ fn device(result: &Value) -> String {
 
 fn id(driver: &str, pool: &str, device: &str) -> String {
     format!("{driver}/{pool}/{device}")
-}
-
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
-    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 #[cfg(test)]

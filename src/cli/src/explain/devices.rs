@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use outrigger_core::claim::Source;
+use outrigger_core::keys;
 use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use serde_json::Value;
@@ -11,8 +12,6 @@ use super::live::Claims;
 use crate::explain::allocation::{Asked, ClaimReport, Devices};
 use crate::explain::explanation::Placement;
 use crate::state::State;
-
-const GROUP: &str = "resource.k8s.io";
 
 /// What is known of devices.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ impl Known {
     /// What a state has. `whole`: it has all that there is, so that a kind without objects is one that has none.
     /// `claims`: which claims it has.
     pub(super) fn new(state: &State, whole: bool, claims: Claims) -> Self {
-        let all = |kind| state.of(GROUP, kind).map(|object| &object.value);
+        let all = |kind| state.of(keys::DEVICE_GROUP, kind).map(|object| &object.value);
         let seen = |kind| (whole || all(kind).next().is_some()).then(|| all(kind));
         let keep = |object: &crate::files::Object| {
             ((object.namespace.clone(), object.name.clone()), object.value.clone())
@@ -44,7 +43,7 @@ impl Known {
         Self {
             devices: Devices::read(seen("ResourceSlice"), seen("DeviceClass"), of_all),
             unseen: claims == Claims::Given && seen("ResourceClaim").is_none(),
-            claims: state.of(GROUP, "ResourceClaim").map(keep).collect(),
+            claims: state.of(keys::DEVICE_GROUP, "ResourceClaim").map(keep).collect(),
             pods: state.of("", "Pod").filter(uses).map(keep).collect(),
         }
     }

@@ -14,6 +14,7 @@ use outrigger_core::mutate::{self, Facts};
 use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
 use outrigger_core::selector;
 use outrigger_core::template::Kind;
+use outrigger_core::text::truncate;
 use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -244,14 +245,9 @@ fn some(values: &[String]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-/// The beginning of a text.
+/// A value of the workload or the rule, for people.
 fn cut(text: &str) -> String {
-    const SHOWN: usize = 120;
-    let mut short: String = text.chars().take(SHOWN).collect();
-    if short.len() < text.len() {
-        short.push('…');
-    }
-    short
+    truncate(text, 120).into_owned()
 }
 
 fn place(pod: &Value, rule: &Rule, workload: &Workload, nodes: &[Node], around: &Around<'_>) -> Placement {

@@ -75,7 +75,7 @@ impl View {
         };
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
         let (mut companions, workloads, ended) = sort_pods(state.pods()?, &tenants, tenant.as_ref());
-        for claim in state.all::<ResourceClaim>("resource.k8s.io", "ResourceClaim")? {
+        for claim in state.all::<ResourceClaim>(keys::DEVICE_GROUP, "ResourceClaim")? {
             if let Some((key, observed)) = observe_claim(&claim)
                 && tenants.owner(&claim.namespace().unwrap_or_default()) == tenant.as_ref()
             {

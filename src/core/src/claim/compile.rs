@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::{Attribute, DeviceClaim, Devices, Source};
 use crate::companion;
-use crate::device;
-use crate::ids::{RuleName, is_dns_label, is_dns_subdomain};
-use crate::json::Json;
+use crate::device::{self, MAX_DRIVER, MAX_SELECTORS, is_identifier};
+use crate::ids::{RuleName, is_dns_subdomain, is_short_dns_label};
+use crate::json::{Json, list, text};
 use crate::rule::{DpuSelectionPolicy, RuleError, RuleSpec};
 use crate::template::{self, Kind};
 
@@ -19,13 +19,6 @@ pub const MAX_CONTAINERS: usize = 64;
 /// Most bytes of JSON that the specs of a rule's device claims have together. etcd takes 1.5 MiB an object, and the
 /// template may have a third of that.
 pub const MAX_BYTES: usize = 256 * 1024;
-
-/// Most selectors of a request (`DeviceSelectorsMaxSize` of `k8s.io/api/resource/v1`).
-const MAX_SELECTORS: usize = 32;
-/// Longest domain of a device's attribute (`DeviceMaxDomainLength`).
-const MAX_DOMAIN: usize = 63;
-/// Longest identifier of a device's attribute (`DeviceMaxIDLength`).
-const MAX_ID: usize = 32;
 
 const CLAIMS: &str = "spec.deviceClaims";
 const HOST_ATTRIBUTE: &str = "spec.deviceHostAttribute";
@@ -77,8 +70,8 @@ pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleEr
     }
     let claims =
         (0..spec.claims.len().min(MAX_CLAIMS)).filter_map(|i| one(rule, template, i, errors)).collect();
-    let containers = list(template, "containers").iter().filter(|_| !spec.claims.is_empty());
-    let default_containers = containers.map(|container| text(container, "name").to_owned()).collect();
+    let containers = list(template, "/spec/containers").iter().filter(|_| !spec.claims.is_empty());
+    let default_containers = containers.map(|container| text(container, "/name").to_owned()).collect();
     Devices { claims, default_containers, host_attribute }
 }
 
@@ -121,13 +114,14 @@ fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<RuleError>)
 fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &mut Vec<RuleError>) {
     let Some(claim) = rule.devices.claims.get(i) else { return };
     let (path, name) = (format!("{root}.name"), &claim.name);
-    if !is_name(name) {
+    if !is_short_dns_label(name) {
         let message =
             "must be 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
         errors.push(RuleError::new(path, name, message));
     } else if rule.devices.claims.iter().take(i).any(|earlier| earlier.name == *name) {
         errors.push(RuleError::new(path, name, "is the name of an earlier entry already"));
-    } else if let Some(at) = list(template, "resourceClaims").iter().position(|own| text(own, "name") == name)
+    } else if let Some(at) =
+        list(template, "/spec/resourceClaims").iter().position(|own| text(own, "/name") == name)
     {
         let message = format!("is the name of spec.template.spec.resourceClaims[{at}] already; use another");
         errors.push(RuleError::new(path, name, message));
@@ -157,8 +151,8 @@ fn check_containers(template: &Value, names: &[String], path: &str, errors: &mut
         let message = format!("has {} entries, at most {MAX_CONTAINERS} are allowed", names.len());
         return errors.push(RuleError::new(path, "", message));
     }
-    let all = ["containers", "initContainers"].map(|key| list(template, key));
-    let all: HashSet<&str> = all.into_iter().flatten().map(|container| text(container, "name")).collect();
+    let all = ["/spec/containers", "/spec/initContainers"].map(|pointer| list(template, pointer));
+    let all: HashSet<&str> = all.into_iter().flatten().map(|container| text(container, "/name")).collect();
     for (c, name) in names.iter().enumerate() {
         let path = || format!("{path}[{c}]");
         if !all.contains(name.as_str()) {
@@ -176,7 +170,7 @@ fn check_request(claim: &DeviceClaimSpec, spec: &Value, path: &str, errors: &mut
     if name.is_empty() {
         return;
     }
-    if !is_name(name) {
+    if !is_short_dns_label(name) {
         let message = "must be the name of a request: 1 to 63 lower-case letters, digits and '-'";
         return errors.push(RuleError::new(path, name, message));
     }
@@ -184,8 +178,7 @@ fn check_request(claim: &DeviceClaimSpec, spec: &Value, path: &str, errors: &mut
     if claim.spec.is_none() {
         return;
     }
-    let requests = spec.pointer("/devices/requests").and_then(Value::as_array);
-    if !requests.into_iter().flatten().any(|request| text(request, "name") == name) {
+    if !list(spec, "/devices/requests").iter().any(|request| text(request, "/name") == name) {
         errors.push(RuleError::new(path, name, "is no request of spec.devices.requests"));
     }
 }
@@ -196,14 +189,9 @@ fn host_attribute(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleError>
         return None;
     }
     let mut wrong = |message: &str| errors.push(RuleError::new(HOST_ATTRIBUTE, name, message));
-    let is_identifier = |id: &str| {
-        id.len() <= MAX_ID
-            && id.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-            && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-    };
     let Some((domain, id)) = name
         .split_once('/')
-        .filter(|(domain, id)| domain.len() <= MAX_DOMAIN && is_dns_subdomain(domain) && is_identifier(id))
+        .filter(|(domain, id)| domain.len() <= MAX_DRIVER && is_dns_subdomain(domain) && is_identifier(id))
     else {
         wrong(
             "must be the full name of a device's attribute: a DNS subdomain of at most 63 characters, '/', and an identifier of at most 32",
@@ -225,19 +213,4 @@ fn host_attribute(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleError>
         wrong("adds a selector to each request, and one has 32 already, which is the most; join two of them");
     }
     Some(Attribute { domain: domain.to_owned(), id: id.to_owned() })
-}
-
-/// Whether a text may be the name of a claim or a request.
-fn is_name(text: &str) -> bool {
-    text.len() <= 63 && is_dns_label(text)
-}
-
-/// A list of a template's spec.
-fn list<'a>(template: &'a Value, key: &str) -> &'a [Value] {
-    let list = template.get("spec").and_then(|spec| spec.get(key)).and_then(Value::as_array);
-    list.map_or(&[], Vec::as_slice)
-}
-
-fn text<'a>(object: &'a Value, key: &str) -> &'a str {
-    object.get(key).and_then(Value::as_str).unwrap_or_default()
 }

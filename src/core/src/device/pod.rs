@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::read::Reader;
-use super::{is_name, shown};
 use crate::field::FieldError;
 use crate::ids::is_dns_subdomain;
+use crate::ids::is_short_dns_label;
+use crate::text::quoted;
 
 /// Everything that the API server would refuse about claims in a Pod's spec, with its field paths; `path` is where the
 /// spec stands. What of other objects it takes (that a claim is there, say) isn't looked at.
@@ -17,14 +18,14 @@ pub fn pod_faults(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut names = HashSet::new();
     for (path, claim) in reader.objects(spec, path, "resourceClaims", usize::MAX) {
         let name = reader.text(claim, &path, "name");
-        if !is_name(name) {
-            let is = if name.is_empty() { "is missing".to_owned() } else { format!("is {:?}", shown(name)) };
+        if !is_short_dns_label(name) {
+            let is = if name.is_empty() { "is missing".to_owned() } else { format!("is {:?}", quoted(name)) };
             reader.fault(
                 format_args!("{path}.name"),
                 format_args!("{is}; use a DNS label of at most 63 bytes"),
             );
         } else if !names.insert(name) {
-            let message = format_args!("is {:?} for the second time; use another name", shown(name));
+            let message = format_args!("is {:?} for the second time; use another name", quoted(name));
             reader.fault(format_args!("{path}.name"), message);
         }
         if !name.is_empty() {
@@ -59,7 +60,7 @@ fn source(reader: &mut Reader, claim: &Map<String, Value>, path: &str) {
     for (key, name) in KEYS.iter().zip(given) {
         if let Some(name) = name.filter(|name| !is_dns_subdomain(name)) {
             let message =
-                format_args!("is {:?}; use the name of an object in the Pod's namespace", shown(name));
+                format_args!("is {:?}; use the name of an object in the Pod's namespace", quoted(name));
             reader.fault(format_args!("{path}.{key}"), message);
         }
     }
@@ -78,19 +79,19 @@ fn container_claims(reader: &mut Reader, resources: &Map<String, Value>, path: &
         if !names.contains(name) {
             reader.fault(
                 &path,
-                format_args!("is {:?}; use the name of one of spec.resourceClaims", shown(name)),
+                format_args!("is {:?}; use the name of one of spec.resourceClaims", quoted(name)),
             );
         }
         let before = used.entry(name).or_default();
         let whole = before.contains("");
-        if !whole && !request.is_empty() && !is_name(request) {
+        if !whole && !request.is_empty() && !is_short_dns_label(request) {
             reader.fault(
                 format_args!("{path}.request"),
-                format_args!("is {:?}; use the name of one of the claim's requests", shown(request)),
+                format_args!("is {:?}; use the name of one of the claim's requests", quoted(request)),
             );
         }
         if whole || before.contains(request) || (request.is_empty() && !before.is_empty()) {
-            reader.fault(&path, format_args!("uses {:?} for the second time; remove it", shown(name)));
+            reader.fault(&path, format_args!("uses {:?} for the second time; remove it", quoted(name)));
         }
         before.insert(request);
     }

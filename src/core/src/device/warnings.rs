@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{MAX_DEVICES, is_driver, is_identifier, shown};
+use super::{MAX_DEVICES, is_driver, is_identifier, quoted, subrequests};
+use crate::json::{list, text};
 use crate::lint::cut;
 
 /// Most tolerations that the API's documentation allows (`DeviceTolerationsMaxLength`); the API server doesn't count them.
@@ -15,7 +16,7 @@ const MAX_WARNINGS: usize = 16;
 /// below the spec.
 pub fn warnings(spec: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
-    let requests = list(spec.pointer("/devices/requests"));
+    let requests = list(spec, "/devices/requests");
     if requests.is_empty() {
         warnings.push("devices.requests: is empty, so no device is asked for".to_owned());
     }
@@ -28,7 +29,7 @@ pub fn warnings(spec: &Value) -> Vec<String> {
             one(exactly, &format!("{path}.exactly"), &mut warnings);
             continue;
         }
-        let alternatives = list(request.get("firstAvailable"));
+        let alternatives = list(request, "/firstAvailable");
         least = least.saturating_add(alternatives.iter().map(devices).min().unwrap_or_default());
         for (j, alternative) in alternatives.iter().enumerate() {
             let path = format!("{path}.firstAvailable[{j}]");
@@ -48,7 +49,7 @@ pub fn warnings(spec: &Value) -> Vec<String> {
             "devices.requests: ask for {many}{least} devices, a claim gets {MAX_DEVICES} at most: never allocated"
         ));
     }
-    for (i, constraint) in list(spec.pointer("/devices/constraints")).iter().enumerate() {
+    for (i, constraint) in list(spec, "/devices/constraints").iter().enumerate() {
         let path = format!("devices.constraints[{i}]");
         let has = |key: &str| constraint.get(key).and_then(Value::as_str);
         if has("matchAttribute").is_some() && has("distinctAttribute").is_some() {
@@ -66,14 +67,13 @@ pub fn warnings(spec: &Value) -> Vec<String> {
 }
 
 fn one(request: &Value, path: &str, warnings: &mut Vec<String>) {
-    let tolerations = list(request.get("tolerations"));
+    let tolerations = list(request, "/tolerations");
     if tolerations.len() > MAX_TOLERATIONS {
         let count = tolerations.len();
         warnings.push(format!("{path}.tolerations: are {count}; other versions allow {MAX_TOLERATIONS}"));
     }
     for (i, toleration) in tolerations.iter().enumerate().take(MAX_TOLERATIONS) {
-        let text = |key: &str| toleration.get(key).and_then(Value::as_str).unwrap_or_default();
-        if text("key").is_empty() && text("operator") != "Exists" {
+        if text(toleration, "/key").is_empty() && text(toleration, "/operator") != "Exists" {
             let path = format!("{path}.tolerations[{i}]");
             warnings.push(format!("{path}: has no key; use operator Exists to tolerate every taint"));
         }
@@ -85,7 +85,7 @@ fn one(request: &Value, path: &str, warnings: &mut Vec<String>) {
             None => is_identifier(name),
         };
         if !known {
-            warnings.push(format!("{path}.capacity.requests: no device has a capacity {:?}", shown(name)));
+            warnings.push(format!("{path}.capacity.requests: no device has a capacity {:?}", quoted(name)));
         }
     }
 }
@@ -100,7 +100,7 @@ fn devices(request: &Value) -> u64 {
 }
 
 fn is_all(request: &Value) -> bool {
-    request.get("allocationMode").and_then(Value::as_str) == Some("All")
+    text(request, "/allocationMode") == "All"
 }
 
 /// A field that API servers drop without a word where a feature gate is off.
@@ -125,24 +125,13 @@ pub fn gated(spec: &Value) -> Vec<Gated> {
             found.push(Gated { path: format!("{path}.{key}"), gate, since: SINCE });
         }
     };
-    for (i, request) in list(spec.pointer("/devices/requests")).iter().enumerate() {
-        let path = format!("devices.requests[{i}]");
-        let exactly = request.get("exactly").map(|exactly| (format!("{path}.exactly"), exactly));
-        let alternatives = list(request.get("firstAvailable")).iter().enumerate();
-        let alternatives = alternatives.map(|(j, one)| (format!("{path}.firstAvailable[{j}]"), one));
-        for (path, one) in exactly.into_iter().chain(alternatives) {
-            look(one, &path, "tolerations", "DRADeviceTaints");
-            look(one, &path, "capacity", "DRAConsumableCapacity");
-        }
+    for (path, one) in subrequests(spec) {
+        look(one, &path, "tolerations", "DRADeviceTaints");
+        look(one, &path, "capacity", "DRAConsumableCapacity");
     }
-    for (i, constraint) in list(spec.pointer("/devices/constraints")).iter().enumerate() {
+    for (i, constraint) in list(spec, "/devices/constraints").iter().enumerate() {
         let path = format!("devices.constraints[{i}]");
         look(constraint, &path, "distinctAttribute", "DRAConsumableCapacity");
     }
     found
-}
-
-/// A list, empty where it is none: what is wrong with it is a fault.
-fn list(value: Option<&Value>) -> &[Value] {
-    value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
 }

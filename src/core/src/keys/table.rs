@@ -78,6 +78,7 @@ pub const NO_KEYS: &[&str] = &[
     ADMIN_NAMESPACE,
     GROUP,
     WORKLOAD_GROUP,
+    DEVICE_GROUP,
     MANAGER,
     WEBHOOK,
     WEBHOOK_CONFIGURATION,

@@ -1,5 +1,6 @@
 //! Gives a guest the size of its slot and keeps it on the nodes of its group: what Imperator's Pod injector does to Pods.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
@@ -12,6 +13,7 @@ use crate::machine::{MachineType, Mode, type_key};
 use crate::quantity::Quantity;
 use crate::selector::{self, clash, product};
 use crate::steps::step;
+use crate::text::truncate;
 
 /// Which slot a guest takes.
 #[derive(Debug, Clone, Copy)]
@@ -194,9 +196,9 @@ fn amount(value: &Value) -> Option<Quantity> {
     }
 }
 
-/// The beginning of a text, so that a warning is shown whole.
-fn short(text: &str) -> String {
-    text.chars().take(24).collect()
+/// A name in a warning, short enough that the warning is shown whole.
+fn short(name: &str) -> Cow<'_, str> {
+    truncate(name, 24)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Lets a Pod onto the virtual nodes that its namespace's NamespaceOffloading selects, or keeps it there: what Liqo's
 //! webhook does to Pods.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use super::{NO_NODE, Report};
@@ -8,6 +10,7 @@ use crate::field::{self, FieldError};
 use crate::keys;
 use crate::offloading::{Offloading, Strategy};
 use crate::selector::{clash, product};
+use crate::text::truncate;
 
 /// What is known of the offloading of a Pod's namespace.
 #[derive(Debug, Clone, Copy)]
@@ -82,11 +85,8 @@ fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<(), FieldError>
 }
 
 /// One side of a contradiction in a warning.
-pub(super) fn cut(text: &str) -> String {
-    if text.chars().count() <= MAX_SIDE {
-        return text.to_owned();
-    }
-    text.chars().take(MAX_SIDE - 1).chain(['…']).collect()
+pub(super) fn cut(text: &str) -> Cow<'_, str> {
+    truncate(text, MAX_SIDE)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::keys;
 use crate::path::Path;
 use crate::rollout::UpdateStrategy;
 use crate::template;
+use crate::text::quoted;
 
 /// Most terms of a rule.
 pub const MAX_TERMS: usize = 64;
@@ -78,7 +79,7 @@ pub struct RuleError {
 impl RuleError {
     /// An error about the field at `path` of the custom resource, which holds `value`.
     pub fn new(path: impl Into<String>, value: &str, message: impl Into<String>) -> Self {
-        Self { path: path.into(), value: value.chars().take(80).collect(), message: message.into() }
+        Self { path: path.into(), value: quoted(value).into_owned(), message: message.into() }
     }
 
     /// Path of the field, `spec.workloadTerms[0].matchExpressions[1].key`.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::json::{list, text};
+
 /// A node as selectors see it.
 #[derive(Debug, Clone, Copy)]
 pub struct Node<'a> {
@@ -13,39 +15,49 @@ pub struct Node<'a> {
     pub labels: &'a BTreeMap<String, String>,
 }
 
-impl Node<'_> {
+impl<'a> Node<'a> {
     /// Whether a term of a node selector matches: all of its expressions and fields do, and there is one. What isn't of the
     /// API's shape matches nothing.
     pub fn matches(&self, term: &Value) -> bool {
-        let list = |name: &str| term.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let (expressions, fields) = (list("matchExpressions"), list("matchFields"));
-        !(expressions.is_empty() && fields.is_empty())
-            && expressions.iter().all(|e| {
-                let key = e.get("key").and_then(Value::as_str).unwrap_or_default();
-                holds(e, self.labels.get(key).map(String::as_str))
-            })
-            // The API has no other field.
-            && fields.iter().all(|e| {
-                e.get("key").and_then(Value::as_str) == Some("metadata.name") && holds(e, Some(self.name))
-            })
+        !is_empty(term) && self.unmet(term).next().is_none()
     }
+
+    /// The expressions and fields of a term that don't match, each with the value that the node has instead.
+    pub fn unmet<'t>(self, term: &'t Value) -> impl Iterator<Item = (&'t Value, Option<&'a str>)> {
+        let key = |of: &'t Value| text(of, "/key");
+        let expressions = list(term, "/matchExpressions").iter();
+        let labels = expressions.map(move |e| (e, self.labels.get(key(e)).map(String::as_str), true));
+        // The API knows no other field, and what names one matches nothing.
+        let fields = list(term, "/matchFields").iter();
+        let fields = fields.map(move |e| match key(e) {
+            "metadata.name" => (e, Some(self.name), true),
+            _ => (e, None, false),
+        });
+        let unmet = labels.chain(fields).filter(|(e, actual, is_known)| !(*is_known && holds(e, *actual)));
+        unmet.map(|(e, actual, _)| (e, actual))
+    }
+}
+
+/// Whether a term requires nothing, which matches no node.
+pub fn is_empty(term: &Value) -> bool {
+    list(term, "/matchExpressions").is_empty() && list(term, "/matchFields").is_empty()
 }
 
 /// Whether an expression holds for a value, or for its absence.
 fn holds(expression: &Value, actual: Option<&str>) -> bool {
-    let values = expression.get("values").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let among = |actual: &str| values.iter().any(|value| value.as_str() == Some(actual));
+    let values = list(expression, "/values");
+    let is_in = |actual: &str| values.iter().any(|value| value.as_str() == Some(actual));
     let integers = || {
         let bound: i64 = values.first()?.as_str()?.parse().ok()?;
         Some((actual?.parse::<i64>().ok()?, bound))
     };
-    match expression.get("operator").and_then(Value::as_str) {
-        Some("In") => actual.is_some_and(among),
-        Some("NotIn") => !actual.is_some_and(among),
-        Some("Exists") => actual.is_some(),
-        Some("DoesNotExist") => actual.is_none(),
-        Some("Gt") => integers().is_some_and(|(actual, bound)| actual > bound),
-        Some("Lt") => integers().is_some_and(|(actual, bound)| actual < bound),
+    match text(expression, "/operator") {
+        "In" => actual.is_some_and(is_in),
+        "NotIn" => !actual.is_some_and(is_in),
+        "Exists" => actual.is_some(),
+        "DoesNotExist" => actual.is_none(),
+        "Gt" => integers().is_some_and(|(actual, bound)| actual > bound),
+        "Lt" => integers().is_some_and(|(actual, bound)| actual < bound),
         _ => false,
     }
 }
@@ -81,6 +93,7 @@ mod tests {
         }
         let field = |name: &str| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
         assert!(node.matches(&field("n")) && !node.matches(&field("m")));
+        assert!(!node.matches(&json!({"matchFields": [{"key": "x", "operator": "DoesNotExist"}]})));
         let mut both = field("n");
         both["matchExpressions"] = json!([{"key": "c", "operator": "Exists"}]);
         assert!(!node.matches(&both));

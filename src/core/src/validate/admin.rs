@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 
-use super::{cut, entries, text};
+use super::{entries, text};
 use crate::field::FieldError;
 use crate::keys;
+use crate::text::quoted;
 
 /// Everything that forbids the template of an admin rule. Paths begin at `root`, where the template's own `spec` is.
 pub fn template(template: &Value, root: &str) -> Vec<FieldError> {
@@ -26,7 +27,7 @@ pub fn template(template: &Value, root: &str) -> Vec<FieldError> {
                 path,
                 format_args!(
                     "is for {}; taints under {} are tolerated as far as a companion needs it, remove it",
-                    cut(key),
+                    quoted(key),
                     keys::DOMAIN
                 ),
             )),

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{cut, entries, keys, reserved, text};
+use super::{entries, keys, reserved, text};
 use crate::device;
 use crate::field::{FieldError, join};
 use crate::keys::POD_CLAIM_NAME;
 use crate::steps::step;
 use crate::tenant::Policy;
+use crate::text::quoted;
 
 /// Who writes a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +92,7 @@ fn device_request(path: &str, request: &Value, policy: &Policy, faults: &mut Vec
     if !policy.device_classes.contains(class) {
         faults.push(FieldError::new(
             format_args!("{path}.deviceClassName"),
-            format_args!("is {:?}; have it allowed by the Tenant's spec.deviceClasses", cut(class)),
+            format_args!("is {:?}; have it allowed by the Tenant's spec.deviceClasses", quoted(class)),
         ));
     }
 }
@@ -116,7 +117,7 @@ fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
                 format_args!("metadata.ownerReferences[{i}]"),
                 format_args!(
                     "is Pod {:?}: only Kubernetes makes claims of Pods; use a ResourceClaimTemplate",
-                    cut(text(owner, "name").unwrap_or_default())
+                    quoted(text(owner, "name").unwrap_or_default())
                 ),
             ));
         }
@@ -134,7 +135,7 @@ fn foretold(object: &Value, faults: &mut Vec<FieldError>) {
     if reserved::is_companion(name) {
         faults.push(FieldError::new(
             "metadata.name",
-            format_args!("is {:?}, a name as only companions have it; choose another", cut(name)),
+            format_args!("is {:?}, a name as only companions have it; choose another", quoted(name)),
         ));
     }
 }

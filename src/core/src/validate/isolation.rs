@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use super::{Facts, cut, entries, text};
+use super::{Facts, entries, text};
 use crate::field::FieldError;
 use crate::keys;
 use crate::selector::{self, Requirement};
+use crate::text::quoted;
 
 /// The tenant's label in every term of the required node affinity. The kubelet checks node affinity again (and of taints
 /// only NoExecute), so this holds also where the scheduler was bypassed.
@@ -19,7 +20,10 @@ pub(super) fn unbound(pod: &Value, faults: &mut Vec<FieldError>) {
     if let Some(node) = pod.get("spec").and_then(|spec| text(spec, "nodeName")) {
         faults.push(FieldError::new(
             "spec.nodeName",
-            format_args!("is {:?}, which bypasses the scheduler; remove it and use node affinity", cut(node)),
+            format_args!(
+                "is {:?}, which bypasses the scheduler; remove it and use node affinity",
+                quoted(node)
+            ),
         ));
     }
     let annotations = pod.get("metadata").and_then(|m| m.get("annotations"));
@@ -28,7 +32,7 @@ pub(super) fn unbound(pod: &Value, faults: &mut Vec<FieldError>) {
             format_args!("metadata.annotations[{}]", keys::MIRROR_POD),
             format_args!(
                 "is {}: static Pods don't belong into a tenant's namespace",
-                cut(&mirror.to_string())
+                quoted(&mirror.to_string())
             ),
         ));
     }
@@ -79,9 +83,9 @@ pub(super) fn tolerations(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<Field
                 path,
                 format_args!(
                     "is {} {} {:?}; of the taints under {} only {} Equal {:?} may be tolerated",
-                    cut(key),
-                    cut(operator),
-                    cut(value),
+                    quoted(key),
+                    quoted(operator),
+                    quoted(value),
                     keys::DOMAIN,
                     keys::TENANT,
                     facts.policy.tenant.as_str()
@@ -98,7 +102,7 @@ pub(super) fn scheduler(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldEr
     {
         faults.push(FieldError::new(
             "spec.schedulerName",
-            format_args!("is {:?}; use one of {}, or none", cut(name), facts.schedulers.join(", ")),
+            format_args!("is {:?}; use one of {}, or none", quoted(name), facts.schedulers.join(", ")),
         ));
     }
 }

@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use super::{Facts, cut, entries, text};
+use super::{Facts, entries, text};
 use crate::field::FieldError;
 use crate::keys;
 use crate::steps::step;
+use crate::text::quoted;
 
 /// Finalizers that Kubernetes' own controllers put on Pods and take off again. Where one never goes, a hand-over takes it
 /// away.
@@ -20,7 +21,7 @@ pub(super) fn finalizers(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError
         if !FINALIZERS.contains(&name) {
             faults.push(FieldError::new(
                 path,
-                format_args!("is {:?}, which could keep the Pod from ever going; remove it", cut(name)),
+                format_args!("is {:?}, which could keep the Pod from ever going; remove it", quoted(name)),
             ));
         }
     }
@@ -48,7 +49,7 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
             let (new, old) = (now.get(key), before.get(key));
             if new != old {
                 faults.push(FieldError::new(
-                    format_args!("metadata.{map}[{}]", cut(key)),
+                    format_args!("metadata.{map}[{}]", quoted(key)),
                     format_args!(
                         "{}; only Outrigger itself may set keys under {}",
                         change(old, new),
@@ -73,8 +74,8 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
             "spec.schedulingGates",
             format_args!(
                 "changes from {} to {}; only Outrigger itself may set gates under {}",
-                cut(&format!("{before:?}")),
-                cut(&format!("{now:?}")),
+                quoted(&format!("{before:?}")),
+                quoted(&format!("{now:?}")),
                 keys::DOMAIN
             ),
         ));
@@ -82,7 +83,7 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
 }
 
 fn change(old: Option<&Value>, new: Option<&Value>) -> String {
-    let show = |value: &Value| cut(&value.to_string());
+    let show = |value: &Value| quoted(&value.to_string()).into_owned();
     match (old, new) {
         (None, Some(new)) => format!("is added as {}", show(new)),
         (Some(old), None) => format!("is removed, was {}", show(old)),

@@ -198,10 +198,5 @@ fn text<'a>(parent: &'a Value, key: &str) -> Option<&'a str> {
     parent.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
-/// A value in a message: its beginning.
-fn cut(text: &str) -> String {
-    text.chars().take(80).collect()
-}
-
 #[cfg(test)]
 mod tests;

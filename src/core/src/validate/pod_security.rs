@@ -3,8 +3,9 @@
 
 use serde_json::Value;
 
-use super::{cut, entries, text};
+use super::{entries, text};
 use crate::field::FieldError;
+use crate::text::quoted;
 
 /// Capabilities that may be added.
 const CAPABILITIES: [&str; 13] = [
@@ -52,7 +53,10 @@ pub fn baseline(pod: &Value, faults: &mut Vec<FieldError>) {
             let at = host_path.get("path").and_then(Value::as_str).unwrap_or_default();
             faults.push(FieldError::new(
                 format_args!("{path}.hostPath"),
-                format_args!("is {:?}, a directory of the DPU itself; use another kind of volume", cut(at)),
+                format_args!(
+                    "is {:?}, a directory of the DPU itself; use another kind of volume",
+                    quoted(at)
+                ),
             ));
         }
     }
@@ -81,7 +85,7 @@ pub fn baseline(pod: &Value, faults: &mut Vec<FieldError>) {
         if key.starts_with(APPARMOR_ANNOTATION)
             && !(profile.is_empty() || profile == "runtime/default" || profile.starts_with("localhost/"))
         {
-            let path = format!("metadata.annotations[{}]", cut(key));
+            let path = format!("metadata.annotations[{}]", quoted(key));
             forbidden(path, profile, "use runtime/default or a localhost profile", faults);
         }
     }
@@ -195,6 +199,6 @@ fn security_context(path: &str, context: &Value, faults: &mut Vec<FieldError>) {
 fn forbidden(path: String, value: &str, hint: &str, faults: &mut Vec<FieldError>) {
     faults.push(FieldError::new(
         path,
-        format_args!("is {:?}, which Pod Security level baseline forbids; {hint}", cut(value)),
+        format_args!("is {:?}, which Pod Security level baseline forbids; {hint}", quoted(value)),
     ));
 }

@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 
-use super::{Facts, cut, entries, reserved, text};
+use super::{Facts, entries, reserved, text};
 use crate::claim::{Source, own_shared_name};
 use crate::field::FieldError;
 use crate::keys;
 use crate::steps::step;
+use crate::text::quoted;
 
 /// The service account that every namespace has, and that has no rights of its own.
 const DEFAULT_ACCOUNT: &str = "default";
@@ -22,7 +23,7 @@ pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErr
         {
             faults.push(FieldError::new(
                 format_args!("spec.{key}"),
-                format_args!("is {:?}; use {DEFAULT_ACCOUNT:?}, or have it allowed by the Tenant's spec.serviceAccounts", cut(name)),
+                format_args!("is {:?}; use {DEFAULT_ACCOUNT:?}, or have it allowed by the Tenant's spec.serviceAccounts", quoted(name)),
             ));
         }
     }
@@ -37,7 +38,7 @@ pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErr
                     format_args!("{path}.serviceAccountToken.audience"),
                     format_args!(
                         "is {:?}: a tenant's Pod gets no tokens for others than the API server; remove it",
-                        cut(audience)
+                        quoted(audience)
                     ),
                 ));
             }
@@ -48,7 +49,7 @@ pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErr
                     format_args!("{path}.podCertificate.signerName"),
                     format_args!(
                         "is {:?}: a tenant's Pod gets no certificate of a signer of the platform; remove it",
-                        cut(signer)
+                        quoted(signer)
                     ),
                 ));
             }
@@ -68,7 +69,7 @@ pub(super) fn classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErro
             "spec.priorityClassName",
             format_args!(
                 "is {:?}; remove it, or have it allowed by the Tenant's spec.priorityClasses",
-                cut(name)
+                quoted(name)
             ),
         ));
     }
@@ -79,7 +80,7 @@ pub(super) fn classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErro
             "spec.runtimeClassName",
             format_args!(
                 "is {:?}; remove it, or have it allowed by the Tenant's spec.runtimeClasses",
-                cut(name)
+                quoted(name)
             ),
         ));
     }
@@ -109,7 +110,7 @@ pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError
         };
         faults.push(FieldError::new(
             format_args!("{path}.resourceClaimName"),
-            format_args!("is {:?}, {whose}", cut(name)),
+            format_args!("is {:?}, {whose}", quoted(name)),
         ));
     }
 }
@@ -139,10 +140,10 @@ pub(super) fn device_classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<Fi
                         continue;
                     };
                     faults.push(FieldError::new(
-                        format_args!("{path}.resources.{of}[{}]", cut(name)),
+                        format_args!("{path}.resources.{of}[{}]", quoted(name)),
                         format_args!(
                             "asks for a device of class {:?}; have it allowed by the Tenant's spec.deviceClasses",
-                            cut(class)
+                            quoted(class)
                         ),
                     ));
                 }
@@ -164,7 +165,11 @@ pub(super) fn owners(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError
             let kind = text(owner, "kind").unwrap_or_default();
             faults.push(FieldError::new(
                 path,
-                format_args!("is {} {:?}: only Outrigger makes companions; remove it", cut(kind), cut(name)),
+                format_args!(
+                    "is {} {:?}: only Outrigger makes companions; remove it",
+                    quoted(kind),
+                    quoted(name)
+                ),
             ));
         }
     }

@@ -85,10 +85,11 @@ impl Installation {
             Some(namespace) => namespace.to_owned(),
             None => system_namespace(&cluster).await,
         };
-        let all = together(Part::ALL.map(|part| cluster.get(DEPLOYMENT, &system, part.name()))).await;
-        let configurations = [MUTATING, VALIDATING]
-            .map(async |kind| (kind, cluster.get(kind, "", keys::WEBHOOK_CONFIGURATION).await));
-        let configurations = together(configurations).await;
+        let all = together(Part::ALL.iter().map(|part| cluster.get(DEPLOYMENT, &system, part.name()))).await;
+        let kinds = [MUTATING, VALIDATING];
+        let configurations =
+            together(kinds.iter().map(|kind| cluster.get(*kind, "", keys::WEBHOOK_CONFIGURATION))).await;
+        let configurations: Vec<(Kind, Answer)> = kinds.into_iter().zip(configurations).collect();
         let answers = all.iter().chain(configurations.iter().map(|(_, answer)| answer));
         if answers.into_iter().all(|answer| *answer == Answer::Unread) {
             return Err(

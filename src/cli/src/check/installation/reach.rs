@@ -2,6 +2,7 @@
 
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
+use outrigger_core::text::truncate;
 use outrigger_runtime::probe::{Shown, Verdict};
 use serde_json::Value;
 
@@ -99,8 +100,5 @@ pub(super) fn is_placed(pod: &Value, tenant: &str) -> bool {
 /// A text from elsewhere in one line, and not all of a long one.
 pub(super) fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{} ...", &line[..end]),
-        None => line,
-    }
+    truncate(&line, SHOWN).into_owned()
 }
