@@ -225,7 +225,7 @@ async fn elapsed(time: Option<Duration>) {
 }
 
 /// Give or take a tenth, so that connections which came together don't go together.
-#[expect(clippy::disallowed_methods, reason = "connections are the system's, which nobody simulates")]
+#[allow(clippy::disallowed_methods, reason = "connections are the system's, which nobody simulates")]
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(rand::random_range(0.9..1.1))
 }
