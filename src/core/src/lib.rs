@@ -21,6 +21,7 @@ pub mod json;
 pub mod keys;
 pub mod lint;
 pub mod machine;
+pub mod map;
 pub mod mutate;
 pub mod offloading;
 pub mod path;

@@ -9,7 +9,6 @@ use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -18,6 +17,7 @@ use crate::admin;
 use crate::bind::Bind;
 use crate::debug::{Debug, Report};
 use crate::duration;
+use crate::environment::Environment;
 use crate::metrics;
 use crate::ready::Readiness;
 use crate::serve::{Limits, Server};
@@ -58,6 +58,8 @@ pub struct ProcessArgs {
 pub struct Process {
     /// What has to be done before traffic may come.
     pub readiness: Readiness,
+    /// Time and randomness of this process.
+    pub environment: Environment,
     /// Metrics of this process.
     pub registry: Registry,
     /// Cancelled as soon as the process is told to end, while it goes on serving: for what others are waiting for.
@@ -91,6 +93,7 @@ impl Process {
     fn silent(args: ProcessArgs) -> Self {
         Self {
             readiness: Readiness::default(),
+            environment: Environment::system(),
             registry: admin::registry(),
             ending: CancellationToken::new(),
             drain: CancellationToken::new(),
@@ -189,7 +192,7 @@ impl Process {
             }
         }
         self.drain.cancel();
-        let deadline = Instant::now() + self.args.drain_timeout;
+        let deadline = self.environment.clock.now() + self.args.drain_timeout;
         self.servers.close();
         if !cut {
             tokio::select! {
@@ -207,7 +210,7 @@ impl Process {
         // Connections end at the next chance to run.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.servers.wait()).await;
         if let Some(traces) = traces.flatten().filter(|_| !cut) {
-            traces.flush(deadline.saturating_duration_since(Instant::now())).await;
+            traces.flush(deadline.saturating_duration_since(self.environment.clock.now())).await;
         }
         admin.close().await;
         if failed { Err(anyhow::anyhow!("a task has failed; see the log")) } else { Ok(()) }
