@@ -1,10 +1,11 @@
 //! Rules, filed so that a workload finds those that could match it, and a rule the workloads that it could match.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use crate::ids::RuleName;
+use crate::map::{HashMap, State};
 use crate::path::Path;
 use crate::rule::{Expression, Rule, Test};
 use crate::workload::Workload;
@@ -26,7 +27,7 @@ pub(super) struct Filed {
     rest: Vec<Term>,
     /// Rule -> for each of its terms, the expression that it is filed under; `None` for one of the rest.
     places: HashMap<RuleName, Vec<Option<usize>>>,
-    hasher: RandomState,
+    hasher: State,
 }
 
 /// Terms that ask for something of one field.
@@ -134,7 +135,7 @@ impl Filed {
                 None => self.rest.push(term),
                 Some(e) => {
                     // All workloads are gone through for the first rule that asks for values of a field, not for each.
-                    let hasher = self.hasher.clone();
+                    let hasher = self.hasher;
                     let asks = self.asks_mut(&e.path);
                     if matches!(e.test, Test::In(_)) && asks.holders.is_none() {
                         let hash = |w| e.path.scalar(w).map(|value| hasher.hash_one(value.as_str()));
