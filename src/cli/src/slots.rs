@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use outrigger_core::keys;
-use outrigger_core::slots::{Guests, Ledger, Verdict};
+use outrigger_core::slots::{Guests, Ledger, SlotDecision};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::pod::Pod;
 use outrigger_webhook::admit::guests::taking;
@@ -102,8 +102,8 @@ impl Slots {
             .answer(std::slice::from_ref(&taking.ask), &guests, taking.slot.slots, 0, |_| false)
             .as_slice()
         {
-            [Verdict::Granted] => Ok(()),
-            [Verdict::NoneLeft] => Err(taking.none_left()),
+            [SlotDecision::Granted] => Ok(()),
+            [SlotDecision::NoneLeft] => Err(taking.none_left()),
             _ => Err(taking.unavailable("too many guests at once")),
         }
     }

@@ -37,7 +37,7 @@ pub struct Claim {
 
 /// A Machine as a watch shows it.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct MachineView<'a> {
     /// `metadata.name`.
     pub name: &'a str,
     /// `metadata.uid`.
@@ -50,6 +50,9 @@ pub struct Seen<'a> {
     pub nodes: &'a [String],
 }
 
+/// The former name of [`MachineView`].
+pub type Seen<'a> = MachineView<'a>;
+
 /// Why a claim can't be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Conflict {
@@ -61,13 +64,16 @@ pub enum Conflict {
     Crowded,
 }
 
-/// Claims of Machines that not every watch shows yet.
+/// GroupClaims of Machines that not every watch shows yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Claims {
+pub struct GroupClaims {
     claims: Vec<Claim>,
 }
 
-impl Claims {
+/// The former name of [`GroupClaims`].
+pub type Claims = GroupClaims;
+
+impl GroupClaims {
     /// From JSON; an empty text is none.
     ///
     /// # Errors
@@ -91,26 +97,26 @@ impl Claims {
     }
 
     /// Writes a claim down. `seen`: all Machines that the watch shows. `ended`: uids of those whose end it has shown lately.
-    /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. Claims that count for nobody any more are dropped.
+    /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. GroupClaims that count for nobody any more are dropped.
     ///
     /// # Errors
     /// Who has it.
     pub fn add(
         &mut self,
         claim: Claim,
-        seen: &[Seen<'_>],
+        seen: &[MachineView<'_>],
         ended: &HashSet<String>,
         is_over: impl Fn(&Claim) -> bool,
     ) -> Result<(), Conflict> {
         self.claims.retain(|other| !is_over(other) && !ended.contains(&other.uid));
-        let pending = self.claims.iter().filter(|other| !other.is_shown(seen)).map(|other| Seen {
+        let pending = self.claims.iter().filter(|other| !other.is_shown(seen)).map(|other| MachineView {
             name: &other.machine,
             uid: &other.uid,
             generation: other.generation,
             group: other.group.as_deref(),
             nodes: &other.nodes,
         });
-        let others: Vec<Seen<'_>> =
+        let others: Vec<MachineView<'_>> =
             seen.iter().copied().chain(pending).filter(|other| other.name != claim.machine).collect();
         conflict(&claim, &others)?;
         self.claims.push(claim);
@@ -126,7 +132,7 @@ impl Claims {
 ///
 /// # Errors
 /// The group first, then the first node.
-pub fn conflict(claim: &Claim, others: &[Seen<'_>]) -> Result<(), Conflict> {
+pub fn conflict(claim: &Claim, others: &[MachineView<'_>]) -> Result<(), Conflict> {
     if let Some(group) = &claim.group
         && let Some(other) = others.iter().find(|other| other.group == Some(group))
     {
@@ -155,7 +161,7 @@ impl Claim {
     }
 
     /// Whether the watch shows what came of it: the Machine as claimed, or as it has become since.
-    fn is_shown(&self, seen: &[Seen<'_>]) -> bool {
+    fn is_shown(&self, seen: &[MachineView<'_>]) -> bool {
         seen.iter().filter(|machine| machine.name == self.machine && machine.uid == self.uid).any(|machine| {
             let nodes: HashSet<&String> = machine.nodes.iter().collect();
             machine.generation > self.generation
@@ -183,9 +189,9 @@ mod tests {
 
     /// By a replica that has seen each claim from its beginning.
     fn add(
-        claims: &mut Claims,
+        claims: &mut GroupClaims,
         claim: Claim,
-        seen: &[Seen<'_>],
+        seen: &[MachineView<'_>],
         ended: &HashSet<String>,
     ) -> Result<(), Conflict> {
         let now = claim.at;
@@ -198,9 +204,9 @@ mod tests {
 
     #[test]
     fn the_second_of_two_at_once_sees_the_first() {
-        let mut claims = Claims::default();
+        let mut claims = GroupClaims::default();
         add(&mut claims, claim("a", Some("g"), &["n1", "n2"], 100), &[], &none()).unwrap();
-        let written = Claims::read(&claims.write().unwrap()).unwrap();
+        let written = GroupClaims::read(&claims.write().unwrap()).unwrap();
         assert_eq!(written, claims);
         for (second, conflict) in [
             (claim("b", Some("g"), &[], 100), Conflict::Group("a".into())),
@@ -223,12 +229,13 @@ mod tests {
 
     #[test]
     fn what_the_watch_shows_counts_instead_of_the_claim() {
-        let mut claims = Claims::default();
+        let mut claims = GroupClaims::default();
         add(&mut claims, claim("a", Some("g"), &["n1"], 100), &[], &none()).unwrap();
         let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let (n1, n2) = (nodes(&["n1"]), nodes(&["n2"]));
-        let seen = |generation, group, nodes| Seen { name: "a", uid: "uid-a", generation, group, nodes };
-        let ask = |seen: Seen<'_>, nodes: &[&str]| {
+        let seen =
+            |generation, group, nodes| MachineView { name: "a", uid: "uid-a", generation, group, nodes };
+        let ask = |seen: MachineView<'_>, nodes: &[&str]| {
             add(&mut claims.clone(), claim("b", Some("h"), nodes, 101), &[seen], &none())
         };
         let by_a = || Err(Conflict::Node(0, "a".into(), "g".into()));
@@ -236,13 +243,13 @@ mod tests {
         // It has given the node back; or it is shown as it was before.
         assert_eq!(ask(seen(2, Some("g"), &n2), &["n1"]), Ok(()));
         assert_eq!(ask(seen(1, Some("g"), &n2), &["n1"]), by_a());
-        assert_eq!(ask(Seen { uid: "another", ..seen(2, Some("g"), &n2) }, &["n1"]), by_a());
+        assert_eq!(ask(MachineView { uid: "another", ..seen(2, Some("g"), &n2) }, &["n1"]), by_a());
         assert_eq!(ask(seen(2, Some("g"), &n2), &["n2"]), by_a());
     }
 
     #[test]
     fn an_object_holds_only_so_much() {
-        let mut claims = Claims::default();
+        let mut claims = GroupClaims::default();
         let name = "n".repeat(250);
         let many: Vec<String> = (0..3000).map(|i| format!("{name}{i}")).collect();
         let big = |machine: &str| Claim { nodes: many.clone(), ..claim(machine, None, &[], 0) };

@@ -16,11 +16,11 @@ use crate::ids::{RuleName, WorkloadId};
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::workload::Workload;
 
-mod filed;
 mod room;
+mod terms;
 
-use filed::Filed;
 use room::Room;
+use terms::TermIndex;
 
 /// The only companion of a rule for a workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,7 +67,7 @@ impl<'a> Desired<'a> {
 #[derive(Debug, Default)]
 pub struct TenantIndex {
     rules: HashMap<RuleName, Arc<Rule>>,
-    filed: Filed,
+    terms: TermIndex,
     workloads: HashMap<Arc<str>, Entry>,
     matched: HashMap<RuleName, BTreeSet<Arc<str>>>,
     room: Room,
@@ -87,7 +87,7 @@ impl TenantIndex {
         let name = rule.name().clone();
         let mut touched = self.unfile(&name);
         let workloads = &mut self.workloads;
-        self.filed.insert(&rule, || workloads.iter().map(|(label, entry)| (label, &*entry.workload)));
+        self.terms.insert(&rule, || workloads.iter().map(|(label, entry)| (label, &*entry.workload)));
         let mut matched = BTreeSet::new();
         let room = &mut self.room;
         let mut try_one = |label: &Arc<str>, entry: &mut Entry| {
@@ -98,7 +98,7 @@ impl TenantIndex {
                 matched.insert(label.clone());
             }
         };
-        match self.filed.candidates(&rule) {
+        match self.terms.candidates(&rule) {
             Some(labels) => {
                 for label in labels {
                     if let Some(entry) = workloads.get_mut(&label) {
@@ -128,7 +128,7 @@ impl TenantIndex {
     /// Takes a rule out of everything; returns the workloads that it matched.
     fn unfile(&mut self, name: &RuleName) -> BTreeSet<Arc<str>> {
         if let Some(old) = self.rules.remove(name) {
-            self.filed.remove(&old);
+            self.terms.remove(&old);
         }
         let matched = self.matched.remove(name).unwrap_or_default();
         self.room.forget_rule(name, matched.len());
@@ -150,12 +150,12 @@ impl TenantIndex {
         let before = match self.workloads.get_mut(id) {
             Some(entry) if *entry.workload == workload => return self.fill(),
             Some(entry) => {
-                self.filed.hold(id, Some(&entry.workload), Some(&workload));
+                self.terms.hold(id, Some(&entry.workload), Some(&workload));
                 entry.workload = Arc::new(workload);
                 std::mem::take(&mut entry.matched)
             }
             None => {
-                self.filed.hold(id, None, Some(&workload));
+                self.terms.hold(id, None, Some(&workload));
                 let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
                 self.workloads.insert(id.clone(), entry);
                 Vec::new()
@@ -174,7 +174,7 @@ impl TenantIndex {
 
     fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
         let Some(entry) = self.workloads.remove(id) else { return Vec::new() };
-        self.filed.hold(id, Some(&entry.workload), None);
+        self.terms.hold(id, Some(&entry.workload), None);
         let mut touched = self.rematch(id, entry.matched);
         touched.append(&mut self.fill());
         touched
@@ -276,7 +276,7 @@ impl TenantIndex {
 
     /// Names of the rules that match a workload, sorted, whether or not the workload is one of the index.
     pub fn matching(&self, workload: &Workload) -> Vec<RuleName> {
-        self.filed.matching(workload)
+        self.terms.matching(workload)
     }
 
     /// A rule that is served.
@@ -328,7 +328,7 @@ impl TenantIndex {
     /// nothing but the workload's facts has changed.
     fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>) -> Vec<CompanionKey> {
         let mut now = match self.workloads.get(id) {
-            Some(entry) => self.filed.matching(&entry.workload),
+            Some(entry) => self.terms.matching(&entry.workload),
             None => Vec::new(),
         };
         let mut touched = Vec::with_capacity(before.len() + now.len());

@@ -20,7 +20,7 @@ const MAX_COMPARISONS: usize = 1 << 16;
 
 /// What is known of the cluster besides the rule.
 #[derive(Debug, Clone, Copy)]
-pub struct Around<'a> {
+pub struct LintContext<'a> {
     /// Node label that names the host of a DPU.
     pub host_label: &'a str,
     /// The tenant whose rule it is; `None` where that isn't known.
@@ -28,6 +28,9 @@ pub struct Around<'a> {
     /// How many DPUs the rule's tenant has; `None` where that isn't known, as in a tenant's own cluster.
     pub dpus: Option<usize>,
 }
+
+/// The former name of [`LintContext`].
+pub type Around<'a> = LintContext<'a>;
 
 /// What a doubt about a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,13 +48,13 @@ pub enum Doubt {
 }
 
 /// Everything that is probably not meant.
-pub fn rule(rule: &Rule, around: &Around<'_>) -> Vec<String> {
+pub fn rule(rule: &Rule, around: &LintContext<'_>) -> Vec<String> {
     doubts(rule, around).into_iter().map(|(_, warning)| warning).collect()
 }
 
 /// The same, and what each is about.
-pub fn doubts(rule: &Rule, around: &Around<'_>) -> Vec<(Doubt, String)> {
-    type Look = fn(&Rule, &Value, &Around<'_>, &mut Vec<String>);
+pub fn doubts(rule: &Rule, around: &LintContext<'_>) -> Vec<(Doubt, String)> {
+    type Look = fn(&Rule, &Value, &LintContext<'_>, &mut Vec<String>);
     let template = rule.template();
     let looks: [(Doubt, Look); 5] = [
         (Doubt::Reference, |rule, template, _, warnings| downward_api(rule, template, warnings)),
@@ -124,7 +127,7 @@ fn field_refs(value: &Value, found: &mut impl FnMut(&str)) {
     }
 }
 
-fn placement(rule: &Rule, template: &Value, around: &Around<'_>, warnings: &mut Vec<String>) {
+fn placement(rule: &Rule, template: &Value, around: &LintContext<'_>, warnings: &mut Vec<String>) {
     let selector = template.pointer("/spec/nodeSelector").and_then(Value::as_object);
     if let Some(host) = selector.and_then(|s| s.get(around.host_label)).and_then(Value::as_str)
         && rule.policy() == DpuSelectionPolicy::SameNode
@@ -142,7 +145,7 @@ fn placement(rule: &Rule, template: &Value, around: &Around<'_>, warnings: &mut 
 }
 
 /// Selectors that exclude each other, or every DPU of the tenant.
-fn contradictions(template: &Value, around: &Around<'_>, warnings: &mut Vec<String>) {
+fn contradictions(template: &Value, around: &LintContext<'_>, warnings: &mut Vec<String>) {
     if let Some(both) = selector::contradiction(template) {
         warnings.push(format!("template: no node can match: {both}"));
     } else if around.tenant.is_some_and(|tenant| excludes_own(template, tenant)) {
@@ -238,7 +241,7 @@ mod tests {
         };
         rule(
             &Rule::compile(spec).unwrap(),
-            &Around { host_label: keys::DPU_HOST, tenant: Some("blue"), dpus: Some(dpus) },
+            &LintContext { host_label: keys::DPU_HOST, tenant: Some("blue"), dpus: Some(dpus) },
         )
     }
 

@@ -96,7 +96,7 @@ pub struct Ask {
 
 /// What comes of an [`Ask`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SlotDecision {
     /// It has a slot, as soon as the ledger is written.
     Granted,
     /// None is left.
@@ -104,6 +104,9 @@ pub enum Verdict {
     /// There are more grants than one object can hold.
     Crowded,
 }
+
+/// The former name of [`SlotDecision`].
+pub type Verdict = SlotDecision;
 
 impl Ledger {
     /// From JSON; an empty text is an empty ledger.
@@ -147,7 +150,7 @@ impl Ledger {
         slots: u32,
         now: u64,
         is_over: impl Fn(&Grant) -> bool,
-    ) -> Vec<Verdict> {
+    ) -> Vec<SlotDecision> {
         self.tidy(guests, is_over);
         let mut taken: HashSet<String> = guests.live.clone();
         taken.extend(self.grants.iter().map(|grant| grant.pod.clone()));
@@ -158,19 +161,19 @@ impl Ledger {
             // and the slot may be another's.
             let others = taken.len() - usize::from(taken.contains(&ask.pod));
             if others as u64 >= slots {
-                return Verdict::NoneLeft;
+                return SlotDecision::NoneLeft;
             }
             if ask.dry_run {
-                return Verdict::Granted;
+                return SlotDecision::Granted;
             }
             let grant = Grant { pod: ask.pod.clone(), uid: ask.uid.clone(), at: now };
             if bytes + grant.bytes() > MAX_BYTES {
-                return Verdict::Crowded;
+                return SlotDecision::Crowded;
             }
             bytes += grant.bytes();
             taken.insert(ask.pod.clone());
             self.grants.push(grant);
-            Verdict::Granted
+            SlotDecision::Granted
         };
         asks.iter().map(&mut answer).collect()
     }

@@ -51,8 +51,8 @@ mod tests {
         claims: &'a BTreeMap<String, String>,
         pod_claims: &'a BTreeMap<String, String>,
         device_resources: &'a BTreeMap<String, BTreeSet<String>>,
-    ) -> validate::Facts<'a> {
-        validate::Facts {
+    ) -> validate::ValidationContext<'a> {
+        validate::ValidationContext {
             policy,
             namespace: "tenant-blue",
             manager: false,
@@ -143,7 +143,7 @@ mod tests {
             })
             .unwrap()
         };
-        let around = crate::lint::Around { host_label: "", tenant: None, dpus: None };
+        let around = crate::lint::LintContext { host_label: "", tenant: None, dpus: None };
         assert_nearly_linear(
             |size| rule(size / 2),
             |rule| {

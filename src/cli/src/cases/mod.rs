@@ -83,7 +83,7 @@ pub(crate) struct Expect {
 
 /// How a case went.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct CaseResult {
     /// The file it is in.
     pub(crate) file: String,
     /// Its name.
@@ -116,7 +116,7 @@ fn run_file(
     file: &Path,
     common: &[Object],
     args: &AdmissionArgs,
-    outcomes: &mut Vec<Outcome>,
+    outcomes: &mut Vec<CaseResult>,
 ) -> Result<(), InputError> {
     let shown = file.display().to_string();
     let text = std::fs::read_to_string(file).map_err(|error| InputError::new(&shown, error))?;
@@ -129,7 +129,7 @@ fn run_file(
             serde_path_to_error::deserialize(&document).map_err(|error| InputError::new(&place, error))?;
         let name = case.name.clone();
         let faults = run_case(case, file, &place, common, args)?;
-        outcomes.push(Outcome { file: shown.clone(), name, faults });
+        outcomes.push(CaseResult { file: shown.clone(), name, faults });
     }
     Ok(())
 }

@@ -5,14 +5,14 @@ use std::io::Write;
 use anstyle::AnsiColor;
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::Outcome;
+use super::CaseResult;
 
 /// A line for each case, and what failed below it.
-pub(super) fn print(outcomes: &[Outcome], out: &mut impl Write) -> std::io::Result<()> {
+pub(super) fn print(outcomes: &[CaseResult], out: &mut impl Write) -> std::io::Result<()> {
     let (good, bad) = (AnsiColor::Green.on_default(), AnsiColor::Red.on_default());
     let width = outcomes.iter().map(|outcome| outcome.name.chars().count()).max().unwrap_or_default().max(4);
     writeln!(out, "{:width$}  RESULT", "CASE")?;
-    for Outcome { name, faults, .. } in outcomes {
+    for CaseResult { name, faults, .. } in outcomes {
         if faults.is_empty() {
             writeln!(out, "{name:width$}  {good}ok{good:#}")?;
             continue;
@@ -27,11 +27,11 @@ pub(super) fn print(outcomes: &[Outcome], out: &mut impl Write) -> std::io::Resu
 }
 
 /// JUnit XML: a suite for each file.
-pub(super) fn junit(outcomes: &[Outcome]) -> Result<String, quick_junit::SerializeError> {
+pub(super) fn junit(outcomes: &[CaseResult]) -> Result<String, quick_junit::SerializeError> {
     let mut report = Report::new("outrigger test");
     for of_file in outcomes.chunk_by(|a, b| a.file == b.file) {
         let mut suite = TestSuite::new(of_file.first().map_or("", |outcome| outcome.file.as_str()));
-        for Outcome { name, faults, .. } in of_file {
+        for CaseResult { name, faults, .. } in of_file {
             let mut status = TestCaseStatus::success();
             if !faults.is_empty() {
                 status = TestCaseStatus::non_success(NonSuccessKind::Failure);

@@ -24,7 +24,7 @@ metadata: {name: web, namespace: shop}
 spec: {nodeName: host-a, containers: []}
 "#;
 
-fn run(cases: &str) -> Result<Vec<Outcome>, String> {
+fn run(cases: &str) -> Result<Vec<CaseResult>, String> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("state.yaml"), STATE).unwrap();
     let file = dir.path().join("cases.yaml");
@@ -139,8 +139,8 @@ fn what_is_no_case_is_named() {
 #[test]
 fn the_table_and_junit() {
     let outcomes = [
-        Outcome { file: "a.yaml".into(), name: "it holds".into(), faults: vec![] },
-        Outcome { file: "b.yaml".into(), name: "no".into(), faults: vec!["x < y".into(), "z".into()] },
+        CaseResult { file: "a.yaml".into(), name: "it holds".into(), faults: vec![] },
+        CaseResult { file: "b.yaml".into(), name: "no".into(), faults: vec!["x < y".into(), "z".into()] },
     ];
     let mut out = Vec::new();
     table::print(&outcomes, &mut anstream::StripStream::new(&mut out)).unwrap();

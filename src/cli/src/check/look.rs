@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Node as KubeNode;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::TenantId;
-use outrigger_core::lint::Around;
+use outrigger_core::lint::LintContext;
 use outrigger_core::tenant::Tenant as Domain;
 use outrigger_core::{keys, validate};
 use outrigger_webhook::review::Decision;
@@ -40,8 +40,13 @@ const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 /// When an object isn't of its kind's shape.
 pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, InputError> {
     let state = admission.state();
-    let mut look =
-        Look { admission, host_label, findings: Vec::new(), notes: Vec::new(), files: BTreeMap::new() };
+    let mut look = Examination {
+        admission,
+        host_label,
+        findings: Vec::new(),
+        notes: Vec::new(),
+        files: BTreeMap::new(),
+    };
     let mut tenants = BTreeMap::new();
     for object in state.of(keys::GROUP, "Tenant") {
         if let Ok(tenant) = object.read::<Tenant>()?.compile() {
@@ -52,7 +57,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
     let all: Vec<Node> = kube_nodes.into_iter().map(domain_node).collect();
     let classes: BTreeSet<&str> =
         state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
-    let around = Known { tenants: &tenants, nodes: &all, classes: &classes };
+    let around = ClusterState { tenants: &tenants, nodes: &all, classes: &classes };
     for (group, kind) in OWN {
         for object in state.of(group, kind) {
             look.own(object, &around)?;
@@ -84,13 +89,13 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
 }
 
 /// What of the state several objects are held against.
-struct Known<'a> {
+struct ClusterState<'a> {
     tenants: &'a BTreeMap<TenantId, Domain>,
     nodes: &'a [Node],
     classes: &'a BTreeSet<&'a str>,
 }
 
-struct Look<'a> {
+struct Examination<'a> {
     admission: &'a Admission,
     host_label: &'a str,
     findings: Vec<Finding>,
@@ -98,7 +103,7 @@ struct Look<'a> {
     files: BTreeMap<Subject, String>,
 }
 
-impl Look<'_> {
+impl Examination<'_> {
     /// What an object is called; keeps where it stands.
     fn subject(&mut self, object: &Object) -> Subject {
         let namespace = namespace_of(object).to_owned();
@@ -110,7 +115,7 @@ impl Look<'_> {
     }
 
     /// An object of a kind of ours: admission's word, and what is doubtful.
-    fn own(&mut self, object: &Object, around: &Known<'_>) -> Result<(), InputError> {
+    fn own(&mut self, object: &Object, around: &ClusterState<'_>) -> Result<(), InputError> {
         let subject = self.subject(object);
         let mut request = creation(ANYBODY, &subject.namespace, &object.value)?;
         match self.admission.decide(&mut request) {
@@ -140,7 +145,7 @@ impl Look<'_> {
         object: &Object,
         subject: &Subject,
         warnings: &[String],
-        around: &Known<'_>,
+        around: &ClusterState<'_>,
     ) -> Result<(), InputError> {
         let spec = object.value.get("spec").unwrap_or(&Value::Null);
         self.findings.extend(rules::claims(subject, spec));
@@ -153,7 +158,7 @@ impl Look<'_> {
         let Some(rule) = rule else { return Ok(()) };
         let dpus = tenant.as_ref().filter(|_| !around.nodes.is_empty()).map(|id| self.dpus_of(id, around));
         let lint =
-            Around { host_label: self.host_label, tenant: tenant.as_ref().map(TenantId::as_str), dpus };
+            LintContext { host_label: self.host_label, tenant: tenant.as_ref().map(TenantId::as_str), dpus };
         self.findings.extend(rules::doubts(subject, &rule, &lint));
         let beside = |other: &&Object| namespace_of(other) == subject.namespace;
         self.findings.extend(rules::shared(subject, &rule, |name| {
@@ -161,7 +166,7 @@ impl Look<'_> {
             all.find(|other| other.name == name).map(|other| &other.value["spec"])
         }));
         // Admission counts only DPUs that the manager has marked; what it warns of besides is told as it is.
-        let known = outrigger_core::lint::rule(&rule, &Around { dpus: Some(0), ..lint });
+        let known = outrigger_core::lint::rule(&rule, &LintContext { dpus: Some(0), ..lint });
         self.doubtful(subject, warnings.iter().filter(|warning| !known.contains(warning)));
         for (path, spec) in claims_of(spec) {
             self.class(subject, spec, &path, around);
@@ -170,7 +175,7 @@ impl Look<'_> {
     }
 
     /// How many DPUs a tenant has, or will have when the manager has seen them.
-    fn dpus_of(&self, id: &TenantId, around: &Known<'_>) -> usize {
+    fn dpus_of(&self, id: &TenantId, around: &ClusterState<'_>) -> usize {
         let hosts = around.tenants.get(id).map(|tenant| &tenant.hosts);
         let is_own = |node: &&Node| match node.labels.get(keys::NODE_TENANT) {
             Some(owner) => owner == id.as_str(),
@@ -183,7 +188,7 @@ impl Look<'_> {
     }
 
     /// A claim that somebody wrote, or a template of claims.
-    fn claim(&mut self, object: &Object, around: &Known<'_>) {
+    fn claim(&mut self, object: &Object, around: &ClusterState<'_>) {
         let subject = self.subject(object);
         let pointer = if object.kind == "ResourceClaim" { "/spec" } else { "/spec/spec" };
         let path = pointer.trim_start_matches('/').replace('/', ".");
@@ -197,14 +202,14 @@ impl Look<'_> {
         self.class(&subject, spec, &path, around);
     }
 
-    fn class(&mut self, subject: &Subject, spec: &Value, path: &str, around: &Known<'_>) {
+    fn class(&mut self, subject: &Subject, spec: &Value, path: &str, around: &ClusterState<'_>) {
         if !around.classes.is_empty() {
             self.findings.extend(devices::classes(subject, spec, path, around.classes));
         }
     }
 
     /// Classes that a Tenant is allowed and that aren't there: admission says so where it is made, not later.
-    fn allowed_classes(&mut self, object: &Object, subject: &Subject, around: &Known<'_>) {
+    fn allowed_classes(&mut self, object: &Object, subject: &Subject, around: &ClusterState<'_>) {
         let list = object.value.pointer("/spec/deviceClasses").and_then(Value::as_array);
         for (i, class) in list.into_iter().flatten().filter_map(Value::as_str).enumerate() {
             let path = format!("spec.deviceClasses[{i}]");
@@ -225,7 +230,7 @@ impl Look<'_> {
 
     fn machines(&mut self) {
         let state = self.admission.state();
-        let mut around = machines::Around::default();
+        let mut around = machines::ClusterResources::default();
         for node in state.of("", "Node") {
             around.nodes.insert(&node.name, &node.value);
         }

@@ -22,7 +22,7 @@ const GPU_LABELS: [&str; 3] = ["family", "product", "machine"];
 
 /// What of the cluster Machines are held against.
 #[derive(Debug, Default)]
-pub(crate) struct Around<'a> {
+pub(crate) struct ClusterResources<'a> {
     /// The Nodes, raw, by name.
     pub(crate) nodes: BTreeMap<&'a str, &'a Value>,
     /// Names of the DeviceClasses, and the extended resources that they stand behind.
@@ -39,7 +39,7 @@ struct Type<'a> {
 }
 
 /// Everything that a Machine promises and can't keep.
-pub(crate) fn machine(machine: &Value, around: &Around<'_>) -> Vec<Finding> {
+pub(crate) fn machine(machine: &Value, around: &ClusterResources<'_>) -> Vec<Finding> {
     let name = machine.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let subject = Subject::cluster("Machine", name);
     let mut findings = Vec::new();
@@ -141,7 +141,7 @@ fn gpu_class(
     kind: &Type<'_>,
     gpu: &str,
     subject: &Subject,
-    around: &Around<'_>,
+    around: &ClusterResources<'_>,
     findings: &mut Vec<Finding>,
 ) {
     let path = format!("{}.spec.gpu.type", kind.path);
@@ -167,7 +167,7 @@ fn capacity(
     machine: &Value,
     types: &[Type<'_>],
     supplied: &BTreeSet<&str>,
-    around: &Around<'_>,
+    around: &ClusterResources<'_>,
     subject: &Subject,
     findings: &mut Vec<Finding>,
 ) {

@@ -2,7 +2,7 @@
 
 use outrigger_core::claim::Source;
 use outrigger_core::device;
-use outrigger_core::lint::{self, Around, Doubt};
+use outrigger_core::lint::{self, Doubt, LintContext};
 use outrigger_core::rule::Rule;
 use outrigger_core::template::{self, Kind};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use super::findings::{
 };
 
 /// What is doubtful about a rule that is valid.
-pub(crate) fn doubts(subject: &Subject, rule: &Rule, around: &Around<'_>) -> Vec<Finding> {
+pub(crate) fn doubts(subject: &Subject, rule: &Rule, around: &LintContext<'_>) -> Vec<Finding> {
     let finding = |(doubt, message): (Doubt, String)| {
         let (check, path) = match doubt {
             Doubt::Reference => (&DANGLING, "spec.template"),

@@ -24,7 +24,7 @@ pub(crate) struct Devices {
 
 /// A claim that a companion uses, or is.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct ClaimQuestion<'a> {
     /// Its name within the Pod; absent where the companion is the claim.
     pub(crate) name: Option<&'a str>,
     /// The name of the ResourceClaim, where that is known.
@@ -115,7 +115,7 @@ impl Devices {
     }
 
     /// How a claim is. `nodes`: where the companion may run, `None` where that isn't known.
-    pub(crate) fn explain(&self, asked: &Asked<'_>, nodes: Option<&[&str]>) -> ClaimReport {
+    pub(crate) fn explain(&self, asked: &ClaimQuestion<'_>, nodes: Option<&[&str]>) -> ClaimReport {
         let mut report = ClaimReport {
             name: asked.name.map(str::to_owned),
             claim: asked.claim.map(str::to_owned),
@@ -303,7 +303,8 @@ mod tests {
     }
 
     fn reasons(cluster: &Devices, claim: &Value, nodes: &[&str], scheduler: Option<&str>) -> Vec<String> {
-        let asked = Asked { claim: Some("c"), object: Some(claim), scheduler, ..Asked::default() };
+        let asked =
+            ClaimQuestion { claim: Some("c"), object: Some(claim), scheduler, ..ClaimQuestion::default() };
         cluster.explain(&asked, Some(nodes)).reasons
     }
 
@@ -374,8 +375,13 @@ mod tests {
         let of = |object: Option<&Value>| {
             let spec = json!({"devices": {"requests": [{"name": "r", "firstAvailable": [
                 {"name": "x", "deviceClassName": "crypto"}, {"name": "y", "deviceClassName": "none"}]}]}});
-            let asked =
-                Asked { name: Some("n"), object, spec: Some(spec), scheduler: Some(""), ..Asked::default() };
+            let asked = ClaimQuestion {
+                name: Some("n"),
+                object,
+                spec: Some(spec),
+                scheduler: Some(""),
+                ..ClaimQuestion::default()
+            };
             cluster.explain(&asked, None)
         };
         let has = of(Some(&claim("c", "crypto", Some(("a", "d0")))));
@@ -390,7 +396,7 @@ mod tests {
         let none = of(None);
         assert_eq!(none.phase, ClaimPhase::Absent);
         assert_eq!(none.reasons, ["request r/y: there is no DeviceClass none"]);
-        let missing = cluster.explain(&Asked { claim: Some("c"), ..Asked::default() }, None);
+        let missing = cluster.explain(&ClaimQuestion { claim: Some("c"), ..ClaimQuestion::default() }, None);
         assert_eq!(
             (missing.phase, missing.reasons),
             (ClaimPhase::Absent, vec!["there is no ResourceClaim c".into()])
@@ -402,7 +408,8 @@ mod tests {
             None::<std::slice::Iter<'_, Value>>,
         );
         assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], Some("")), Vec::<String>::new());
-        let unseen = cluster.explain(&Asked { claim: Some("c"), unseen: true, ..Asked::default() }, None);
+        let unseen = cluster
+            .explain(&ClaimQuestion { claim: Some("c"), unseen: true, ..ClaimQuestion::default() }, None);
         assert_eq!((unseen.phase, unseen.reasons), (ClaimPhase::Unknown, vec![]));
         // Nor is what others have known.
         let slices = [slice("a", &["d0"])];

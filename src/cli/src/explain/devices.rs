@@ -8,14 +8,14 @@ use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
 use serde_json::Value;
 
-use super::live::Claims;
-use crate::explain::allocation::{Asked, ClaimReport, Devices};
+use super::live::ClaimScope;
+use crate::explain::allocation::{ClaimQuestion, ClaimReport, Devices};
 use crate::explain::explanation::Placement;
 use crate::state::State;
 
 /// What is known of devices.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownDevices {
     devices: Devices,
     /// Namespace and name -> ResourceClaim.
     claims: BTreeMap<(String, String), Value>,
@@ -25,10 +25,10 @@ pub(super) struct Known {
     pods: BTreeMap<(String, String), Value>,
 }
 
-impl Known {
+impl KnownDevices {
     /// What a state has. `whole`: it has all that there is, so that a kind without objects is one that has none.
     /// `claims`: which claims it has.
-    pub(super) fn new(state: &State, whole: bool, claims: Claims) -> Self {
+    pub(super) fn new(state: &State, whole: bool, claims: ClaimScope) -> Self {
         let all = |kind| state.of(keys::DEVICE_GROUP, kind).map(|object| &object.value);
         let seen = |kind| (whole || all(kind).next().is_some()).then(|| all(kind));
         let keep = |object: &crate::files::Object| {
@@ -36,13 +36,13 @@ impl Known {
         };
         let uses = |object: &&crate::files::Object| object.value.pointer("/spec/resourceClaims").is_some();
         let of_all = match claims {
-            Claims::Given => seen("ResourceClaim"),
-            Claims::Own => None,
-            Claims::All => Some(all("ResourceClaim")),
+            ClaimScope::Given => seen("ResourceClaim"),
+            ClaimScope::Own => None,
+            ClaimScope::All => Some(all("ResourceClaim")),
         };
         Self {
             devices: Devices::read(seen("ResourceSlice"), seen("DeviceClass"), of_all),
-            unseen: claims == Claims::Given && seen("ResourceClaim").is_none(),
+            unseen: claims == ClaimScope::Given && seen("ResourceClaim").is_none(),
             claims: state.of(keys::DEVICE_GROUP, "ResourceClaim").map(keep).collect(),
             pods: state.of("", "Pod").filter(uses).map(keep).collect(),
         }
@@ -61,16 +61,16 @@ impl Known {
             let fits = placement.nodes.iter().filter(|place| place.obstacles.is_empty());
             fits.map(|place| place.node.as_str()).collect()
         });
-        let report = |asked: Asked<'_>| self.devices.explain(&asked, nodes.as_deref());
+        let report = |asked: ClaimQuestion<'_>| self.devices.explain(&asked, nodes.as_deref());
         if rule.kind() == Kind::Claim {
             let object = self.claim(namespace, companion);
             let spec = rule.template().get_mut("spec").map(Value::take);
-            return vec![report(Asked {
+            return vec![report(ClaimQuestion {
                 claim: (object.is_some() || self.unseen).then_some(companion),
                 object,
                 unseen: self.unseen,
                 spec,
-                ..Asked::default()
+                ..ClaimQuestion::default()
             })];
         }
         if let Some(pod) = self.pods.get(&(namespace.to_owned(), companion.to_owned())) {
@@ -87,17 +87,17 @@ impl Known {
                 let name = Some(device.name.as_str());
                 match &device.source {
                     Source::Template { spec, .. } => {
-                        report(Asked { name, spec: Some(spec.tree()), ..Asked::default() })
+                        report(ClaimQuestion { name, spec: Some(spec.tree()), ..ClaimQuestion::default() })
                     }
                     Source::Rule(of) => {
                         let shared = outrigger_core::claim::own_shared_name(of, workload);
                         let object = self.claim(namespace, &shared);
-                        report(Asked {
+                        report(ClaimQuestion {
                             name,
                             claim: Some(&shared),
                             object,
                             unseen: self.unseen,
-                            ..Asked::default()
+                            ..ClaimQuestion::default()
                         })
                     }
                 }
@@ -110,7 +110,13 @@ impl Known {
     }
 
     /// One entry of a Pod's `spec.resourceClaims`.
-    fn of_pod<'a>(&'a self, rule: &'a Rule, pod: &'a Value, claim: &'a Value, namespace: &str) -> Asked<'a> {
+    fn of_pod<'a>(
+        &'a self,
+        rule: &'a Rule,
+        pod: &'a Value,
+        claim: &'a Value,
+        namespace: &str,
+    ) -> ClaimQuestion<'a> {
         let text = |value: &'a Value, key: &str| value.get(key).and_then(Value::as_str);
         let name = text(claim, "name");
         let statuses = pod.pointer("/status/resourceClaimStatuses").and_then(Value::as_array);
@@ -128,6 +134,6 @@ impl Known {
         });
         let scheduler = unscheduled.and_then(|condition| text(condition, "message")).unwrap_or_default();
         let object = claim.and_then(|name| self.claim(namespace, name));
-        Asked { name, claim, object, spec, unseen: self.unseen, scheduler: Some(scheduler) }
+        ClaimQuestion { name, claim, object, spec, unseen: self.unseen, scheduler: Some(scheduler) }
     }
 }

@@ -10,7 +10,7 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
-use outrigger_core::mutate::{self, Facts};
+use outrigger_core::mutate::{self, PodContext};
 use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
 use outrigger_core::selector;
 use outrigger_core::template::Kind;
@@ -23,7 +23,7 @@ use crate::node::{Node, obstacles};
 
 /// What is known besides the rule and the workload.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Around<'a> {
+pub(crate) struct ExplanationContext<'a> {
     /// Whose rule and workload it is; `None` where nobody said. Then the tenants' isolation is left out of placement.
     pub(crate) tenant: Option<&'a TenantId>,
     /// The tenant's namespace.
@@ -36,7 +36,7 @@ pub(crate) struct Around<'a> {
 
 /// What comes of a rule and a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub(crate) enum Outcome {
+pub(crate) enum CompanionOutcome {
     /// A companion.
     Companion,
     /// None, for the workload doesn't match.
@@ -51,7 +51,7 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explanation {
     /// What comes of it.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: CompanionOutcome,
     /// The outcome in words, where it is none that the terms tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
@@ -97,7 +97,7 @@ pub(crate) struct Finding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Placement {
     /// The Nodes that come into question: those of the workload's host for `SameNode`, else the tenant's.
-    pub(crate) nodes: Vec<Place>,
+    pub(crate) nodes: Vec<NodePlacement>,
     /// Why none of them will do; absent where one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
@@ -105,7 +105,7 @@ pub(crate) struct Placement {
 
 /// One Node that comes into question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Place {
+pub(crate) struct NodePlacement {
     /// Its name.
     pub(crate) node: String,
     /// What keeps the companion away; empty where it may run.
@@ -113,12 +113,16 @@ pub(crate) struct Place {
 }
 
 /// Explains one rule and one workload.
-pub(crate) fn explain(rule: &Arc<Rule>, workload: &Arc<Workload>, around: &Around<'_>) -> Explanation {
+pub(crate) fn explain(
+    rule: &Arc<Rule>,
+    workload: &Arc<Workload>,
+    around: &ExplanationContext<'_>,
+) -> Explanation {
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
     let evaluated = if rule.is_about(workload) { rule.evaluate(workload) } else { Vec::new() };
     let terms: Vec<Term> = evaluated.iter().map(|term| findings(term)).collect();
     let mut explanation = Explanation {
-        outcome: Outcome::NoMatch,
+        outcome: CompanionOutcome::NoMatch,
         reason: None,
         companion: companion::own_name(&key),
         terms,
@@ -134,20 +138,20 @@ pub(crate) fn explain(rule: &Arc<Rule>, workload: &Arc<Workload>, around: &Aroun
     }
     let desired = Desired::of_match(rule, workload);
     if !matches!(desired, Desired::Wanted { .. }) {
-        explanation.outcome = Outcome::Waiting;
+        explanation.outcome = CompanionOutcome::Waiting;
         explanation.reason =
             Some("SameNode waits for the workload's node: the workload isn't bound to one yet".to_owned());
         return explanation;
     }
     match admitted(&key, &desired, rule, workload, around) {
         Ok(pod) => {
-            explanation.outcome = Outcome::Companion;
+            explanation.outcome = CompanionOutcome::Companion;
             // A claim has no place of its own: the Pods that use it have.
             let nodes = around.nodes.filter(|_| rule.kind() == Kind::Pod);
             explanation.placement = nodes.map(|nodes| place(&pod, rule, workload, nodes, around));
         }
         Err(message) => {
-            explanation.outcome = Outcome::Refused;
+            explanation.outcome = CompanionOutcome::Refused;
             explanation.reason = Some(message);
         }
     }
@@ -160,7 +164,7 @@ fn admitted(
     desired: &Desired<'_>,
     rule: &Rule,
     workload: &Workload,
-    around: &Around<'_>,
+    around: &ExplanationContext<'_>,
 ) -> Result<Value, String> {
     if rule.kind() == Kind::Claim {
         // No webhook changes it.
@@ -181,7 +185,7 @@ fn admitted(
             "spec": rule.template().get("spec"),
         }),
     };
-    let facts = Facts {
+    let facts = PodContext {
         tenant: around.tenant,
         rule: Some(rule),
         offloading: None,
@@ -250,7 +254,13 @@ fn cut(text: &str) -> String {
     truncate(text, 120).into_owned()
 }
 
-fn place(pod: &Value, rule: &Rule, workload: &Workload, nodes: &[Node], around: &Around<'_>) -> Placement {
+fn place(
+    pod: &Value,
+    rule: &Rule,
+    workload: &Workload,
+    nodes: &[Node],
+    around: &ExplanationContext<'_>,
+) -> Placement {
     let host = workload.node_name.as_deref().filter(|_| rule.policy() == DpuSelectionPolicy::SameNode);
     let owner = |node: &Node| node.labels.get(keys::NODE_TENANT).cloned();
     let own =
@@ -260,9 +270,9 @@ fn place(pod: &Value, rule: &Rule, workload: &Workload, nodes: &[Node], around: 
         Some(_) => nodes.iter().filter(of_host).collect(),
         None => nodes.iter().filter(|node| own(node)).collect(),
     };
-    let places: Vec<Place> = candidates
+    let places: Vec<NodePlacement> = candidates
         .iter()
-        .map(|node| Place { node: node.name.clone(), obstacles: obstacles(pod, node) })
+        .map(|node| NodePlacement { node: node.name.clone(), obstacles: obstacles(pod, node) })
         .collect();
     if places.iter().any(|place| place.obstacles.is_empty()) {
         return Placement { nodes: places, problem: None };

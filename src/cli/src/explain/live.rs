@@ -29,14 +29,14 @@ pub(super) struct Source {
     /// It shows all devices that there are.
     pub(super) devices: bool,
     /// Which ResourceClaims it shows.
-    pub(super) claims: Claims,
+    pub(super) claims: ClaimScope,
     /// What can't be known from it.
     pub(super) notes: Vec<String>,
 }
 
 /// Which ResourceClaims are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Claims {
+pub(super) enum ClaimScope {
     /// Those that were given; without any it isn't known whether there are some.
     Given,
     /// All of the tenant's namespace, and no others.
@@ -53,7 +53,7 @@ impl Source {
             infrastructure: true,
             workloads: true,
             devices: false,
-            claims: Claims::Given,
+            claims: ClaimScope::Given,
             notes: Vec::new(),
         }
     }
@@ -112,13 +112,13 @@ pub(crate) struct Reader {
     notes: Vec<String>,
     /// All that there is of devices has been read.
     devices: bool,
-    claims: Claims,
+    claims: ClaimScope,
 }
 
 impl Reader {
     /// Nothing yet.
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, objects: Vec::new(), notes: Vec::new(), devices: false, claims: Claims::Given }
+        Self { client, objects: Vec::new(), notes: Vec::new(), devices: false, claims: ClaimScope::Given }
     }
 
     /// The objects so far, and what couldn't be read.
@@ -171,12 +171,12 @@ impl Reader {
         let noted = self.notes.len();
         self.may::<ResourceClaim>(None, ListParams::default()).await?;
         if self.notes.len() == noted {
-            self.claims = Claims::All;
+            self.claims = ClaimScope::All;
         } else if namespace.is_some() {
             let noted = self.notes.len();
             self.may::<ResourceClaim>(namespace, ListParams::default()).await?;
             if self.notes.len() == noted {
-                self.claims = Claims::Own;
+                self.claims = ClaimScope::Own;
             }
         }
         self.may::<ResourceSlice>(None, ListParams::default()).await?;

@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 
 use super::report::{Report, RuleReport, State, WorkloadReport};
 use crate::explain::allocation::{ClaimPhase, ClaimReport};
-use crate::explain::explanation::{Finding, Outcome, Placement, Term};
+use crate::explain::explanation::{CompanionOutcome, Finding, Placement, Term};
 
 const BOLD: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
@@ -72,10 +72,10 @@ fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
         write!(out, " on {node}")?;
     }
     match explanation.outcome {
-        Outcome::Companion => write!(out, ": {GOOD}companion{GOOD:#} {}", explanation.companion)?,
-        Outcome::NoMatch => write!(out, ": {BAD}no companion{BAD:#}")?,
-        Outcome::Waiting => write!(out, ": {ODD}no companion yet{ODD:#}")?,
-        Outcome::Refused => write!(out, ": {BAD}refused{BAD:#}")?,
+        CompanionOutcome::Companion => write!(out, ": {GOOD}companion{GOOD:#} {}", explanation.companion)?,
+        CompanionOutcome::NoMatch => write!(out, ": {BAD}no companion{BAD:#}")?,
+        CompanionOutcome::Waiting => write!(out, ": {ODD}no companion yet{ODD:#}")?,
+        CompanionOutcome::Refused => write!(out, ": {BAD}refused{BAD:#}")?,
     }
     if let Some(there) = &workload.state {
         state(there, out)?;

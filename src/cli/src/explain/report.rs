@@ -10,7 +10,7 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
-use outrigger_core::validate::{self, Facts};
+use outrigger_core::validate::{self, ValidationContext};
 use outrigger_core::workload::Workload;
 use outrigger_core::{keys, lint};
 use serde::Serialize;
@@ -19,7 +19,7 @@ use super::ExplainArgs;
 use super::view::{View, namespace_of};
 use crate::companion::PodName;
 use crate::explain::allocation::ClaimReport;
-use crate::explain::explanation::{Around, Explanation, Outcome, explain};
+use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
 
 /// Everything.
@@ -43,7 +43,7 @@ pub(super) struct RuleReport {
     pub(super) policy: String,
     pub(super) errors: Vec<Fault>,
     pub(super) warnings: Vec<String>,
-    pub(super) conditions: Vec<Told>,
+    pub(super) conditions: Vec<ConditionReport>,
     pub(super) events: Vec<String>,
     pub(super) workloads: Vec<WorkloadReport>,
     /// Companions of workloads whose facts aren't known here.
@@ -60,7 +60,7 @@ pub(super) struct Fault {
 /// A condition of the rule's status that isn't as one would like it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Told {
+pub(super) struct ConditionReport {
     #[serde(rename = "type")]
     pub(super) kind: String,
     pub(super) status: String,
@@ -183,7 +183,7 @@ impl Report {
     /// Whether any workload has a companion coming.
     pub(super) fn any_companion(&self) -> bool {
         let mut all = self.rules.iter().flat_map(|rule| &rule.workloads);
-        all.any(|workload| workload.explanation.outcome == Outcome::Companion)
+        all.any(|workload| workload.explanation.outcome == CompanionOutcome::Companion)
     }
 }
 
@@ -237,7 +237,7 @@ fn rule_report(
                     .count()
             });
             let tenant = view.tenant.as_ref().map(TenantId::as_str);
-            let around = lint::Around { host_label: &args.host_label, tenant, dpus };
+            let around = lint::LintContext { host_label: &args.host_label, tenant, dpus };
             report.warnings = lint::rule(&rule, &around);
             let rule = Arc::new(rule);
             let served = report.errors.is_empty();
@@ -258,7 +258,7 @@ fn faults(errors: &[FieldError]) -> Vec<Fault> {
 /// What of the template the tenant's Pods may not have, as admission judges it.
 fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
     let Some(policy) = &view.policy else { return Vec::new() };
-    let facts = Facts {
+    let facts = ValidationContext {
         policy,
         namespace: &view.namespace,
         manager: true,
@@ -274,10 +274,10 @@ fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs
     faults
 }
 
-fn conditions(object: &WorkloadRule) -> Vec<Told> {
+fn conditions(object: &WorkloadRule) -> Vec<ConditionReport> {
     let conditions = object.status.iter().flat_map(|status| &status.conditions);
     conditions
-        .map(|c| Told {
+        .map(|c| ConditionReport {
             kind: c.type_.clone(),
             status: c.status.clone(),
             reason: c.reason.clone(),
@@ -294,20 +294,20 @@ fn explained(
     view: &View,
     args: &ExplainArgs,
 ) -> WorkloadReport {
-    let around = Around {
+    let around = ExplanationContext {
         tenant: view.tenant.as_ref(),
         namespace: &view.namespace,
         host_label: &args.host_label,
         nodes: view.nodes.as_deref(),
     };
     let mut explanation = explain(rule, workload, &around);
-    if explanation.outcome == Outcome::Companion && !served {
-        explanation.outcome = Outcome::Refused;
+    if explanation.outcome == CompanionOutcome::Companion && !served {
+        explanation.outcome = CompanionOutcome::Refused;
         explanation.reason = Some("the template asks for what the tenant's Pods may not have".to_owned());
         explanation.placement = None;
     }
     let key = CompanionKey { rule: rule.name().clone(), workload: workload.id.label_value().into() };
-    let wanted = explanation.outcome == Outcome::Companion;
+    let wanted = explanation.outcome == CompanionOutcome::Companion;
     let claims = if wanted {
         let (companion, placement) = (&explanation.companion, explanation.placement.as_ref());
         view.devices.of_companion(rule, &view.namespace, companion, &key.workload, placement)

@@ -160,7 +160,7 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
         workloads,
         live: true,
         devices: false,
-        claims: live::Claims::Given,
+        claims: live::ClaimScope::Given,
         place: "the cluster".into(),
         notes: vec!["said".into()],
     };
@@ -247,9 +247,11 @@ fn why_a_claim_has_no_devices() {
 
     // Without any claims it isn't known whether there is this one, unless they have all been read.
     let none = objects.split_last().unwrap().1;
-    for (claims, phase) in
-        [(live::Claims::Given, "Unknown"), (live::Claims::Own, "Absent"), (live::Claims::All, "Absent")]
-    {
+    for (claims, phase) in [
+        (live::ClaimScope::Given, "Unknown"),
+        (live::ClaimScope::Own, "Absent"),
+        (live::ClaimScope::All, "Absent"),
+    ] {
         let report = from(live::Source { claims, ..live::Source::files() }, none, &[]).unwrap();
         let shared = &report["rules"][0]["workloads"][0]["claims"][2];
         assert_eq!(shared["phase"], phase, "{claims:?}");

@@ -11,7 +11,7 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
-use outrigger_core::tenant::nodes::{Claims, Taint, Verdict};
+use outrigger_core::tenant::nodes::{HostClaims, Ownership, Taint};
 use outrigger_core::tenant::{Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
@@ -19,7 +19,7 @@ use outrigger_manager::companions::observe::{observe, observe_claim};
 use outrigger_runtime::pod::Pod;
 
 use super::ExplainArgs;
-use super::devices::Known;
+use super::devices::KnownDevices;
 use super::live::Source;
 use crate::files::InputError;
 use crate::node::Node;
@@ -51,7 +51,7 @@ pub(super) struct View {
     /// The extended resources that DeviceClasses stand behind, with the names of the classes.
     pub(super) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
     /// What there is of devices.
-    pub(super) devices: Known,
+    pub(super) devices: KnownDevices,
     /// What can't be known, and what isn't right with the input.
     pub(super) notes: Vec<String>,
 }
@@ -116,7 +116,7 @@ impl View {
             events: events(state)?,
             default_priority_class: caches.default_priority_class(),
             device_resources: caches.device_resources(),
-            devices: Known::new(state, devices, claims),
+            devices: KnownDevices::new(state, devices, claims),
             notes,
             tenant,
         })
@@ -195,8 +195,8 @@ impl Tenants {
             let Some(host) = node.labels.get(host_label).filter(|_| !held) else { continue };
             let claims =
                 self.known.iter().filter(|(_, tenant)| tenant.hosts.contains(host)).map(|(id, _)| id);
-            let claims = Claims { tenants: claims.collect(), owner_exists: false };
-            if let Verdict::Of(owner) = claims.verdict(None) {
+            let claims = HostClaims { tenants: claims.collect(), owner_exists: false };
+            if let Ownership::Of(owner) = claims.verdict(None) {
                 node.labels.insert(keys::NODE_TENANT.to_owned(), owner.to_string());
                 node.taints.retain(|taint| taint.key != keys::TENANT);
                 node.taints.push(Taint {

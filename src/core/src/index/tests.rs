@@ -137,7 +137,7 @@ fn what_many_rules_ask_for_alike_is_not_what_they_are_filed_under() {
         ];
         index.apply_rule(rule(&format!("r{i}"), DpuSelectionPolicy::Any, vec![term]));
     }
-    assert!(index.filed.longest_list() <= 2, "{}", index.filed.longest_list());
+    assert!(index.terms.longest_list() <= 2, "{}", index.terms.longest_list());
 }
 
 #[test]
@@ -253,7 +253,7 @@ proptest! {
         for r in rules.keys() {
             index.remove_rule(&RuleName::new(&r.to_string()).unwrap());
         }
-        prop_assert!(index.filed.is_empty(), "{:?}", index.filed);
+        prop_assert!(index.terms.is_empty(), "{:?}", index.terms);
     }
 }
 

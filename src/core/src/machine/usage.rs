@@ -110,7 +110,7 @@ pub struct SeenReservation {
 
 /// What is seen of a type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TypeView {
     /// Slots that there may be.
     pub maximum: u32,
     /// Whether any node of the pool serves the type. Without one there are no reservations.
@@ -126,6 +126,9 @@ pub struct Seen {
     /// Changes whenever something does that may have made room: the Machine, or one of its nodes.
     pub room: u64,
 }
+
+/// The former name of [`TypeView`].
+pub type Seen = TypeView;
 
 /// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +167,7 @@ impl Ledger {
     }
 
     /// Takes a look. `now` is the time since any one moment in the past, the same one each time.
-    pub fn step(&mut self, seen: &Seen, now: Duration) -> Plan {
+    pub fn step(&mut self, seen: &TypeView, now: Duration) -> Plan {
         self.try_again(seen, now);
         let mut wanted = self.wanted(seen);
         let states: BTreeMap<u32, &SeenReservation> =
@@ -201,7 +204,7 @@ impl Ledger {
     }
 
     /// Those that are left out get another try when there may be room for them, or after a pause.
-    fn try_again(&mut self, seen: &Seen, now: Duration) {
+    fn try_again(&mut self, seen: &TypeView, now: Duration) {
         if self.room != Some(seen.room) {
             self.room = Some(seen.room);
             self.pause = Duration::ZERO;
@@ -212,7 +215,7 @@ impl Ledger {
         self.retry_at = None;
     }
 
-    fn wanted(&self, seen: &Seen) -> u32 {
+    fn wanted(&self, seen: &TypeView) -> u32 {
         let usage =
             Usage { maximum: seen.maximum, used: seen.used, waiting: seen.waiting, ..Usage::default() };
         // Where a guest still is there's no room yet.

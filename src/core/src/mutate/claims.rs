@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::offloading::cut;
-use super::{Facts, NO_NODE, Report};
+use super::{NO_NODE, PodContext, Report};
 use crate::claim::{self, DeviceClaim, Source};
 use crate::field::{self, FieldError};
 use crate::keys;
@@ -24,7 +24,7 @@ pub(super) const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, or where another webhook has taken a claim's name.
-pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), FieldError> {
+pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<(), FieldError> {
     let Some(rule) = facts.rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(()) };
     for device in rule.devices().claims() {
         let entry = entry(pod, rule, device, facts)?;
@@ -45,7 +45,12 @@ pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), F
 }
 
 /// What the Pod's list of claims gets.
-fn entry(pod: &Value, rule: &Rule, device: &DeviceClaim, facts: &Facts<'_>) -> Result<Value, FieldError> {
+fn entry(
+    pod: &Value,
+    rule: &Rule,
+    device: &DeviceClaim,
+    facts: &PodContext<'_>,
+) -> Result<Value, FieldError> {
     Ok(match &device.source {
         Source::Template { name, .. } => json!({"name": device.name, "resourceClaimTemplateName": name}),
         Source::Rule(of) => {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Facts, Report};
+use super::{PodContext, Report};
 use crate::companion::injected_list;
 use crate::field::{self, FieldError};
 use crate::keys;
@@ -18,7 +18,7 @@ use crate::workload::Workload;
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, or lacks what the manager always puts in.
-pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), FieldError> {
+pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<(), FieldError> {
     let Some(rule) = facts.rule else { return Ok(()) };
     let object = field::as_object_mut(pod, "")?;
     let metadata = field::object_mut(object, "", "metadata")?;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Facts, Report};
+use super::{PodContext, Report};
 use crate::field::FieldError;
 use crate::keys;
 use crate::selector::{self, Requirement};
@@ -14,7 +14,7 @@ use crate::selector::{self, Requirement};
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod's spec isn't of the API's shape.
-pub fn apply(pod: &mut Value, facts: &Facts<'_>, _: &mut Report) -> Result<(), FieldError> {
+pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<(), FieldError> {
     let Some(tenant) = facts.tenant else { return Ok(()) };
     selector::require(pod, &[Requirement::is(keys::NODE_TENANT, tenant.as_str())])?;
     selector::tolerate(pod, keys::TENANT, tenant.as_str(), "NoSchedule")

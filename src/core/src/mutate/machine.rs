@@ -17,12 +17,15 @@ use crate::text::truncate;
 
 /// Which slot a guest takes.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct GuestSlot<'a> {
     /// The machine group.
     pub group: &'a str,
     /// The machine type.
     pub type_: &'a MachineType,
 }
+
+/// The former name of [`GuestSlot`].
+pub type Facts<'a> = GuestSlot<'a>;
 
 /// Where resources are told.
 const LISTS: [&str; 2] = ["requests", "limits"];
@@ -32,18 +35,18 @@ const LISTS: [&str; 2] = ["requests", "limits"];
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, has no container, or as a whole asks for less than its slot.
-pub fn apply(pod: &mut Value, facts: &super::Facts<'_>, report: &mut Report) -> Result<(), FieldError> {
+pub fn apply(pod: &mut Value, facts: &super::PodContext<'_>, report: &mut Report) -> Result<(), FieldError> {
     facts.machine.map_or(Ok(()), |facts| inject(pod, facts, report))
 }
 
 /// Whether a Pod is as this step leaves it.
-pub fn is_done(pod: &Value, facts: Facts<'_>) -> bool {
+pub fn is_done(pod: &Value, facts: GuestSlot<'_>) -> bool {
     let mut done = pod.clone();
     inject(&mut done, facts, &mut Report::default()).is_ok() && done == *pod
 }
 
-fn inject(pod: &mut Value, facts: Facts<'_>, report: &mut Report) -> Result<(), FieldError> {
-    let Facts { group, type_ } = facts;
+fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<(), FieldError> {
+    let GuestSlot { group, type_ } = facts;
     resources(pod, type_, report)?;
     selector::tolerate(pod, &type_key(&type_.name), group, "NoSchedule")?;
     selector::tolerate(pod, keys::NODE_POOL, Mode::Ready.as_str(), "NoSchedule")?;

@@ -18,18 +18,21 @@ use crate::selector;
 
 /// What is known about a Pod besides the Pod itself, all of it from watch caches and the verified request.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct PodContext<'a> {
     /// The tenant of the Pod's namespace, from the namespace's own label; never from the Pod.
     pub tenant: Option<&'a TenantId>,
     /// The rule that the Pod is a companion of. Set only when the request comes from the manager.
     pub rule: Option<&'a Rule>,
     /// The NamespaceOffloading of the Pod's namespace, where the namespace is offloaded.
-    pub offloading: Option<offloading::Facts<'a>>,
+    pub offloading: Option<offloading::OffloadingContext<'a>>,
     /// The slot that the Pod takes, where it is a guest.
-    pub machine: Option<machine::Facts<'a>>,
+    pub machine: Option<machine::GuestSlot<'a>>,
     /// Node label that names the host of a DPU.
     pub host_label: &'a str,
 }
+
+/// The former name of [`PodContext`].
+pub type Facts<'a> = PodContext<'a>;
 
 /// What the steps have to say besides the change itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,7 +42,7 @@ pub struct Report {
 }
 
 /// One step: its name, as metrics and logs call it, and its function.
-pub type Step = (&'static str, fn(&mut Value, &Facts<'_>, &mut Report) -> Result<(), FieldError>);
+pub type Step = (&'static str, fn(&mut Value, &PodContext<'_>, &mut Report) -> Result<(), FieldError>);
 
 /// The steps in their order.
 pub const STEPS: &[Step] = &[
@@ -58,14 +61,21 @@ const NO_NODE: &str = "no node can match this Pod";
 /// # Errors
 /// The first field that makes it impossible to place the Pod safely; the request has to be denied then. What `pod` holds
 /// after an error is of no use.
-pub fn mutate(pod: &mut Value, facts: &Facts<'_>) -> Result<Report, FieldError> {
+pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldError> {
     mutate_told(pod, facts, &mut |_, _| ())
 }
 
 /// Is told of each step when it is over: its name, and whether it went well. For whoever has a clock.
-pub type Told<'a> = &'a mut dyn FnMut(&'static str, bool);
+pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool);
 
-fn mutate_told(pod: &mut Value, facts: &Facts<'_>, told: Told<'_>) -> Result<Report, FieldError> {
+/// The former name of [`StepObserver`].
+pub type Told<'a> = StepObserver<'a>;
+
+fn mutate_told(
+    pod: &mut Value,
+    facts: &PodContext<'_>,
+    told: StepObserver<'_>,
+) -> Result<Report, FieldError> {
     let mut report = Report::default();
     for (name, step) in STEPS {
         let done = step(pod, facts, &mut report);
@@ -98,7 +108,7 @@ const OWNED_OF_GUESTS: &[&str] = &["containers"];
 ///
 /// # Errors
 /// As [`mutate`].
-pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), FieldError> {
+pub fn patch(pod: &mut Value, facts: &PodContext<'_>) -> Result<(Patch, Report), FieldError> {
     patch_told(pod, facts, &mut |_, _| ())
 }
 
@@ -106,7 +116,11 @@ pub fn patch(pod: &mut Value, facts: &Facts<'_>) -> Result<(Patch, Report), Fiel
 ///
 /// # Errors
 /// As [`mutate`].
-pub fn patch_told(pod: &mut Value, facts: &Facts<'_>, told: Told<'_>) -> Result<(Patch, Report), FieldError> {
+pub fn patch_told(
+    pod: &mut Value,
+    facts: &PodContext<'_>,
+    told: StepObserver<'_>,
+) -> Result<(Patch, Report), FieldError> {
     let containers: &[&str] = match (facts.rule, facts.machine) {
         (Some(rule), _) if !rule.devices().claims().is_empty() => &claims::CONTAINERS,
         (_, Some(_)) => OWNED_OF_GUESTS,

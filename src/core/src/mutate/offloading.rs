@@ -14,12 +14,15 @@ use crate::text::truncate;
 
 /// What is known of the offloading of a Pod's namespace.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct OffloadingContext<'a> {
     /// The namespace's NamespaceOffloading.
     pub offloading: &'a Offloading,
     /// Pods of this RuntimeClass are left alone. Empty: none are.
     pub exempt_runtime_class: &'a str,
 }
+
+/// The former name of [`OffloadingContext`].
+pub type Facts<'a> = OffloadingContext<'a>;
 
 /// Most characters of each side of a contradiction in a warning, so that the whole is shown.
 const MAX_SIDE: usize = 80;
@@ -29,8 +32,10 @@ const MAX_SIDE: usize = 80;
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, where the affinity would become too large, or where the
 /// NamespaceOffloading has no strategy that is known.
-pub fn apply(pod: &mut Value, facts: &super::Facts<'_>, report: &mut Report) -> Result<(), FieldError> {
-    let Some(Facts { offloading, exempt_runtime_class }) = facts.offloading else { return Ok(()) };
+pub fn apply(pod: &mut Value, facts: &super::PodContext<'_>, report: &mut Report) -> Result<(), FieldError> {
+    let Some(OffloadingContext { offloading, exempt_runtime_class }) = facts.offloading else {
+        return Ok(());
+    };
     if offloading.strategy() == Ok(Strategy::Local) {
         return Ok(());
     }

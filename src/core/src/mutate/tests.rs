@@ -46,7 +46,7 @@ fn created(rule: &Arc<Rule>) -> Value {
 fn run(pod: &Value, rule: Option<&Rule>) -> Result<(Value, Report), FieldError> {
     let tenant = TenantId::new("blue").unwrap();
     let facts =
-        Facts { tenant: Some(&tenant), rule, offloading: None, machine: None, host_label: HOST_LABEL };
+        PodContext { tenant: Some(&tenant), rule, offloading: None, machine: None, host_label: HOST_LABEL };
     let mut pod = pod.clone();
     let report = mutate(&mut pod, &facts)?;
     Ok((pod, report))
@@ -147,7 +147,7 @@ fn without_a_tenant_or_a_rule_nothing_changes() {
     let mut same = pod.clone();
     mutate(
         &mut same,
-        &Facts { tenant: None, rule: None, offloading: None, machine: None, host_label: HOST_LABEL },
+        &PodContext { tenant: None, rule: None, offloading: None, machine: None, host_label: HOST_LABEL },
     )
     .unwrap();
     assert_eq!(same, pod);
@@ -223,7 +223,7 @@ proptest! {
         json_patch::patch(&mut patched, &json_patch::diff(&pod, &once)).unwrap();
         prop_assert_eq!(&patched, &once, "the patch applies");
         let (tenant, mut again) = (TenantId::new("blue").unwrap(), pod.clone());
-        let facts = Facts { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: HOST_LABEL };
+        let facts = PodContext { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: HOST_LABEL };
         let (small, _) = patch(&mut again, &facts).unwrap();
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &small).unwrap();

@@ -14,10 +14,10 @@ fn guests(live: &[&str], gone: &[&str]) -> Guests {
     }
 }
 
-use Verdict::{Crowded, Granted, NoneLeft};
+use SlotDecision::{Crowded, Granted, NoneLeft};
 
 /// A replica that has seen each grant from its beginning.
-fn answer(ledger: &mut Ledger, asks: &[Ask], guests: &Guests, slots: u32, now: u64) -> Vec<Verdict> {
+fn answer(ledger: &mut Ledger, asks: &[Ask], guests: &Guests, slots: u32, now: u64) -> Vec<SlotDecision> {
     ledger.answer(asks, guests, slots, now, |grant| now >= grant.at + GRANT_SECONDS)
 }
 

@@ -44,16 +44,19 @@ impl Marks {
 
 /// Who lays claim to a DPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claims<'a> {
+pub struct HostClaims<'a> {
     /// Tenants whose spec lists the DPU's host and that aren't being deleted.
     pub tenants: Vec<&'a TenantId>,
     /// Whether the owner that the label names is a tenant that exists, also one that is being deleted.
     pub owner_exists: bool,
 }
 
+/// The former name of [`HostClaims`].
+pub type Claims<'a> = HostClaims<'a>;
+
 /// Whose the DPU should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Ownership {
     /// This tenant's.
     Of(TenantId),
     /// Nobody's.
@@ -62,18 +65,21 @@ pub enum Verdict {
     Foreign,
 }
 
-impl Claims<'_> {
+/// The former name of [`Ownership`].
+pub type Verdict = Ownership;
+
+impl HostClaims<'_> {
     /// Whose the DPU should be. Of two tenants that claim one host neither gets it; who has it already keeps it until
     /// the other's claim is gone.
-    pub fn verdict(&self, owner: Option<&str>) -> Verdict {
+    pub fn verdict(&self, owner: Option<&str>) -> Ownership {
         match self.tenants.as_slice() {
-            [one] => Verdict::Of((*one).clone()),
-            [] if owner.is_some() && !self.owner_exists => Verdict::Foreign,
-            [] => Verdict::Nobody,
+            [one] => Ownership::Of((*one).clone()),
+            [] if owner.is_some() && !self.owner_exists => Ownership::Foreign,
+            [] => Ownership::Nobody,
             several => several
                 .iter()
                 .find(|tenant| Some(tenant.as_str()) == owner)
-                .map_or(Verdict::Nobody, |tenant| Verdict::Of((*tenant).clone())),
+                .map_or(Ownership::Nobody, |tenant| Ownership::Of((*tenant).clone())),
         }
     }
 }
@@ -93,20 +99,27 @@ pub enum Step {
 
 /// What has been found out for the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct NodeUse {
     /// Whether a Pod of a tenant that isn't the coming owner is on the Node, in whatever phase.
     pub others: bool,
     /// Whether the Node has been cordoned and nobody's for long enough that schedulers know.
     pub settled: bool,
 }
 
+/// The former name of [`NodeUse`].
+pub type Seen = NodeUse;
+
 /// The next step from `marks` to `verdict`. `look` lists the Node's Pods, which costs a request: it is asked only where
 /// the answer matters.
-pub fn step<E>(marks: &Marks, verdict: &Verdict, look: impl FnOnce() -> Result<Seen, E>) -> Result<Step, E> {
+pub fn step<E>(
+    marks: &Marks,
+    verdict: &Ownership,
+    look: impl FnOnce() -> Result<NodeUse, E>,
+) -> Result<Step, E> {
     let wanted = match verdict {
-        Verdict::Foreign => return Ok(Step::Done),
-        Verdict::Nobody => None,
-        Verdict::Of(tenant) => Some(tenant),
+        Ownership::Foreign => return Ok(Step::Done),
+        Ownership::Nobody => None,
+        Ownership::Of(tenant) => Some(tenant),
     };
     let end = Marks::of(wanted);
     if *marks == end {
@@ -117,7 +130,7 @@ pub fn step<E>(marks: &Marks, verdict: &Verdict, look: impl FnOnce() -> Result<S
         // Only taints are wrong: somebody took them away, or an old one was left. The label, which holds, is right.
         return Ok(Step::Mark(end));
     }
-    let Seen { others, settled } = look()?;
+    let NodeUse { others, settled } = look()?;
     match (&marks.owner, &marks.handover) {
         // It comes back to whom it belongs to still, or it is new and empty.
         (owner, _) if *owner == end.owner && owner.is_some() && !others => Ok(Step::Mark(end)),
@@ -139,8 +152,8 @@ mod tests {
         TenantId::new(name).unwrap()
     }
 
-    fn next(marks: &Marks, verdict: &Verdict, others: bool, settled: bool) -> Step {
-        step::<Infallible>(marks, verdict, || Ok(Seen { others, settled })).unwrap()
+    fn next(marks: &Marks, verdict: &Ownership, others: bool, settled: bool) -> Step {
+        step::<Infallible>(marks, verdict, || Ok(NodeUse { others, settled })).unwrap()
     }
 
     #[test]
@@ -150,24 +163,24 @@ mod tests {
             (tenants.iter().map(|t| id(t)).collect(), owner_exists)
         };
         for (tenants, exists, owner, expected) in [
-            (&["a"][..], false, None, Verdict::Of(a.clone())),
-            (&["a"], true, Some("b"), Verdict::Of(a)),
-            (&["a", "b"], true, Some("b"), Verdict::Of(b)),
-            (&["a", "b"], false, None, Verdict::Nobody),
-            (&["a", "b"], true, Some("c"), Verdict::Nobody),
-            (&[], true, Some("a"), Verdict::Nobody),
-            (&[], false, Some("x"), Verdict::Foreign),
-            (&[], false, None, Verdict::Nobody),
+            (&["a"][..], false, None, Ownership::Of(a.clone())),
+            (&["a"], true, Some("b"), Ownership::Of(a)),
+            (&["a", "b"], true, Some("b"), Ownership::Of(b)),
+            (&["a", "b"], false, None, Ownership::Nobody),
+            (&["a", "b"], true, Some("c"), Ownership::Nobody),
+            (&[], true, Some("a"), Ownership::Nobody),
+            (&[], false, Some("x"), Ownership::Foreign),
+            (&[], false, None, Ownership::Nobody),
         ] {
             let (tenants, owner_exists) = claims(tenants, exists);
-            let claims = Claims { tenants: tenants.iter().collect(), owner_exists };
+            let claims = HostClaims { tenants: tenants.iter().collect(), owner_exists };
             assert_eq!(claims.verdict(owner), expected, "{tenants:?} {owner:?}");
         }
     }
 
     #[test]
     fn a_fresh_dpu_is_marked_at_once() {
-        let of_a = Verdict::Of(id("a"));
+        let of_a = Ownership::Of(id("a"));
         let end = Marks::of(Some(&id("a")));
         assert_eq!(next(&Marks::default(), &of_a, false, false), Step::Mark(end.clone()));
         assert_eq!(next(&end, &of_a, true, false), Step::Done);
@@ -178,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_dpu_changes_hands_step_by_step() {
-        let (a, to_b) = (Marks::of(Some(&id("a"))), Verdict::Of(id("b")));
+        let (a, to_b) = (Marks::of(Some(&id("a"))), Ownership::Of(id("b")));
         let Step::Mark(cordoned) = next(&a, &to_b, true, false) else { panic!() };
         assert_eq!(cordoned, Marks { handover: Some("b".into()), ..a.clone() });
         assert_eq!(next(&cordoned, &to_b, true, true), Step::Clear, "settled or not");
@@ -190,20 +203,20 @@ mod tests {
         // Without the cordon nothing moves, even when no Pod is there now.
         assert_eq!(next(&a, &to_b, false, true), Step::Mark(cordoned.clone()));
         // The claim came back before the label went.
-        assert_eq!(next(&cordoned, &Verdict::Of(id("a")), false, false), Step::Mark(a.clone()));
+        assert_eq!(next(&cordoned, &Ownership::Of(id("a")), false, false), Step::Mark(a.clone()));
         // Given back to nobody, by the same way.
-        let Step::Mark(marks) = next(&a, &Verdict::Nobody, true, false) else { panic!() };
+        let Step::Mark(marks) = next(&a, &Ownership::Nobody, true, false) else { panic!() };
         assert_eq!(marks.handover.as_deref(), Some(""));
         let nobodys = Marks { owner: None, ..marks };
-        assert_eq!(next(&nobodys, &Verdict::Nobody, false, true), Step::Mark(Marks::default()));
-        assert_eq!(next(&a, &Verdict::Foreign, true, true), Step::Done);
+        assert_eq!(next(&nobodys, &Ownership::Nobody, false, true), Step::Mark(Marks::default()));
+        assert_eq!(next(&a, &Ownership::Foreign, true, true), Step::Done);
     }
 
     #[test]
     fn missing_and_foreign_taints_are_put_right_without_looking() {
-        let of_a = Verdict::Of(id("a"));
+        let of_a = Ownership::Of(id("a"));
         let end = Marks::of(Some(&id("a")));
-        let never = || -> Result<Seen, ()> { Err(()) };
+        let never = || -> Result<NodeUse, ()> { Err(()) };
         let without = Marks { tainted_for: BTreeSet::new(), ..end.clone() };
         assert_eq!(step(&without, &of_a, never), Ok(Step::Mark(end.clone())));
         let with_old = Marks { tainted_for: BTreeSet::from(["a".into(), "old".into()]), ..end.clone() };
@@ -211,6 +224,6 @@ mod tests {
         let untidy = Marks { untidy: true, ..end.clone() };
         assert_eq!(step(&untidy, &of_a, never), Ok(Step::Mark(end)));
         let left = Marks { tainted_for: BTreeSet::from(["old".into()]), ..Marks::default() };
-        assert_eq!(step(&left, &Verdict::Nobody, never), Ok(Step::Mark(Marks::default())));
+        assert_eq!(step(&left, &Ownership::Nobody, never), Ok(Step::Mark(Marks::default())));
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Facts, entries, text};
+use super::{ValidationContext, entries, text};
 use crate::field::FieldError;
 use crate::keys;
 use crate::selector::{self, Requirement};
@@ -10,7 +10,7 @@ use crate::text::quoted;
 
 /// The tenant's label in every term of the required node affinity. The kubelet checks node affinity again (and of taints
 /// only NoExecute), so this holds also where the scheduler was bypassed.
-pub(super) fn placement(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn placement(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let tenant = Requirement::is(keys::NODE_TENANT, facts.policy.tenant.as_str());
     faults.extend(selector::demands(pod, &tenant).err());
 }
@@ -52,7 +52,7 @@ pub(super) fn still_unbound(pod: &Value, old: &Value, faults: &mut Vec<FieldErro
 
 /// A Pod without grace period is forgotten at once when it is deleted, while its containers may still run: its DPU would
 /// count as empty too early.
-pub(super) fn grace(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn grace(pod: &Value, _: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let grace = pod["spec"].get("terminationGracePeriodSeconds").and_then(Value::as_i64);
     if let Some(seconds) = grace.filter(|seconds| *seconds < 1) {
         faults.push(FieldError::new(
@@ -63,7 +63,7 @@ pub(super) fn grace(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError>) {
 }
 
 /// No toleration that reaches further than the tenant's own DPUs.
-pub(super) fn tolerations(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn tolerations(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     for (path, toleration) in entries(&pod["spec"], "spec", "tolerations") {
         let Some(key) = text(toleration, "key") else {
             faults.push(FieldError::new(
@@ -96,7 +96,7 @@ pub(super) fn tolerations(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<Field
 }
 
 /// Another scheduler may bind as it likes.
-pub(super) fn scheduler(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn scheduler(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     if let Some(name) = text(&pod["spec"], "schedulerName")
         && !facts.schedulers.iter().any(|allowed| allowed == name)
     {
@@ -108,7 +108,7 @@ pub(super) fn scheduler(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldEr
 }
 
 /// Affinity to Pods of other namespaces tells where those run, and moves beside them.
-pub(super) fn pod_affinity(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn pod_affinity(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
     for kind in ["podAffinity", "podAntiAffinity"] {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Facts, entries, text};
+use super::{ValidationContext, entries, text};
 use crate::field::FieldError;
 use crate::keys;
 use crate::steps::step;
@@ -13,7 +13,7 @@ use crate::text::quoted;
 const FINALIZERS: [&str; 3] = ["batch.kubernetes.io/job-tracking", "foregroundDeletion", "orphan"];
 
 /// A finalizer keeps a Pod, and with it its DPU, from being given back.
-pub(super) fn finalizers(pod: &Value, _: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn finalizers(pod: &Value, _: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let Some(metadata) = pod.get("metadata") else { return };
     for (path, finalizer) in entries(metadata, "metadata", "finalizers") {
         step();

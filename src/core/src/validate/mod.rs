@@ -36,7 +36,7 @@ use crate::tenant::Policy;
 
 /// What is known besides the Pod, all of it from the verified request and from watch caches.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct ValidationContext<'a> {
     /// What the tenant of the Pod's namespace may do.
     pub policy: &'a Policy,
     /// The Pod's namespace.
@@ -57,11 +57,14 @@ pub struct Facts<'a> {
     pub device_resources: &'a BTreeMap<String, BTreeSet<String>>,
 }
 
+/// The former name of [`ValidationContext`].
+pub type Facts<'a> = ValidationContext<'a>;
+
 /// Most faults that one answer tells.
 pub const MAX_FAULTS: usize = 16;
 
 /// One check: adds what it finds.
-type Check = fn(&Value, &Facts<'_>, &mut Vec<FieldError>);
+type Check = fn(&Value, &ValidationContext<'_>, &mut Vec<FieldError>);
 
 /// What holds for every Pod, at creation and after every change.
 const CHECKS: &[Check] = &[
@@ -80,7 +83,7 @@ const CHECKS: &[Check] = &[
 ];
 
 /// Everything that forbids the creation of a Pod.
-pub fn create(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
+pub fn create(pod: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     let mut faults = all(pod, facts);
     isolation::unbound(pod, &mut faults);
     keys::unchanged(pod, &Value::Null, facts.manager, &mut faults);
@@ -89,7 +92,7 @@ pub fn create(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
 
 /// Everything that forbids a rule's template, as the Pod that would come of it: with the isolation put in, and made by the
 /// manager. Paths begin at `root`, where the template's own `metadata` and `spec` are.
-pub fn template(template: &Value, root: &str, facts: &Facts<'_>) -> Vec<FieldError> {
+pub fn template(template: &Value, root: &str, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     if template::kind(template) == Kind::Claim {
         return under(root, claims::claim(template, &Value::Null, facts.policy, Writer::Manager));
     }
@@ -101,7 +104,7 @@ pub fn template(template: &Value, root: &str, facts: &Facts<'_>) -> Vec<FieldErr
         );
     }
     let mut pod = Value::Object(pod);
-    let tenant = mutate::Facts {
+    let tenant = mutate::PodContext {
         tenant: Some(&facts.policy.tenant),
         rule: None,
         offloading: None,
@@ -109,14 +112,14 @@ pub fn template(template: &Value, root: &str, facts: &Facts<'_>) -> Vec<FieldErr
         host_label: "",
     };
     let faults = match mutate::mutate(&mut pod, &tenant) {
-        Ok(_) => create(&pod, &Facts { manager: true, ..*facts }),
+        Ok(_) => create(&pod, &ValidationContext { manager: true, ..*facts }),
         Err(error) => vec![error],
     };
     under(root, faults)
 }
 
 /// Everything that forbids the claims that a rule's companions are given. Paths begin at the custom resource.
-pub fn device_claims(rule: &Rule, facts: &Facts<'_>) -> Vec<FieldError> {
+pub fn device_claims(rule: &Rule, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     let claims = rule.devices().claims().iter().enumerate();
     claims
         .filter_map(|(i, claim)| {
@@ -135,7 +138,7 @@ fn under(root: &str, faults: Vec<FieldError>) -> Vec<FieldError> {
 }
 
 /// Everything that forbids the change of a Pod from `old` to `pod`: what is wrong with it now and was not before.
-pub fn update(pod: &Value, old: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
+pub fn update(pod: &Value, old: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     let mut faults = all(pod, facts);
     if !faults.is_empty() {
         // A fault that was there once excuses one, not two: a list may hold the same thing again.
@@ -160,7 +163,7 @@ pub fn update(pod: &Value, old: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
     faults
 }
 
-fn all(pod: &Value, facts: &Facts<'_>) -> Vec<FieldError> {
+fn all(pod: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     let mut faults = Vec::new();
     if !pod.get("spec").is_some_and(Value::is_object) {
         faults.push(FieldError::new("spec", "must be an object"));

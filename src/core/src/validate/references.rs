@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Facts, entries, reserved, text};
+use super::{ValidationContext, entries, reserved, text};
 use crate::claim::{Source, own_shared_name};
 use crate::field::FieldError;
 use crate::keys;
@@ -13,7 +13,7 @@ use crate::text::quoted;
 const DEFAULT_ACCOUNT: &str = "default";
 
 /// Whose rights the Pod has at the API server, and at others who trust its tokens and certificates.
-pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn accounts(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let spec = &pod["spec"];
     // `serviceAccount` is the old name of the same field; the API server keeps them equal.
     for key in ["serviceAccountName", "serviceAccount"] {
@@ -59,7 +59,7 @@ pub(super) fn accounts(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErr
 
 /// Classes that give a Pod more than others have: priority takes DPU room from the platform's own Pods, and a runtime may
 /// be less of a sandbox.
-pub(super) fn classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn classes(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let spec = &pod["spec"];
     if let Some(name) = text(spec, "priorityClassName")
         && facts.default_priority_class != Some(name)
@@ -88,7 +88,7 @@ pub(super) fn classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldErro
 
 /// A claim that was made for one workload is no other's, also when it is named before it is there: the names of companions
 /// and of their claims can be foretold.
-pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn claims(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let own = pod.get("metadata").and_then(|m| m.get("labels")).and_then(|l| l.get(keys::WORKLOAD));
     let own = own.and_then(Value::as_str);
     for (path, claim) in entries(&pod["spec"], "spec", "resourceClaims") {
@@ -117,7 +117,7 @@ pub(super) fn claims(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError
 
 /// Whether the Pod's rule lets its companion for this workload use the claim of this name (`fromRule`). The claim's name need
 /// not tell its rule, and it may not be there yet.
-fn is_shared(name: &str, workload: &str, facts: &Facts<'_>) -> bool {
+fn is_shared(name: &str, workload: &str, facts: &ValidationContext<'_>) -> bool {
     let mut claims = facts.rule.into_iter().flat_map(|rule| rule.devices().claims());
     claims.any(|claim| {
         step();
@@ -127,7 +127,7 @@ fn is_shared(name: &str, workload: &str, facts: &Facts<'_>) -> bool {
 
 /// Devices that a container asks for by the name of a resource (KEP-5004): the scheduler makes a claim of it. Where several
 /// classes stand behind one resource, the scheduler chooses.
-pub(super) fn device_classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn device_classes(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let allowed = |class: &str| facts.policy.device_classes.contains(class);
     for list in ["initContainers", "containers"] {
         for (path, container) in entries(&pod["spec"], "spec", list) {
@@ -153,7 +153,7 @@ pub(super) fn device_classes(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<Fi
 }
 
 /// Only the manager says what is a rule's companion. Whoever owns a Pod decides when it goes.
-pub(super) fn owners(pod: &Value, facts: &Facts<'_>, faults: &mut Vec<FieldError>) {
+pub(super) fn owners(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     if facts.manager {
         return;
     }

@@ -109,8 +109,10 @@ fn node(cpu: &str, labels: Value, gpus: i64) -> Value {
 #[test]
 fn machines_against_their_nodes() {
     let (wide, narrow) = (node("16", json!({}), 0), node("11500m", json!({}), 0));
-    let around =
-        machines::Around { nodes: BTreeMap::from([("n1", &wide), ("n2", &narrow)]), ..Default::default() };
+    let around = machines::ClusterResources {
+        nodes: BTreeMap::from([("n1", &wide), ("n2", &narrow)]),
+        ..Default::default()
+    };
     // Two guests of 6 on 16, one on 11.5: whole ones only.
     assert_eq!(machines::machine(&machine(2, Value::Null), &around), []);
     assert_eq!(
@@ -131,7 +133,7 @@ fn machines_against_their_nodes() {
                 .to_owned()
         )]
     );
-    let around = machines::Around { nodes: BTreeMap::from([("n1", &wide)]), ..Default::default() };
+    let around = machines::ClusterResources { nodes: BTreeMap::from([("n1", &wide)]), ..Default::default() };
     let missing = told(machines::machine(&machine(1, Value::Null), &around));
     assert_eq!(missing[0].0, "machine-node-missing");
     assert_eq!((missing[0].1.as_str(), missing.len()), ("spec.nodePool[1].name", 1));
@@ -150,8 +152,10 @@ fn gpus_of_machines() {
     let gpu = |kind: &str| json!({"type": kind, "num": 1, "family": "ampere"});
     let labels = json!({"nvidia.com/gpu.family": "ampere"});
     let (good, other) = (node("32", labels, 4), node("32", json!({"nvidia.com/gpu.family": "turing"}), 4));
-    let mut around =
-        machines::Around { nodes: BTreeMap::from([("n1", &good), ("n2", &other)]), ..Default::default() };
+    let mut around = machines::ClusterResources {
+        nodes: BTreeMap::from([("n1", &good), ("n2", &other)]),
+        ..Default::default()
+    };
     assert_eq!(
         told(machines::machine(&machine(2, gpu("nvidia.com/gpu")), &around)),
         [(
@@ -160,7 +164,7 @@ fn gpus_of_machines() {
             "Node n has \"turing\" in nvidia.com/gpu.family, type \"big\" promises \"ampere\"".to_owned()
         )]
     );
-    let other = |around: &machines::Around<'_>, kind: &str| {
+    let other = |around: &machines::ClusterResources<'_>, kind: &str| {
         let mut machine = machine(2, gpu(kind));
         machine["spec"]["machineTypes"][0]["spec"]["gpu"]["family"] = Value::Null;
         ids(machines::machine(&machine, around))

@@ -57,7 +57,12 @@ fn dpu(name: &str, host: &str, tenant: Option<&str>) -> Node {
 
 fn told(rule: &Arc<Rule>, workload: Workload, nodes: Option<&[Node]>) -> Explanation {
     let blue = TenantId::new("blue").unwrap();
-    let around = Around { tenant: Some(&blue), namespace: "tenant-blue", host_label: keys::DPU_HOST, nodes };
+    let around = ExplanationContext {
+        tenant: Some(&blue),
+        namespace: "tenant-blue",
+        host_label: keys::DPU_HOST,
+        nodes,
+    };
     explain(rule, &Arc::new(workload), &around)
 }
 
@@ -103,7 +108,10 @@ fn each_failed_expression_says_what_would_have_to_change() {
             &json!({}),
         );
         let told = told(&rule, nginx(), None);
-        assert_eq!((told.outcome, told.terms.len(), told.terms[0].passes), (Outcome::NoMatch, 1, false));
+        assert_eq!(
+            (told.outcome, told.terms.len(), told.terms[0].passes),
+            (CompanionOutcome::NoMatch, 1, false)
+        );
         let [ready, other] = &told.terms[0].expressions[..] else { panic!("{told:?}") };
         assert_eq!((ready.passes, ready.found.as_deref(), &ready.change), (true, Some("true"), &None));
         assert_eq!((other.passes, other.change.as_deref()), (false, Some(change)));
@@ -122,15 +130,15 @@ fn one_term_is_enough_and_same_node_waits_for_the_node() {
         &[&[(".state.extra.labels.k8s-app", In, &["db"])], &[(".metadata.id", Exists, &[])]];
     let same = rule(terms, DpuSelectionPolicy::SameNode, &json!({}));
     let explanation = told(&same, nginx(), None);
-    assert_eq!(explanation.outcome, Outcome::Companion);
+    assert_eq!(explanation.outcome, CompanionOutcome::Companion);
     assert_eq!(explanation.terms.iter().map(|t| t.passes).collect::<Vec<_>>(), [false, true]);
     assert_eq!(explanation.placement, None, "the Nodes aren't known");
     assert!(explanation.companion.starts_with("firewall-"));
     let unbound = Workload { node_name: None, ..nginx() };
     let waiting = told(&same, unbound.clone(), Some(&[]));
-    assert_eq!((waiting.outcome, waiting.placement), (Outcome::Waiting, None));
+    assert_eq!((waiting.outcome, waiting.placement), (CompanionOutcome::Waiting, None));
     let any = told(&rule(terms, DpuSelectionPolicy::Any, &json!({})), unbound, Some(&[]));
-    assert_eq!(any.outcome, Outcome::Companion);
+    assert_eq!(any.outcome, CompanionOutcome::Companion);
     assert_eq!(any.placement.unwrap().problem.as_deref(), Some("tenant blue has no DPU"));
 }
 
@@ -139,11 +147,11 @@ fn what_is_about_something_else_or_too_large() {
     let rule = rule(ANY, DpuSelectionPolicy::Any, &json!({}));
     let machine = Workload { resource_type: "v1/VM".into(), ..nginx() };
     let explanation = told(&rule, machine, None);
-    assert_eq!(explanation.outcome, Outcome::NoMatch);
+    assert_eq!(explanation.outcome, CompanionOutcome::NoMatch);
     assert_eq!(explanation.reason.as_deref(), Some("the rule is about v1/Pod, the workload is v1/VM"));
     let large = Workload { annotations: BTreeMap::from([("k".into(), "x".repeat(300 << 10))]), ..nginx() };
     let explanation = told(&rule, large, None);
-    assert_eq!(explanation.outcome, Outcome::Refused);
+    assert_eq!(explanation.outcome, CompanionOutcome::Refused);
     assert!(explanation.reason.unwrap().contains("at most 262144 are allowed"));
     assert!(explanation.terms[0].expressions[0].found.as_deref().unwrap().len() < 130);
 }
@@ -202,7 +210,7 @@ fn where_it_may_run_and_why_not() {
 
 #[test]
 fn without_a_tenant_the_isolation_is_left_out() {
-    let around = Around {
+    let around = ExplanationContext {
         tenant: None,
         namespace: "",
         host_label: keys::DPU_HOST,
@@ -210,7 +218,7 @@ fn without_a_tenant_the_isolation_is_left_out() {
     };
     for policy in [DpuSelectionPolicy::SameNode, DpuSelectionPolicy::Any] {
         let explanation = explain(&rule(ANY, policy, &json!({})), &Arc::new(nginx()), &around);
-        assert_eq!(explanation.outcome, Outcome::Companion);
+        assert_eq!(explanation.outcome, CompanionOutcome::Companion);
         assert_eq!(explanation.placement.unwrap().problem, None, "{policy:?}");
     }
 }

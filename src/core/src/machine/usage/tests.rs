@@ -40,7 +40,7 @@ fn how_a_guest_counts() {
     ] {
         assert_eq!(state.as_guest(), counts, "{state:?}");
         let is = |what| u32::from(counts == what);
-        let seen = Seen {
+        let seen = TypeView {
             used: is(Guest::Used),
             waiting: is(Guest::Waiting),
             leaving: is(Guest::Leaving),
@@ -87,9 +87,9 @@ fn reservation(ordinal: u32, state: Reservation) -> SeenReservation {
 const PLACED: Reservation = Reservation::Placed { reserved: true };
 const STUCK: Reservation = Reservation::Unschedulable;
 
-fn seen(maximum: u32, states: &[Reservation]) -> Seen {
+fn seen(maximum: u32, states: &[Reservation]) -> TypeView {
     let reservations = (0..).zip(states).map(|(i, state)| reservation(i, *state)).collect();
-    Seen { maximum, in_pool: true, reservations, ..Seen::default() }
+    TypeView { maximum, in_pool: true, reservations, ..TypeView::default() }
 }
 
 fn at(seconds: u64) -> Duration {
@@ -116,7 +116,7 @@ fn a_new_machine_has_the_slots_that_reservations_hold() {
 #[test]
 fn a_type_that_no_node_serves_has_none() {
     let mut ledger = Ledger::default();
-    let unused = Seen { in_pool: false, ..seen(1, &[]) };
+    let unused = TypeView { in_pool: false, ..seen(1, &[]) };
     let plan = ledger.step(&unused, at(0));
     assert_eq!(of(plan), (0, 0));
     assert_eq!(plan.usage, Usage { maximum: 1, slots: Some(0), ..Usage::default() });
@@ -126,9 +126,9 @@ fn a_type_that_no_node_serves_has_none() {
 fn the_maximum_is_followed_at_once() {
     let mut ledger = Ledger::new(2);
     assert_eq!(of(ledger.step(&seen(2, &[PLACED, PLACED]), at(0))), (2, 2));
-    assert_eq!(of(ledger.step(&Seen { room: 1, ..seen(5, &[PLACED, PLACED]) }, at(1))), (2, 5));
-    assert_eq!(of(ledger.step(&Seen { room: 2, ..seen(0, &[PLACED, PLACED]) }, at(2))), (0, 0));
-    assert_eq!(of(ledger.step(&Seen { room: 3, ..seen(2, &[]) }, at(3))), (0, 2));
+    assert_eq!(of(ledger.step(&TypeView { room: 1, ..seen(5, &[PLACED, PLACED]) }, at(1))), (2, 5));
+    assert_eq!(of(ledger.step(&TypeView { room: 2, ..seen(0, &[PLACED, PLACED]) }, at(2))), (0, 0));
+    assert_eq!(of(ledger.step(&TypeView { room: 3, ..seen(2, &[]) }, at(3))), (0, 2));
 }
 
 #[test]
@@ -136,15 +136,15 @@ fn a_guest_in_the_place_of_a_reservation_changes_nothing() {
     let mut ledger = Ledger::new(2);
     ledger.step(&seen(2, &[PLACED, PLACED]), at(0));
     // It waits, and one has been removed for it.
-    let waits = Seen { waiting: 1, ..seen(2, &[Reservation::Nothing, PLACED]) };
+    let waits = TypeView { waiting: 1, ..seen(2, &[Reservation::Nothing, PLACED]) };
     assert_eq!(of(ledger.step(&waits, at(1))), (2, 1));
     // It has come, and the one that was made again finds no place until the other one is gone.
-    let came = Seen { used: 1, ..seen(2, &[STUCK, PLACED]) };
+    let came = TypeView { used: 1, ..seen(2, &[STUCK, PLACED]) };
     assert_eq!(of(ledger.step(&came, at(2))), (2, 1));
-    assert_eq!(of(ledger.step(&Seen { used: 1, ..seen(2, &[STUCK]) }, at(12))), (2, 1));
-    assert_eq!(of(ledger.step(&Seen { used: 1, ..seen(2, &[PLACED]) }, at(13))), (2, 1));
+    assert_eq!(of(ledger.step(&TypeView { used: 1, ..seen(2, &[STUCK]) }, at(12))), (2, 1));
+    assert_eq!(of(ledger.step(&TypeView { used: 1, ..seen(2, &[PLACED]) }, at(13))), (2, 1));
     // It leaves: there is no room for another reservation until it has gone.
-    assert_eq!(of(ledger.step(&Seen { leaving: 1, ..seen(2, &[PLACED]) }, at(14))), (2, 1));
+    assert_eq!(of(ledger.step(&TypeView { leaving: 1, ..seen(2, &[PLACED]) }, at(14))), (2, 1));
     assert_eq!(of(ledger.step(&seen(2, &[PLACED]), at(15))), (2, 2));
     assert_eq!(of(ledger.step(&seen(2, &[PLACED, PLACED]), at(16))), (2, 2));
 }
@@ -174,9 +174,9 @@ fn what_finds_no_place_is_left_out_and_tried_again_less_and_less_often() {
     assert_eq!(pauses, [60, 120, 240, 480, 960, 1800, 1800, 1800]);
     // A node has changed: there may be room now, and there is.
     ledger.step(&seen(3, &[PLACED, PLACED]), at(seconds));
-    let changed = Seen { room: 7, ..seen(3, &[PLACED, PLACED]) };
+    let changed = TypeView { room: 7, ..seen(3, &[PLACED, PLACED]) };
     assert_eq!(of(ledger.step(&changed, at(seconds))), (2, 3));
-    let changed = Seen { room: 7, ..seen(3, &[PLACED, PLACED, PLACED]) };
+    let changed = TypeView { room: 7, ..seen(3, &[PLACED, PLACED, PLACED]) };
     assert_eq!(of(ledger.step(&changed, at(seconds))), (3, 3));
 }
 
@@ -199,9 +199,9 @@ fn a_lost_node_takes_its_slots_along_after_a_while() {
 #[test]
 fn guests_beyond_what_there_is_neither_raise_the_slots_nor_go_below_nothing() {
     let mut ledger = Ledger::new(0);
-    let crowd = Seen { used: 2, waiting: 8, ..seen(10, &[]) };
+    let crowd = TypeView { used: 2, waiting: 8, ..seen(10, &[]) };
     assert_eq!(of(ledger.step(&crowd, at(0))), (2, 0));
-    let over = Seen { used: 3, leaving: 2, ..seen(2, &[]) };
+    let over = TypeView { used: 3, leaving: 2, ..seen(2, &[]) };
     assert_eq!(of(Ledger::new(2).step(&over, at(0))), (2, 0));
 }
 
@@ -253,8 +253,8 @@ impl Model {
         }
     }
 
-    fn seen(&self, maximum: u32) -> Seen {
-        Seen {
+    fn seen(&self, maximum: u32) -> TypeView {
+        TypeView {
             maximum,
             in_pool: true,
             used: count(self.used),

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::super::{Facts, mutate, patch};
+use super::super::{PodContext, mutate, patch};
 use super::*;
 use crate::claim::{DeviceClaimSpec, DevicesSpec};
 use crate::ids::{RuleName, TenantId};
@@ -47,7 +47,7 @@ fn shared(name: &str) -> DeviceClaimSpec {
 
 fn run(pod: &Value, rule: &Rule) -> Result<Value, FieldError> {
     let tenant = TenantId::new("blue").unwrap();
-    let facts = Facts {
+    let facts = PodContext {
         tenant: Some(&tenant),
         rule: Some(rule),
         offloading: None,
@@ -117,7 +117,7 @@ fn what_is_there_stays_and_a_name_that_is_taken_is_told() {
     ] {
         let mut wrong = pod();
         *wrong.pointer_mut(pointer).unwrap_or(&mut Value::Null) = json!(1);
-        let facts = Facts {
+        let facts = PodContext {
             tenant: None,
             rule: Some(&rule),
             offloading: None,
@@ -225,8 +225,13 @@ fn its_steps_grow_with_the_containers_and_no_faster() {
             (rule, json!({"metadata": {}, "spec": {"containers": containers(size)}}))
         },
         |(rule, pod)| {
-            let facts =
-                Facts { tenant: None, rule: Some(rule), offloading: None, machine: None, host_label: "" };
+            let facts = PodContext {
+                tenant: None,
+                rule: Some(rule),
+                offloading: None,
+                machine: None,
+                host_label: "",
+            };
             apply(pod, &facts, &mut Report::default()).unwrap();
         },
     );
@@ -248,8 +253,13 @@ fn its_steps_grow_with_the_claims_that_are_there_and_no_faster() {
             )
         },
         |(rule, pod)| {
-            let facts =
-                Facts { tenant: None, rule: Some(rule), offloading: None, machine: None, host_label: "" };
+            let facts = PodContext {
+                tenant: None,
+                rule: Some(rule),
+                offloading: None,
+                machine: None,
+                host_label: "",
+            };
             apply(pod, &facts, &mut Report::default()).unwrap();
         },
     );

@@ -29,8 +29,8 @@ fn guest(spec: Value) -> Value {
 /// The Pod as the steps leave it, by its patch, and the warnings.
 fn admitted(pod: &Value) -> Result<(Value, Vec<String>), FieldError> {
     let type_ = large();
-    let machine = Some(Facts { group: "g", type_: &type_ });
-    let facts = mutate::Facts { tenant: None, rule: None, offloading: None, machine, host_label: "" };
+    let machine = Some(GuestSlot { group: "g", type_: &type_ });
+    let facts = mutate::PodContext { tenant: None, rule: None, offloading: None, machine, host_label: "" };
     let (patch, report) = mutate::patch(&mut pod.clone(), &facts)?;
     let mut after = pod.clone();
     json_patch::patch(&mut after, &patch).unwrap();
@@ -39,7 +39,7 @@ fn admitted(pod: &Value) -> Result<(Value, Vec<String>), FieldError> {
     let lasting =
         |warning: &String| warning.starts_with(NO_NODE) || warning.contains("no container is called");
     assert!(again.1.warnings.iter().all(lasting), "{:?}", again.1);
-    assert!(is_done(&after, Facts { group: "g", type_: &type_ }));
+    assert!(is_done(&after, GuestSlot { group: "g", type_: &type_ }));
     Ok((after, report.warnings))
 }
 

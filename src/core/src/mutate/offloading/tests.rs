@@ -35,9 +35,9 @@ struct Expect {
     spec_unchanged: bool,
 }
 
-fn facts<'a>(offloading: &'a Offloading, exempt_runtime_class: &'a str) -> mutate::Facts<'a> {
-    let offloading = Some(Facts { offloading, exempt_runtime_class });
-    mutate::Facts { tenant: None, rule: None, offloading, machine: None, host_label: "" }
+fn facts<'a>(offloading: &'a Offloading, exempt_runtime_class: &'a str) -> mutate::PodContext<'a> {
+    let offloading = Some(OffloadingContext { offloading, exempt_runtime_class });
+    mutate::PodContext { tenant: None, rule: None, offloading, machine: None, host_label: "" }
 }
 
 fn run(pod: &Value, strategy: &str, selector: &Value) -> Result<(Value, Report), FieldError> {

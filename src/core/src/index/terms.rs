@@ -18,11 +18,11 @@ const PRESENCE: usize = 16;
 
 /// Terms, filed by what a workload must have to match them.
 #[derive(Debug, Default)]
-pub(super) struct Filed {
+pub(super) struct TermIndex {
     /// Fixed field -> terms that ask for something of it. There are few fixed fields.
-    by_field: HashMap<Path, Asks>,
+    by_field: HashMap<Path, FieldTerms>,
     /// Map of `state.extra` -> key in it -> terms that ask for something of that entry. There may be many keys.
-    by_entry: HashMap<Box<str>, HashMap<Box<str>, Asks>>,
+    by_entry: HashMap<Box<str>, HashMap<Box<str>, FieldTerms>>,
     /// Terms that ask for nothing in particular.
     rest: Vec<Term>,
     /// Rule -> for each of its terms, the expression that it is filed under; `None` for one of the rest.
@@ -32,7 +32,7 @@ pub(super) struct Filed {
 
 /// Terms that ask for something of one field.
 #[derive(Debug, Default)]
-struct Asks {
+struct FieldTerms {
     /// For a certain value.
     values: HashMap<String, Vec<Term>>,
     /// For any value.
@@ -60,7 +60,7 @@ impl Term {
     }
 }
 
-impl Asks {
+impl FieldTerms {
     fn is_empty(&self) -> bool {
         self.values.is_empty() && self.presence.is_empty()
     }
@@ -121,7 +121,7 @@ impl Asks {
     }
 }
 
-impl Filed {
+impl TermIndex {
     /// Files a rule. One of the same name has been removed before. `workloads` are all that there are.
     pub(super) fn insert<'w, W>(&mut self, rule: &Arc<Rule>, workloads: impl Fn() -> W)
     where
@@ -201,7 +201,7 @@ impl Filed {
         for (map, keys) in &mut self.by_entry {
             let Some(entries) = workload.extra_map(map) else { continue };
             let other = other.and_then(|other| other.extra_map(map));
-            let mut each = |key: &str, value: &String, asks: &mut Asks| {
+            let mut each = |key: &str, value: &String, asks: &mut FieldTerms| {
                 if let Some(holders) = &mut asks.holders
                     && other.and_then(|other| other.get(key)) != Some(value)
                 {
@@ -263,19 +263,19 @@ impl Filed {
         };
         term.iter()
             .enumerate()
-            .filter_map(|(at, e)| Some((Asks::cost(self.asks(&e.path), e)?, rank(&e.path), at)))
+            .filter_map(|(at, e)| Some((FieldTerms::cost(self.asks(&e.path), e)?, rank(&e.path), at)))
             .min()
             .map(|(_, _, at)| at)
     }
 
-    fn asks(&self, path: &Path) -> Option<&Asks> {
+    fn asks(&self, path: &Path) -> Option<&FieldTerms> {
         match path {
             Path::ExtraEntry(map, key) => self.by_entry.get(map)?.get(key),
             field => self.by_field.get(field),
         }
     }
 
-    fn asks_mut(&mut self, path: &Path) -> &mut Asks {
+    fn asks_mut(&mut self, path: &Path) -> &mut FieldTerms {
         match path {
             Path::ExtraEntry(map, key) => {
                 self.by_entry.entry(map.clone()).or_default().entry(key.clone()).or_default()
