@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node as KubeNode;
+use outrigger_admission::Decision;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::check::{
     self, DOUBTFUL, Finding, NO_CLASS, REFUSED, Subject, devices, machines, nodes, rules,
@@ -12,7 +13,6 @@ use outrigger_core::lint::Around;
 use outrigger_core::node::Node;
 use outrigger_core::tenant::Tenant as Domain;
 use outrigger_core::{keys, validate};
-use outrigger_webhook::review::Decision;
 use serde_json::Value;
 
 use super::Report;
