@@ -14,6 +14,7 @@ mod render;
 mod review;
 mod slots;
 mod state;
+mod webhooks;
 
 use std::process::ExitCode;
 
