@@ -8,7 +8,7 @@ use outrigger_core::mutate::{self, Facts};
 use outrigger_core::offloading::Offloading;
 use serde_json::Value;
 
-use crate::caches::CachedRule;
+use crate::caches::{Cached, RuleSpec};
 use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
 use crate::machines::guests::{self, Slot};
 use crate::review::Request;
@@ -51,7 +51,7 @@ pub(crate) struct Roles<'a> {
     /// The offloading of the namespace.
     pub(crate) offloading: Option<&'a Offloading>,
     /// The rule whose companion the Pod is.
-    pub(crate) rule: Option<&'a CachedRule>,
+    pub(crate) rule: Option<&'a Cached<RuleSpec>>,
     /// The slot that the Pod takes as a guest.
     pub(crate) slot: Option<&'a Slot>,
 }
@@ -65,7 +65,7 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
     }
     let facts = Facts {
         tenant,
-        rule: rule.and_then(|rule| rule.rule.as_deref()),
+        rule: rule.and_then(|rule| rule.spec.rule.as_deref()),
         offloading: offloading.map(|offloading| mutate::offloading::Facts {
             offloading,
             exempt_runtime_class: &cx.settings.exempt_runtime_class,
@@ -84,7 +84,7 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
 }
 
 /// The rule whose companion the Pod is. `None` for all other Pods: only the manager creates companions.
-pub(crate) fn rule_of(cx: Context<'_>, request: &Request) -> Result<Option<CachedRule>, Refusal> {
+pub(crate) fn rule_of(cx: Context<'_>, request: &Request) -> Result<Option<Cached<RuleSpec>>, Refusal> {
     if !cx.is_manager(request) {
         return Ok(None);
     }
@@ -97,17 +97,17 @@ pub(crate) fn rule_of(cx: Context<'_>, request: &Request) -> Result<Option<Cache
 /// the companion was created from: the annotation that names it stays, and with the claims of another rule the companion would
 /// keep a ResourceClaimTemplate in use that nothing maintains.
 pub(crate) fn as_new_as(
-    cached: Option<CachedRule>,
+    cached: Option<Cached<RuleSpec>>,
     name: &RuleName,
     uid: &str,
     generation: i64,
     pod: &Value,
-) -> Result<CachedRule, Refusal> {
+) -> Result<Cached<RuleSpec>, Refusal> {
     let kind = companion::kind(name.scope());
     let cached = cached
         .filter(|cached| cached.uid == uid && cached.generation >= generation)
         .ok_or_else(|| CacheStale(format!("{kind} {name} of generation {generation} is not known yet")))?;
-    let Some(rule) = &cached.rule else {
+    let Some(rule) = &cached.spec.rule else {
         let message = format!("{kind} {name}: is not valid any more; see its Accepted condition");
         return Err(Decision::deny(422, message).into());
     };

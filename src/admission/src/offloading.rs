@@ -21,14 +21,14 @@ pub(crate) fn of(caches: &Caches, namespace: &str) -> Result<Option<Arc<Offloadi
     if !caches.is_offloaded(namespace) {
         return Ok(None);
     }
-    let cached = caches.offloading(namespace).ok_or_else(|| {
+    let offloading = caches.offloading(namespace).ok_or_else(|| {
         CacheStale(format!(
             "NamespaceOffloading {NAME} is missing in namespace {namespace}, or is not known yet; the namespace's label \
              {} says that there is one",
             keys::OFFLOADED
         ))
     })?;
-    Ok(Some(cached.offloading))
+    Ok(Some(offloading))
 }
 
 /// Validates what the schema can't express: which fields may change, and which changes deserve a warning.

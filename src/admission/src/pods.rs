@@ -32,7 +32,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     // What the rule says of claims concerns companions with claims only. Later the Pod's claims can't change.
     let claims = request.object.pointer("/spec/resourceClaims").and_then(Value::as_array);
     let rule = if created && claims.is_some_and(|claims| !claims.is_empty()) {
-        rule_of(cx, request)?.and_then(|cached| cached.rule)
+        rule_of(cx, request)?.and_then(|cached| cached.spec.rule)
     } else {
         None
     };
@@ -56,8 +56,7 @@ pub(crate) fn with_facts<T>(
     let Context { caches, settings, .. } = cx;
     let stale =
         || CacheStale(format!("Tenant {id} is not known yet, or is not valid (see its Accepted condition)"));
-    let cached = caches.tenant(id).ok_or_else(stale)?;
-    let tenant = cached.tenant.as_ref().ok_or_else(stale)?;
+    let tenant = caches.tenant(id).flatten().ok_or_else(stale)?;
     let default_priority_class = caches.default_priority_class();
     let claims = caches.claims(&request.namespace);
     let pod_claims = caches.pod_claims(&request.namespace);

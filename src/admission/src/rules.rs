@@ -58,10 +58,10 @@ fn over_limit(
     object: &WorkloadRule,
 ) -> Option<FieldError> {
     let (caches, name) = (cx.caches, object.name_any());
-    let limit = caches.tenant(id)?.tenant.as_ref()?.limits.rule_bytes;
+    let limit = caches.tenant(id)??.limits.rule_bytes;
     let size = object.size();
     let would = caches.other_rules_size(&request.namespace, &name).saturating_add(size);
-    let before = caches.rule(&request.namespace, &name).map_or(0, |rule| rule.size);
+    let before = caches.rule(&request.namespace, &name).map_or(0, |rule| rule.spec.size);
     (would > limit && size > before).then(|| {
         FieldError::new(
             "spec",

@@ -81,8 +81,7 @@ fn conflicts(
     }
     let hosts = positions(object, "hosts");
     let had: HashSet<_> = old.iter().flat_map(|old| &old.identities).collect();
-    for (other, cached) in caches.other_tenants(id) {
-        let Some(theirs) = &cached.tenant else { continue };
+    for (other, theirs) in caches.other_tenants(id) {
         if theirs.namespace == new.namespace && errors.iter().all(|error| error.path != "spec.namespace") {
             errors.push(of("spec.namespace".to_owned(), "the namespace", &new.namespace, other.as_str()));
         }

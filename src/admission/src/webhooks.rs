@@ -43,10 +43,20 @@ struct Webhook {
 
 /// Resources, each with the kind of the object in a request, and the operations on them.
 struct Rule {
-    resources: &'static [(&'static str, &'static str)],
+    resources: Resources,
     operations: &'static [&'static str],
     /// The resources are not in namespaces.
     cluster: bool,
+}
+
+type Resources = &'static [(&'static str, &'static str)];
+
+const fn namespaced(resources: Resources, operations: &'static [&'static str]) -> Rule {
+    Rule { resources, operations, cluster: false }
+}
+
+const fn cluster(resources: Resources, operations: &'static [&'static str]) -> Rule {
+    Rule { resources, operations, cluster: true }
 }
 
 /// A match condition: in the configuration as CEL, offline as a function.
@@ -93,7 +103,7 @@ const GUEST: Option<(&str, &str)> = Some((keys::POD_ROLE, keys::GUEST));
 
 const WRITES: &[&str] = &["CREATE", "UPDATE"];
 
-const NEW_PODS: &[Rule] = &[Rule { resources: &[("pods", "Pod")], operations: &["CREATE"], cluster: false }];
+const NEW_PODS: &[Rule] = &[namespaced(&[("pods", "Pod")], &["CREATE"])];
 
 const OF_GUESTS: Needs = Needs {
     watches: &[watches::MACHINES, watches::GUESTS, watches::NAMESPACES],
@@ -209,16 +219,11 @@ static WEBHOOKS: &[Webhook] = &[
             ..PLAIN
         },
         rules: &[
-            Rule {
-                resources: &[("pods", "Pod"), ("pods/ephemeralcontainers", "Pod"), ("pods/resize", "Pod")],
-                operations: WRITES,
-                cluster: false,
-            },
-            Rule {
-                resources: &[("pods/binding", "Binding"), ("bindings", "Binding")],
-                operations: &["CREATE"],
-                cluster: false,
-            },
+            namespaced(
+                &[("pods", "Pod"), ("pods/ephemeralcontainers", "Pod"), ("pods/resize", "Pod")],
+                WRITES,
+            ),
+            namespaced(&[("pods/binding", "Binding"), ("bindings", "Binding")], &["CREATE"]),
         ],
         namespaces: OF_TENANTS,
         condition: Some(Condition {
@@ -255,14 +260,10 @@ static WEBHOOKS: &[Webhook] = &[
             ..PLAIN
         },
         api: (CLAIMS, "v1"),
-        rules: &[Rule {
-            resources: &[
-                ("resourceclaims", "ResourceClaim"),
-                ("resourceclaimtemplates", "ResourceClaimTemplate"),
-            ],
-            operations: WRITES,
-            cluster: false,
-        }],
+        rules: &[namespaced(
+            &[("resourceclaims", "ResourceClaim"), ("resourceclaimtemplates", "ResourceClaimTemplate")],
+            WRITES,
+        )],
         namespaces: OF_TENANTS,
         condition: Some(Condition {
             name: "says-something-else",
@@ -286,11 +287,7 @@ static WEBHOOKS: &[Webhook] = &[
             ..PLAIN
         },
         api: (keys::WORKLOAD_GROUP, "v1alpha1"),
-        rules: &[Rule {
-            resources: &[("workloadrules", "WorkloadRule")],
-            operations: WRITES,
-            cluster: false,
-        }],
+        rules: &[namespaced(&[("workloadrules", "WorkloadRule")], WRITES)],
         ignores_failure: true,
         timeout_seconds: 5,
         ..MUTATING
@@ -305,7 +302,7 @@ static WEBHOOKS: &[Webhook] = &[
             ..PLAIN
         },
         api: (keys::GROUP, "v1alpha1"),
-        rules: &[Rule { resources: &[("tenants", "Tenant")], operations: WRITES, cluster: true }],
+        rules: &[cluster(&[("tenants", "Tenant")], WRITES)],
         condition: Some(SPEC_CHANGES),
         ..MUTATING
     },
@@ -319,11 +316,7 @@ static WEBHOOKS: &[Webhook] = &[
             ..PLAIN
         },
         api: (keys::WORKLOAD_GROUP, "v1alpha1"),
-        rules: &[Rule {
-            resources: &[("adminworkloadrules", "AdminWorkloadRule")],
-            operations: WRITES,
-            cluster: false,
-        }],
+        rules: &[namespaced(&[("adminworkloadrules", "AdminWorkloadRule")], WRITES)],
         ignores_failure: true,
         timeout_seconds: 5,
         ..MUTATING
@@ -339,11 +332,7 @@ static WEBHOOKS: &[Webhook] = &[
             ..PLAIN
         },
         api: (keys::OFFLOADING_GROUP, "v1beta1"),
-        rules: &[Rule {
-            resources: &[("namespaceoffloadings", "NamespaceOffloading")],
-            operations: WRITES,
-            cluster: false,
-        }],
+        rules: &[namespaced(&[("namespaceoffloadings", "NamespaceOffloading")], WRITES)],
         condition: Some(SPEC_CHANGES),
         timeout_seconds: 5,
         ..MUTATING
@@ -362,7 +351,7 @@ static WEBHOOKS: &[Webhook] = &[
             ..PLAIN
         },
         api: (keys::MACHINE_GROUP_DOMAIN, "v1alpha1"),
-        rules: &[Rule { resources: &[("machines", "Machine")], operations: WRITES, cluster: true }],
+        rules: &[cluster(&[("machines", "Machine")], WRITES)],
         condition: Some(Condition {
             name: "spec-or-labels-change",
             cel: &[
@@ -386,11 +375,7 @@ static WEBHOOKS: &[Webhook] = &[
             handler: guests::validate,
             ..PLAIN
         },
-        rules: &[Rule {
-            resources: &[("pods", "Pod"), ("pods/resize", "Pod")],
-            operations: WRITES,
-            cluster: false,
-        }],
+        rules: &[namespaced(&[("pods", "Pod"), ("pods/resize", "Pod")], WRITES)],
         namespaces: &[Requirement::Is(keys::INJECT_RESOURCE, keys::INJECT_ENABLED), NOT_PLATFORMS],
         object: GUEST,
         condition: Some(Condition {

@@ -1,5 +1,7 @@
 //! Changes of watched objects, in the form in which caches take them in.
 
+use kube::{Resource, ResourceExt};
+
 /// A change of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change<K> {
@@ -14,4 +16,16 @@ pub enum Change<K> {
         /// Its uid: another object of the same name may exist.
         uid: String,
     },
+}
+
+impl<K: Resource> Change<K> {
+    /// Namespace and name of the object, and its state; `None` for a deleted object.
+    pub fn into_parts(self) -> (String, String, Option<K>) {
+        match self {
+            Self::Applied(object) => {
+                (object.namespace().unwrap_or_default(), object.name_any(), Some(object))
+            }
+            Self::Gone { namespace, name, .. } => (namespace, name, None),
+        }
+    }
 }

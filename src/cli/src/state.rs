@@ -262,7 +262,7 @@ spec: {containers: []}
         let blue = TenantId::new("blue").unwrap();
         let caches = state(STATE).caches("universe").unwrap();
         assert_eq!(caches.owner("tenant-blue"), Some(blue.clone()));
-        assert!(caches.tenant(&blue).unwrap().tenant.as_ref().unwrap().hosts.contains("host-a"));
+        assert!(caches.tenant(&blue).flatten().unwrap().hosts.contains("host-a"));
         assert_eq!((caches.dpus_of(&blue), caches.is_device_class("crypto")), (1, true));
         assert_eq!(caches.default_priority_class().as_deref(), Some("usual"));
     }
@@ -275,8 +275,8 @@ spec: {containers: []}
         );
         let state = state(&text);
         let caches = state.caches("universe").unwrap();
-        let tenant = caches.tenant(&TenantId::new("blue").unwrap()).unwrap();
-        assert!(tenant.tenant.as_ref().unwrap().hosts.contains("host-b"));
+        let tenant = caches.tenant(&TenantId::new("blue").unwrap()).flatten().unwrap();
+        assert!(tenant.hosts.contains("host-b"));
         let pods = state.pods().unwrap();
         assert_eq!(pods[0].metadata.uid.as_deref(), Some("uid-of-default-web"));
         assert_eq!(state.namespace_labels("tenant-blue").unwrap()["outrigger.dev/tenant"], "blue");

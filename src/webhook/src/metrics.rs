@@ -7,7 +7,7 @@ use outrigger_admission::webhooks::Endpoint;
 use outrigger_admission::{GuestOutcome, StepObserver};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::metrics::{self, LATENCY_BUCKETS, MICRO_BUCKETS};
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -26,7 +26,7 @@ pub struct Metrics {
 }
 
 /// How a request was answered: the label `verdict`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Verdict {
     /// Admitted unchanged.
     Allowed,
@@ -42,20 +42,6 @@ pub enum Verdict {
     Invalid,
 }
 
-impl Verdict {
-    /// The name, as metrics show it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "Allowed",
-            Self::Patched => "Patched",
-            Self::Denied => "Denied",
-            Self::Behind => "Behind",
-            Self::Crowded => "Crowded",
-            Self::Invalid => "Invalid",
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GuestLabels {
     outcome: &'static str,
@@ -64,7 +50,7 @@ struct GuestLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     webhook: &'static str,
-    verdict: &'static str,
+    verdict: Verdict,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -121,7 +107,7 @@ impl Metrics {
 
     /// A request has been answered.
     pub fn answered(&self, endpoint: &Endpoint, verdict: Verdict, took: Duration) {
-        let labels = Labels { webhook: endpoint.label, verdict: verdict.as_str() };
+        let labels = Labels { webhook: endpoint.label, verdict };
         self.admissions.get_or_create(&labels).observe(took.as_secs_f64());
     }
 }

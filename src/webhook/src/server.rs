@@ -254,7 +254,7 @@ impl AdmissionService {
         if let Some(outcome) = admission.guest.filter(|_| request.dry_run != Some(true)) {
             self.metrics.guest(outcome);
         }
-        Span::current().record("verdict", verdict.as_str());
+        Span::current().record("verdict", tracing::field::debug(verdict));
         self.metrics.answered(endpoint, verdict, self.clock.now() - began);
         log(endpoint, &request, &admission.decision);
         Ok((request, admission.decision))

@@ -66,15 +66,9 @@ impl Caches {
     /// A ResourceClaim: whose it is, and where its devices are.
     pub fn claim(&self, change: Change<ResourceClaim>) {
         self.allocated.claim(&change);
-        let (namespace, name, workload, pod) = match change {
-            Change::Applied(claim) => (
-                claim.namespace().unwrap_or_default(),
-                claim.name_any(),
-                claim.labels().get(keys::WORKLOAD).cloned(),
-                pod_of(&claim),
-            ),
-            Change::Gone { namespace, name, .. } => (namespace, name, None, None),
-        };
+        let (namespace, name, claim) = change.into_parts();
+        let workload = claim.as_ref().and_then(|claim| claim.labels().get(keys::WORKLOAD).cloned());
+        let pod = claim.as_ref().and_then(pod_of);
         let mut claims = self.claims.write();
         if workload.is_none() && pod.is_none() && !claims.contains_key(&namespace) {
             return;
@@ -88,12 +82,10 @@ impl Caches {
     pub fn device_class(&self, change: Change<DeviceClass>) {
         {
             let mut known = self.device_classes.write();
-            match change {
-                Change::Applied(class) => {
-                    let name = class.name_any();
-                    known.classes.insert(name, class.spec.extended_resource_name)
-                }
-                Change::Gone { name, .. } => known.classes.remove(&name),
+            let (_, name, class) = change.into_parts();
+            match class {
+                Some(class) => known.classes.insert(name, class.spec.extended_resource_name),
+                None => known.classes.remove(&name),
             };
             let mut resources: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
             for (class, resource) in &known.classes {

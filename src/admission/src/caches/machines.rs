@@ -180,31 +180,30 @@ impl Caches {
 
     /// Takes in a Machine, its status included. `now`: the time since the process began.
     pub fn apply_machine(&self, change: Change<Machine>, now: Duration) {
-        let object = match change {
-            Change::Applied(object) => object,
-            Change::Gone { name, .. } => {
-                if let Some(before) = self.machines.machines.write().remove(&name) {
-                    self.machines.ended.write().add(before.uid.clone(), now);
-                }
-                return self.changed();
-            }
-        };
-        let types = object.spec.machine_types.iter();
-        let cached = CachedMachine {
-            name: object.name_any(),
+        let (_, name, object) = change.into_parts();
+        let cached = object.map(|object| CachedMachine {
+            name: name.clone(),
             uid: object.uid().unwrap_or_default(),
             generation: object.metadata.generation.unwrap_or_default(),
             created: object.creation_timestamp(),
             group: object.labels().get(keys::MACHINE_GROUP).cloned(),
             nodes: object.spec.node_pool.iter().map(|node| node.name.clone()).collect(),
-            usages: types.filter_map(|t| Some((t.name.clone(), object.usage(&t.name)?))).collect(),
+            usages: object
+                .spec
+                .machine_types
+                .iter()
+                .filter_map(|type_| Some((type_.name.clone(), object.usage(&type_.name)?)))
+                .collect(),
             machine: object.compile(),
-        };
+        });
+        let uid = cached.as_ref().map(|cached| cached.uid.clone());
         let mut machines = self.machines.machines.write();
-        let uid = cached.uid.clone();
-        let before = machines.insert(cached.name.clone(), Arc::new(cached));
+        let before = match cached {
+            Some(cached) => machines.insert(name, Arc::new(cached)),
+            None => machines.remove(&name),
+        };
         drop(machines);
-        if let Some(before) = before.filter(|before| before.uid != uid) {
+        if let Some(before) = before.filter(|before| Some(&before.uid) != uid.as_ref()) {
             self.machines.ended.write().add(before.uid.clone(), now);
         }
         self.changed();
@@ -217,25 +216,15 @@ impl Caches {
 
     /// Takes in a guest, or a Pod that was one. `now`: the time since the process began.
     pub fn guest(&self, change: Change<Pod>, now: Duration) {
-        let (pod, allocation) = match change {
-            Change::Applied(pod) => {
-                let labels = pod.labels();
-                let allocation = match (labels.get(keys::MACHINE_GROUP), labels.get(keys::MACHINE_TYPE)) {
-                    (Some(group), Some(type_))
-                        if labels.get(keys::POD_ROLE).is_some_and(|role| role == keys::GUEST)
-                            && !has_ended(&pod) =>
-                    {
-                        let uid = pod.uid().unwrap_or_default();
-                        Some(Allocation { uid, slot: (group.clone(), type_.clone()) })
-                    }
-                    _ => None,
-                };
-                ((pod.namespace().unwrap_or_default(), pod.name_any()), allocation)
-            }
-            Change::Gone { namespace, name, .. } => ((namespace, name), None),
-        };
+        let (namespace, name, pod) = change.into_parts();
+        let allocation = pod.filter(|pod| !has_ended(pod)).and_then(|pod| {
+            let label = |key| pod.labels().get(key).cloned();
+            label(keys::POD_ROLE).filter(|role| role == keys::GUEST)?;
+            let slot = (label(keys::MACHINE_GROUP)?, label(keys::MACHINE_TYPE)?);
+            Some(Allocation { uid: pod.uid().unwrap_or_default(), slot })
+        });
         // No request waits for a guest.
-        self.machines.guests.write().put(pod, allocation, now);
+        self.machines.guests.write().put((namespace, name), allocation, now);
     }
 }
 

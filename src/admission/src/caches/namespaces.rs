@@ -44,18 +44,16 @@ impl Caches {
 
     /// Takes in a namespace.
     pub fn namespace(&self, change: Change<PartialObjectMeta<Namespace>>) {
-        let (name, labels) = match change {
-            Change::Applied(namespace) => {
-                let is = |key, value| namespace.labels().get(key).is_some_and(|found| found == value);
-                let labels = Labels {
-                    tenant: TenantId::of_namespace(namespace.labels()),
-                    offloaded: is(keys::OFFLOADED, "true"),
-                    injected: is(keys::INJECT_RESOURCE, keys::INJECT_ENABLED),
-                };
-                (namespace.name_any(), Some(labels).filter(|labels| *labels != Labels::default()))
+        let (_, name, namespace) = change.into_parts();
+        let labels = namespace.map(|namespace| {
+            let is = |key, value| namespace.labels().get(key).is_some_and(|found| found == value);
+            Labels {
+                tenant: TenantId::of_namespace(namespace.labels()),
+                offloaded: is(keys::OFFLOADED, "true"),
+                injected: is(keys::INJECT_RESOURCE, keys::INJECT_ENABLED),
             }
-            Change::Gone { name, .. } => (name, None),
-        };
+        });
+        let labels = labels.filter(|labels| *labels != Labels::default());
         if self.namespaces.read().get(&name) == labels.as_ref() {
             return;
         }

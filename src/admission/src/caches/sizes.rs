@@ -11,16 +11,16 @@ impl Caches {
         let namespaces = self.namespaces.read();
         json!({
             "namespaces": namespaces.len(),
-            "tenants": self.tenants.read().len(),
-            "workload_rules": self.rules.read().len(),
-            "admin_rules": self.admin_rules.read().len(),
+            "tenants": self.tenants.len(),
+            "workload_rules": self.rules.tenants.len(),
+            "admin_rules": self.rules.admin.len(),
             "nodes": self.nodes.read().len(),
             "claims": self.claims.read().values().map(Claims::count).sum::<usize>(),
             "priority_classes": self.priority_classes.read().len(),
             "device_classes": self.device_classes.read().count(),
             "machines": self.machines.count(),
             "offloaded_namespaces": namespaces.values().filter(|labels| labels.offloaded).count(),
-            "namespace_offloadings": self.offloadings.read().len(),
+            "namespace_offloadings": self.offloadings.len(),
         })
     }
 }
