@@ -70,14 +70,19 @@ bench: control-plane ## Measure matching, the webhook, tenants beside each other
 	target/demo/load-abuse
 
 .PHONY: crds
-crds: ## Write deploy/crds from the Rust types
+crds: ## Write deploy/crds and the webhooks' configurations from the Rust code
 	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir deploy/crds
+	$(CARGO) run --locked --quiet --bin outrigger -- webhooks --output-dir webhooks
 
 .PHONY: crds-check
 crds-check:
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(CARGO) run --locked --quiet --bin outrigger -- crd --output-dir "$$dir" && \
 	diff -r -x Kustomization deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(CARGO) run --locked --quiet --bin outrigger -- webhooks --output-dir "$$dir" && \
+	diff webhooks/mutating.yaml "$$dir/mutating.yaml" && diff webhooks/validating.yaml "$$dir/validating.yaml" || \
+	{ echo "webhooks/ is out of date: run 'make crds'"; exit 1; }
 
 .PHONY: reference
 reference: ## Write docs/reference from the code

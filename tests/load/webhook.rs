@@ -22,19 +22,21 @@ use axum::routing::post;
 use hdrhistogram::Histogram;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use outrigger_core::admin::AdminNamespaces;
+use outrigger_admission::caches::Caches;
+use outrigger_admission::webhooks::endpoint;
+use outrigger_admission::{Context, Decision, Settings, StepObserver, review};
 use outrigger_core::keys;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::environment::Environment;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};
 use outrigger_tests::pki::Authority;
-use outrigger_webhook::admit::{self, Admit, Settings};
-use outrigger_webhook::caches::Caches;
+use outrigger_webhook::budget::Budget;
 use outrigger_webhook::ledger::Ledgers;
-use outrigger_webhook::metrics::{Metrics, StepClock};
-use outrigger_webhook::review::Decision;
+use outrigger_webhook::metrics::Metrics;
+use outrigger_webhook::server::{AdmissionService, Writers};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -84,20 +86,23 @@ async fn serve(role: &str) {
         Router::new().route("/mutate/pods", post(floor)).route("/validate/pods", post(floor))
     } else {
         let (caches, settings) = decider();
-        let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
         let caches = Arc::new(caches);
         // Nothing that is measured asks a cluster.
         let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let nowhere = kube::Client::try_from(nowhere).unwrap();
-        let ledgers = Ledgers::new(nowhere, settings.core_namespace.clone(), caches.clone());
-        outrigger_webhook::server::router(
+        let clock = Environment::system().clock;
+        let service = AdmissionService {
+            ledgers: Ledgers::new(nowhere, &settings.core_namespace, caches.clone(), clock),
             caches,
+            changes: tokio::sync::watch::channel(()).1,
             settings,
-            Arc::new(metrics),
-            Readiness::default(),
-            ledgers,
-            outrigger_webhook::server::Writers::Anybody,
-        )
+            metrics: Metrics::new(&mut outrigger_runtime::admin::registry()),
+            readiness: Readiness::default(),
+            budget: Arc::new(Budget::new(clock)),
+            writers: Writers::Anybody,
+            clock,
+        };
+        service.router()
     };
     let end = CancellationToken::new();
     Server::new("bench", listener).tls(tls).limits(Limits::default()).run(router, end.clone(), end).await;
@@ -114,7 +119,6 @@ async fn floor(body: Bytes) -> impl IntoResponse {
 struct Case {
     what: &'static str,
     path: &'static str,
-    admit: Admit,
     body: Bytes,
     /// How often its stages are run. What they make is kept until the clock has stopped.
     times: u32,
@@ -127,20 +131,18 @@ fn cases() -> Vec<Case> {
     for (what, validated, body) in
         bodies().into_iter().zip(["validate by hand", "validate companion"]).map(|((a, b), c)| (a, c, b))
     {
-        let mut request = outrigger_webhook::review::read(&body).unwrap();
+        let mut request = review::read(&body).unwrap();
         let mut review: Value = serde_json::from_slice(&body).unwrap();
-        let decision = admit::mutate_pod(&caches, &settings, &mut request).unwrap();
+        let decision = endpoint("/mutate/pods")
+            .unwrap()
+            .decide(Context::new(&caches, &settings), &mut request)
+            .unwrap()
+            .decision;
         let Decision::Allow { patch, .. } = decision else { panic!("{decision:?}") };
         json_patch::patch(&mut review["request"]["object"], &patch).unwrap();
         let admitted = Bytes::from(review.to_string());
-        cases.push(Case { what, path: "/mutate/pods", admit: admit::mutate_pod, body, times: TIMES });
-        cases.push(Case {
-            what: validated,
-            path: "/validate/pods",
-            admit: admit::validate_pod,
-            body: admitted,
-            times: TIMES,
-        });
+        cases.push(Case { what, path: "/mutate/pods", body, times: TIMES });
+        cases.push(Case { what: validated, path: "/validate/pods", body: admitted, times: TIMES });
     }
     cases.extend(offloaded());
     cases.push(guest());
@@ -155,7 +157,7 @@ fn guest() -> Case {
     review["request"]["object"]["metadata"]["labels"] =
         json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: keys::GUEST});
     let body = Bytes::from(review.to_string());
-    Case { what: "guest", path: "/mutate/pods", admit: admit::mutate_pod, body, times: TIMES }
+    Case { what: "guest", path: "/mutate/pods", body, times: TIMES }
 }
 
 /// Sizes of offloading: what it is called, terms of the NamespaceOffloading's selector, terms of the Pod.
@@ -185,7 +187,7 @@ fn offloaded() -> Vec<Case> {
             {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms("zone", own)}}});
         let body = Bytes::from(review.to_string());
         let times = TIMES / u32::try_from(selector * own).unwrap();
-        Case { what, path: "/mutate/pods", admit: admit::mutate_pod, body, times }
+        Case { what, path: "/mutate/pods", body, times }
     };
     SIZES.into_iter().map(&mut case).collect()
 }
@@ -272,8 +274,10 @@ impl Drop for Process {
 /// Where the time goes: each stage of a request on one core, without HTTP and TLS.
 fn stages() {
     let (caches, settings) = decider();
-    let facts_of = |body: &Bytes| outrigger_webhook::review::read(body).unwrap();
-    for Case { what, admit, body, times, .. } in cases() {
+    let cx = Context::new(&caches, &settings);
+    let facts_of = |body: &Bytes| review::read(body).unwrap();
+    for Case { what, path, body, times } in cases() {
+        let endpoint = endpoint(path).unwrap();
         let time = |mut stage: Box<dyn FnMut() + '_>| {
             let began = Instant::now();
             for _ in 0..times {
@@ -286,18 +290,19 @@ fn stages() {
         let mut decisions = Vec::with_capacity(requests.len());
         let decide = time(Box::new(|| {
             let mut request = requests.pop().unwrap();
-            decisions.push(admit(&caches, &settings, &mut request).unwrap());
+            decisions.push(endpoint.decide(cx, &mut request).unwrap().decision);
         }));
         let write = time(Box::new(|| {
             let decision = decisions.pop().unwrap();
-            drop(std::hint::black_box(outrigger_webhook::review::write("u", &decision).unwrap()));
+            drop(std::hint::black_box(review::write("u", &decision).unwrap()));
         }));
         println!("{what}: read {read:.1} µs, decide {decide:.1} µs, write {write:.1} µs");
     }
-    let mut clock = StepClock::new();
+    let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
+    let steps = metrics.steps(Environment::system().clock);
     let began = Instant::now();
     for _ in 0..TIMES * 10 {
-        clock.over(std::hint::black_box("bench"), true);
+        steps.finished(std::hint::black_box("bench"), true);
     }
     let nanoseconds = began.elapsed().as_secs_f64() * 1e9 / f64::from(TIMES * 10);
     println!("taking the time of one step: {nanoseconds:.0} ns");
@@ -314,7 +319,7 @@ fn decider() -> (Caches, Settings) {
     for (_, selector, _) in SIZES {
         let name = format!("offloaded-{selector}");
         let namespace = json!({"metadata": {"name": name, "labels": {keys::OFFLOADED: "true"}}});
-        caches.offloaded_namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+        caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
         let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": name}, "spec": {
                 "podOffloadingStrategy": "LocalAndRemote",
@@ -323,23 +328,14 @@ fn decider() -> (Caches, Settings) {
     }
     let namespace =
         json!({"metadata": {"name": "guests", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
-    caches.injected_namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+    caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
     let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": "m", "labels": {keys::MACHINE_GROUP: "g"}}, "spec": {"nodePool": [], "machineTypes": [
             {"name": "t", "spec": {"cpu": "2", "memory": "4Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "f"}},
                 "available": 1}]},
         "status": {"availableMachines": [{"name": "t", "usage": {"maximum": 1, "reserved": 1}}]}});
-    caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()));
-    let settings = Settings {
-        admin: AdminNamespaces::default(),
-        managers: vec![MANAGER.to_owned()],
-        binders: vec!["system:kube-scheduler".to_owned()],
-        schedulers: vec!["default-scheduler".to_owned()],
-        host_label: keys::DPU_HOST.to_owned(),
-        exempt_runtime_class: "liqo".to_owned(),
-        core_namespace: keys::CORE_NAMESPACE.to_owned(),
-    };
-    (caches, settings)
+    caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()), Duration::ZERO);
+    (caches, Settings::default())
 }
 
 /// What a round found.

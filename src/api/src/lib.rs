@@ -6,11 +6,13 @@
 
 pub mod admin_rule_wire;
 pub mod admin_workload_rule;
+mod change;
 pub mod conditions;
 pub mod device_claim;
 pub mod machine;
 pub mod namespace_offloading;
 mod null;
+pub mod pod;
 pub mod rule_wire;
 pub mod tenant;
 pub mod wire_bounds;
@@ -18,6 +20,7 @@ pub mod workload_rule;
 pub mod workload_wire;
 
 pub use admin_workload_rule::{AdminWorkloadRule, AdminWorkloadRuleSpec, AdminWorkloadRuleStatus};
+pub use change::Change;
 pub use machine::{Machine, MachineNodePool};
 pub use namespace_offloading::{NamespaceOffloading, NamespaceOffloadingSpec, NamespaceOffloadingStatus};
 pub use tenant::{StreamStatus, Tenant, TenantSpec, TenantStatus};

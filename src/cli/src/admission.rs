@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
+use outrigger_admission::caches::Caches;
+use outrigger_admission::review::{Kind, Request};
+use outrigger_admission::{Context, Decision, Settings, webhooks};
 use outrigger_core::ids::TenantId;
 use outrigger_runtime::cache::Change;
-use outrigger_webhook::admit::{self, Settings};
-use outrigger_webhook::caches::Caches;
-use outrigger_webhook::review::{Decision, Kind, Request};
 use outrigger_webhook::settings::AdmissionArgs;
 use serde_json::Value;
 
 use crate::files::InputError;
 use crate::slots::{Slots, is_new, namespace_of};
-use crate::state::State;
+use crate::state::{NOW, State};
 
 /// What every offline admission needs.
 #[derive(Debug, Args)]
@@ -51,11 +51,8 @@ impl Admission {
     /// Takes Pods that no API server has seen for new: who is to be created has no slot yet.
     pub(crate) fn forget_new_pods(&mut self) {
         for pod in self.state.of("", "Pod").filter(|pod| is_new(&pod.value)) {
-            self.caches.guest(Change::Gone {
-                namespace: namespace_of(pod).to_owned(),
-                name: pod.name.clone(),
-                uid: String::new(),
-            });
+            let namespace = namespace_of(pod).to_owned();
+            self.caches.guest(Change::Gone { namespace, name: pod.name.clone(), uid: String::new() }, NOW);
         }
         self.slots = Slots::new(&self.caches);
     }
@@ -79,25 +76,24 @@ impl Admission {
     /// for is refused, as it does after its wait.
     pub(crate) fn decide(&self, request: &mut Request) -> Decision {
         if let Err(message) = complete(request) {
-            return Decision::Deny { code: 400, message, causes: Vec::new() };
+            return Decision::deny(400, message);
         }
         let mut labels = self.state.namespace_labels(&request.namespace);
         if labels.is_none() && *request.namespace == *self.settings.admin.resources {
             // It is there in every cluster that has us, and no tenant's: else the state would say so.
             labels = Some(BTreeMap::new());
         }
-        let decided = admit::decide(&self.caches, &self.settings, request, labels.as_ref());
-        let decision = decided.unwrap_or_else(|behind| Decision::Deny {
-            code: 503,
-            message: behind.to_string(),
-            causes: Vec::new(),
-        });
-        if matches!(decision, Decision::Allow { .. })
-            && let Err(refused) = self.slots.settle(&self.caches, request)
+        let cx = Context::new(&self.caches, &self.settings);
+        let admission = match webhooks::decide(cx, request, labels.as_ref()) {
+            Ok(admission) => admission,
+            Err(stale) => return Decision::deny(503, stale.to_string()),
+        };
+        if matches!(admission.decision, Decision::Allow { .. })
+            && let Err(refused) = self.slots.settle(&self.caches, request, admission.reserve)
         {
             return refused;
         }
-        decision
+        admission.decision
     }
 }
 
@@ -106,7 +102,7 @@ fn complete(request: &mut Request) -> Result<(), String> {
     if request.kind.kind.is_empty() || request.kind.version.is_empty() {
         // A version that is missing would make it a kind that nobody asks about, and so allow it.
         let known = kind_of(&request.object).or_else(|| kind_of(&request.old_object));
-        let known = known.or_else(|| admit::kind_named(&request.kind.kind));
+        let known = known.or_else(|| webhooks::kind_named(&request.kind.kind));
         request.kind =
             known.ok_or("request.kind: is missing or has no version, and the object doesn't tell it")?;
     }

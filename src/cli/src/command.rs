@@ -16,6 +16,7 @@ use crate::files::InputError;
 use crate::reference::ReferenceArgs;
 use crate::render::RenderArgs;
 use crate::review::ReviewArgs;
+use crate::webhooks::WebhooksArgs;
 
 /// Starts a companion Pod on the DPU of a host when a tenant's Pod starts on that host.
 ///
@@ -104,6 +105,10 @@ enum Command {
     /// Write the documentation's reference: for who builds Outrigger.
     #[command(hide = true)]
     Reference(ReferenceArgs),
+
+    /// Write the webhooks' configurations: for who builds Outrigger.
+    #[command(hide = true)]
+    Webhooks(WebhooksArgs),
 }
 
 impl Cli {
@@ -123,6 +128,7 @@ impl Cli {
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
             Command::Reference(args) => args.run(Self::command()).map(done),
+            Command::Webhooks(args) => args.run().map(done),
         };
         result.unwrap_or_else(|error| {
             if !is_broken_pipe(&error) {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use kube::ResourceExt;
+use outrigger_admission::review::Request;
 use outrigger_api::WorkloadRule;
 use outrigger_core::companion::{Action, Home, plan};
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
 use outrigger_core::validate::message;
-use outrigger_webhook::review::Request;
 use serde_json::{Value, json};
 
 use crate::admission::Admission;

@@ -15,6 +15,7 @@ mod render;
 mod review;
 mod slots;
 mod state;
+mod webhooks;
 
 use std::process::ExitCode;
 

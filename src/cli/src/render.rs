@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use json_patch::Patch;
-use outrigger_webhook::review::{Decision, Request};
+use outrigger_admission::Decision;
+use outrigger_admission::review::Request;
 use serde_json::{Value, json};
 use similar::TextDiff;
 

@@ -4,13 +4,15 @@ use std::io::{BufWriter, Read, Write};
 use std::process::ExitCode;
 
 use clap::Args;
-use outrigger_webhook::review::{self, Request};
-use outrigger_webhook::server::MAX_BODY;
+use outrigger_admission::review::{self, Request};
 use serde_json::value::RawValue;
 
 use crate::admission::{Admission, StateArgs};
 use crate::files::InputError;
 use crate::state::State;
+
+/// Largest document.
+const MAX_BODY: usize = review::BOUNDS.bytes;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReviewArgs {

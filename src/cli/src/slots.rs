@@ -4,16 +4,17 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use outrigger_admission::caches::Caches;
+use outrigger_admission::review::Request;
+use outrigger_admission::{Decision, Reservation};
 use outrigger_core::keys;
 use outrigger_core::slots::{Guests, Ledger, SlotDecision};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::pod::Pod;
-use outrigger_webhook::admit::guests::taking;
-use outrigger_webhook::caches::Caches;
-use outrigger_webhook::review::{Decision, Request};
 use serde_json::{Value, json};
 
 use crate::files::{InputError, Object};
+use crate::state::NOW;
 
 /// Whether a Pod has never been in a cluster.
 pub(crate) fn is_new(pod: &Value) -> bool {
@@ -36,7 +37,7 @@ pub(crate) fn guest(caches: &Caches, object: &Object) -> Result<(), InputError> 
         "labels": labels});
     let pod = json!({"metadata": metadata, "status": {"phase": at("/status/phase")}});
     let pod: Pod = serde_json::from_value(pod).map_err(|error| object.wrong(error))?;
-    caches.guest(Change::Applied(pod));
+    caches.guest(Change::Applied(pod), NOW);
     Ok(())
 }
 
@@ -78,20 +79,26 @@ impl Slots {
     ///
     /// # Errors
     /// The refusal where none is left.
-    pub(crate) fn settle(&self, caches: &Caches, request: &Request) -> Result<(), Decision> {
+    pub(crate) fn settle(
+        &self,
+        caches: &Caches,
+        request: &Request,
+        reservation: Option<Reservation>,
+    ) -> Result<(), Decision> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         if request.operation == "DELETE" {
             release(caches, &mut given, request);
             return Ok(());
         }
-        let Some(mut taking) = taking(caches, request).map_err(|(_, refused)| refused)? else {
+        // Files have all Machines, so admission has compared their groups and nodes already.
+        let Some(Reservation::Slot(mut wanted)) = reservation else {
             return Ok(());
         };
-        if taking.name.is_empty() {
+        if wanted.name.is_empty() {
             given.nameless += 1;
-            taking.ask.pod = format!("{}/ {}", taking.namespace, given.nameless);
+            wanted.ask.pod = format!("{}/ {}", wanted.namespace, given.nameless);
         }
-        let slot = (taking.slot.group().to_owned(), taking.slot.type_name().to_owned());
+        let slot = (wanted.slot.group().to_owned(), wanted.slot.type_name().to_owned());
         let guests = Guests {
             unnamed: self.unnamed.get(&slot).copied().unwrap_or_default(),
             ..caches.guests(&slot.0, &slot.1)
@@ -99,12 +106,12 @@ impl Slots {
         let ledger = given.ledgers.entry(slot).or_default();
         // Time stands still: nothing is given back by it.
         match ledger
-            .answer(std::slice::from_ref(&taking.ask), &guests, taking.slot.slots, 0, |_| false)
+            .answer(std::slice::from_ref(&wanted.ask), &guests, wanted.slot.slots, 0, |_| false)
             .as_slice()
         {
             [SlotDecision::Granted] => Ok(()),
-            [SlotDecision::NoneLeft] => Err(taking.none_left()),
-            _ => Err(taking.unavailable("too many guests at once")),
+            [SlotDecision::NoneLeft] => Err(wanted.none_left()),
+            _ => Err(wanted.unavailable("too many guests at once")),
         }
     }
 }
@@ -118,9 +125,7 @@ fn release(caches: &Caches, given: &mut Given, request: &Request) {
     for ledger in given.ledgers.values_mut() {
         ledger.release(&pod);
     }
-    caches.guest(Change::Gone {
-        namespace: request.namespace.clone(),
-        name: name.to_owned(),
-        uid: String::new(),
-    });
+    let gone =
+        Change::Gone { namespace: request.namespace.clone(), name: name.to_owned(), uid: String::new() };
+    caches.guest(gone, NOW);
 }

@@ -2,29 +2,29 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1 as full;
+use outrigger_admission::caches::Caches;
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, is_reserved};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::pod::Pod;
-use outrigger_webhook::caches::Caches;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::files::{self, InputError, Object};
+
+/// Files show one moment.
+pub(crate) const NOW: Duration = Duration::ZERO;
 
 /// What a kind does to the webhook's caches.
 type Apply = fn(&Caches, &Object) -> Result<(), InputError>;
 
 /// Every kind that the webhook watches: group, kind, and the cache it goes to.
 const CACHED: &[(&str, &str, Apply)] = &[
-    ("", "Namespace", |caches, object| {
-        put(caches, object, Caches::namespace)?;
-        put(caches, object, Caches::offloaded_namespace)?;
-        put(caches, object, Caches::injected_namespace)
-    }),
+    ("", "Namespace", |caches, object| put(caches, object, Caches::namespace)),
     (keys::OFFLOADING_GROUP, "NamespaceOffloading", |caches, object| {
         let read = NamespaceOffloading::read(&object.value).map_err(|error| object.wrong(error))?;
         caches.apply_offloading(Change::Applied(read));
@@ -39,7 +39,9 @@ const CACHED: &[(&str, &str, Apply)] = &[
     ("resource.k8s.io", "ResourceClaim", |caches, object| put(caches, object, Caches::claim)),
     ("scheduling.k8s.io", "PriorityClass", |caches, object| put(caches, object, Caches::priority_class)),
     ("resource.k8s.io", "DeviceClass", |caches, object| put(caches, object, Caches::device_class)),
-    (keys::MACHINE_GROUP_DOMAIN, "Machine", |caches, object| put(caches, object, Caches::apply_machine)),
+    (keys::MACHINE_GROUP_DOMAIN, "Machine", |caches, object| {
+        put(caches, object, |caches, change| caches.apply_machine(change, NOW))
+    }),
     ("", "Pod", crate::slots::guest),
 ];
 
@@ -199,16 +201,10 @@ impl State {
             }
         }
         // Whatever the order of the files: what the controllers would have made of namespaces comes last.
-        for (name, implied) in &self.implied {
-            let labeled = |key: &str, value: &str| {
-                let metadata = json!({"name": name, "labels": {key: value}});
-                serde_json::from_value(json!({"metadata": metadata})).map(Change::Applied)
-            };
-            if let Some(Ok(namespace)) = implied.tenant.as_ref().map(|tenant| labeled(keys::TENANT, tenant)) {
-                caches.namespace(namespace);
-            }
-            if let Some(Ok(namespace)) = implied.offloaded.then(|| labeled(keys::OFFLOADED, "true")) {
-                caches.offloaded_namespace(namespace);
+        for name in self.implied.keys() {
+            let metadata = json!({"name": name, "labels": self.namespace_labels(name)});
+            if let Ok(namespace) = serde_json::from_value(json!({"metadata": metadata})) {
+                caches.namespace(Change::Applied(namespace));
             }
         }
         Ok(caches)
@@ -266,7 +262,7 @@ spec: {containers: []}
         let blue = TenantId::new("blue").unwrap();
         let caches = state(STATE).caches("universe").unwrap();
         assert_eq!(caches.owner("tenant-blue"), Some(blue.clone()));
-        assert!(caches.tenant(&blue).unwrap().tenant.as_ref().unwrap().hosts.contains("host-a"));
+        assert!(caches.tenant(&blue).flatten().unwrap().hosts.contains("host-a"));
         assert_eq!((caches.dpus_of(&blue), caches.is_device_class("crypto")), (1, true));
         assert_eq!(caches.default_priority_class().as_deref(), Some("usual"));
     }
@@ -279,8 +275,8 @@ spec: {containers: []}
         );
         let state = state(&text);
         let caches = state.caches("universe").unwrap();
-        let tenant = caches.tenant(&TenantId::new("blue").unwrap()).unwrap();
-        assert!(tenant.tenant.as_ref().unwrap().hosts.contains("host-b"));
+        let tenant = caches.tenant(&TenantId::new("blue").unwrap()).flatten().unwrap();
+        assert!(tenant.hosts.contains("host-b"));
         let pods = state.pods().unwrap();
         assert_eq!(pods[0].metadata.uid.as_deref(), Some("uid-of-default-web"));
         assert_eq!(state.namespace_labels("tenant-blue").unwrap()["outrigger.dev/tenant"], "blue");

@@ -15,6 +15,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use kube::Resource;
+pub use outrigger_api::Change;
 use parking_lot::Mutex;
 
 use crate::watch::Event;
@@ -186,22 +187,6 @@ pub type ObjectName = (Box<str>, Box<str>);
 fn name<K: Resource>(object: &K) -> ObjectName {
     let meta = object.meta();
     (meta.namespace.as_deref().unwrap_or_default().into(), meta.name.as_deref().unwrap_or_default().into())
-}
-
-/// What is news about one object.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change<K> {
-    /// It exists and looks like this.
-    Applied(K),
-    /// It is gone. A watch for a label also says so of an object that has lost the label.
-    Gone {
-        /// Its namespace; empty for an object of the cluster.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Its uid: an object of the same name may exist that has another one.
-        uid: String,
-    },
 }
 
 /// Takes in what a watch shows and what writes are answered, and hands on what is news. Cheap to clone; all clones are one.

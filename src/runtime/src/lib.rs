@@ -18,7 +18,6 @@ pub mod expiry;
 pub mod fake_api;
 pub mod lease;
 pub mod metrics;
-pub mod pod;
 pub mod probe;
 pub mod process;
 pub mod ready;
@@ -29,6 +28,7 @@ pub mod tls;
 pub mod watch;
 mod watched;
 
+pub use outrigger_api::pod;
 pub use process::Process;
 
 #[cfg(test)]

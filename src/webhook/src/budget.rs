@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http_body_util::BodyExt;
+use outrigger_admission::review::BOUNDS;
 use outrigger_core::bounds::Measured;
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::network;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-
-use crate::review::BOUNDS;
 
 mod bodies;
 
@@ -66,6 +66,7 @@ pub struct Budget {
     large: Arc<Semaphore>,
     /// Large reviews that are worked on at once.
     hands: Arc<Semaphore>,
+    clock: Clock,
 }
 
 /// A body, and its part of the budget.
@@ -138,8 +139,9 @@ struct Part {
     cut: CancellationToken,
 }
 
-impl Default for Budget {
-    fn default() -> Self {
+impl Budget {
+    /// A budget that nothing is taken of yet.
+    pub fn new(clock: Clock) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             bodies: Mutex::default(),
@@ -147,11 +149,10 @@ impl Default for Budget {
             trees: Arc::new(Semaphore::new(TREES / UNIT)),
             large: Arc::new(Semaphore::new(LARGE_TREES / UNIT)),
             hands: Arc::new(Semaphore::new((cores / 2).max(1))),
+            clock,
         }
     }
-}
 
-impl Budget {
     /// Reads a body that comes from this address.
     ///
     /// # Errors
@@ -176,7 +177,7 @@ impl Budget {
 
     fn part(self: &Arc<Self>, from: Option<IpAddr>) -> Part {
         let cut = CancellationToken::new();
-        let key = self.bodies.lock().begin(from, cut.clone());
+        let key = self.bodies.lock().begin(from, cut.clone(), self.clock.now());
         Part { budget: self.clone(), from, held: 0, key, cut }
     }
 
@@ -259,10 +260,11 @@ impl Part {
     }
 
     async fn take(&self, room: Room, more: usize) -> Result<(), Stop> {
-        let until = Instant::now() + PATIENCE;
+        let clock = self.budget.clock;
+        let until = clock.now() + PATIENCE;
         loop {
             let released = self.budget.released.notified();
-            if self.budget.bodies.lock().take(room, &self.key, self.from, more) {
+            if self.budget.bodies.lock().take(room, &self.key, self.from, more, clock.now()) {
                 return Ok(());
             }
             tokio::select! {
@@ -270,7 +272,7 @@ impl Part {
                 () = sleep(LOOK) => {}
                 () = self.cut.cancelled() => return Err(Stop::Crowded),
             }
-            if Instant::now() >= until {
+            if clock.now() >= until {
                 return Err(Stop::Crowded);
             }
         }

@@ -1,53 +1,44 @@
 //! The admission webhook.
 //!
-//! **In**: AdmissionReview requests of the API server; namespaces, tenants, rules and a few more (watches). **Out**:
-//! verdicts with minimal JSON patches. **Callers**: `outrigger webhook`, and the tests.
+//! **In**: AdmissionReview requests of the API server; watches of namespaces, tenants, rules and more. **Out**: decisions with
+//! minimal JSON patches. **Callers**: `outrigger webhook`, and the tests.
 //!
-//! A request is decided by [`admit`], which only looks at [`caches`]. When a cache turns out to be behind (the manager
-//! acts on a rule that this replica has not seen yet), the request waits for it, for a short time. Only what can be had once
-//! (the slots of Machines, their groups and nodes) is agreed on with other replicas, in [`ledger`].
+//! [`outrigger_admission`] decides, by its caches, which the watches here fill. Where a cache is stale (the manager acts on a
+//! rule that this replica has not seen yet), the [`server`] waits for it, for a short time. Reservations (the slots of Machines,
+//! their groups and nodes) are made in [`ledger`], in agreement with other replicas.
 
-pub mod admit;
 pub mod budget;
-pub mod caches;
 pub mod ledger;
 pub mod metrics;
-pub mod review;
 pub mod server;
 pub mod settings;
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use kube::api::ListParams;
-use kube::{Api, Client, Resource};
-use outrigger_api::AdminWorkloadRule;
+use kube::{Api, Client};
+use outrigger_admission::Settings;
+use outrigger_admission::caches::Caches;
+use outrigger_admission::webhooks::watches;
+use outrigger_api::Change;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::bind::Bind;
-use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::cache::Feed;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::process::ProcessArgs;
 use outrigger_runtime::self_signed::{self, Component, Place};
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
-use outrigger_runtime::watch::{self, watch_config};
-use serde::de::DeserializeOwned;
+use outrigger_runtime::watch::{Event, Watch};
 
-use crate::admit::Settings;
-use crate::caches::Caches;
+use crate::budget::Budget;
 use crate::ledger::Ledgers;
-use crate::server::Writers;
+use crate::server::{AdmissionService, Writers};
 use crate::settings::AdmissionArgs;
-
-/// What a watch is called that slots or groups of Machines are given out by.
-const MACHINES: &str = "machines";
-const GUESTS: &str = "guests";
-const GUEST_NAMESPACES: &str = "namespaces of guests";
 
 /// Settings of the webhook.
 #[derive(Debug, Clone, Args)]
@@ -92,18 +83,18 @@ pub enum ClientAuth {
     Writers,
 }
 
-/// Longest time for a request: the headers, the body, and the answer. The configuration's timeoutSeconds is 10, so nobody is there any
-/// more who would read it.
+/// Longest time for a request: the headers, the body, and the answer. The configuration's timeoutSeconds is 10, so no client
+/// reads a later answer.
 const REQUEST: Duration = Duration::from_secs(12);
 
-/// What one client may take of the port. An API server calls with short bodies, over HTTP/1.1 where it calls a Service.
+/// Limits of one client. An API server sends short bodies, over HTTP/1.1 where it calls a Service.
 fn limits(max_connections: usize) -> Limits {
     Limits {
         max_connections,
         per_address: Some(max_connections.div_ceil(2)),
         request: REQUEST,
         streams: false,
-        // Go repeats what is refused beyond this, or opens another connection.
+        // Go retries a stream that is refused beyond this, or opens another connection.
         max_streams: 16,
         // HTTP/2 gives a connection no less.
         window: budget::STREAM_WINDOW,
@@ -111,7 +102,7 @@ fn limits(max_connections: usize) -> Limits {
     }
 }
 
-/// Runs the webhook until it is told to end.
+/// Runs the webhook until it is told to shut down.
 ///
 /// # Errors
 /// When settings or files can't be used, an address can't be had, or a task fails.
@@ -134,22 +125,34 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     };
     let client = args.cluster.client().await?;
     let settings: Settings = args.admission.into();
-    let caches = Arc::new(Caches::new(&settings.host_label));
-    watch(&process, &client, &caches);
-    watch_admin_rules(&process, &client, &caches, &settings.admin);
+    let (changed, changes) = tokio::sync::watch::channel(());
+    let notify = move || changed.send_modify(|()| ());
+    let caches = Caches::new(&settings.host_label).on_change(notify);
+    let caches = Arc::new(caches);
+    watch(&process, &client, &caches, &settings.admin);
 
     let cached = caches.clone();
     process.report("caches", move || cached.sizes());
 
-    let metrics = Arc::new(metrics::Metrics::new(&mut process.registry));
+    let metrics = metrics::Metrics::new(&mut process.registry);
     tls.register(&mut process.registry, &process.readiness);
     process.spawn("certificate files", tls.clone().follow());
     self_signed::start(&process, &client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
     let listener = args.bind_address.listen().context("--bind-address")?;
-    let ledgers = Ledgers::new(client, settings.core_namespace.clone(), caches.clone());
-    let writers = if args.tls.tls_client_ca_file.is_some() { Writers::Certified } else { Writers::Anybody };
-    let router = server::router(caches, settings, metrics, process.readiness.clone(), ledgers, writers);
-    process.serve(Server::new("webhook", listener).tls(tls).limits(limits(args.max_connections)), router);
+    let clock = process.environment.clock;
+    let service = AdmissionService {
+        ledgers: Ledgers::new(client, &settings.core_namespace, caches.clone(), clock),
+        caches,
+        changes,
+        settings,
+        metrics,
+        readiness: process.readiness.clone(),
+        budget: Arc::new(Budget::new(clock)),
+        writers: if args.tls.tls_client_ca_file.is_some() { Writers::Certified } else { Writers::Anybody },
+        clock,
+    };
+    let server = Server::new("webhook", listener).tls(tls).limits(limits(args.max_connections));
+    process.serve(server, service.router());
     process.run().await
 }
 
@@ -165,64 +168,41 @@ const SELF_SIGNED: Component = {
     }
 };
 
-/// Keeps the caches current. The webhook is ready when each has been listed, or the cluster has no such kind.
-fn watch(process: &Process, client: &Client, caches: &Arc<Caches>) {
-    type Sink<K> = fn(&Caches, Change<K>);
-    fn optional<K>(
-        process: &Process,
-        client: &Client,
-        caches: &Arc<Caches>,
-        what: &'static str,
-        sink: Sink<K>,
-    ) where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-        K::DynamicType: Default,
+/// Fills the caches. The webhook is ready when each watch has been listed, or the cluster doesn't have the kind.
+fn watch(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &AdminNamespaces) {
+    fn sink<K, F>(caches: &Arc<Caches>, apply: F) -> impl FnMut(Event<K>) + Send + use<K, F>
+    where
+        K: kube::Resource + Send + 'static,
+        F: Fn(&Caches, Change<K>) + Send + 'static,
     {
         let caches = caches.clone();
-        let feed = Feed::new(move |change| sink(&caches, change));
-        watch::watch_optional(process, client, what, watch_config(), feed.sink());
+        Feed::new(move |change| apply(&caches, change)).sink()
     }
-    fn one<K>(
-        process: &Process,
-        client: &Client,
-        caches: &Arc<Caches>,
-        what: &'static str,
-        config: ListParams,
-        sink: Sink<K>,
-    ) where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-        K::DynamicType: Default,
-    {
-        let caches = caches.clone();
-        let feed = Feed::new(move |change| sink(&caches, change));
-        watch::watch(process, client, what, config, feed.sink());
-    }
-    one(process, client, caches, "namespaces", watch_config().labels(keys::TENANT), Caches::namespace);
-    // What we define ourselves need not be defined where the webhook is only there for something else: a tenant's own
-    // cluster, or Liqo's.
-    optional(process, client, caches, "tenants", Caches::apply_tenant);
-    optional(process, client, caches, "workload rules", Caches::apply_rule);
-    optional(process, client, caches, "namespace offloadings", Caches::apply_offloading);
-    optional(process, client, caches, MACHINES, Caches::apply_machine);
-    // Clusters before Kubernetes 1.34 don't have these, nor those where it is turned off.
-    optional(process, client, caches, "resource claims", Caches::claim);
-    optional(process, client, caches, "device classes", Caches::device_class);
-    let guests = watch_config().labels(&format!("{}={}", keys::POD_ROLE, keys::GUEST));
-    one(process, client, caches, GUESTS, guests, Caches::guest);
-    let injected = watch_config().labels(&format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED));
-    one(process, client, caches, GUEST_NAMESPACES, injected, Caches::injected_namespace);
-    one(process, client, caches, "nodes", watch_config(), Caches::node);
-    one(process, client, caches, "priority classes", watch_config(), Caches::priority_class);
-    let offloaded = watch_config().labels(&format!("{}=true", keys::OFFLOADED));
-    one(process, client, caches, "offloaded namespaces", offloaded, Caches::offloaded_namespace);
-}
+    let clock = process.environment.clock;
+    let began = clock.now();
+    let machine = move |caches: &Caches, change| caches.apply_machine(change, clock.now() - began);
+    let guest = move |caches: &Caches, change| caches.guest(change, clock.now() - began);
 
-/// RBAC grants access to the namespace of admin rules only.
-fn watch_admin_rules(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &AdminNamespaces) {
-    let what = "admin rules";
-    let ready = process.readiness.wait_for(what);
-    let caches = caches.clone();
-    let feed = Feed::new(move |change| caches.apply_admin_rule(change));
-    let api: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &admin.rules);
-    process.spawn(what, watch::follow_optional(api, watch_config(), what, ready, feed.sink()));
+    // One watch for the three labels that concern admission. A label selector can't select by one key or another, and a
+    // namespace takes less memory here than three watches take connections of the API server.
+    Watch::all(client, watches::NAMESPACES).start(process, sink(caches, Caches::namespace));
+    Watch::all(client, "nodes").start(process, sink(caches, Caches::node));
+    Watch::all(client, "priority classes").start(process, sink(caches, Caches::priority_class));
+    let guests = format!("{}={}", keys::POD_ROLE, keys::GUEST);
+    Watch::all(client, watches::GUESTS).labels(&guests).start(process, sink(caches, guest));
+    // Outrigger's own kinds need not be defined where the webhook serves another purpose: in a tenant's own cluster, or with
+    // Liqo alone.
+    Watch::all(client, "tenants").optional().start(process, sink(caches, Caches::apply_tenant));
+    Watch::all(client, "workload rules").optional().start(process, sink(caches, Caches::apply_rule));
+    Watch::all(client, "namespace offloadings")
+        .optional()
+        .start(process, sink(caches, Caches::apply_offloading));
+    Watch::all(client, watches::MACHINES).optional().start(process, sink(caches, machine));
+    // Clusters before Kubernetes 1.34 don't have these kinds, nor clusters that turn them off.
+    Watch::all(client, "resource claims").optional().start(process, sink(caches, Caches::claim));
+    Watch::all(client, "device classes").optional().start(process, sink(caches, Caches::device_class));
+    // RBAC grants access to the namespace of admin rules only.
+    Watch::of(Api::namespaced(client.clone(), &admin.rules), "admin rules")
+        .optional()
+        .start(process, sink(caches, Caches::apply_admin_rule));
 }

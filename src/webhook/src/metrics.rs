@@ -1,42 +1,40 @@
-//! What the webhook counts.
+//! The webhook's metrics.
 
-use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::cell::Cell;
+use std::time::Duration;
 
+use outrigger_admission::webhooks::Endpoint;
+use outrigger_admission::{GuestOutcome, StepObserver};
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::metrics::{self, LATENCY_BUCKETS, MICRO_BUCKETS};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-
-use crate::admit::guests::Outcome;
+use tokio::time::Instant;
 
 /// Histograms by labels.
 type Times<L> = Family<L, Histogram, fn() -> Histogram>;
-
-/// Time of the steps of all mutations of this process. Decisions are pure but for this: they are made by functions that
-/// know of no server.
-static STEPS: LazyLock<Times<StepLabels>> =
-    LazyLock::new(|| Family::new_with_constructor(|| Histogram::new(MICRO_BUCKETS)));
 
 /// Metrics of a webhook.
 #[derive(Debug)]
 pub struct Metrics {
     admissions: Times<Labels>,
+    steps: Times<StepLabels>,
     guests: Family<GuestLabels, Counter>,
 }
 
-/// How a request was answered.
+/// How a request was answered: the label `verdict`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Verdict {
-    /// Taken as it is.
+    /// Admitted unchanged.
     Allowed,
-    /// Taken and changed.
+    /// Admitted and changed.
     Patched,
     /// Refused.
     Denied,
-    /// Refused because a cache was behind for too long.
+    /// Refused because a cache was stale for too long.
     Behind,
     /// Refused because there was no room for it.
     Crowded,
@@ -44,79 +42,41 @@ pub enum Verdict {
     Invalid,
 }
 
-/// What was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Webhook {
-    /// `/mutate/pods`.
-    MutatePods,
-    /// `/validate/pods`, bindings included.
-    ValidatePods,
-    /// `/validate/resourceclaims` and `/validate/resourceclaimtemplates`.
-    ValidateClaims,
-    /// `/validate/workloadrules`.
-    ValidateRules,
-    /// `/validate/adminworkloadrules`.
-    ValidateAdminRules,
-    /// `/validate/tenants`.
-    ValidateTenants,
-    /// `/validate/namespaceoffloadings`.
-    ValidateOffloadings,
-    /// `/validate/machines`.
-    ValidateMachines,
-    /// `/validate/guests`.
-    ValidateGuests,
-}
-
-impl Webhook {
-    /// Whether a yes is written down: what it gives away can be had once.
-    pub fn writes(self) -> bool {
-        matches!(self, Self::ValidateMachines | Self::ValidateGuests)
-    }
-}
-
-/// What came of a guest of a Machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GuestLabels {
-    outcome: Outcome,
+    outcome: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
-    webhook: Webhook,
+    webhook: &'static str,
     verdict: Verdict,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StepLabels {
     step: &'static str,
-    verdict: StepVerdict,
+    verdict: &'static str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum StepVerdict {
-    Passed,
-    Denied,
-}
-
-/// Takes the time of one mutation's steps. That costs less than a microsecond a step.
+/// Measures the steps of one mutation, at less than a microsecond a step.
 #[derive(Debug)]
-pub struct StepClock {
-    began: Instant,
+pub struct StepTimes<'a> {
+    metrics: &'a Metrics,
+    clock: Clock,
+    began: Cell<Instant>,
 }
 
-impl StepClock {
-    /// The first step begins.
-    #[allow(clippy::new_without_default, reason = "a clock that starts isn't a default")]
-    pub fn new() -> Self {
-        Self { began: Instant::now() }
+impl StepObserver for StepTimes<'_> {
+    fn started(&self) {
+        self.began.set(self.clock.now());
     }
 
-    /// A step of this name is over, and the next one begins.
-    pub fn over(&mut self, step: &'static str, passed: bool) {
-        let now = Instant::now();
-        let took = now - std::mem::replace(&mut self.began, now);
-        let verdict = if passed { StepVerdict::Passed } else { StepVerdict::Denied };
-        STEPS.get_or_create(&StepLabels { step, verdict }).observe(took.as_secs_f64());
+    fn finished(&self, step: &'static str, passed: bool) {
+        let now = self.clock.now();
+        let took = now - self.began.replace(now);
+        let verdict = if passed { "Passed" } else { "Denied" };
+        self.metrics.steps.get_or_create(&StepLabels { step, verdict }).observe(took.as_secs_f64());
     }
 }
 
@@ -125,38 +85,49 @@ impl Metrics {
     pub fn new(registry: &mut Registry) -> Self {
         let admissions: Times<Labels> = Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS));
         metrics::ADMISSION.register(registry, admissions.clone());
-        metrics::ADMISSION_STEP.register(registry, STEPS.clone());
+        let steps: Times<StepLabels> = Family::new_with_constructor(|| Histogram::new(MICRO_BUCKETS));
+        metrics::ADMISSION_STEP.register(registry, steps.clone());
         let guests = Family::<GuestLabels, Counter>::default();
-        for outcome in Outcome::ALL {
-            guests.get_or_create(&GuestLabels { outcome }).inc_by(0);
+        for outcome in GuestOutcome::ALL {
+            guests.get_or_create(&GuestLabels { outcome: outcome.as_str() }).inc_by(0);
         }
         metrics::GUESTS.register(registry, guests.clone());
-        Self { admissions, guests }
+        Self { admissions, steps, guests }
+    }
+
+    /// An observer for the steps of one mutation.
+    pub fn steps(&self, clock: Clock) -> StepTimes<'_> {
+        StepTimes { metrics: self, clock, began: Cell::new(clock.now()) }
     }
 
     /// A guest has been admitted, or refused.
-    pub fn guest(&self, outcome: Outcome) {
-        self.guests.get_or_create(&GuestLabels { outcome }).inc();
+    pub fn guest(&self, outcome: GuestOutcome) {
+        self.guests.get_or_create(&GuestLabels { outcome: outcome.as_str() }).inc();
     }
 
     /// A request has been answered.
-    pub fn answered(&self, webhook: Webhook, verdict: Verdict, took: Duration) {
-        self.admissions.get_or_create(&Labels { webhook, verdict }).observe(took.as_secs_f64());
+    pub fn answered(&self, endpoint: &Endpoint, verdict: Verdict, took: Duration) {
+        let labels = Labels { webhook: endpoint.label, verdict };
+        self.admissions.get_or_create(&labels).observe(took.as_secs_f64());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use outrigger_runtime::environment::Environment;
+
     use super::*;
 
     #[test]
     fn each_step_is_counted_under_its_name() {
+        let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
         let labels = |step, verdict| StepLabels { step, verdict };
-        let mut clock = StepClock::new();
-        clock.over("test one", true);
-        clock.over("test two", false);
-        assert!(STEPS.get(&labels("test one", StepVerdict::Passed)).is_some());
-        assert!(STEPS.get(&labels("test two", StepVerdict::Denied)).is_some());
-        assert!(STEPS.get(&labels("test two", StepVerdict::Passed)).is_none());
+        let times = metrics.steps(Environment::system().clock);
+        times.started();
+        times.finished("one", true);
+        times.finished("two", false);
+        assert!(metrics.steps.get(&labels("one", "Passed")).is_some());
+        assert!(metrics.steps.get(&labels("two", "Denied")).is_some());
+        assert!(metrics.steps.get(&labels("two", "Passed")).is_none());
     }
 }

@@ -10,89 +10,75 @@ use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
+use outrigger_admission::caches::Caches;
+use outrigger_admission::review::{self, Request, ReviewError};
+use outrigger_admission::webhooks::{self, Endpoint};
+use outrigger_admission::{Admission, CacheStale, Context, Decision, Settings};
 use outrigger_core::bounds::Excess;
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::Peer;
 use outrigger_runtime::telemetry::link_headers;
+use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::{Instant, timeout_at};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, debug_span, info, warn};
 
-use crate::admit::guests::{self, Outcome};
-use crate::admit::{self, Admit, Behind, Settings, machines};
 use crate::budget::{BODIES, Budget, LARGE_TREES, NoBody, TREES, Tree, of_one};
-use crate::caches::Caches;
-use crate::ledger::{Ledgers, NoClaim};
-use crate::metrics::{Metrics, Verdict, Webhook};
-use crate::review::{self, Decision, Request, ReviewError};
-use crate::{GUEST_NAMESPACES, GUESTS, MACHINES};
+use crate::ledger::Ledgers;
+use crate::metrics::{Metrics, Verdict};
 
 /// Largest body.
 pub const MAX_BODY: usize = review::BOUNDS.bytes;
 
-/// How long a request waits for a cache that is behind. The configuration's timeoutSeconds is 10; the API server's own
-/// client gives up after 30 s or less, with all webhooks and etcd in it.
+/// How long a request waits for a stale cache. The configuration's timeoutSeconds is 10; the API server's own client gives up
+/// after 30 s or less, with all webhooks and etcd in it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who may ask the paths that write: `/validate/guests` and `/validate/machines`.
+/// Which clients may call the paths that write: `/validate/guests` and `/validate/machines`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
-    /// Whoever reaches the port.
+    /// Every client that reaches the port.
     Anybody,
-    /// Who has shown a certificate that was verified: the API server.
+    /// Clients with a verified certificate: the API server.
     Certified,
 }
 
+/// What every request is answered with.
 #[derive(Debug)]
-struct App {
-    caches: Arc<Caches>,
-    settings: Settings,
-    metrics: Arc<Metrics>,
-    readiness: Readiness,
-    ledgers: Arc<Ledgers>,
-    budget: Arc<Budget>,
-    writers: Writers,
+pub struct AdmissionService {
+    /// The state of the cluster.
+    pub caches: Arc<Caches>,
+    /// Changes when the caches do.
+    pub changes: watch::Receiver<()>,
+    /// The settings.
+    pub settings: Settings,
+    /// The metrics.
+    pub metrics: Metrics,
+    /// Which watches have been listed.
+    pub readiness: Readiness,
+    /// Where reservations are made.
+    pub ledgers: Arc<Ledgers>,
+    /// What all requests together may hold.
+    pub budget: Arc<Budget>,
+    /// Which clients may call the paths that write.
+    pub writers: Writers,
+    /// The time.
+    pub clock: Clock,
 }
 
-/// The webhook's paths.
-pub fn router(
-    caches: Arc<Caches>,
-    settings: Settings,
-    metrics: Arc<Metrics>,
-    readiness: Readiness,
-    ledgers: Arc<Ledgers>,
-    writers: Writers,
-) -> Router {
-    let budget = Arc::new(Budget::default());
-    let app = Arc::new(App { caches, settings, metrics, readiness, ledgers, budget, writers });
-    Router::new()
-        .route("/mutate/pods", serve(Webhook::MutatePods, admit::mutate_pod))
-        .route("/validate/pods", serve(Webhook::ValidatePods, admit::validate_pod))
-        .route("/validate/resourceclaims", serve(Webhook::ValidateClaims, admit::validate_claim))
-        .route("/validate/resourceclaimtemplates", serve(Webhook::ValidateClaims, admit::validate_claim))
-        .route("/validate/workloadrules", serve(Webhook::ValidateRules, admit::validate_rule))
-        .route("/validate/adminworkloadrules", serve(Webhook::ValidateAdminRules, admit::validate_admin_rule))
-        .route("/validate/tenants", serve(Webhook::ValidateTenants, admit::validate_tenant))
-        .route(
-            "/validate/namespaceoffloadings",
-            serve(Webhook::ValidateOffloadings, admit::validate_offloading),
-        )
-        .route("/validate/machines", serve(Webhook::ValidateMachines, admit::validate_machine))
-        .route("/validate/guests", serve(Webhook::ValidateGuests, admit::validate_guest))
-        .with_state(app)
-}
-
-/// One path: reviews in, this decision out.
-fn serve(webhook: Webhook, admit: Admit) -> MethodRouter<Arc<App>> {
-    post(move |State(app): State<Arc<App>>, Traced(span): Traced, request: extract::Request| async move {
-        span.record("webhook", tracing::field::debug(webhook));
-        app.answer(webhook, admit, request).instrument(span).await
+/// Serves one path.
+fn serve(endpoint: &'static Endpoint) -> MethodRouter<Arc<AdmissionService>> {
+    type Service = State<Arc<AdmissionService>>;
+    post(move |State(service): Service, Traced(span): Traced, request: extract::Request| async move {
+        span.record("webhook", endpoint.label);
+        service.answer(endpoint, request).instrument(span).await
     })
 }
 
-/// The span of a request. It names the request and the verdict, and nothing of the object. To a trace that the API server says it
-/// has begun there is a link: whoever reaches the port can say so.
+/// The span of a request. It names the request and the verdict, and nothing of the object. The API server's own trace, where it
+/// has one, is linked and not continued: every client that reaches the port can claim one.
 struct Traced(Span);
 
 impl<S: Sync> FromRequestParts<S> for Traced {
@@ -106,30 +92,37 @@ impl<S: Sync> FromRequestParts<S> for Traced {
     }
 }
 
-/// A review that is to be judged, and when all of it was there.
-struct Read {
+/// A review that has been read, with its part of the budget, and the time at which all of it was there.
+struct Received {
     request: Request,
     tree: Tree,
     began: Instant,
 }
 
-/// An answer before anything was decided: a status and what is wrong, or a review's answer.
-struct Turned(Verdict, Box<Response>);
-
-impl Turned {
-    fn plain(status: StatusCode, why: String) -> Self {
-        Self(Verdict::Invalid, Box::new((status, why + "\n").into_response()))
-    }
-
-    /// As the answer to a review, so that the API server tells the user; plainly where its uid can't be told.
-    fn away(verdict: Verdict, uid: Option<&str>, status: StatusCode, message: String) -> Self {
-        let Some(uid) = uid else { return Self(verdict, Box::new((status, message + "\n").into_response())) };
-        Self(verdict, Box::new(written(review::write(uid, &deny(status, message)))))
-    }
+/// An answer to a request that was not decided: a status and what is wrong, or the answer to its review.
+struct Rejection {
+    verdict: Verdict,
+    response: Box<Response>,
 }
 
-fn deny(status: StatusCode, message: String) -> Decision {
-    Decision::Deny { code: status.as_u16(), message, causes: Vec::new() }
+impl Rejection {
+    fn plain(status: StatusCode, why: String) -> Self {
+        Self { verdict: Verdict::Invalid, response: Box::new((status, why + "\n").into_response()) }
+    }
+
+    /// The answer to a review, so that the API server tells the user; a plain answer where the review's uid is unknown.
+    fn review(verdict: Verdict, uid: Option<&str>, status: StatusCode, message: String) -> Self {
+        let response = match uid {
+            Some(uid) => written(review::write(uid, &Decision::deny(status.as_u16(), message))),
+            None => (status, message + "\n").into_response(),
+        };
+        Self { verdict, response: Box::new(response) }
+    }
+
+    /// A task has panicked.
+    fn broken(error: &JoinError) -> Self {
+        Self::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("the review could not be judged: {error}"))
+    }
 }
 
 fn written(answer: Result<Vec<u8>, serde_json::Error>) -> Response {
@@ -139,223 +132,197 @@ fn written(answer: Result<Vec<u8>, serde_json::Error>) -> Response {
     }
 }
 
-/// Does what is large apart from the workers that answer everybody.
+/// Works on a large review on a thread of its own, so that the workers stay free for all others.
 async fn apart<T: Send + 'static>(
     large: bool,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, JoinError> {
-    if large { tokio::task::spawn_blocking(work).await } else { Ok(work()) }
+) -> Result<T, Rejection> {
+    if !large {
+        return Ok(work());
+    }
+    tokio::task::spawn_blocking(work).await.map_err(|error| Rejection::broken(&error))
 }
 
-impl App {
-    async fn answer(self: Arc<Self>, webhook: Webhook, admit: Admit, request: extract::Request) -> Response {
-        let began = Instant::now();
-        let answered = match self.read(webhook, request).await {
-            Ok(Read { request, tree, began }) => {
-                let large = tree.large.is_some();
-                let judged = self.judged(webhook, admit, request, large, began).await;
-                // The answer of a large review is large too, and what it was made of takes its time to go.
-                match judged {
-                    Ok((request, decision)) => apart(large, move || {
-                        let answer = review::write(&request.uid, &decision);
-                        drop((request, decision, tree));
-                        answer
-                    })
-                    .await
-                    .map(written),
-                    Err(broken) => Err(broken),
-                }
+impl AdmissionService {
+    /// The webhook's paths.
+    pub fn router(self) -> Router {
+        let mut router = Router::new();
+        for endpoint in webhooks::endpoints() {
+            for path in std::iter::once(&endpoint.path).chain(endpoint.aliases) {
+                router = router.route(path, serve(endpoint));
             }
-            Err(Turned(verdict, response)) => {
-                self.metrics.answered(webhook, verdict, began.elapsed());
-                Ok(*response)
+        }
+        router.with_state(Arc::new(self))
+    }
+
+    async fn answer(self: Arc<Self>, endpoint: &'static Endpoint, request: extract::Request) -> Response {
+        let began = self.clock.now();
+        let received = match self.receive(endpoint, request).await {
+            Ok(received) => received,
+            Err(Rejection { verdict, response }) => {
+                self.metrics.answered(endpoint, verdict, self.clock.now() - began);
+                return *response;
             }
         };
-        answered.unwrap_or_else(|broken| {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("the review could not be judged: {broken}\n"))
-                .into_response()
-        })
+        let Received { request, tree, began } = received;
+        let large = tree.large.is_some();
+        let answered = match self.judge(endpoint, request, large, began).await {
+            // The answer to a large review is large too, and to free the review takes time.
+            Ok((request, decision)) => {
+                apart(large, move || {
+                    let answer = review::write(&request.uid, &decision);
+                    drop((request, decision, tree));
+                    answer
+                })
+                .await
+            }
+            Err(broken) => Err(broken),
+        };
+        answered.map_or_else(|rejection| *rejection.response, written)
     }
 
     /// Reads a review, when there is room for it.
-    async fn read(&self, webhook: Webhook, request: extract::Request) -> Result<Read, Turned> {
+    async fn receive(
+        &self,
+        endpoint: &'static Endpoint,
+        request: extract::Request,
+    ) -> Result<Received, Rejection> {
         let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
         let from = peer.address.map(|address| address.ip());
         let body = self.budget.read(request.into_body(), from).await.map_err(no_body)?;
-        let began = Instant::now();
+        let began = self.clock.now();
         let measured = match review::measure(&body.bytes) {
             Ok(measured) => measured,
             Err(error) => {
-                let located = apart(true, move || error.located(&body.bytes)).await;
-                return Err(located.map_or_else(|broken| unread(&broken), |error| turn_away(webhook, &error)));
+                let located = apart(true, move || error.located(&body.bytes)).await?;
+                return Err(unreadable(endpoint, &located));
             }
         };
-        // What is changed is there three times: itself, and what may change of it before and after.
-        let copies = if webhook == Webhook::MutatePods { 3 } else { 1 };
+        // A mutation holds three copies: the object, and what may change of it before and after.
+        let copies = if endpoint.mutates { 3 } else { 1 };
         let Some(tree) = self.budget.tree(measured, copies).await else {
             let message = format!(
                 "too many reviews are under way: their objects may weigh {TREES} bytes together, those of large reviews \
                  {LARGE_TREES}, and this one weighs {}; try again",
                 measured.weight()
             );
-            let uid = review::uid(&body.bytes);
-            return Err(Turned::away(
-                Verdict::Crowded,
-                uid.as_deref(),
-                StatusCode::SERVICE_UNAVAILABLE,
-                message,
-            ));
+            let (uid, code) = (review::uid(&body.bytes), StatusCode::SERVICE_UNAVAILABLE);
+            return Err(Rejection::review(Verdict::Crowded, uid.as_deref(), code, message));
         };
         let read = apart(tree.large.is_some(), move || {
             let read = review::read_measured(&body.bytes);
             drop(body);
             read
         });
-        let request = match read.await {
-            Ok(Ok(request)) => request,
-            Ok(Err(error)) => return Err(turn_away(webhook, &error)),
-            Err(broken) => return Err(unread(&broken)),
-        };
+        let request = read.await?.map_err(|error| unreadable(endpoint, &error))?;
         Span::current().record("uid", cut(&request.uid));
-        if self.writers == Writers::Certified && webhook.writes() && peer.certificates.is_empty() {
+        if self.writers == Writers::Certified && endpoint.writes && peer.certificates.is_empty() {
             let message = "whoever asks here has to show a certificate, which this client did not: have the API server show one to \
                            webhooks (docs/installation.md), or run the webhook without --tls-client-auth";
-            warn!(uid = cut(&request.uid), ?webhook, address = ?peer.address, "refused: no client certificate");
-            return Err(Turned::away(
-                Verdict::Denied,
-                Some(&request.uid),
-                StatusCode::FORBIDDEN,
-                message.to_owned(),
-            ));
+            let address = peer.address.map(tracing::field::display);
+            warn!(
+                uid = cut(&request.uid),
+                webhook = endpoint.label,
+                address,
+                "refused: no client certificate"
+            );
+            let uid = Some(request.uid.as_str());
+            return Err(Rejection::review(Verdict::Denied, uid, StatusCode::FORBIDDEN, message.to_owned()));
         }
-        Ok(Read { request, tree, began })
+        Ok(Received { request, tree, began })
     }
 
-    /// Decides, and tells of it.
-    async fn judged(
+    /// Decides about a request, makes the reservation that an admitted object needs, and reports the decision.
+    async fn judge(
         self: &Arc<Self>,
-        webhook: Webhook,
-        admit: Admit,
-        mut request: Request,
-        large: bool,
-        began: Instant,
-    ) -> Result<(Request, Decision), JoinError> {
-        let (mut decision, mut verdict) = match unlisted(&self.readiness, webhook, &request) {
-            None => {
-                let decided;
-                (request, decided) = self.decide(admit, request, large, began).await?;
-                decided
-            }
-            Some(refused) => {
-                request.guest = (webhook == Webhook::ValidateGuests).then_some(Outcome::Unavailable);
-                (refused, Verdict::Behind)
-            }
-        };
-        if matches!(decision, Decision::Allow { .. })
-            && let Err(refused) = self.take(webhook, &mut request).await
-        {
-            (decision, verdict) = (refused, Verdict::Denied);
-        }
-        if let Some(outcome) = request.guest.filter(|_| request.dry_run != Some(true)) {
-            self.metrics.guest(outcome);
-        }
-        Span::current().record("verdict", tracing::field::debug(verdict));
-        self.metrics.answered(webhook, verdict, began.elapsed());
-        log(webhook, &request, &decision);
-        Ok((request, decision))
-    }
-
-    /// Takes what goes with a yes and can be had once only.
-    async fn take(&self, webhook: Webhook, request: &mut Request) -> Result<(), Decision> {
-        match webhook {
-            Webhook::ValidateGuests => {
-                let (outcome, answer) = match guests::taking(&self.caches, request) {
-                    Ok(None) => return Ok(()),
-                    Ok(Some(taking)) => match self.ledgers.take(&taking).await {
-                        Ok(()) => (Outcome::Admitted, Ok(())),
-                        Err((outcome, refused)) => (outcome, Err(refused)),
-                    },
-                    Err((outcome, refused)) => (outcome, Err(refused)),
-                };
-                request.guest = Some(outcome);
-                answer
-            }
-            Webhook::ValidateMachines => {
-                let Some(claim) = machines::claim(request) else { return Ok(()) };
-                match self.ledgers.claim(&claim, request.dry_run == Some(true)).await {
-                    Ok(()) => Ok(()),
-                    Err(NoClaim::Conflict(conflict)) => Err(machines::refuse(&claim, request, &conflict)),
-                    Err(NoClaim::Unavailable(why)) => Err(machines::unavailable(&why)),
-                }
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn ask(
-        self: &Arc<Self>,
-        admit: Admit,
-        mut request: Request,
-        large: bool,
-    ) -> Result<(Request, Result<Decision, Behind>), JoinError> {
-        let app = self.clone();
-        apart(large, move || {
-            let answer = admit(&app.caches, &app.settings, &mut request);
-            (request, answer)
-        })
-        .await
-    }
-
-    async fn decide(
-        self: &Arc<Self>,
-        admit: Admit,
+        endpoint: &'static Endpoint,
         request: Request,
         large: bool,
         began: Instant,
-    ) -> Result<(Request, (Decision, Verdict)), JoinError> {
-        let (mut request, mut answer) = self.ask(admit, request, large).await?;
+    ) -> Result<(Request, Decision), Rejection> {
+        let (request, mut admission, mut verdict) =
+            match endpoint.unlisted(&request, || self.readiness.missing()) {
+                Some(refused) => (request, refused, Verdict::Behind),
+                None => self.decide(endpoint, request, large, began).await?,
+            };
+        if let (Decision::Allow { .. }, Some(reservation)) = (&admission.decision, admission.reserve.take()) {
+            match self.ledgers.reserve(&reservation).await {
+                Ok(outcome) => admission.guest = outcome,
+                Err(refused) => (admission, verdict) = (refused, Verdict::Denied),
+            }
+        }
+        if let Some(outcome) = admission.guest.filter(|_| request.dry_run != Some(true)) {
+            self.metrics.guest(outcome);
+        }
+        Span::current().record("verdict", tracing::field::debug(verdict));
+        self.metrics.answered(endpoint, verdict, self.clock.now() - began);
+        log(endpoint, &request, &admission.decision);
+        Ok((request, admission.decision))
+    }
+
+    /// Decides about a request. Where a cache is stale, the decision waits for it.
+    async fn decide(
+        self: &Arc<Self>,
+        endpoint: &'static Endpoint,
+        request: Request,
+        large: bool,
+        began: Instant,
+    ) -> Result<(Request, Admission, Verdict), Rejection> {
+        let (mut request, mut answer) = self.ask(endpoint, request, large).await?;
         if answer.is_err() {
             // Rare. From here on no change is missed: the caches are asked again before the first wait.
-            let mut changes = self.caches.changes();
+            let mut changes = self.changes.clone();
             loop {
                 changes.mark_unchanged();
-                (request, answer) = self.ask(admit, request, large).await?;
+                (request, answer) = self.ask(endpoint, request, large).await?;
                 let done = answer.is_ok();
                 if done || !matches!(timeout_at(began + PATIENCE, changes.changed()).await, Ok(Ok(()))) {
                     break;
                 }
             }
         }
-        let decided = self.verdict(answer);
-        Ok((request, decided))
-    }
-
-    fn verdict(&self, answer: Result<Decision, Behind>) -> (Decision, Verdict) {
-        match answer {
-            Ok(decision) => {
-                let verdict = match &decision {
+        let (admission, verdict) = match answer {
+            Ok(admission) => {
+                let verdict = match &admission.decision {
                     Decision::Deny { .. } => Verdict::Denied,
                     Decision::Allow { patch, .. } if patch.0.is_empty() => Verdict::Allowed,
                     Decision::Allow { .. } => Verdict::Patched,
                 };
-                (decision, verdict)
+                (admission, verdict)
             }
-            Err(behind) => {
+            Err(stale) => {
                 let missing = self.readiness.missing();
                 let message = if missing.is_empty() {
-                    behind.to_string()
+                    stale.to_string()
                 } else {
-                    format!("{behind} (this replica is not ready: {})", missing.join(", "))
+                    format!("{stale} (this replica is not ready: {})", missing.join(", "))
                 };
-                (Decision::Deny { code: 503, message, causes: Vec::new() }, Verdict::Behind)
+                (Decision::deny(503, message).into(), Verdict::Behind)
             }
-        }
+        };
+        Ok((request, admission, verdict))
+    }
+
+    async fn ask(
+        self: &Arc<Self>,
+        endpoint: &'static Endpoint,
+        mut request: Request,
+        large: bool,
+    ) -> Result<(Request, Result<Admission, CacheStale>), Rejection> {
+        let this = self.clone();
+        apart(large, move || {
+            let steps = this.metrics.steps(this.clock);
+            let cx = Context { caches: &this.caches, settings: &this.settings, steps: &steps };
+            let answer = endpoint.decide(cx, &mut request);
+            (request, answer)
+        })
+        .await
     }
 }
 
-fn no_body(why: NoBody) -> Turned {
+fn no_body(why: NoBody) -> Rejection {
     match why {
-        NoBody::Crowded(beginning) => Turned::away(
+        NoBody::Crowded(beginning) => Rejection::review(
             Verdict::Crowded,
             review::uid(&beginning).as_deref(),
             StatusCode::SERVICE_UNAVAILABLE,
@@ -366,82 +333,45 @@ fn no_body(why: NoBody) -> Turned {
             ),
         ),
         NoBody::Broken(why) => {
-            Turned::plain(StatusCode::BAD_REQUEST, format!("the body could not be read: {why}"))
+            Rejection::plain(StatusCode::BAD_REQUEST, format!("the body could not be read: {why}"))
         }
         NoBody::TooLarge(beginning, found) => {
             let excess = Excess::Bytes { found, most: MAX_BODY };
-            let uid = review::uid(&beginning);
-            Turned::away(
-                Verdict::Denied,
-                uid.as_deref(),
-                StatusCode::PAYLOAD_TOO_LARGE,
-                review::beyond(&excess),
-            )
+            let (uid, code) = (review::uid(&beginning), StatusCode::PAYLOAD_TOO_LARGE);
+            Rejection::review(Verdict::Denied, uid.as_deref(), code, review::beyond(&excess))
         }
     }
 }
 
-/// What isn't read, because the task that was to read it has ended.
-fn unread(broken: &JoinError) -> Turned {
-    Turned::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("the body can't be read: {broken}"))
-}
-
-/// What isn't read, because it is too large or no review.
-fn turn_away(webhook: Webhook, error: &ReviewError) -> Turned {
+/// Rejects a body that is too large, or no review.
+fn unreadable(endpoint: &Endpoint, error: &ReviewError) -> Rejection {
+    let (webhook, message) = (endpoint.label, error.to_string());
     if let ReviewError::Beyond { uid, .. } = error {
-        info!(uid = uid.as_deref().map(cut), ?webhook, reason = error.to_string().as_str(), "denied");
-        return Turned::away(
-            Verdict::Denied,
-            uid.as_deref(),
-            StatusCode::PAYLOAD_TOO_LARGE,
-            error.to_string(),
-        );
+        info!(uid = uid.as_deref().map(cut), webhook, reason = message, "denied");
+        return Rejection::review(Verdict::Denied, uid.as_deref(), StatusCode::PAYLOAD_TOO_LARGE, message);
     }
-    // It has no uid that could be told.
-    warn!(?webhook, error = error.to_string().as_str(), "no review");
-    Turned::plain(StatusCode::BAD_REQUEST, error.to_string())
+    // It has no uid.
+    warn!(webhook, error = message, "no review");
+    Rejection::plain(StatusCode::BAD_REQUEST, message)
 }
 
-/// Refuses a new guest, or a Machine, while a watch that decides about it has not been listed: what it doesn't show yet would
-/// be given away, or be told not to exist.
-fn unlisted(readiness: &Readiness, webhook: Webhook, request: &Request) -> Option<Decision> {
-    let needed: &[&str] = match webhook {
-        Webhook::MutatePods | Webhook::ValidateGuests
-            if request.operation == "CREATE"
-                && request.sub_resource.is_empty()
-                && guests::guest(&request.object).is_some() =>
-        {
-            &[MACHINES, GUESTS, GUEST_NAMESPACES]
-        }
-        Webhook::ValidateMachines if machines::claim(request).is_some() => &[MACHINES],
-        _ => return None,
-    };
-    let missing: Vec<&str> = readiness.missing().into_iter().filter(|task| needed.contains(task)).collect();
-    (!missing.is_empty()).then(|| {
-        let message = format!(
-            "this replica of the webhook has only just begun and doesn't know all {} yet; try again",
-            missing.join(", ")
-        );
-        Decision::Deny { code: 503, message, causes: Vec::new() }
-    })
-}
-
-/// Denials are for the operator too. The object itself is never logged: it may hold secrets. Every line about a request names
-/// it: whoever adds one adds `uid` to it.
-fn log(webhook: Webhook, request: &Request, decision: &Decision) {
+/// Logs a decision; denials are for the operator too. The object itself is never logged: it may hold secrets. Every line about
+/// a request carries its `uid`.
+fn log(endpoint: &Endpoint, request: &Request, decision: &Decision) {
     let (uid, namespace, user) =
         (cut(&request.uid), cut(&request.namespace), cut(&request.user_info.username));
+    let webhook = endpoint.label;
     match decision {
         Decision::Deny { code, message, .. } => {
-            info!(uid, ?webhook, namespace, user, code, reason = message.as_str(), "denied");
+            info!(uid, webhook, namespace, user, code, reason = message, "denied");
         }
         Decision::Allow { patch, .. } => {
-            debug!(uid, ?webhook, namespace, user, operations = patch.0.len(), "allowed");
+            debug!(uid, webhook, namespace, user, operations = patch.0.len(), "allowed");
         }
     }
 }
 
-/// The beginning of a name: those of Kubernetes are shorter, and who else calls may call itself anything.
+/// The beginning of a name: those of Kubernetes are shorter, and other clients may send any text.
 fn cut(name: &str) -> &str {
     &name[..name.floor_char_boundary(253)]
 }

@@ -1,10 +1,9 @@
-//! What an administrator decides about admission, as flags: the same for the server and for the offline commands.
+//! The settings of admission as flags: the same for the server and for the offline commands.
 
 use clap::Args;
+use outrigger_admission::Settings;
 use outrigger_core::admin::{AdminNamespaces, namespace};
 use outrigger_core::keys;
-
-use crate::admit::Settings;
 
 /// Settings of admission.
 #[derive(Debug, Clone, Args)]

@@ -1,6 +1,6 @@
 //! What was decided beside what was expected.
 
-use outrigger_webhook::review::Decision;
+use outrigger_admission::Decision;
 use serde_json::Value;
 
 use super::Expect;

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use outrigger_webhook::review::{Decision, Request};
+use outrigger_admission::Decision;
+use outrigger_admission::review::Request;
 use outrigger_webhook::settings::AdmissionArgs;
 use serde::Deserialize;
 use serde_json::Value;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node as KubeNode;
+use outrigger_admission::Decision;
 use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
 use outrigger_core::ids::TenantId;
 use outrigger_core::lint::LintContext;
 use outrigger_core::tenant::Tenant as Domain;
 use outrigger_core::{keys, validate};
-use outrigger_webhook::review::Decision;
 use serde_json::Value;
 
 use super::Report;

@@ -84,8 +84,8 @@ pub(super) struct Bodies {
 
 impl Bodies {
     /// A body begins. `cut` is cancelled where it is given up for others.
-    pub(super) fn begin(&mut self, from: Option<IpAddr>, cut: CancellationToken) -> Key {
-        let key = (Instant::now(), self.next);
+    pub(super) fn begin(&mut self, from: Option<IpAddr>, cut: CancellationToken, now: Instant) -> Key {
+        let key = (now, self.next);
         self.next += 1;
         self.coming.insert(key, Coming { cut, from, has_rest: false });
         key
@@ -98,7 +98,14 @@ impl Bodies {
 
     /// Gives a body as many bytes more, if they are there. Else the body that has been coming longest is given up, if it is a slow one
     /// that has what is missing: of all, or of this address where that has its share.
-    pub(super) fn take(&mut self, room: Room, key: &Key, from: Option<IpAddr>, more: usize) -> bool {
+    pub(super) fn take(
+        &mut self,
+        room: Room,
+        key: &Key,
+        from: Option<IpAddr>,
+        more: usize,
+        now: Instant,
+    ) -> bool {
         let taken = &mut self.taken[room as usize];
         let own = from.map_or(0, |from| taken.by_address.get(&from).copied().unwrap_or_default());
         let share = from.filter(|_| own + more > of_one(room.bytes()));
@@ -113,14 +120,14 @@ impl Bodies {
             return true;
         }
         let is_slow = |began: Instant, one: &Coming| match room {
-            Room::First if !one.has_rest => began.elapsed() > SLOW_FIRST,
-            Room::First => began.elapsed() > SLOW,
-            Room::Rest => one.has_rest && began.elapsed() > SLOW,
+            Room::First if !one.has_rest => (now - began) > SLOW_FIRST,
+            Room::First => (now - began) > SLOW,
+            Room::Rest => one.has_rest && (now - began) > SLOW,
         };
         let slowest = self
             .coming
             .iter()
-            .take_while(|((began, _), _)| began.elapsed() > SLOW_FIRST)
+            .take_while(|((began, _), _)| (now - *began) > SLOW_FIRST)
             .find(|((began, _), one)| is_slow(*began, one) && (share.is_none() || one.from == share))
             .map(|(key, _)| *key);
         if let Some(one) = slowest.and_then(|key| self.coming.remove(&key)) {

@@ -2,58 +2,50 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_core::groups::{Claim, Claims, Conflict, LEDGER_NAME, Seen};
+use outrigger_admission::Decision;
+use outrigger_admission::machines::MachineClaim;
+use outrigger_core::groups::{Claim, Claims, LEDGER_NAME, Seen};
 use tokio::time::timeout;
 
-use super::{DEADLINE, Ledgers, TRIES, now};
-
-/// Why a Machine can't be admitted.
-#[derive(Debug)]
-pub enum NoClaim {
-    /// Another one has it.
-    Conflict(Conflict),
-    /// Nobody can tell.
-    Unavailable(String),
-}
+use super::{DEADLINE, Ledgers, TRIES};
 
 impl Ledgers {
-    /// Claims groups and nodes for a Machine, unless it is a dry run: then nobody else may have them.
+    /// Claims groups and nodes for a Machine. A dry run claims nothing: it fails where they are taken.
     ///
     /// # Errors
-    /// [`NoClaim`]
-    pub async fn claim(&self, claim: &Claim, dry_run: bool) -> Result<(), NoClaim> {
-        let late = || NoClaim::Unavailable("the API server takes too long".to_owned());
-        timeout(DEADLINE, self.write_claim(claim, dry_run)).await.unwrap_or_else(|_| Err(late()))
+    /// The refusal, where another Machine has one of them, or that can't be told.
+    pub(super) async fn claim(&self, wanted: &MachineClaim) -> Result<(), Decision> {
+        let late = || Err(MachineClaim::unavailable("the API server takes too long"));
+        timeout(DEADLINE, self.write_claim(wanted)).await.unwrap_or_else(|_| late())
     }
 
-    async fn write_claim(&self, claim: &Claim, dry_run: bool) -> Result<(), NoClaim> {
+    async fn write_claim(&self, wanted: &MachineClaim) -> Result<(), Decision> {
+        let unavailable = |why: String| MachineClaim::unavailable(&why);
         for _ in 0..TRIES {
-            let page = self.store.open(LEDGER_NAME).await.map_err(NoClaim::Unavailable)?;
-            let mut claims = Claims::read(page.text()).map_err(|error| {
+            let snapshot = self.store.read(LEDGER_NAME).await.map_err(unavailable)?;
+            let mut claims = Claims::read(snapshot.text()).map_err(|error| {
                 let why = format!("data.ledger is no list of claims: {error}; delete it");
-                NoClaim::Unavailable(self.store.wrong(LEDGER_NAME, why))
+                unavailable(self.store.wrong(LEDGER_NAME, why))
             })?;
-            // One view of the cluster for both: what is a claim no more because it is shown has to be among what is shown.
+            // One view of the cluster for both: a claim that has ended because its Machine is shown must be among the shown.
             let machines = self.caches.other_machines("");
-            let seen: Vec<Seen<'_>> = machines.iter().map(|machine| machine.seen()).collect();
-            let claim = Claim { at: now(), ..claim.clone() };
+            let shown: Vec<Seen<'_>> = machines.iter().map(|machine| machine.seen()).collect();
+            let claim = Claim { at: self.wall_seconds(), ..wanted.claim.clone() };
             let (sightings, elapsed) =
                 (self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id)), self.elapsed());
             let is_over = |other: &Claim| sightings.is_over(&other.id(), elapsed);
-            claims.add(claim, &seen, &self.caches.ended_machines(), is_over).map_err(NoClaim::Conflict)?;
-            if dry_run {
+            claims
+                .add(claim, &shown, &self.caches.ended_machines(), is_over)
+                .map_err(|conflict| wanted.refused(&conflict))?;
+            if wanted.dry_run {
                 return Ok(());
             }
-            let text = claims.write().map_err(|error| NoClaim::Unavailable(error.to_string()))?;
-            match self.store.save(page, text, BTreeMap::new(), None).await {
-                Ok(Some(_)) => {
-                    self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id));
-                    return Ok(());
-                }
-                Ok(None) => {}
-                Err(why) => return Err(NoClaim::Unavailable(why)),
+            let text = claims.write().map_err(|error| unavailable(error.to_string()))?;
+            if self.store.write(snapshot, text, BTreeMap::new(), None).await.map_err(unavailable)?.is_some() {
+                self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id));
+                return Ok(());
             }
         }
-        Err(NoClaim::Unavailable(self.store.wrong(LEDGER_NAME, "others write it all the time")))
+        Err(unavailable(self.store.wrong(LEDGER_NAME, "others write it all the time")))
     }
 }

@@ -1,4 +1,4 @@
-//! The slots of guests. All who ask for a type at a replica at once are answered by one write.
+//! The slots of guests. A replica answers all concurrent requests for a type by one write.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,20 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use outrigger_admission::machines::{Slot, SlotReservation};
+use outrigger_admission::{Admission, GuestOutcome};
 use outrigger_core::keys;
 use outrigger_core::slots::{Ask, GRANT_SECONDS, Grant, Guests, Ledger, Verdict, ledger_name};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{DEADLINE, Ledgers, Page, TRIES, now};
-use crate::admit::guests::{Outcome, Slot, Taking};
-use crate::review::Decision;
-
+use super::store::LedgerSnapshot;
+use super::{DEADLINE, Ledgers, TRIES};
 /// Group and type.
 type Key = (String, String);
 
-/// Who waits, by what they ask for. There are no more than the server has connections. A type has an entry as long as
-/// somebody serves it.
+/// Requests that wait, by type; at most one for each of the server's connections. A type has an entry while a task serves it.
 pub(super) type Queues = HashMap<Key, Vec<Waiting>>;
 
 #[derive(Debug)]
@@ -29,19 +28,19 @@ pub(super) struct Waiting {
     answer: oneshot::Sender<Answer>,
 }
 
-/// What came of it, or why nobody can tell.
+/// The answer to a slot request, or the reason why there is none.
 type Answer = Result<Verdict, String>;
 
 impl Ledgers {
-    /// Takes a slot for a guest, unless it is a dry run: then one has to be left.
+    /// Takes a slot for a guest. A dry run takes none: it fails where none is left.
     ///
     /// # Errors
     /// The refusal.
-    pub async fn take(self: &Arc<Self>, taking: &Taking) -> Result<(), (Outcome, Decision)> {
+    pub(super) async fn take_slot(self: &Arc<Self>, wanted: &SlotReservation) -> Result<(), Admission> {
         let (answer, answered) = oneshot::channel();
-        let waiting = Waiting { slot: taking.slot.clone(), ask: taking.ask.clone(), answer };
-        let key = (taking.slot.group().to_owned(), taking.slot.type_name().to_owned());
-        // Of its own: who asked first may hang up while others wait for the same write.
+        let waiting = Waiting { slot: wanted.slot.clone(), ask: wanted.ask.clone(), answer };
+        let key = (wanted.slot.group().to_owned(), wanted.slot.type_name().to_owned());
+        // A task of its own serves the type: the first client may hang up while others wait for the same write.
         let served = match self.queues.lock().entry(key.clone()) {
             Entry::Occupied(mut entry) => {
                 entry.get_mut().push(waiting);
@@ -55,20 +54,20 @@ impl Ledgers {
         if !served {
             tokio::spawn(self.clone().serve(key));
         }
-        let unavailable = |why: &str| (Outcome::Unavailable, taking.unavailable(why));
+        let unavailable = |why: &str| GuestOutcome::Unavailable.denied(wanted.unavailable(why));
         match timeout(DEADLINE, answered).await {
             Ok(Ok(Ok(Verdict::Granted))) => Ok(()),
-            Ok(Ok(Ok(Verdict::NoneLeft))) => Err((Outcome::NoneLeft, taking.none_left())),
+            Ok(Ok(Ok(Verdict::NoneLeft))) => Err(GuestOutcome::NoneLeft.denied(wanted.none_left())),
             Ok(Ok(Ok(Verdict::Crowded))) => Err(unavailable("too many guests at once")),
             Ok(Ok(Err(why))) => Err(unavailable(&why)),
-            Ok(Err(_)) => Err(unavailable("the webhook ends")),
+            Ok(Err(_)) => Err(unavailable("the webhook shuts down")),
             Err(_) => Err(unavailable("the API server takes too long")),
         }
     }
 
-    /// Serves a type until nobody asks for it.
+    /// Serves a type until no request for it waits.
     async fn serve(self: Arc<Self>, key: Key) {
-        let mut page = None;
+        let mut snapshot = None;
         loop {
             let mut batch = {
                 let mut queues = self.queues.lock();
@@ -80,35 +79,40 @@ impl Ledgers {
                     }
                 }
             };
-            // Those who have given up are owed nothing.
+            // Clients that have hung up need no answer.
             batch.retain(|waiting| !waiting.answer.is_closed());
             let Some(slot) = batch.first().map(|waiting| waiting.slot.clone()) else { continue };
             let asks: Vec<Ask> = batch.iter().map(|waiting| waiting.ask.clone()).collect();
-            let (answers, left) = self.answer(&slot, &asks, page.take()).await;
-            page = left;
+            let (answers, left) = self.answer(&slot, &asks, snapshot.take()).await;
+            snapshot = left;
             self.tidy_later(&slot);
             for (waiting, answer) in batch.into_iter().zip(answers) {
-                // Who has given up meanwhile keeps the grant until its time is over.
+                // A client that has hung up meanwhile keeps its grant until that expires.
                 let _ = waiting.answer.send(answer);
             }
         }
     }
 
-    /// Answers asks for a type by one write, and tells what the ledger is then.
-    async fn answer(&self, slot: &Slot, asks: &[Ask], page: Option<Page>) -> (Vec<Answer>, Option<Page>) {
+    /// Answers slot requests for a type by one write, and returns the ledger's new state.
+    async fn answer(
+        &self,
+        slot: &Slot,
+        asks: &[Ask],
+        snapshot: Option<LedgerSnapshot>,
+    ) -> (Vec<Answer>, Option<LedgerSnapshot>) {
         let name = ledger_name(slot.group(), slot.type_name());
         let all = |why: String| (vec![Err(why); asks.len()], None);
-        let mut known = page;
+        let mut known = snapshot;
         for _ in 0..TRIES {
             let old = known.is_some();
-            let page = match known.take() {
-                Some(page) => page,
-                None => match self.store.open(&name).await {
-                    Ok(page) => page,
+            let snapshot = match known.take() {
+                Some(snapshot) => snapshot,
+                None => match self.store.read(&name).await {
+                    Ok(snapshot) => snapshot,
                     Err(why) => return all(why),
                 },
             };
-            let mut ledger = match Ledger::read(page.text()) {
+            let mut ledger = match Ledger::read(snapshot.text()) {
                 Ok(ledger) => ledger,
                 Err(error) => {
                     let why = format!("data.ledger is no list of grants: {error}; delete it");
@@ -120,30 +124,30 @@ impl Ledgers {
             let (sightings, elapsed) =
                 (self.saw(&name, ledger.grants().iter().map(Grant::id)), self.elapsed());
             let is_over = |grant: &Grant| sightings.is_over(&grant.id(), elapsed);
-            let live = match self.census.live(slot.group(), slot.type_name(), &self.caches).await {
+            let live = match self.live_pods.list(slot.group(), slot.type_name(), &self.caches).await {
                 Ok(live) => live,
                 Err(why) => return all(why),
             };
             let guests = Guests { live, ..self.caches.guests(slot.group(), slot.type_name()) };
             let slots = self.caches.slots(slot.group(), slot.type_name());
-            let verdicts = ledger.answer(asks, &guests, slots, now(), is_over);
+            let verdicts = ledger.answer(asks, &guests, slots, self.wall_seconds(), is_over);
             if old && verdicts.contains(&Verdict::NoneLeft) {
-                // Others may have dropped grants since: nobody is refused for what was.
+                // Other replicas may have dropped grants since: an old snapshot is no reason to refuse.
                 continue;
             }
             let granted = |(ask, verdict): (&Ask, &Verdict)| *verdict == Verdict::Granted && !ask.dry_run;
             if !asks.iter().zip(&verdicts).any(granted) {
-                return (verdicts.into_iter().map(Ok).collect(), Some(page));
+                return (verdicts.into_iter().map(Ok).collect(), Some(snapshot));
             }
             let saved = match ledger.write() {
-                Ok(text) => self.store.save(page, text, labels(slot), Some(owner(slot))).await,
+                Ok(text) => self.store.write(snapshot, text, labels(slot), Some(owner(slot))).await,
                 Err(error) => Err(error.to_string()),
             };
             match saved {
-                Ok(Some(page)) => {
+                Ok(Some(snapshot)) => {
                     self.saw(&name, ledger.grants().iter().map(Grant::id));
-                    tracing::debug!(%name, before, after = ledger.grants().len(), "slots taken");
-                    return (verdicts.into_iter().map(Ok).collect(), Some(page));
+                    tracing::debug!(ledger = name, before, after = ledger.grants().len(), "slots granted");
+                    return (verdicts.into_iter().map(Ok).collect(), Some(snapshot));
                 }
                 Ok(None) => {}
                 Err(why) => {
@@ -156,8 +160,8 @@ impl Ledgers {
         all(self.store.wrong(&name, "others write it all the time"))
     }
 
-    /// Tidies a type's ledger when the grants in it are over. A replica that has not seen them before would take them for
-    /// taken slots for a while, whatever has become of their guests.
+    /// Tidies a type's ledger when the grants in it have expired. A replica that has not seen them before would count them as
+    /// taken for a while, whatever has become of their guests.
     fn tidy_later(self: &Arc<Self>, slot: &Slot) {
         let name = ledger_name(slot.group(), slot.type_name());
         if !self.sightings.lock().contains_key(&name) || !self.tidying.lock().insert(name.clone()) {
@@ -171,7 +175,11 @@ impl Ledgers {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(why) => {
-                        tracing::info!(ledger = name, why, "not tidied: whoever asks next does so");
+                        tracing::info!(
+                            ledger = name,
+                            why,
+                            "ledger not tidied: the next slot request does so"
+                        );
                         break;
                     }
                 }
@@ -180,10 +188,10 @@ impl Ledgers {
         });
     }
 
-    /// Drops the grants that are over. Whether others are left.
+    /// Drops the grants that have expired, and returns whether others are left.
     pub(super) async fn tidy(&self, name: &str, slot: &Slot) -> Result<bool, String> {
-        let page = self.store.open(name).await?;
-        let mut ledger = Ledger::read(page.text()).map_err(|error| error.to_string())?;
+        let snapshot = self.store.read(name).await?;
+        let mut ledger = Ledger::read(snapshot.text()).map_err(|error| error.to_string())?;
         let before = ledger.grants().len();
         let (sightings, elapsed) = (self.saw(name, ledger.grants().iter().map(Grant::id)), self.elapsed());
         let guests = self.caches.guests(slot.group(), slot.type_name());
@@ -191,7 +199,7 @@ impl Ledgers {
         if ledger.grants().len() < before {
             let text = ledger.write().map_err(|error| error.to_string())?;
             // Where another has written since, that one has tidied too.
-            self.store.save(page, text, labels(slot), Some(owner(slot))).await?;
+            self.store.write(snapshot, text, labels(slot), Some(owner(slot))).await?;
             self.saw(name, ledger.grants().iter().map(Grant::id));
         }
         Ok(!ledger.grants().is_empty())
@@ -204,7 +212,7 @@ fn labels(slot: &Slot) -> std::collections::BTreeMap<String, String> {
         .into()
 }
 
-/// The ledger goes with the Machine.
+/// The ledger is deleted with the Machine.
 fn owner(slot: &Slot) -> OwnerReference {
     let (name, uid) = slot.owner();
     OwnerReference {

@@ -5,14 +5,18 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use kube::Config;
-use outrigger_core::groups::{Claim, Conflict};
+use outrigger_admission::machines::{MachineClaim, SlotReservation};
+use outrigger_admission::review::Request;
+use outrigger_admission::webhooks::endpoint;
+use outrigger_admission::{Context, Decision, Settings};
+use outrigger_api::Change;
+use outrigger_core::groups::Claim;
+use outrigger_core::keys;
 use outrigger_core::slots::GRANT_SECONDS;
+use outrigger_runtime::environment::Environment;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admit::guests::tests::{apply_machine, injected_namespace};
-use crate::admit::guests::{self, Outcome, Taking};
-use crate::review::{Decision, Request};
 
 /// ConfigMaps as the API server keeps them: version, object.
 type Objects = Arc<Mutex<HashMap<String, (u64, Value)>>>;
@@ -127,22 +131,41 @@ fn client(port: u16) -> Client {
 /// A replica that knows the Machine, and will not see any guest in time.
 fn replica(client: &Client, slots: u32) -> Arc<Ledgers> {
     let caches = Arc::new(Caches::default());
-    caches.injected_namespace(injected_namespace("n"));
-    let machine = json!({"metadata": {"name": "m", "uid": "u", "labels": {keys::MACHINE_GROUP: "g"}},
+    let namespace =
+        json!({"metadata": {"name": "n", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
+    caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+    let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "m", "uid": "u", "labels": {keys::MACHINE_GROUP: "g"}},
         "spec": {"nodePool": [], "machineTypes": [{"name": "t", "spec": {"cpu": 1, "memory": 1}, "available": 100}]},
         "status": {"availableMachines": [{"name": "t", "usage": {"maximum": 100, "slots": slots}}]}});
-    apply_machine(&caches, &machine);
-    Ledgers::new(client.clone(), "core".to_owned(), caches)
+    caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()), Duration::ZERO);
+    Ledgers::new(client.clone(), "core", caches, Environment::system().clock)
 }
 
-fn taking(ledgers: &Ledgers, name: &str, dry_run: bool) -> Taking {
+/// What a replica reserves for a new guest.
+fn wanted(ledgers: &Ledgers, name: &str, dry_run: bool) -> SlotReservation {
     let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
-    let request: Request =
+    let object = json!({"metadata": {"name": name, "uid": format!("uid-{name}"), "labels": labels},
+        "spec": {"containers": [{"name": "c"}]}});
+    let mut request: Request =
         serde_json::from_value(json!({"uid": "r", "operation": "CREATE", "namespace": "n",
-        "kind": {"version": "v1", "kind": "Pod"}, "dryRun": dry_run,
-        "object": {"metadata": {"name": name, "uid": format!("uid-{name}"), "labels": labels}}}))
+        "kind": {"version": "v1", "kind": "Pod"}, "dryRun": dry_run, "object": object}))
         .unwrap();
-    guests::taking(&ledgers.caches, &request).unwrap().unwrap()
+    let settings = Settings::default();
+    let cx = Context::new(&ledgers.caches, &settings);
+    endpoint("/mutate/pods").unwrap().decide(cx, &mut request).unwrap();
+    match endpoint("/validate/guests").unwrap().decide(cx, &mut request).unwrap().reserve.unwrap() {
+        Reservation::Slot(slot) => *slot,
+        Reservation::Machine(claim) => panic!("{claim:?}"),
+    }
+}
+
+/// Code and message of a refusal.
+fn refusal(decision: Decision) -> (u16, String) {
+    match decision {
+        Decision::Deny { code, message, .. } => (code, message),
+        allowed @ Decision::Allow { .. } => panic!("{allowed:?}"),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -152,7 +175,9 @@ async fn ten_slots_take_ten_guests_whoever_is_asked() {
     let asked: Vec<_> = (0..200)
         .map(|i| {
             let ledgers = replicas[i % 3].clone();
-            tokio::spawn(async move { ledgers.take(&taking(&ledgers, &i.to_string(), i % 7 == 0)).await })
+            tokio::spawn(
+                async move { ledgers.take_slot(&wanted(&ledgers, &i.to_string(), i % 7 == 0)).await },
+            )
         })
         .collect();
     let mut admitted = 0;
@@ -160,11 +185,11 @@ async fn ten_slots_take_ten_guests_whoever_is_asked() {
         match asked.await.unwrap() {
             Ok(()) if i % 7 != 0 => admitted += 1,
             Ok(()) => {}
-            Err((outcome, Decision::Deny { code, message, .. })) => {
-                assert_eq!((outcome, code), (Outcome::NoneLeft, 403), "{message}");
+            Err(Admission { guest, decision, .. }) => {
+                let (code, message) = refusal(decision);
+                assert_eq!((guest, code), (Some(GuestOutcome::NoneLeft), 403), "{message}");
                 assert!(message.ends_with("namespace: <n>; there is no <t> left"), "{message}");
             }
-            Err(other) => panic!("{other:?}"),
         }
     }
     assert_eq!(admitted, 10);
@@ -190,7 +215,7 @@ async fn a_grant_counts_for_whoever_has_not_seen_it_for_long_enough() {
     let (client, objects) = api_server().await;
     let (one, other) = (replica(&client, 1), replica(&client, 1));
     let outcome = async |ledgers: &Arc<Ledgers>, name: &str, dry_run: bool| {
-        ledgers.take(&taking(ledgers, name, dry_run)).await.map_err(|no| no.0)
+        ledgers.take_slot(&wanted(ledgers, name, dry_run)).await.map_err(|refused| refused.guest)
     };
     assert_eq!(outcome(&one, "a", false).await, Ok(()));
     // It was granted long ago, by the clock of another machine.
@@ -201,13 +226,13 @@ async fn a_grant_counts_for_whoever_has_not_seen_it_for_long_enough() {
         object["data"]["ledger"] = json!(grants.to_string());
     }
     for ledgers in [&one, &other] {
-        assert_eq!(outcome(ledgers, "b", true).await, Err(Outcome::NoneLeft));
+        assert_eq!(outcome(ledgers, "b", true).await, Err(Some(GuestOutcome::NoneLeft)));
     }
     pass(Duration::from_secs(GRANT_SECONDS)).await;
     let late = replica(&client, 1);
     assert_eq!(
         outcome(&late, "b", true).await,
-        Err(Outcome::NoneLeft),
+        Err(Some(GuestOutcome::NoneLeft)),
         "it sees the grant for the first time"
     );
     assert_eq!(outcome(&other, "b", false).await, Ok(()));
@@ -217,14 +242,14 @@ async fn a_grant_counts_for_whoever_has_not_seen_it_for_long_enough() {
 async fn a_ledger_is_tidied_when_its_grants_are_over() {
     let (client, objects) = api_server().await;
     let ledgers = replica(&client, 1);
-    let taking = taking(&ledgers, "a", false);
-    ledgers.take(&taking).await.unwrap();
+    let wanted = wanted(&ledgers, "a", false);
+    ledgers.take_slot(&wanted).await.unwrap();
     let name = objects.lock().keys().next().unwrap().clone();
     let grants = || objects.lock()[&name].1["data"]["ledger"].as_str().unwrap().to_owned();
-    assert_eq!(ledgers.tidy(&name, &taking.slot).await, Ok(true));
+    assert_eq!(ledgers.tidy(&name, &wanted.slot).await, Ok(true));
     assert_ne!(grants(), "[]");
     pass(Duration::from_secs(GRANT_SECONDS)).await;
-    assert_eq!(ledgers.tidy(&name, &taking.slot).await, Ok(false));
+    assert_eq!(ledgers.tidy(&name, &wanted.slot).await, Ok(false));
     assert_eq!(grants(), "[]");
     assert!(ledgers.sightings.lock().is_empty());
 }
@@ -235,23 +260,24 @@ async fn guests_that_no_watch_has_shown_have_their_slots() {
     let (client, _) = api_server_with(pods.clone()).await;
     let ledgers = replica(&client, 2);
     let pod = |namespace: &str, name: &str, phase: &str| json!({"metadata": {"namespace": namespace, "name": name}, "status": {"phase": phase}});
-    let outcome = async |name: &str| ledgers.take(&taking(&ledgers, name, true)).await.map_err(|no| no.0);
-    assert_eq!(outcome("a").await, Err(Outcome::Unavailable), "they can't be listed");
+    let outcome = async |name: &str| {
+        ledgers.take_slot(&wanted(&ledgers, name, true)).await.map_err(|refused| refused.guest)
+    };
+    assert_eq!(outcome("a").await, Err(Some(GuestOutcome::Unavailable)), "they can't be listed");
     let ended = [pod("n", "x", "Succeeded"), pod("n", "y", "Failed"), pod("unlabelled", "z", "Running")];
     *pods.lock() = Some([&ended[..], &[pod("n", "b", "Pending")]].concat());
     assert_eq!(outcome("a").await, Ok(()));
     *pods.lock() = Some([&ended[..], &[pod("n", "b", "Pending"), pod("late", "c", "Running")]].concat());
-    assert_eq!(outcome("a").await, Err(Outcome::NoneLeft));
+    assert_eq!(outcome("a").await, Err(Some(GuestOutcome::NoneLeft)));
 }
 
 #[tokio::test]
 async fn what_cannot_be_counted_is_refused_and_says_why() {
-    let told = async |ledgers: &Arc<Ledgers>, dry_run: bool| match ledgers
-        .take(&taking(ledgers, "p", dry_run))
-        .await
-    {
-        Err((Outcome::Unavailable, Decision::Deny { code: 503, message, .. })) => message,
-        other => panic!("{other:?}"),
+    let told = async |ledgers: &Arc<Ledgers>, dry_run: bool| {
+        let refused = ledgers.take_slot(&wanted(ledgers, "p", dry_run)).await.unwrap_err();
+        let (code, message) = refusal(refused.decision);
+        assert_eq!((code, refused.guest), (503, Some(GuestOutcome::Unavailable)), "{message}");
+        message
     };
     // Nobody listens there.
     let gone = replica(&client(1), 1);
@@ -264,14 +290,14 @@ async fn what_cannot_be_counted_is_refused_and_says_why() {
             "{message}"
         );
     }
-    let claim = claim("a", "g", &[]);
-    assert!(matches!(gone.claim(&claim, false).await, Err(NoClaim::Unavailable(_))));
+    let refused = gone.claim(&claim("a", "g", &[], false)).await.unwrap_err();
+    assert_eq!(refusal(refused).0, 503);
 
     let (client, objects) = api_server().await;
     let ledgers = replica(&client, 1);
-    ledgers.take(&taking(&ledgers, "p", true)).await.unwrap();
+    ledgers.take_slot(&wanted(&ledgers, "p", true)).await.unwrap();
     assert!(objects.lock().is_empty(), "a dry run writes nothing");
-    ledgers.take(&taking(&ledgers, "p", false)).await.unwrap();
+    ledgers.take_slot(&wanted(&ledgers, "p", false)).await.unwrap();
     let name = objects.lock().keys().next().unwrap().clone();
     objects.lock().get_mut(&name).unwrap().1["data"]["ledger"] = json!("{");
     let message = told(&ledgers, false).await;
@@ -281,15 +307,17 @@ async fn what_cannot_be_counted_is_refused_and_says_why() {
     );
 }
 
-fn claim(machine: &str, group: &str, nodes: &[&str]) -> Claim {
-    Claim {
+fn claim(machine: &str, group: &str, nodes: &[&str], dry_run: bool) -> MachineClaim {
+    let pool: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
+    let claim = Claim {
         machine: machine.to_owned(),
         uid: machine.to_owned(),
         generation: 1,
         group: Some(group.to_owned()),
-        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+        nodes: pool.clone(),
         at: 0,
-    }
+    };
+    MachineClaim { claim, dry_run, pool }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -301,26 +329,27 @@ async fn of_machines_at_once_one_has_the_group_and_the_node() {
             .map(|i: usize| {
                 let ledgers = replicas[i % 3].clone();
                 let claim = match same {
-                    "group" => claim(&i.to_string(), "same", &[]),
-                    _ => claim(&i.to_string(), &format!("g{i}"), &["other", "same"][i.min(1)..]),
+                    "group" => claim(&i.to_string(), "same", &[], false),
+                    _ => claim(&i.to_string(), &format!("g{i}"), &["other", "same"][i.min(1)..], false),
                 };
-                tokio::spawn(async move { ledgers.claim(&claim, false).await })
+                tokio::spawn(async move { ledgers.claim(&claim).await })
             })
             .collect();
         let mut had = 0;
         for asked in asked {
             match asked.await.unwrap() {
                 Ok(()) => had += 1,
-                Err(NoClaim::Conflict(Conflict::Group(_))) => assert_eq!(same, "group"),
-                Err(NoClaim::Conflict(Conflict::Node(..))) => assert_eq!(same, "node"),
-                Err(other) => panic!("{other:?}"),
+                Err(refused) => {
+                    let (code, message) = refusal(refused);
+                    let begin =
+                        if same == "group" { "machineGroup label is duplicate" } else { "spec.nodePool[" };
+                    assert!(code == 403 && message.starts_with(begin), "{code} {message}");
+                }
             }
         }
         assert_eq!(had, 1, "{same}");
     }
-    assert!(replicas[0].claim(&claim("late", "free", &["free"]), true).await.is_ok());
-    assert!(
-        replicas[1].claim(&claim("later", "free", &["free"]), false).await.is_ok(),
-        "a dry run claims nothing"
-    );
+    assert!(replicas[0].claim(&claim("late", "free", &["free"], true)).await.is_ok());
+    let later = replicas[1].claim(&claim("later", "free", &["free"], false)).await;
+    assert!(later.is_ok(), "a dry run claims nothing");
 }

@@ -1,7 +1,9 @@
 use std::net::SocketAddr;
 
+use outrigger_admission::webhooks::{endpoint, watches};
 use outrigger_core::keys;
 use outrigger_runtime::bind::Bind;
+use outrigger_runtime::environment::Environment;
 use outrigger_runtime::serve::{Limits, Server};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,31 +24,48 @@ fn nothing_is_given_out_by_what_is_not_listed_yet() {
     };
     let guest = request("CREATE", &labels);
     let readiness = Readiness::default();
-    let (listed, other) = (readiness.wait_for(GUESTS), readiness.wait_for("nodes"));
-    for webhook in [Webhook::MutatePods, Webhook::ValidateGuests] {
-        let refused = unlisted(&readiness, webhook, &guest);
+    let (listed, other) = (readiness.wait_for(watches::GUESTS), readiness.wait_for("nodes"));
+    let unlisted =
+        |endpoint: &Endpoint, request: &Request| endpoint.unlisted(request, || readiness.missing());
+    for path in ["/mutate/pods", "/validate/guests"] {
+        let endpoint = endpoint(path).unwrap();
+        let refused = unlisted(endpoint, &guest).unwrap();
         assert!(
-            matches!(&refused, Some(Decision::Deny { code: 503, message, .. }) if message.contains("all guests yet")),
+            matches!(&refused.decision, Decision::Deny { code: 503, message, .. } if message.contains("all guests yet")),
             "{refused:?}"
         );
-        assert!(unlisted(&readiness, webhook, &request("UPDATE", &labels)).is_none());
-        assert!(unlisted(&readiness, webhook, &request("CREATE", &json!({}))).is_none());
+        assert!(unlisted(endpoint, &request("UPDATE", &labels)).is_none());
+        assert!(unlisted(endpoint, &request("CREATE", &json!({}))).is_none());
     }
     listed.done();
     readiness.end();
-    assert!(unlisted(&readiness, Webhook::ValidateGuests, &guest).is_none(), "it ends, and knows all");
+    assert!(
+        unlisted(endpoint("/validate/guests").unwrap(), &guest).is_none(),
+        "it shuts down, and knows all"
+    );
     drop(other);
 }
 
 /// A webhook on loopback in plain text, and where.
 async fn webhook(writers: Writers, limits: Limits) -> SocketAddr {
     let caches = Arc::new(Caches::new(keys::DPU_HOST));
-    let settings = crate::admit::tests::settings();
-    let metrics = Arc::new(Metrics::new(&mut outrigger_runtime::admin::registry()));
+    let settings = Settings::default();
+    let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
     let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let nowhere = kube::Client::try_from(nowhere).unwrap();
-    let ledgers = Ledgers::new(nowhere, settings.core_namespace.clone(), caches.clone());
-    let router = router(caches, settings, metrics, Readiness::default(), ledgers, writers);
+    let clock = Environment::system().clock;
+    let service = AdmissionService {
+        ledgers: Ledgers::new(nowhere, &settings.core_namespace, caches.clone(), clock),
+        caches,
+        changes: watch::channel(()).1,
+        settings,
+        metrics,
+        readiness: Readiness::default(),
+        budget: Arc::new(Budget::new(clock)),
+        writers,
+        clock,
+    };
+    let router = service.router();
     let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
     let address = listener.address().unwrap();
     let never = CancellationToken::new();

@@ -1,0 +1,191 @@
+//! Where the devices of ResourceClaims are that are allocated, and in which hosts Nodes sit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+use outrigger_api::Change;
+use outrigger_core::keys;
+use parking_lot::RwLock;
+use serde_json::{Value, json};
+
+use super::{Caches, put};
+
+/// Largest node selector of an allocation that is kept, in bytes of JSON. The scheduler's own names one Node or one label for
+/// each device, and a claim has 32 at most; what is larger is only not warned about.
+const MAX_BYTES: usize = 16 * 1024;
+
+/// Claim -> terms of its allocation's node selector.
+type OfNamespace = BTreeMap<String, Arc<[Value]>>;
+
+/// What is kept.
+#[derive(Debug)]
+pub(super) struct Allocated {
+    /// By namespace. Only claims that Pods name: those that Kubernetes makes
+    /// for one Pod are nearly all there are, and nobody else's.
+    terms: RwLock<HashMap<String, OfNamespace>>,
+    /// Node -> its host.
+    hosts: RwLock<HashMap<String, String>>,
+    /// The Node label that names the host.
+    host_label: Box<str>,
+}
+
+impl Allocated {
+    pub(super) fn new(host_label: &str) -> Self {
+        Self { terms: RwLock::default(), hosts: RwLock::default(), host_label: host_label.into() }
+    }
+
+    /// A Node: in which host it sits.
+    pub(super) fn node(&self, change: &Change<PartialObjectMeta<Node>>) {
+        let (name, host) = match change {
+            Change::Applied(node) => (node.name_any(), node.labels().get(&*self.host_label).cloned()),
+            Change::Gone { name, .. } => (name.clone(), None),
+        };
+        if self.hosts.read().get(&name) != host.as_ref() {
+            put(&self.hosts, name, host);
+        }
+    }
+
+    /// A claim: where its devices are.
+    pub(super) fn claim(&self, change: &Change<ResourceClaim>) {
+        let (namespace, name, terms) = match change {
+            Change::Applied(claim) => (claim.namespace().unwrap_or_default(), claim.name_any(), terms(claim)),
+            Change::Gone { namespace, name, .. } => (namespace.clone(), name.clone(), None),
+        };
+        let mut all = self.terms.write();
+        match terms {
+            Some(terms) => {
+                all.entry(namespace).or_default().insert(name, terms.into());
+            }
+            None => {
+                if let Some(own) = all.get_mut(&namespace) {
+                    own.remove(&name);
+                    if own.is_empty() {
+                        all.remove(&namespace);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The terms of the node selector of a claim's allocation, where these are worth keeping.
+fn terms(claim: &ResourceClaim) -> Option<Vec<Value>> {
+    let of_pod = |owner: &&_| {
+        let owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference = owner;
+        owner.controller == Some(true) && owner.kind == "Pod"
+    };
+    if claim.owner_references().iter().any(|owner| of_pod(&owner)) {
+        return None;
+    }
+    let selector = claim.status.as_ref()?.allocation.as_ref()?.node_selector.as_ref()?;
+    let terms: Vec<Value> =
+        selector.node_selector_terms.iter().filter_map(|term| serde_json::to_value(term).ok()).collect();
+    let size: usize = terms.iter().map(|term| term.to_string().len()).sum();
+    (size <= MAX_BYTES && !terms.is_empty()).then_some(terms)
+}
+
+impl Caches {
+    /// Where the devices of a claim are, as terms of a node selector; `None` for one that has none, or any Node will do.
+    ///
+    /// Devices in a Node are found by its name. What placement asks for are labels, so those that the named Nodes have are
+    /// said too.
+    pub fn allocated(&self, namespace: &str, claim: &str) -> Option<Vec<Value>> {
+        let terms = self.allocated.terms.read().get(namespace)?.get(claim)?.clone();
+        Some(terms.iter().map(|term| self.with_labels(term)).collect())
+    }
+
+    fn with_labels(&self, term: &Value) -> Value {
+        let mut term = term.clone();
+        let Some(nodes) = named(&term) else { return term };
+        let owner = |node: &String| self.node_owner(node).flatten();
+        let host = |node: &String| self.allocated.hosts.read().get(node).cloned();
+        let labels = [
+            (keys::NODE_TENANT, nodes.iter().map(owner).collect::<Option<Vec<_>>>()),
+            (&*self.allocated.host_label, nodes.iter().map(host).collect()),
+        ];
+        for (key, values) in labels {
+            // Where one of them isn't known, nothing can be said.
+            let Some(values) = values else { continue };
+            let expression = json!({"key": key, "operator": "In", "values": values});
+            match term.get_mut("matchExpressions") {
+                Some(Value::Array(all)) => all.push(expression),
+                _ => term["matchExpressions"] = json!([expression]),
+            }
+        }
+        term
+    }
+}
+
+/// The Nodes that a term names, where it does.
+fn named(term: &Value) -> Option<Vec<String>> {
+    let field = term.get("matchFields")?.as_array()?.iter().find(|field| {
+        let is = |key: &str, text: &str| field.get(key).and_then(Value::as_str) == Some(text);
+        is("key", "metadata.name") && is("operator", "In")
+    })?;
+    let names = field.get("values")?.as_array()?;
+    Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outrigger_core::selector::clash::opposition;
+
+    fn claim(name: &str, terms: &Value, owner: Option<&str>) -> Change<ResourceClaim> {
+        let owner = owner.map(
+            |kind| json!([{"apiVersion": "v1", "kind": kind, "name": "x", "uid": "u", "controller": true}]),
+        );
+        let object = json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": owner},
+            "spec": {}, "status": {"allocation": {"nodeSelector": {"nodeSelectorTerms": terms}}}});
+        Change::Applied(serde_json::from_value(object).unwrap())
+    }
+
+    fn on(node: &str) -> Value {
+        json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}])
+    }
+
+    fn node(caches: &Caches, name: &str, host: &str) {
+        let labels = json!({keys::NODE_TENANT: "blue", keys::DPU_HOST: host});
+        let node = json!({"metadata": {"name": name, "labels": labels}});
+        caches.node(Change::Applied(serde_json::from_value(node).unwrap()));
+    }
+
+    #[test]
+    fn what_is_kept_and_what_it_tells_of_placement() {
+        let caches = Caches::default();
+        caches.claim(claim("c", &on("dpu-b"), None));
+        assert_eq!(
+            caches.allocated("n", "c").unwrap(),
+            on("dpu-b").as_array().unwrap().clone(),
+            "no such Node known"
+        );
+        node(&caches, "dpu-b", "b");
+        let terms = caches.allocated("n", "c").unwrap();
+        let on_host = |host: &str| {
+            let wanted = [outrigger_core::selector::Requirement::is(keys::DPU_HOST, host)];
+            let mut pod = json!({"spec": {}});
+            outrigger_core::selector::require(&mut pod, &wanted).unwrap();
+            opposition(&pod, &terms)
+        };
+        assert_eq!(on_host("b"), None);
+        let (own, theirs) = on_host("a").unwrap();
+        assert_eq!(
+            (own, theirs),
+            (format!("{} In [a]", keys::DPU_HOST), format!("{} In [b]", keys::DPU_HOST))
+        );
+        // Claims of one Pod, of devices anywhere, and of very many places.
+        caches.claim(claim("c", &on("dpu-b"), Some("Pod")));
+        assert_eq!(caches.allocated("n", "c"), None);
+        caches.claim(claim("c", &on("dpu-b"), Some("WorkloadRule")));
+        assert!(caches.allocated("n", "c").is_some());
+        caches.claim(claim("c", &json!([]), None));
+        assert_eq!(caches.allocated("n", "c"), None);
+        caches.claim(claim("c", &on(&"x".repeat(MAX_BYTES)), None));
+        assert_eq!(caches.allocated("n", "c"), None);
+        assert!(caches.allocated.terms.read().is_empty(), "nothing is left");
+    }
+}

@@ -1,0 +1,263 @@
+//! Guests of Machines: which slot a Pod takes, and how a Pod with a slot may change. Refusals begin with the words of
+//! Imperator's webhook.
+
+use std::sync::Arc;
+
+use outrigger_core::machine::{self, MachineType};
+use outrigger_core::mutate::machine::{Facts, is_done, outgrown};
+use outrigger_core::slots::Ask;
+use outrigger_core::{keys, validate};
+use serde_json::{Map, Value};
+
+use super::{Reservation, SlotReservation};
+use crate::caches::{CachedMachine, Caches};
+use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::review::Request;
+
+/// How Imperator's webhook refuses an update.
+const NO_UPDATE: &str = "it is forbidden to update the Pod";
+
+/// The outcome of admission for a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GuestOutcome {
+    /// The guest has a slot.
+    Admitted,
+    /// There is no such machine group.
+    UnknownGroup,
+    /// The group has no such machine type.
+    UnknownType,
+    /// The Machine can't be read.
+    WrongMachine,
+    /// The slots have not been counted yet.
+    NotCounted,
+    /// No slot is left.
+    NoneLeft,
+    /// Slots can't be counted now.
+    Unavailable,
+    /// The update would have changed which slot the guest has, or the slot's size.
+    Changed,
+}
+
+impl GuestOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 8] = [
+        Self::Admitted,
+        Self::UnknownGroup,
+        Self::UnknownType,
+        Self::WrongMachine,
+        Self::NotCounted,
+        Self::NoneLeft,
+        Self::Unavailable,
+        Self::Changed,
+    ];
+
+    /// The name, as metrics show it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Admitted => "Admitted",
+            Self::UnknownGroup => "UnknownGroup",
+            Self::UnknownType => "UnknownType",
+            Self::WrongMachine => "WrongMachine",
+            Self::NotCounted => "NotCounted",
+            Self::NoneLeft => "NoneLeft",
+            Self::Unavailable => "Unavailable",
+            Self::Changed => "Changed",
+        }
+    }
+
+    /// The decision with this outcome.
+    pub fn denied(self, decision: Decision) -> Admission {
+        Admission { guest: Some(self), ..decision.into() }
+    }
+
+    fn refusal(self, code: u16, message: String) -> Refusal {
+        Refusal::Denied(self.denied(Decision::deny(code, message)))
+    }
+}
+
+/// The slot that a guest asks for.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    machine: Arc<CachedMachine>,
+    group: String,
+    type_: MachineType,
+    /// How many slots the type has.
+    pub slots: u32,
+}
+
+impl Slot {
+    /// The machine group.
+    pub fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// Name of the machine type.
+    pub fn type_name(&self) -> &str {
+        &self.type_.name
+    }
+
+    /// Name and uid of the Machine.
+    pub fn owner(&self) -> (&str, &str) {
+        (&self.machine.name, &self.machine.uid)
+    }
+
+    pub(crate) fn facts(&self) -> Facts<'_> {
+        Facts { group: &self.group, type_: &self.type_ }
+    }
+}
+
+pub(super) fn none_left(name: &str, namespace: &str, type_: &str) -> Decision {
+    Decision::deny(403, format!("name: <{name}>, namespace: <{namespace}>; there is no <{type_}> left"))
+}
+
+/// The slot that the creation of a Pod takes; `None` for other Pods than guests, and in namespaces whose guests get no slots.
+pub(crate) fn slot_for(caches: &Caches, request: &Request) -> Result<Option<Slot>, Refusal> {
+    if !caches.is_injected(&request.namespace) {
+        return Ok(None);
+    }
+    let Some((group, type_)) = guest(&request.object) else { return Ok(None) };
+    let slot = find(caches, group, type_)?;
+    let name = name(&request.object);
+    // An early refusal, which costs nothing. The reservation counts again.
+    if caches.other_guests(group, type_, &request.namespace, name) >= slot.slots as usize {
+        let denied = GuestOutcome::NoneLeft.denied(none_left(name, &request.namespace, type_));
+        return Err(Refusal::Denied(denied));
+    }
+    Ok(Some(slot))
+}
+
+fn find(caches: &Caches, group: &str, type_: &str) -> Result<Slot, Refusal> {
+    let cached = caches.machine(group).ok_or_else(|| {
+        GuestOutcome::UnknownGroup.refusal(403, format!("failed to find machine-group <{group}>"))
+    })?;
+    let machine = cached.machine.as_ref().map_err(|errors| {
+        let message = format!("Machine {}: {}", cached.name, validate::message(errors));
+        GuestOutcome::WrongMachine.refusal(422, message)
+    })?;
+    let wanted = machine.type_named(type_).cloned().ok_or_else(|| {
+        let message = format!("machine-group, <{group}> does not have machine-type, <{type_}>");
+        GuestOutcome::UnknownType.refusal(403, message)
+    })?;
+    let usage = cached.usages.get(type_).ok_or_else(|| {
+        let message = format!(
+            "imperator controller is preparing: Machine {} doesn't tell the slots of <{type_}> yet in \
+             status.availableMachines; try again",
+            cached.name
+        );
+        GuestOutcome::NotCounted.refusal(403, message)
+    })?;
+    let slots = usage.slots();
+    Ok(Slot { machine: cached.clone(), group: group.to_owned(), type_: wanted, slots })
+}
+
+/// Validates guests: the mutation has injected a new guest, and an update changes neither its slot nor the slot's size.
+pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
+    match (request.operation.as_str(), request.sub_resource.as_str()) {
+        ("CREATE", "") => create(cx.caches, request),
+        ("UPDATE", "") => update(request),
+        ("UPDATE", "resize") => resize(cx.caches, request),
+        _ => Ok(Decision::allow().into()),
+    }
+}
+
+fn create(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
+    let allowed: Admission = Decision::allow().into();
+    if guest(&request.object).is_none() {
+        return Ok(allowed);
+    }
+    if !caches.is_injected(&request.namespace) {
+        // Only requests about such namespaces are sent here.
+        return Err(CacheStale(format!(
+            "namespace {} is not known yet to have the label {}={}",
+            request.namespace,
+            keys::INJECT_RESOURCE,
+            keys::INJECT_ENABLED
+        ))
+        .into());
+    }
+    let Some(slot) = slot_for(caches, request)? else { return Ok(allowed) };
+    let name = name(&request.object);
+    if !is_done(&request.object, slot.facts()) {
+        // Another replica with an older or newer cache has injected the Pod, or it was changed afterwards.
+        return Err(CacheStale(format!(
+            "Pod {name} is not as machine type {} of group {} makes it: the Machine has just changed, or another webhook \
+             changes the resources, affinity or tolerations of guests",
+            slot.type_name(),
+            slot.group()
+        ))
+        .into());
+    }
+    let uid = request.object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+    let pod = format!("{}/{name}", request.namespace);
+    let ask = Ask { pod, uid: uid.to_owned(), dry_run: request.dry_run == Some(true) };
+    let (name, namespace) = (name.to_owned(), request.namespace.clone());
+    let reservation = SlotReservation { slot, ask, name, namespace };
+    let reserve = Some(Reservation::Slot(Box::new(reservation)));
+    Ok(Admission { reserve, ..allowed })
+}
+
+/// Whether a request creates a guest.
+pub(crate) fn is_creation(request: &Request) -> bool {
+    request.operation == "CREATE" && request.sub_resource.is_empty() && guest(&request.object).is_some()
+}
+
+/// Refuses updates that make a guest of another Pod, or another Pod of a guest: slots are given at creation.
+fn update(request: &Request) -> Result<Admission, Refusal> {
+    let (now, before) = (&request.object, &request.old_object);
+    if guest(now).is_none() && guest(before).is_none() {
+        return Ok(Decision::allow().into());
+    }
+    let label = |pod: &Value, key: &str| labels(pod).and_then(|labels| labels.get(key)).cloned();
+    let text = |value: Option<Value>| {
+        value.map_or_else(|| "nothing".to_owned(), |value| value.to_string().chars().take(80).collect())
+    };
+    for key in [keys::MACHINE_GROUP, keys::MACHINE_TYPE, keys::POD_ROLE] {
+        let (now, before) = (label(now, key), label(before, key));
+        if now != before {
+            let message = format!(
+                "{NO_UPDATE}: metadata.labels[{key}] changes from {} to {}; a guest's slot is decided when it is \
+                 created: create another Pod",
+                text(before),
+                text(now)
+            );
+            return Err(GuestOutcome::Changed.refusal(403, message));
+        }
+    }
+    // The API server refuses this too; offline admission has none.
+    if names(now) != names(before) {
+        let message = format!("{NO_UPDATE}: spec.containers: their names and order can't be changed");
+        return Err(GuestOutcome::Changed.refusal(403, message));
+    }
+    Ok(Decision::allow().into())
+}
+
+fn resize(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
+    let Some((group, type_)) = guest(&request.old_object) else { return Ok(Decision::allow().into()) };
+    let cached = caches.machine(group);
+    let type_ = cached.as_ref().and_then(|cached| cached.machine.as_ref().ok()?.type_named(type_));
+    Ok(match outgrown(&request.object, &request.old_object, type_) {
+        None => Decision::allow().into(),
+        Some(error) => GuestOutcome::Changed.denied(Decision::deny_fields(403, &[error])),
+    })
+}
+
+fn labels(pod: &Value) -> Option<&Map<String, Value>> {
+    pod.get("metadata")?.get("labels")?.as_object()
+}
+
+/// Group and type of a guest.
+fn guest(pod: &Value) -> Option<(&str, &str)> {
+    machine::guest(labels(pod)?)
+}
+
+fn name(pod: &Value) -> &str {
+    pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn names(pod: &Value) -> Vec<Option<&Value>> {
+    let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
+    containers.into_iter().flatten().map(|container| container.get("name")).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

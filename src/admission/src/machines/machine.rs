@@ -1,0 +1,303 @@
+//! Validation of Machines: first what Imperator's webhook refuses, in its order and words, then what can't work besides.
+
+use std::collections::HashSet;
+
+use outrigger_api::Machine;
+use outrigger_api::machine::{Gpu, MachineSpec};
+use outrigger_core::field::FieldError;
+use outrigger_core::groups::{Claim, Conflict, Seen, conflict};
+use outrigger_core::ids::{is_dns_label, is_dns_subdomain, is_label_name};
+use outrigger_core::machine::MAX_RESERVATION_NAME;
+use outrigger_core::quantity::Quantity;
+use outrigger_core::{keys, machine as domain};
+use serde::Deserialize;
+
+use super::Reservation;
+use crate::caches::{CachedMachine, Caches};
+use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::review::Request;
+
+/// Labels of nodes and Pods that must not become the label of a machine type.
+const RESERVED: [&str; 5] =
+    [keys::MACHINE_GROUP, keys::MACHINE_TYPE, keys::POD_ROLE, keys::NODE_POOL, keys::INJECTING_CONTAINER];
+
+/// Longest name of a Service.
+const MAX_NAME: usize = 63;
+
+/// Validates a Machine. Two requests at once may both pass; the reservation decides between them.
+pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
+    let (caches, (new, old)) = (cx.caches, read(request)?);
+    if old.as_ref().is_some_and(|old| old.spec == new.spec && group(old) == group(&new)) {
+        // An object that was invalid before may still lose its finalizers.
+        return Ok(Decision::allow().into());
+    }
+    let compiled = new.compile().map_err(|errors| Decision::deny_fields(422, &errors))?;
+    let others = caches.other_machines(&compiled.name);
+    let others: Vec<Seen<'_>> = others.iter().map(|machine| machine.seen()).collect();
+    let claim = MachineClaim::new(&new, old.as_ref(), request);
+    let taken = conflict(&claim.claim, &others).err();
+    if let Some(message) = refused(caches, &new, old.as_ref(), &compiled, taken.as_ref()) {
+        return Ok(Decision::deny(403, message).into());
+    }
+    if let Some(conflict) = taken {
+        return Ok(claim.refused(&conflict).into());
+    }
+    if let Some(error) = further(&new, &compiled) {
+        return Ok(Decision::deny_fields(403, &[error]).into());
+    }
+    let reserve = claim.is_needed(request).then(|| Reservation::Machine(Box::new(claim)));
+    Ok(Admission { reserve, ..Decision::warn(warnings(caches, &new, &compiled)).into() })
+}
+
+/// Whether a request claims a group or nodes.
+pub(crate) fn is_claiming(request: &Request) -> bool {
+    read(request).is_ok_and(|(new, old)| MachineClaim::new(&new, old.as_ref(), request).is_needed(request))
+}
+
+/// The object, and its state before.
+fn read(request: &Request) -> Result<(Machine, Option<Machine>), Decision> {
+    let new = Machine::deserialize(&request.object)
+        .map_err(|error| Decision::deny(422, format!("spec: {error}")))?;
+    // Where the old state can't be read, everything counts as changed.
+    let old = Machine::deserialize(&request.old_object).ok().filter(|_| request.operation == "UPDATE");
+    Ok((new, old))
+}
+
+fn group(machine: &Machine) -> Option<&String> {
+    machine.metadata.labels.as_ref()?.get(keys::MACHINE_GROUP)
+}
+
+/// The first of Imperator's own refusals. A node that was in the pool before need not exist: it may be about to return.
+fn refused(
+    caches: &Caches,
+    new: &Machine,
+    old: Option<&Machine>,
+    compiled: &domain::Machine,
+    taken: Option<&Conflict>,
+) -> Option<String> {
+    if group(new).is_none() {
+        return Some(format!("{} is must be set in .metadata.labels", keys::MACHINE_GROUP));
+    }
+    if matches!(taken, Some(Conflict::Group(_))) {
+        return Some(DUPLICATE_GROUP.to_owned());
+    }
+    let had: HashSet<&str> = old.iter().flat_map(|old| names(&old.spec)).collect();
+    let gone = |name: &&str| !had.contains(name) && caches.node_owner(name).is_none();
+    if let Some(node) = names(&new.spec).find(gone) {
+        return Some(format!("failed to find node {node} in Kubernetes Cluster"));
+    }
+    let mut types = HashSet::new();
+    if let Some(twice) = compiled.types.iter().find(|type_| !types.insert(&*type_.name)) {
+        return Some(format!("machineType name <{}> is duplicated", twice.name));
+    }
+    for node in &compiled.pool {
+        let [type_] = node.types.as_slice() else {
+            return Some(format!(
+                "<{}>; can not set multiple machineType in nodePool.machineType",
+                node.name
+            ));
+        };
+        if !types.contains(&**type_) {
+            return Some(format!("{type_} was not found in spec.machineTypes"));
+        }
+    }
+    new.spec.machine_types.iter().find_map(|type_| gpu(type_.spec.gpu.as_ref()?)).map(str::to_owned)
+}
+
+const DUPLICATE_GROUP: &str = "machineGroup label is duplicate, machineGroup must be set as unique";
+
+fn names(spec: &MachineSpec) -> impl Iterator<Item = &str> {
+    spec.node_pool.iter().map(|node| &*node.name)
+}
+
+/// The error of a GPU. A DeviceClass replaces the type, and selects the devices itself.
+fn gpu(gpu: &Gpu) -> Option<&'static str> {
+    let by_class = !gpu.device_class.is_empty();
+    if gpu.type_.is_empty() && !by_class {
+        return Some("gpu.type must be set value");
+    }
+    if gpu.num.parse::<Quantity>().is_ok_and(|num| num.is_negative()) {
+        return Some("gpu.num must be set 0 or more value");
+    }
+    match [&gpu.family, &gpu.product, &gpu.machine].iter().filter(|value| !value.is_empty()).count() {
+        0 if !by_class => Some("you must set a value for either gpu.family, gpu.product or gpu.machine"),
+        0 | 1 => None,
+        _ => Some("only one GPU family, product or machine cane be set"),
+    }
+}
+
+/// The first error that Imperator doesn't check for.
+fn further(new: &Machine, compiled: &domain::Machine) -> Option<FieldError> {
+    let mut nodes = HashSet::new();
+    if let Some((i, name)) = names(&new.spec).enumerate().find(|(_, name)| !nodes.insert(*name)) {
+        let message = format!("is {name:?}, which is in the pool already; remove one of both");
+        return Some(FieldError::new(format_args!("spec.nodePool[{i}].name"), message));
+    }
+    for (i, type_) in new.spec.machine_types.iter().enumerate() {
+        let path = format!("spec.machineTypes[{i}]");
+        let fault = |key: &str, message: String| Some(FieldError::new(format_args!("{path}.{key}"), message));
+        let name = &type_.name;
+        if !is_label_name(name) {
+            let message = format!(
+                "is {:?}; it becomes the name of a label of nodes, so use letters and digits, with '-', '_' or '.' between",
+                short(name)
+            );
+            return fault("name", message);
+        }
+        if RESERVED.contains(&domain::type_key(name).as_str()) {
+            let message = format!(
+                "is {name:?}, but the label {} means something else; choose another name",
+                domain::type_key(name)
+            );
+            return fault("name", message);
+        }
+        // Without a group's name nothing is reserved; a warning says so.
+        if let Some(group) = compiled.group.as_deref().filter(|group| !group.is_empty()) {
+            let reservation = domain::reservation_name(group, name);
+            if !is_service_name(&reservation) {
+                let message = format!(
+                    "makes {:?} with the group's name, which has to be the name of a Service: at most {MAX_NAME} \
+                     lower-case letters, digits and '-', a letter first",
+                    short(&reservation)
+                );
+                return fault("name", message);
+            }
+        }
+        let Some(gpu) = &type_.spec.gpu else { continue };
+        if !gpu.type_.is_empty() && !gpu.device_class.is_empty() {
+            let message = "stands beside type; set one of both".to_owned();
+            return fault("spec.gpu.deviceClass", message);
+        }
+        if matches!(&*gpu.type_, "cpu" | "memory") {
+            let message = format!("is {:?}, which the slot has anyway; name the GPUs' resource", gpu.type_);
+            return fault("spec.gpu.type", message);
+        }
+        if !gpu.device_class.is_empty() && !is_dns_subdomain(&gpu.device_class) {
+            let message = format!("is {:?}, which is no name of a DeviceClass", short(&gpu.device_class));
+            return fault("spec.gpu.deviceClass", message);
+        }
+    }
+    None
+}
+
+/// Whether the name is a DNS label that begins with a letter (RFC 1035).
+fn is_service_name(name: &str) -> bool {
+    name.len() <= MAX_NAME && is_dns_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// Warnings for what is probably a mistake, but was always allowed.
+fn warnings(caches: &Caches, new: &Machine, compiled: &domain::Machine) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if compiled.group.as_deref() == Some("") {
+        warnings.push(format!(
+            "metadata.labels[{}]: is empty, so nothing can be reserved; name the group",
+            keys::MACHINE_GROUP
+        ));
+    }
+    for (i, (type_, said)) in compiled.types.iter().zip(&new.spec.machine_types).enumerate() {
+        let path = format!("spec.machineTypes[{i}]");
+        for (name, amount) in [("cpu", type_.cpu), ("memory", type_.memory)] {
+            if amount.is_negative() || amount.is_zero() {
+                warnings.push(format!(
+                    "{path}.spec.{name}: is {amount}; no Pod can ask for that and take a slot"
+                ));
+            }
+        }
+        let group = compiled.group.as_deref().unwrap_or_default();
+        let length = domain::reservation_name(group, &type_.name).len();
+        if length > MAX_RESERVATION_NAME {
+            warnings.push(format!(
+                "{path}.name: with the group's it has {length} characters; beyond {MAX_RESERVATION_NAME} nothing is reserved"
+            ));
+        }
+        let (Some(gpu), Some(said)) = (&type_.gpu, &said.spec.gpu) else { continue };
+        if gpu.num.holds(&Quantity::whole(1)).is_some_and(|whole| Quantity::whole(whole) != gpu.num) {
+            warnings.push(format!("{path}.spec.gpu.num: is {}; Pods can ask for whole ones only", gpu.num));
+        }
+        if !said.device_class.is_empty() && !caches.is_device_class(&said.device_class) {
+            warnings.push(format!(
+                "{path}.spec.gpu.deviceClass: there is no DeviceClass {:?} yet",
+                short(&said.device_class)
+            ));
+        }
+    }
+    warnings
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+impl CachedMachine {
+    /// The Machine in the form that claims are compared with.
+    pub fn seen(&self) -> Seen<'_> {
+        Seen {
+            name: &self.name,
+            uid: &self.uid,
+            generation: self.generation,
+            group: self.group.as_deref(),
+            nodes: &self.nodes,
+        }
+    }
+}
+
+/// What a Machine asks for and had not before: its group and nodes, which no other Machine may have.
+#[derive(Debug, Clone)]
+pub struct MachineClaim {
+    /// The claim, without the time at which it is written down.
+    pub claim: Claim,
+    /// Nothing is written down.
+    pub dry_run: bool,
+    /// Names of the nodes in the pool, in the Machine's order.
+    pub pool: Vec<String>,
+}
+
+impl MachineClaim {
+    fn new(new: &Machine, old: Option<&Machine>, request: &Request) -> Self {
+        let had: HashSet<&str> = old.iter().flat_map(|old| names(&old.spec)).collect();
+        let metadata = &new.metadata;
+        let claim = Claim {
+            machine: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or_default(),
+            group: group(new).filter(|group| old.and_then(self::group) != Some(group)).cloned(),
+            nodes: names(&new.spec).filter(|name| !had.contains(name)).map(str::to_owned).collect(),
+            at: 0,
+        };
+        let pool = names(&new.spec).map(str::to_owned).collect();
+        Self { claim, dry_run: request.dry_run == Some(true), pool }
+    }
+
+    fn is_needed(&self, request: &Request) -> bool {
+        request.sub_resource.is_empty() && (self.claim.group.is_some() || !self.claim.nodes.is_empty())
+    }
+
+    /// The refusal where another Machine has what this one claims.
+    pub fn refused(&self, conflict: &Conflict) -> Decision {
+        match conflict {
+            Conflict::Group(_) => Decision::deny(403, DUPLICATE_GROUP),
+            Conflict::Node(i, other, group) => {
+                let name = self.claim.nodes.get(*i).map_or("", String::as_str);
+                let at = self.pool.iter().position(|node| node == name).unwrap_or_default();
+                let error = FieldError::new(
+                    format_args!("spec.nodePool[{at}].name"),
+                    format_args!(
+                        "is {name:?}, which is in machine-group <{group}> (Machine {other}); a node is in one group only: \
+                         take it out there first"
+                    ),
+                );
+                Decision::deny_fields(403, &[error])
+            }
+            Conflict::Crowded => Decision::deny(503, "too many Machines at once; try again"),
+        }
+    }
+
+    /// The refusal where it is unknown whether another Machine has what this one claims.
+    pub fn unavailable(why: &str) -> Decision {
+        let message = format!("which Machine has which group and nodes can't be told now: {why}; try again");
+        Decision::deny(503, message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Mutation of Pods.
+
+use outrigger_core::companion;
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::keys;
+use outrigger_core::mutate::{self, Facts};
+use outrigger_core::offloading::Offloading;
+use serde_json::Value;
+
+use crate::caches::{Cached, RuleSpec};
+use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::machines::guests::{self, Slot};
+use crate::review::Request;
+use crate::{admin, offloading};
+
+/// Decides about the creation of a Pod. Placement and facts are decided once, at creation.
+pub(crate) fn mutate_pod(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
+    if request.operation != "CREATE" || !request.sub_resource.is_empty() {
+        return Ok(Decision::allow().into());
+    }
+    let tenant = cx.caches.owner(&request.namespace);
+    if *request.namespace == *cx.settings.admin.resources && tenant.is_none() {
+        return admin::mutate(cx, request);
+    }
+    let offloading = offloading::of(cx.caches, &request.namespace)?;
+    if tenant.is_none() && offloading.is_none() && !cx.caches.is_injected(&request.namespace) {
+        // Only requests about such namespaces are sent here, so the cache doesn't show this one yet.
+        return Err(CacheStale(format!(
+            "namespace {} is not known yet to belong to a tenant or to be offloaded, nor to be one whose guests get slots",
+            request.namespace
+        ))
+        .into());
+    }
+    let slot = guests::slot_for(cx.caches, request)?;
+    let rule = if tenant.is_some() { rule_of(cx, request)? } else { None };
+    let roles = Roles {
+        tenant: tenant.as_ref(),
+        offloading: offloading.as_deref(),
+        rule: rule.as_ref(),
+        slot: slot.as_ref(),
+    };
+    apply(cx, request, roles)
+}
+
+/// What a Pod is admitted as.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Roles<'a> {
+    /// The tenant that owns the namespace.
+    pub(crate) tenant: Option<&'a TenantId>,
+    /// The offloading of the namespace.
+    pub(crate) offloading: Option<&'a Offloading>,
+    /// The rule whose companion the Pod is.
+    pub(crate) rule: Option<&'a Cached<RuleSpec>>,
+    /// The slot that the Pod takes as a guest.
+    pub(crate) slot: Option<&'a Slot>,
+}
+
+/// Runs the steps for all roles of the Pod, and warns of devices that its claims have elsewhere.
+pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) -> Result<Admission, Refusal> {
+    let Roles { tenant, offloading, rule, slot } = roles;
+    // Outside of tenants' namespaces Outrigger's keys mean nothing.
+    if tenant.is_some() && rule.is_none() {
+        mutate::refuse_own_keys(&request.object).map_err(|error| Decision::deny_fields(403, &[error]))?;
+    }
+    let facts = Facts {
+        tenant,
+        rule: rule.and_then(|rule| rule.spec.rule.as_deref()),
+        offloading: offloading.map(|offloading| mutate::offloading::Facts {
+            offloading,
+            exempt_runtime_class: &cx.settings.exempt_runtime_class,
+        }),
+        machine: slot.map(Slot::facts),
+        host_label: &cx.settings.host_label,
+    };
+    cx.steps.started();
+    let mut told = |step, passed| cx.steps.finished(step, passed);
+    let (patch, report) = mutate::patch_told(&mut request.object, &facts, &mut told)
+        .map_err(|error| Decision::deny_fields(422, &[error]))?;
+    let mut warnings = report.warnings;
+    let allocated = |claim: &str| cx.caches.allocated(&request.namespace, claim);
+    warnings.extend(mutate::claims::warnings(&request.object, allocated));
+    Ok(Decision::Allow { patch, warnings }.into())
+}
+
+/// The rule whose companion the Pod is. `None` for all other Pods: only the manager creates companions.
+pub(crate) fn rule_of(cx: Context<'_>, request: &Request) -> Result<Option<Cached<RuleSpec>>, Refusal> {
+    if !cx.is_manager(request) {
+        return Ok(None);
+    }
+    let Some((name, uid)) = companion::owner(&request.object) else { return Ok(None) };
+    let cached = cx.caches.rule(&request.namespace, name.as_str());
+    as_new_as(cached, &name, uid, made_by(&request.object)?, &request.object).map(Some)
+}
+
+/// The cached rule, if it is valid and at least as new as the manager's. A rule with device claims has to be the very one that
+/// the companion was created from: the annotation that names it stays, and with the claims of another rule the companion would
+/// keep a ResourceClaimTemplate in use that nothing maintains.
+pub(crate) fn as_new_as(
+    cached: Option<Cached<RuleSpec>>,
+    name: &RuleName,
+    uid: &str,
+    generation: i64,
+    pod: &Value,
+) -> Result<Cached<RuleSpec>, Refusal> {
+    let kind = companion::kind(name.scope());
+    let cached = cached
+        .filter(|cached| cached.uid == uid && cached.generation >= generation)
+        .ok_or_else(|| CacheStale(format!("{kind} {name} of generation {generation} is not known yet")))?;
+    let Some(rule) = &cached.spec.rule else {
+        let message = format!("{kind} {name}: is not valid any more; see its Accepted condition");
+        return Err(Decision::deny(422, message).into());
+    };
+    if !rule.devices().claims().is_empty()
+        && annotation(pod, keys::TEMPLATE_HASH) != Some(rule.template_hash())
+    {
+        // The manager's cache is stale: waiting here would not help, and the manager retries.
+        let message = format!(
+            "{kind} {name}: is of generation {} by now and has other device claims or another template than in \
+             generation {generation}, which the companion was made from; try again",
+            cached.generation
+        );
+        return Err(Decision::deny(503, message).into());
+    }
+    Ok(cached)
+}
+
+/// The generation of the rule that the manager created the companion from.
+pub(crate) fn made_by(pod: &Value) -> Result<i64, Decision> {
+    annotation(pod, keys::RULE_GENERATION).and_then(|text| text.parse().ok()).ok_or_else(|| {
+        let path = format!("metadata.annotations[{}]", keys::RULE_GENERATION);
+        Decision::deny_fields(422, &[FieldError::new(path, "must be an integer")])
+    })
+}
+
+fn annotation<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
+    pod.get("metadata")?.get("annotations")?.get(key)?.as_str()
+}

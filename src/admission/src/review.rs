@@ -1,0 +1,338 @@
+//! `AdmissionReview` (`admission.k8s.io/v1`) on the wire.
+//!
+//! Only what is needed is read, and the object stays raw JSON: a typed Pod would lose the fields that its types don't
+//! know. A review is measured before anything of it becomes a tree, see [`BOUNDS`].
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_core::bounds::{Bounds, Excess, Measured};
+use outrigger_core::field::FieldError;
+use outrigger_core::validate;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::decision::Decision;
+
+mod heaviest;
+
+/// Version of the reviews that are understood.
+pub const API_VERSION: &str = "admission.k8s.io/v1";
+
+/// What a review may have. It carries the object and the old one, each at most 3 MiB at the API server, and as JSON. A Pod of
+/// 512 KiB, which is the most in a tenant's namespace, has some 25,000 values, and what it was before as many.
+pub const BOUNDS: Bounds = Bounds { bytes: 8 << 20, values: 100_000, depth: 100 };
+
+/// A review of up to so many bytes is read at once, with all that is in it. Of a larger one objects that nobody judges are
+/// never read.
+const SMALL: usize = 32 << 10;
+
+/// Most characters of all warnings of a response together (apiserver, `pkg/warning`).
+const MAX_WARNINGS: usize = 4096;
+
+/// A review as it comes in; its objects are JSON of this kind.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", bound(deserialize = "O: Deserialize<'de> + Default"))]
+struct Incoming<'a, O> {
+    #[serde(default, borrow)]
+    api_version: Cow<'a, str>,
+    #[serde(default, borrow)]
+    kind: Cow<'a, str>,
+    request: Option<Request<O>>,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", bound(deserialize = "O: Deserialize<'de> + Default"))]
+pub struct Request<O = Value> {
+    /// Names the question; the answer carries it too.
+    #[serde(default, deserialize_with = "or_default")]
+    pub uid: String,
+    /// Kind of the object.
+    #[serde(default, deserialize_with = "or_default")]
+    pub kind: Kind,
+    /// `status`, `ephemeralcontainers` and so on; empty for the object itself.
+    #[serde(default, deserialize_with = "or_default")]
+    pub sub_resource: String,
+    /// Namespace of the object.
+    #[serde(default, deserialize_with = "or_default")]
+    pub namespace: String,
+    /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
+    #[serde(default, deserialize_with = "or_default")]
+    pub operation: String,
+    /// Who asks.
+    #[serde(default, deserialize_with = "or_default")]
+    pub user_info: UserInfo,
+    /// The object; null on DELETE.
+    #[serde(default, deserialize_with = "or_default")]
+    pub object: O,
+    /// What it was before; null on CREATE.
+    #[serde(default, deserialize_with = "or_default")]
+    pub old_object: O,
+    /// Nothing of it will be stored.
+    #[serde(default, deserialize_with = "or_default")]
+    pub dry_run: Option<bool>,
+    /// Bytes of the object and of the old one, as they came; at most. `None`: nobody has looked.
+    #[serde(skip)]
+    pub sizes: Option<(usize, usize)>,
+}
+
+impl Request {
+    /// Bytes of the object and of the old one, as JSON. Of those of a small review at most.
+    pub fn sizes(&self) -> (usize, usize) {
+        let count = |object: &Value| if object.is_null() { 0 } else { validate::json_bytes(object) };
+        self.sizes.unwrap_or_else(|| (count(&self.object), count(&self.old_object)))
+    }
+
+    /// Whether this is an update that leaves the spec as it was.
+    pub fn leaves_spec(&self) -> bool {
+        self.operation == "UPDATE" && self.object.get("spec") == self.old_object.get("spec")
+    }
+}
+
+/// A kind with its group and version.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Kind {
+    /// Empty for the core group.
+    #[serde(default, deserialize_with = "or_default")]
+    pub group: String,
+    /// `v1`.
+    #[serde(default, deserialize_with = "or_default")]
+    pub version: String,
+    /// `Pod`.
+    #[serde(default, deserialize_with = "or_default")]
+    pub kind: String,
+}
+
+/// A user as the API server has authenticated it.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct UserInfo {
+    /// The name, `system:serviceaccount:<namespace>:<name>` for a Pod.
+    #[serde(default, deserialize_with = "or_default")]
+    pub username: String,
+    /// The groups.
+    #[serde(default, deserialize_with = "or_default")]
+    pub groups: Vec<String>,
+}
+
+/// Null is as good as absent: the API server's own decoder takes it so.
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(d)?.unwrap_or_default())
+}
+
+/// Why a body is no review.
+#[derive(Debug, thiserror::Error)]
+pub enum ReviewError {
+    /// It isn't JSON, or a field has a wrong type.
+    #[error("the body is no AdmissionReview: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It is another kind of object.
+    #[error("the body is {kind:?} of {api_version:?}, not an AdmissionReview of {API_VERSION:?}")]
+    Kind {
+        /// Its kind.
+        kind: String,
+        /// Its version.
+        api_version: String,
+    },
+    /// It asks nothing.
+    #[error("request: is missing")]
+    NoRequest,
+    /// The answer could not be told from others.
+    #[error("request.uid: is missing")]
+    NoUid,
+    /// It is too large to be read.
+    #[error("{}{}", most(path.as_deref()), beyond(excess))]
+    Beyond {
+        /// Its uid, where it can be told.
+        uid: Option<String>,
+        /// By what.
+        excess: Excess,
+        /// The field of the object that has most of it, where that is looked for and there is one: [`Self::located`].
+        path: Option<String>,
+    },
+}
+
+impl ReviewError {
+    /// The same, with the field of the object that has more than half of its values. A body is read some ten times for that: this is
+    /// nothing for the workers that answer everybody.
+    #[must_use]
+    pub fn located(self, body: &[u8]) -> Self {
+        match self {
+            Self::Beyond { uid, excess, .. } => Self::Beyond { uid, excess, path: heaviest::field(body) },
+            other => other,
+        }
+    }
+}
+
+/// What is told of a review that is too large.
+pub fn beyond(excess: &Excess) -> String {
+    format!(
+        "the review of the object {excess} (the object, what it was before, and what is told of the request, together); make the \
+         object smaller: move what is long into ConfigMaps or volumes, or split it up"
+    )
+}
+
+/// The beginning of the message: the field that has more than half of the object's values.
+fn most(path: Option<&str>) -> String {
+    path.map_or_else(String::new, |path| format!("{path}: has more than half of what is in the object; "))
+}
+
+/// Measures a review before it is read.
+///
+/// # Errors
+/// When it is beyond the [`BOUNDS`], with its uid.
+pub fn measure(body: &[u8]) -> Result<Measured, ReviewError> {
+    BOUNDS.check(body).map_err(|excess| ReviewError::Beyond { uid: uid(body), excess, path: None })
+}
+
+/// Measures and reads a review.
+///
+/// # Errors
+/// When the body is none, or one that is too large.
+pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
+    measure(body)?;
+    read_measured(body)
+}
+
+/// Reads a review that has been measured.
+///
+/// # Errors
+/// When the body is none.
+pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
+    if body.len() <= SMALL {
+        let mut request: Request = envelope(body)?;
+        request.sizes = Some((body.len(), 0));
+        return Ok(request);
+    }
+    let raw: Request<Option<&RawValue>> = envelope(body)?;
+    let tree = |raw: Option<&RawValue>| raw.map_or(Ok(Value::Null), |raw| serde_json::from_str(raw.get()));
+    let size = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len());
+    // Nothing but a change is judged by what was there before.
+    let old = raw.old_object.filter(|_| matches!(raw.operation.as_str(), "UPDATE" | "DELETE"));
+    Ok(Request {
+        sizes: Some((size(raw.object), size(old))),
+        object: tree(raw.object)?,
+        old_object: tree(old)?,
+        uid: raw.uid,
+        kind: raw.kind,
+        sub_resource: raw.sub_resource,
+        namespace: raw.namespace,
+        operation: raw.operation,
+        user_info: raw.user_info,
+        dry_run: raw.dry_run,
+    })
+}
+
+/// The request in a review.
+fn envelope<'a, O: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<Request<O>, ReviewError> {
+    let review: Incoming<'a, O> = serde_json::from_slice(body)?;
+    if review.kind != "AdmissionReview" || review.api_version != API_VERSION {
+        let cut = |text: &str| text.chars().take(80).collect();
+        return Err(ReviewError::Kind { kind: cut(&review.kind), api_version: cut(&review.api_version) });
+    }
+    let request = review.request.ok_or(ReviewError::NoRequest)?;
+    if request.uid.is_empty() {
+        return Err(ReviewError::NoUid);
+    }
+    Ok(request)
+}
+
+/// The uid of a review, whatever else there is in it, without a tree. Its beginning is enough: the API server writes the uid
+/// before the objects.
+pub fn uid(beginning: &[u8]) -> Option<String> {
+    /// Longest that is taken for one: those of the API server have 36 characters.
+    const LONGEST: usize = 253;
+    let found = RefCell::new(None);
+    // What comes after the uid, or its end, is no matter.
+    let _ = Within { path: &["request", "uid"], found: &found }
+        .deserialize(&mut serde_json::Deserializer::from_slice(beginning));
+    found.into_inner().filter(|uid: &String| !uid.is_empty() && uid.len() <= LONGEST)
+}
+
+/// Looks for the text at a path of objects.
+struct Within<'a> {
+    path: &'a [&'a str],
+    found: &'a RefCell<Option<String>>,
+}
+
+impl<'de> DeserializeSeed<'de> for Within<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.path.is_empty() {
+            self.found.replace(Some(String::deserialize(deserializer)?));
+            return Ok(());
+        }
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Within<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Some((first, rest)) = self.path.split_first() else { return Ok(()) };
+        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
+            if key == *first {
+                map.next_value_seed(Within { path: rest, found: self.found })?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes the answer as a body.
+///
+/// # Errors
+/// Never in practice: every answer can be written as JSON.
+pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Error> {
+    let mut response = json!({"uid": uid, "allowed": matches!(decision, Decision::Allow { .. })});
+    match decision {
+        Decision::Allow { patch, warnings } => {
+            // An empty patch has no patch type either.
+            if !patch.0.is_empty() {
+                response["patchType"] = "JSONPatch".into();
+                response["patch"] = STANDARD.encode(serde_json::to_vec(patch)?).into();
+            }
+            if !warnings.is_empty() {
+                response["warnings"] = shown(warnings).into();
+            }
+        }
+        Decision::Deny { code, message, causes } => {
+            response["status"] = json!({"code": code, "message": message});
+            if !causes.is_empty() {
+                // The API server hands these `metav1.StatusCause`s on to the user.
+                let cause = |error: &FieldError| json!({"reason": "FieldValueInvalid", "field": error.path, "message": error.message});
+                response["status"]["details"] =
+                    json!({"causes": causes.iter().map(cause).collect::<Vec<_>>()});
+            }
+        }
+    }
+    serde_json::to_vec(&json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}))
+}
+
+/// As many warnings as the API server shows.
+fn shown(warnings: &[String]) -> Vec<&str> {
+    let mut total = 0;
+    warnings
+        .iter()
+        .map(String::as_str)
+        .take_while(|warning| {
+            total += warning.chars().count();
+            total <= MAX_WARNINGS
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Validation of Tenants: what depends on other objects.
+
+use std::collections::{HashMap, HashSet};
+
+use outrigger_api::Tenant;
+use outrigger_core::field::FieldError;
+use outrigger_core::tenant;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::caches::Caches;
+use crate::decision::{Admission, Context, Decision, Refusal};
+use crate::review::Request;
+
+/// Refuses what another tenant has already. Two requests at once may both pass; the controller then serves neither.
+pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
+    let (new, old) = match (read(&request.object), read(&request.old_object)) {
+        (Ok(new), old) => (new, old.ok()),
+        // An object that was invalid before may still lose its finalizers.
+        (Err(errors), Err(before)) if errors == before => return Ok(Decision::allow().into()),
+        (Err(errors), _) => return Ok(Decision::deny_fields(422, &errors).into()),
+    };
+    let mut errors = Vec::new();
+    if cx.settings.admin.contains(&new.namespace) {
+        errors.push(FieldError::new(
+            "spec.namespace",
+            format_args!(
+                "is {:?}, where the platform's own rules or companions are; choose another",
+                new.namespace
+            ),
+        ));
+    }
+    conflicts(cx.caches, &request.object, &new, old.as_ref(), &mut errors);
+    let classes = positions(&request.object, "deviceClasses");
+    for (i, class) in new.policy.device_classes.iter().enumerate() {
+        let had = old.as_ref().is_some_and(|old| old.policy.device_classes.contains(class));
+        if !had && !cx.caches.is_device_class(class) {
+            let at = classes.get(class.as_str()).copied().unwrap_or(i);
+            errors.push(FieldError::new(
+                format_args!("spec.deviceClasses[{at}]"),
+                format_args!("is {class:?}, and there is no such DeviceClass; create it first"),
+            ));
+        }
+    }
+    Ok(Decision::by_fields(422, &errors).into())
+}
+
+fn read(object: &Value) -> Result<tenant::Tenant, Vec<FieldError>> {
+    Tenant::deserialize(object).map_err(|e| vec![FieldError::new("spec", e)])?.compile()
+}
+
+/// The first position of each name in a list of the spec: the domain keeps some lists as sets.
+fn positions<'a>(object: &'a Value, list: &str) -> HashMap<&'a str, usize> {
+    let names = object.get("spec").and_then(|spec| spec.get(list)).and_then(Value::as_array);
+    let mut positions = HashMap::new();
+    for (i, name) in names.into_iter().flatten().enumerate() {
+        if let Some(name) = name.as_str() {
+            positions.entry(name).or_insert(i);
+        }
+    }
+    positions
+}
+
+/// Adds an error for everything that belongs to another tenant.
+fn conflicts(
+    caches: &Caches,
+    object: &Value,
+    new: &tenant::Tenant,
+    old: Option<&tenant::Tenant>,
+    errors: &mut Vec<FieldError>,
+) {
+    let id = new.policy.tenant.as_str();
+    let of = |path: String, what: &str, value: &str, other: &str| {
+        FieldError::new(
+            path,
+            format_args!("is {value:?}, {what} of tenant {other:?}; take it from that one first"),
+        )
+    };
+    if let Some(owner) = caches.owner(&new.namespace).filter(|owner| owner.as_str() != id) {
+        errors.push(of("spec.namespace".to_owned(), "the namespace", &new.namespace, owner.as_str()));
+    }
+    let hosts = positions(object, "hosts");
+    let had: HashSet<_> = old.iter().flat_map(|old| &old.identities).collect();
+    for (other, theirs) in caches.other_tenants(id) {
+        if theirs.namespace == new.namespace && errors.iter().all(|error| error.path != "spec.namespace") {
+            errors.push(of("spec.namespace".to_owned(), "the namespace", &new.namespace, other.as_str()));
+        }
+        let held: HashSet<_> = theirs.identities.iter().collect();
+        for (i, identity) in new.identities.iter().enumerate() {
+            if !had.contains(identity) && held.contains(identity) {
+                errors.push(of(
+                    format!("spec.identities[{i}]"),
+                    "an identity",
+                    identity.as_str(),
+                    other.as_str(),
+                ));
+            }
+        }
+        for host in new.hosts.intersection(&theirs.hosts) {
+            if !old.is_some_and(|old| old.hosts.contains(host)) {
+                let at = hosts.get(host.as_str()).copied().unwrap_or_default();
+                errors.push(of(format!("spec.hosts[{at}]"), "a host", host, other.as_str()));
+            }
+        }
+    }
+}

@@ -1,0 +1,398 @@
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::core::PartialObjectMeta;
+use outrigger_api::{Change, Tenant, WorkloadRule};
+use outrigger_core::keys;
+use serde_json::{Value, json};
+
+use crate::caches::Caches;
+use crate::decision::{CacheStale, Context, Decision, Settings};
+use crate::review::Request;
+use crate::webhooks;
+
+/// Asks an endpoint, with the default settings.
+pub(crate) fn decide(path: &str, caches: &Caches, request: &mut Request) -> Result<Decision, CacheStale> {
+    let settings = Settings::default();
+    webhooks::endpoint(path)
+        .unwrap()
+        .decide(Context::new(caches, &settings), request)
+        .map(|admission| admission.decision)
+}
+
+pub(crate) fn denied(decision: Result<Decision, CacheStale>) -> (u16, String) {
+    match decision {
+        Ok(Decision::Deny { code, message, .. }) => (code, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(crate) fn namespace(name: &str, labels: &Value) -> Change<PartialObjectMeta<Namespace>> {
+    Change::Applied(serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap())
+}
+
+fn tenant(name: &str, spec: Value) -> Tenant {
+    let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+        "metadata": {"name": name, "uid": name, "generation": 1}, "spec": spec});
+    serde_json::from_value(object).unwrap()
+}
+
+const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
+
+fn rule(generation: i64, valid: bool) -> WorkloadRule {
+    let operator = if valid { "Exists" } else { "Perhaps" };
+    serde_json::from_value(json!({
+        "apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "rule-uid", "generation": generation},
+        "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": operator}]}],
+            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}}))
+    .unwrap()
+}
+
+fn caches() -> Caches {
+    let caches = Caches::default();
+    caches.namespace(namespace("tenant-blue", &json!({keys::TENANT: "blue"})));
+    caches.apply_rule(Change::Applied(rule(2, true)));
+    caches
+}
+
+/// The creation of a companion of generation `generation`, by `user`.
+fn request(user: &str, generation: &str) -> Request {
+    let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "CREATE",
+        "namespace": "tenant-blue", "userInfo": {"username": user},
+        "object": {
+            "metadata": {
+                "annotations": {keys::HOST: "host-a", keys::RULE_GENERATION: generation},
+                "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                    "name": "r", "uid": "rule-uid", "controller": true}]},
+            "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": keys::ADMISSION_GATE}]}}});
+    serde_json::from_value(request).unwrap()
+}
+
+#[test]
+fn the_managers_word_is_taken_and_nobody_elses() {
+    let Ok(Decision::Allow { patch, .. }) = decide("/mutate/pods", &caches(), &mut request(MANAGER, "2"))
+    else {
+        panic!("not allowed")
+    };
+    let patch = serde_json::to_string(&patch).unwrap();
+    assert!(patch.contains("host-a") && patch.contains("/spec/schedulingGates"), "{patch}");
+    for other in ["kubernetes-admin", "system:serviceaccount:tenant-blue:outrigger-manager", ""] {
+        let (code, message) = denied(decide("/mutate/pods", &caches(), &mut request(other, "2")));
+        assert_eq!(code, 403);
+        assert!(message.starts_with("metadata.annotations[outrigger.dev/host]"), "{message}");
+    }
+}
+
+/// A rule whose companions use the claims of another one, whose name is not a part of the claims' names.
+fn sharing(generation: i64, of: &str) -> WorkloadRule {
+    let mut rule = serde_json::to_value(rule(generation, true)).unwrap();
+    rule["spec"]["deviceClaims"] = json!([{"name": "d", "fromRule": of}]);
+    serde_json::from_value(rule).unwrap()
+}
+
+/// The creation of a companion of it for workload `w1`.
+fn request_of(rule: &WorkloadRule) -> Request {
+    let hash = rule.compile().unwrap().template_hash().to_owned();
+    let mut request = request(MANAGER, &rule.metadata.generation.unwrap().to_string());
+    request.object["metadata"]["annotations"][keys::TEMPLATE_HASH] = json!(hash);
+    request.object["metadata"]["labels"] = json!({keys::WORKLOAD: "w1"});
+    request
+}
+
+#[test]
+fn a_companion_may_use_the_claim_that_its_rule_names_before_it_is_there() {
+    let long = "a".repeat(60);
+    for of in ["dpu.regex", &long] {
+        let caches = caches();
+        caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+        let rule = sharing(3, of);
+        caches.apply_rule(Change::Applied(rule.clone()));
+        let mut request = request_of(&rule);
+        assert!(matches!(decide("/mutate/pods", &caches, &mut request), Ok(Decision::Allow { .. })));
+        assert_eq!(decide("/validate/pods", &caches, &mut request), Ok(Decision::allow()), "{of}");
+        // The claims of other workloads and other rules stay theirs, and nobody else has the rule's word.
+        let mut forged = request.clone();
+        forged.object["metadata"]["labels"][keys::WORKLOAD] = json!("w2");
+        let (code, message) = denied(decide("/validate/pods", &caches, &mut forged));
+        assert!(code == 403 && message.contains("spec.resourceClaims[0].resourceClaimName"), "{message}");
+        let mut others = request.clone();
+        others.user_info.username = "somebody".into();
+        assert_eq!(denied(decide("/validate/pods", &caches, &mut others)).0, 403);
+        caches.apply_rule(Change::Applied(sharing(4, "another")));
+        assert!(decide("/validate/pods", &caches, &mut request) != Ok(Decision::allow()));
+    }
+}
+
+#[test]
+fn claims_are_those_of_the_rule_that_the_companion_was_made_from() {
+    let caches = caches();
+    let rule = sharing(3, "first");
+    caches.apply_rule(Change::Applied(sharing(4, "second")));
+    let (code, message) = denied(decide("/mutate/pods", &caches, &mut request_of(&rule)));
+    assert_eq!(code, 503, "the manager tries again");
+    assert!(message.contains("generation 4 by now") && message.contains("generation 3, which"), "{message}");
+    // What is newer in other ways only is as good.
+    caches.apply_rule(Change::Applied(sharing(5, "first")));
+    assert!(matches!(decide("/mutate/pods", &caches, &mut request_of(&rule)), Ok(Decision::Allow { .. })));
+}
+
+#[test]
+fn a_cache_that_is_behind_is_not_missing_data() {
+    let behind = |caches: &Caches, request: &Request| {
+        let request = &mut request.clone();
+        decide("/mutate/pods", caches, request).unwrap_err().to_string()
+    };
+    let newer = request(MANAGER, "3");
+    let caches = caches();
+    assert!(behind(&caches, &newer).contains("of generation 3 is not known yet"));
+    caches.apply_rule(Change::Applied(rule(3, true)));
+    assert!(decide("/mutate/pods", &caches, &mut newer.clone()).is_ok());
+    let mut elsewhere = newer.clone();
+    elsewhere.namespace = "tenant-new".into();
+    assert!(behind(&caches, &elsewhere).contains("tenant-new is not known yet"));
+    let mut another = newer;
+    another.object["metadata"]["ownerReferences"][0]["uid"] = json!("another");
+    assert!(behind(&caches, &another).contains("WorkloadRule r"));
+}
+
+#[test]
+fn what_does_not_fit_is_denied_with_its_path() {
+    let invalid = caches();
+    invalid.apply_rule(Change::Applied(rule(3, false)));
+    let (code, message) = denied(decide("/mutate/pods", &invalid, &mut request(MANAGER, "2")));
+    assert_eq!(code, 422);
+    assert!(message.contains("not valid any more"), "{message}");
+
+    let (_, message) = denied(decide("/mutate/pods", &caches(), &mut request(MANAGER, "x")));
+    assert!(message.contains("outrigger.dev/rule-generation]: must be an integer"), "{message}");
+
+    let mut plain = request("someone", "");
+    plain.object = json!({"spec": {"affinity": {"nodeAffinity": "x"}}});
+    let (code, message) = denied(decide("/mutate/pods", &caches(), &mut plain));
+    assert_eq!((code, message.as_str()), (422, "spec.affinity.nodeAffinity: must be an object, is a string"));
+    plain.object = json!(null);
+    assert_eq!(denied(decide("/mutate/pods", &caches(), &mut plain)).0, 422);
+    plain.kind.kind = "Service".into();
+    assert_eq!(denied(decide("/mutate/pods", &caches(), &mut plain)).0, 400);
+}
+
+#[test]
+fn only_the_creation_of_a_pod_itself_is_changed() {
+    for (operation, sub_resource) in [("UPDATE", ""), ("DELETE", ""), ("CREATE", "binding")] {
+        let mut request = request("someone", "2");
+        request.operation = operation.into();
+        request.sub_resource = sub_resource.into();
+        assert_eq!(decide("/mutate/pods", &caches(), &mut request), Ok(Decision::allow()));
+    }
+}
+
+#[test]
+fn a_second_round_changes_nothing() {
+    let caches = caches();
+    let mut request = request("someone", "");
+    request.object = json!({"spec": {"containers": []}});
+    let Ok(Decision::Allow { patch, .. }) = decide("/mutate/pods", &caches, &mut request) else {
+        panic!("not allowed")
+    };
+    json_patch::patch(&mut request.object, &patch).unwrap();
+    assert_eq!(decide("/mutate/pods", &caches, &mut request), Ok(Decision::allow()));
+}
+
+/// What the API server asks of `/validate/...`.
+fn asks(kind: Value, operation: &str, object: Value, old: Value) -> Request {
+    let request = json!({"uid": "1", "kind": kind, "operation": operation, "namespace": "tenant-blue",
+        "userInfo": {"username": "someone"}, "object": object, "oldObject": old});
+    serde_json::from_value(request).unwrap()
+}
+
+fn pod_kind() -> Value {
+    json!({"version": "v1", "kind": "Pod"})
+}
+
+/// A Pod as mutation leaves it.
+fn placed() -> Value {
+    let mut request = request("someone", "");
+    request.object = json!({"metadata": {}, "spec": {"containers": [{"name": "c"}]}});
+    let Ok(Decision::Allow { patch, .. }) = decide("/mutate/pods", &caches(), &mut request) else { panic!() };
+    json_patch::patch(&mut request.object, &patch).unwrap();
+    request.object
+}
+
+#[test]
+fn the_final_pod_is_judged_by_its_tenants_policy() {
+    let caches = caches();
+    let ask = |caches: &Caches, object: &Value, old: &Value| {
+        let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
+        decide("/validate/pods", caches, &mut asks(pod_kind(), operation, object.clone(), old.clone()))
+    };
+    let good = placed();
+    assert!(
+        ask(&caches, &good, &Value::Null).unwrap_err().to_string().contains("Tenant blue is not known yet")
+    );
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+    assert_eq!(ask(&caches, &good, &Value::Null), Ok(Decision::allow()));
+    let mut bad = good.clone();
+    bad["spec"]["hostNetwork"] = json!(true);
+    for old in [&Value::Null, &good] {
+        let (code, message) = denied(ask(&caches, &bad, old));
+        assert_eq!(code, 403);
+        assert!(message.starts_with("spec.hostNetwork: is true"), "{message}");
+    }
+    assert_eq!(ask(&caches, &bad, &bad), Ok(Decision::allow()), "it was so before");
+    let mut ephemeral = asks(pod_kind(), "UPDATE", bad.clone(), good);
+    ephemeral.sub_resource = "ephemeralcontainers".into();
+    assert_eq!(denied(decide("/validate/pods", &caches, &mut ephemeral)).0, 403);
+    let mut privileged = tenant("blue", json!({"podSecurity": "privileged"}));
+    privileged.metadata.generation = Some(2);
+    caches.apply_tenant(Change::Applied(privileged));
+    assert_eq!(ask(&caches, &bad, &Value::Null), Ok(Decision::allow()));
+}
+
+#[test]
+fn only_the_scheduler_binds_and_only_to_the_tenants_nodes() {
+    let caches = caches();
+    let bind = |user: &str, node: &str| {
+        let object = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}});
+        let mut request = asks(json!({"version": "v1", "kind": "Binding"}), "CREATE", object, Value::Null);
+        request.user_info.username = user.into();
+        decide("/validate/pods", &caches, &mut request)
+    };
+    for (name, owner) in [("blue-dpu", Some("blue")), ("red-dpu", Some("red")), ("plain", None)] {
+        let labels = owner.map(|owner| json!({keys::NODE_TENANT: owner}));
+        let node: PartialObjectMeta<Node> =
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap();
+        caches.node(Change::Applied(node));
+    }
+    const SCHEDULER: &str = "system:kube-scheduler";
+    assert_eq!(bind(SCHEDULER, "blue-dpu"), Ok(Decision::allow()));
+    assert!(denied(bind("someone", "blue-dpu")).1.contains("only the scheduler binds"));
+    assert!(denied(bind(SCHEDULER, "red-dpu")).1.contains("belongs to tenant \"red\""));
+    assert!(denied(bind(SCHEDULER, "plain")).1.contains("belongs to nobody"));
+    assert!(bind(SCHEDULER, "new").unwrap_err().to_string().contains("\"new\" is not known yet"));
+}
+
+#[test]
+fn a_claim_may_ask_for_the_classes_of_its_tenant() {
+    let caches = caches();
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({"deviceClasses": ["crypto"]}))));
+    let ask = |class: &str| {
+        let object = json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}}});
+        let kind = json!({"group": "resource.k8s.io", "version": "v1", "kind": "ResourceClaim"});
+        decide("/validate/resourceclaims", &caches, &mut asks(kind, "CREATE", object, Value::Null))
+    };
+    assert_eq!(ask("crypto"), Ok(Decision::allow()));
+    assert!(denied(ask("gpu")).1.starts_with("spec.devices.requests[0].exactly.deviceClassName: is \"gpu\""));
+}
+
+#[test]
+fn what_another_tenant_has_is_refused() {
+    let caches = caches();
+    let red = json!({"identities": ["agent.red"], "hosts": ["host-r"], "namespace": "reds"});
+    caches.apply_tenant(Change::Applied(tenant("red", red)));
+    let class = json!({"metadata": {"name": "crypto"}});
+    caches.device_class(Change::Applied(serde_json::from_value(class).unwrap()));
+    let ask = |object: &Tenant, old: Option<&Tenant>| {
+        let kind = json!({"group": "outrigger.dev", "version": "v1alpha1", "kind": "Tenant"});
+        let value = |tenant: &Tenant| serde_json::to_value(tenant).unwrap();
+        let mut request = asks(kind, "CREATE", value(object), old.map_or(Value::Null, value));
+        decide("/validate/tenants", &caches, &mut request)
+    };
+    let good = tenant(
+        "blue",
+        json!({"identities": ["agent.blue"], "hosts": ["host-b"], "deviceClasses": ["crypto"]}),
+    );
+    assert_eq!(ask(&good, None), Ok(Decision::allow()));
+    for (spec, path, words) in [
+        (json!({"identities": ["agent.blue", "agent.red"]}), "spec.identities[1]", "of tenant \"red\""),
+        (json!({"hosts": ["host-b", "host-r"]}), "spec.hosts[1]", "of tenant \"red\""),
+        (json!({"namespace": "reds"}), "spec.namespace", "of tenant \"red\""),
+        (json!({"deviceClasses": ["gpu"]}), "spec.deviceClasses[0]", "no such DeviceClass"),
+        (json!({"hosts": ["NO"]}), "spec.hosts[0]", "no name"),
+    ] {
+        let (code, message) = denied(ask(&tenant("blue", spec), Some(&good)));
+        assert_eq!(code, 422);
+        assert!(message.starts_with(path) && message.contains(words), "{message}");
+    }
+    let (_, message) = denied(ask(&tenant("green", json!({"namespace": "universe"})), None));
+    assert!(message.starts_with("spec.namespace: is \"universe\", where the platform's own"), "{message}");
+    let (_, message) = denied(ask(&tenant("green", json!({"namespace": "tenant-blue"})), None));
+    assert!(message.starts_with("spec.namespace") && message.contains("\"blue\""), "{message}");
+    // What it has had all along it keeps, so that it can be changed elsewhere, and finalized.
+    let both =
+        tenant("blue", json!({"identities": ["agent.red"], "hosts": ["host-r"], "deviceClasses": ["gone"]}));
+    assert_eq!(ask(&both, Some(&both)), Ok(Decision::allow()));
+    let invalid = tenant("blue", json!({"hosts": ["NO"]}));
+    assert_eq!(ask(&invalid, Some(&invalid)), Ok(Decision::allow()));
+}
+
+#[test]
+fn a_rule_is_refused_with_all_that_is_wrong_and_warned_of_what_is_odd() {
+    let caches = caches();
+    let ask = |object: &WorkloadRule, old: Option<&WorkloadRule>| {
+        let kind =
+            json!({"group": "workload.universe.nvidia.com", "version": "v1alpha1", "kind": "WorkloadRule"});
+        let value = |rule: &WorkloadRule| serde_json::to_value(rule).unwrap();
+        let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
+        let mut request = asks(kind, operation, value(object), old.map_or(Value::Null, value));
+        decide("/validate/workloadrules", &caches, &mut request)
+    };
+    // The Tenant isn't known yet: the rule is judged by itself.
+    let mut escaping = rule(1, true);
+    let mut template = escaping.spec.template.tree();
+    template["spec"]["hostPID"] = json!(true);
+    escaping.spec.template = template.into();
+    assert!(matches!(ask(&escaping, None), Ok(Decision::Allow { .. })));
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+    let (code, message) = denied(ask(&escaping, None));
+    assert_eq!(
+        (code, message.as_str()),
+        (422, "spec.template.spec.hostPID: is true and shares the DPU's processes; remove it")
+    );
+    let (_, message) = denied(ask(&rule(1, false), None));
+    assert!(message.starts_with("spec.workloadTerms[0].matchExpressions[0].operator"), "{message}");
+    assert_eq!(ask(&escaping, Some(&escaping)), Ok(Decision::allow()), "it was so before");
+    let Ok(Decision::Allow { warnings, .. }) = ask(&rule(1, true), None) else { panic!() };
+    assert_eq!(warnings, ["the tenant has no DPU: companions will wait for one"]);
+}
+
+#[test]
+fn a_tenants_rules_have_a_size_together() {
+    let caches = caches();
+    let named = |name: &str, text: usize| {
+        let mut rule = rule(1, true);
+        rule.metadata.name = Some(name.to_owned());
+        let mut template = rule.spec.template.tree();
+        template["metadata"] = json!({"annotations": {"text": "x".repeat(text)}});
+        rule.spec.template = template.into();
+        rule
+    };
+    let size = named("a", 0).size();
+    assert!((300..1500).contains(&size), "{size}");
+    let limit = 3 * size + caches.other_rules_size(named("a", 0).metadata.namespace.as_deref().unwrap(), "a");
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({"limits": {"ruleBytes": limit}}))));
+    let ask = |object: &WorkloadRule| {
+        let kind =
+            json!({"group": "workload.universe.nvidia.com", "version": "v1alpha1", "kind": "WorkloadRule"});
+        let object = serde_json::to_value(object).unwrap();
+        decide("/validate/workloadrules", &caches, &mut asks(kind, "CREATE", object, Value::Null))
+    };
+    let taken = |name: &str, text: usize| matches!(ask(&named(name, text)), Ok(Decision::Allow { .. }));
+    for name in ["a", "b"] {
+        assert!(taken(name, 0));
+        caches.apply_rule(Change::Applied(named(name, 0)));
+    }
+    assert!(taken("c", 0));
+    let (code, message) = denied(ask(&named("c", 1)));
+    let would = limit + 1;
+    assert_eq!(code, 403);
+    assert!(message.starts_with(&format!(
+        "spec: exceeded quota: Tenant spec.limits.ruleBytes: {would} would be used, at most {limit} are allowed, {} by this rule",
+        size + 1
+    )), "{message}");
+    // The limit is lowered: what is there may stay as large as it is, and no larger.
+    caches.apply_tenant(Change::Applied({
+        let mut lowered = tenant("blue", json!({"limits": {"ruleBytes": 1}}));
+        lowered.metadata.generation = Some(2);
+        lowered
+    }));
+    assert!(taken("a", 0) && !taken("a", 1) && !taken("c", 0));
+}

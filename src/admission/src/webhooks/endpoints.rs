@@ -1,0 +1,119 @@
+//! The paths of the server, each with its handler. Several webhooks may share one.
+
+use super::WEBHOOKS;
+use crate::decision::{Admission, CacheStale, Context, Decision, Handler, Refusal};
+use crate::machines::GuestOutcome;
+use crate::review::Request;
+
+/// Names of the watches that slots and groups of Machines are given out by.
+pub mod watches {
+    /// Of Machines.
+    pub const MACHINES: &str = "machines";
+    /// Of guests.
+    pub const GUESTS: &str = "guests";
+    /// Of Namespaces.
+    pub const NAMESPACES: &str = "namespaces";
+}
+
+/// A path of the server.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// The path that the shipped configurations name.
+    pub path: &'static str,
+    /// Other paths with the same answers.
+    pub aliases: &'static [&'static str],
+    /// The value of the metrics' label `webhook`.
+    pub label: &'static str,
+    /// It answers with patches.
+    pub mutates: bool,
+    /// Allowed requests are written to the cluster as reservations.
+    pub writes: bool,
+    /// What has to be listed before some requests are decided.
+    pub(super) needs: Option<Needs>,
+    pub(super) handler: Handler,
+}
+
+/// Watches without which an object would be given away that somebody has, or be called unknown.
+#[derive(Debug)]
+pub(super) struct Needs {
+    pub(super) watches: &'static [&'static str],
+    /// Whether a request depends on them.
+    pub(super) by: fn(&Request) -> bool,
+    /// The outcome for a guest where they are missing.
+    pub(super) outcome: Option<GuestOutcome>,
+}
+
+/// Every path of the server, in the order of the table.
+pub fn endpoints() -> Vec<&'static Endpoint> {
+    let mut all: Vec<&Endpoint> = Vec::new();
+    for webhook in WEBHOOKS {
+        if all.iter().all(|known| known.path != webhook.endpoint.path) {
+            all.push(webhook.endpoint);
+        }
+    }
+    all
+}
+
+/// The endpoint of a path that the shipped configurations name.
+pub fn endpoint(path: &str) -> Option<&'static Endpoint> {
+    WEBHOOKS.iter().map(|webhook| webhook.endpoint).find(|endpoint| endpoint.path == path)
+}
+
+impl Endpoint {
+    /// Decides about a request, which may be changed on the way, but not where a cache is stale: the same request can be decided
+    /// again then.
+    ///
+    /// # Errors
+    /// [`CacheStale`] where a cache doesn't show yet what the request depends on.
+    pub fn decide(&self, cx: Context<'_>, request: &mut Request) -> Result<Admission, CacheStale> {
+        match self.expect(request).and_then(|()| (self.handler)(cx, request)) {
+            Ok(admission) | Err(Refusal::Denied(admission)) => Ok(admission),
+            Err(Refusal::Stale(stale)) => Err(stale),
+        }
+    }
+
+    /// Refuses a request of another kind: the webhook's configuration should not have sent it.
+    fn expect(&self, request: &Request) -> Result<(), Refusal> {
+        let name = |group: &str, version: &str, kind: &str| {
+            if group.is_empty() { format!("{version}/{kind}") } else { format!("{group}/{version}/{kind}") }
+        };
+        let kind = &request.kind;
+        let mut expected: Vec<String> = Vec::new();
+        for webhook in WEBHOOKS.iter().filter(|webhook| webhook.endpoint.path == self.path) {
+            for (group, version, of) in webhook.kinds() {
+                if (&*kind.group, &*kind.version, &*kind.kind) == (group, version, of) {
+                    return Ok(());
+                }
+                let name = name(group, version, of);
+                if !expected.contains(&name) {
+                    expected.push(name);
+                }
+            }
+        }
+        let message = format!(
+            "this path admits {}, not {}: correct the webhook's configuration",
+            expected.join(" and "),
+            name(&kind.group, &kind.version, &kind.kind)
+        );
+        Err(Decision::deny(400, message).into())
+    }
+
+    /// Refuses a new guest, or a Machine, while a watch that decides about it has not been listed: an object that it doesn't show
+    /// yet would be given away, or be called unknown. `missing`: names of all watches that have not been listed.
+    pub fn unlisted(
+        &self,
+        request: &Request,
+        missing: impl FnOnce() -> Vec<&'static str>,
+    ) -> Option<Admission> {
+        let needs = self.needs.as_ref().filter(|needs| (needs.by)(request))?;
+        let missing: Vec<&str> =
+            missing().into_iter().filter(|watch| needs.watches.contains(watch)).collect();
+        (!missing.is_empty()).then(|| {
+            let message = format!(
+                "this replica of the webhook has only just begun and doesn't know all {} yet; try again",
+                missing.join(", ")
+            );
+            Admission { guest: needs.outcome, ..Decision::deny(503, message).into() }
+        })
+    }
+}

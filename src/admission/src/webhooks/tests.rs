@@ -1,0 +1,64 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+
+use super::*;
+use crate::caches::Caches;
+use crate::decision::{Context, Settings};
+
+/// Whether a webhook is called for a change of a Pod.
+fn is_asked(change: &Value, sub_resource: &str) -> bool {
+    let guest = json!({keys::POD_ROLE: keys::GUEST, keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
+    let old = json!({"metadata": {"name": "p", "labels": guest, "finalizers": ["a.example/x", "b.example/y"]},
+        "spec": {"containers": [{"name": "c"}]}, "status": {}});
+    let mut object = old.clone();
+    json_patch::merge(&mut object, change);
+    let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "UPDATE",
+        "subResource": sub_resource, "namespace": "tenant-blue", "object": object, "oldObject": old});
+    let request: Request = serde_json::from_value(request).unwrap();
+    let labels = BTreeMap::from([(keys::TENANT, "blue"), (keys::INJECT_RESOURCE, keys::INJECT_ENABLED)]);
+    let (caches, settings) = (Caches::default(), Settings::default());
+    let cx = Context::new(&caches, &settings);
+    let validating = WEBHOOKS.iter().filter(|webhook| !webhook.endpoint.mutates);
+    let asked: Vec<&str> = validating
+        .filter(|webhook| webhook.matches(cx, &request, Some(&labels)))
+        .map(|webhook| webhook.endpoint.path)
+        .collect();
+    // What changes a guest's slot is validated as a tenant's Pod too.
+    assert!(asked.is_empty() || asked[0] == "/validate/pods", "{asked:?}");
+    !asked.is_empty()
+}
+
+#[test]
+fn a_pod_loses_finalizers_and_nothing_else_without_us() {
+    for change in [
+        json!({}),
+        json!({"metadata": {"finalizers": null}}),
+        json!({"metadata": {"finalizers": ["b.example/y"]}}),
+        json!({"metadata": {"finalizers": ["b.example/y", "a.example/x"]}}),
+        json!({"status": {"phase": "Failed"}}),
+    ] {
+        assert!(!is_asked(&change, ""), "{change}");
+        for sub_resource in ["resize", "ephemeralcontainers"] {
+            assert!(is_asked(&change, sub_resource), "{sub_resource}: {change}");
+        }
+    }
+    for change in [
+        json!({"metadata": {"finalizers": ["b.example/y", "c.example/z"]}}),
+        json!({"metadata": {"finalizers": null, "labels": {"app": "x"}}}),
+        json!({"metadata": {"finalizers": null, "labels": {keys::POD_ROLE: null}}}),
+        json!({"metadata": {"annotations": {"a": "b"}}}),
+        json!({"metadata": {"ownerReferences": [{"name": "x"}]}}),
+        json!({"spec": {"tolerations": [{"operator": "Exists"}]}}),
+        json!({"spec": {"activeDeadlineSeconds": 1}}),
+    ] {
+        assert!(is_asked(&change, ""), "{change}");
+    }
+}
+
+#[test]
+fn labels_and_paths_name_one_endpoint_each() {
+    let endpoints = endpoints();
+    let all = |of: fn(&Endpoint) -> &str| endpoints.iter().map(|e| of(e)).collect::<BTreeSet<_>>().len();
+    assert_eq!((all(|e| e.path), all(|e| e.label)), (endpoints.len(), endpoints.len()));
+}

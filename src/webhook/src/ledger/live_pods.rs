@@ -1,0 +1,91 @@
+//! The live Pods of a machine type, as the API server lists them. The cache may be stale for any time, and no slot may be given
+//! away for that.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, ResourceExt};
+use outrigger_admission::caches::{Caches, has_ended};
+use outrigger_core::keys;
+use outrigger_runtime::pod::Pod;
+use outrigger_runtime::watch;
+use tokio::time::timeout;
+
+use super::{CALL, message};
+
+/// A namespace, of which only the name matters.
+type Labelled = PartialObjectMeta<Namespace>;
+
+#[derive(Debug)]
+pub(super) struct LivePods {
+    pods: Api<Pod>,
+    namespaces: Api<Labelled>,
+}
+
+impl LivePods {
+    pub(super) fn new(client: Client) -> Self {
+        Self { pods: Api::all(client.clone()), namespaces: Api::all(client) }
+    }
+
+    /// Namespace and name of each guest of a type that has a slot, with a slash between. Every Pod is shown that was created
+    /// before this was called: the lists name no resourceVersion.
+    ///
+    /// # Errors
+    /// The reason why the API server doesn't answer.
+    pub(super) async fn list(
+        &self,
+        group: &str,
+        type_: &str,
+        caches: &Caches,
+    ) -> Result<HashSet<String>, String> {
+        let asked = async {
+            let guests = self.guests(group, type_).await?;
+            // Other replicas admit guests in namespaces whose label this replica's cache doesn't show yet.
+            let labelled = if guests.iter().all(|(namespace, _)| caches.is_injected(namespace)) {
+                HashSet::new()
+            } else {
+                self.labelled().await?
+            };
+            let counts = |namespace: &str| caches.is_injected(namespace) || labelled.contains(namespace);
+            let live = guests.into_iter().filter(|(namespace, _)| counts(namespace));
+            Ok(live.map(|(namespace, name)| format!("{namespace}/{name}")).collect())
+        };
+        match timeout(CALL, asked).await {
+            Ok(Ok(live)) => Ok(live),
+            Ok(Err(error)) => Err(format!("its guests can't be listed: {}", message(&error))),
+            Err(_) => Err("its guests can't be listed: the API server doesn't answer".to_owned()),
+        }
+    }
+
+    /// Namespace and name of those that have not ended.
+    async fn guests(&self, group: &str, type_: &str) -> Result<Vec<(String, String)>, kube::Error> {
+        let selector = format!(
+            "{}={group},{}={type_},{}={}",
+            keys::MACHINE_GROUP,
+            keys::MACHINE_TYPE,
+            keys::POD_ROLE,
+            keys::GUEST
+        );
+        let mut guests = Vec::new();
+        watch::list(&self.pods, ListParams::default().labels(&selector), |pod: Pod| {
+            if !has_ended(&pod) {
+                guests.push((pod.namespace().unwrap_or_default(), pod.name_any()));
+            }
+        })
+        .await?;
+        Ok(guests)
+    }
+
+    /// Namespaces whose guests get slots.
+    async fn labelled(&self) -> Result<HashSet<String>, kube::Error> {
+        let selector = format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED);
+        let mut names = HashSet::new();
+        watch::list(&self.namespaces, ListParams::default().labels(&selector), |namespace: Labelled| {
+            names.insert(namespace.name_any());
+        })
+        .await?;
+        Ok(names)
+    }
+}
