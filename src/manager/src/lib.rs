@@ -14,15 +14,15 @@ pub mod admin;
 pub mod companions;
 pub mod events;
 pub mod grpc;
-pub mod lag;
+pub mod identity;
+pub mod latency;
 pub mod machines;
 pub mod metrics;
-pub mod namespaces;
+pub mod offloading;
 pub mod queue;
 pub mod report;
 pub mod rules;
 pub mod state;
-pub mod stream;
 pub mod tenants;
 pub mod usage;
 pub mod watches;
@@ -59,13 +59,13 @@ use tracing::warn;
 use crate::admin::AdminRules;
 use crate::companions::templates::Templates;
 use crate::grpc::{Access, Rules, Workloads};
-use crate::lag::Lag;
+use crate::latency::Lag;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::report::Reporter;
 use crate::state::Spaces;
+use crate::state::registry::Registry;
 use crate::tenants::claim::{Claims, give_up_unused};
-use crate::tenants::registry::Registry;
 use crate::watches::{Feeds, Watches};
 
 /// Settings of the manager.
@@ -254,7 +254,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let listener = args.bind_address.listen().context("--bind-address")?;
     parts.control(&process, &args);
     if args.manage_offloading {
-        namespaces::start(&process, &parts.client, &parts.leadership);
+        offloading::start(&process, &parts.client, &parts.leadership);
     }
     if args.manage_machines {
         let settings = machines::Settings {
@@ -285,7 +285,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         max_connections: args.max_connections,
         per_identity: Some(PerIdentity {
             most: grpc::limits::CONNECTIONS_PER_IDENTITY,
-            identify: tenants::identity::name,
+            identify: identity::name,
         }),
         max_age: Some(args.max_connection_age),
         ..Limits::default()

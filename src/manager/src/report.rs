@@ -216,7 +216,7 @@ impl Collector for Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::{Raised, Shown};
+    use crate::state::stream::{Raised, Shown};
 
     #[test]
     fn a_tenant_is_counted_once_whoever_looks() {

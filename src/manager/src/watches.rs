@@ -16,11 +16,11 @@ use crate::admin::AdminRules;
 use crate::companions::object::{self, Object};
 use crate::companions::templates::Templates;
 use crate::queue::Queue;
+use crate::state::registry::Registry;
+use crate::state::stream::Shown;
 use crate::state::{CompanionId, Inner, RuleId, Space, Spaces};
-use crate::stream::Shown;
 use crate::tenants::claim::UNUSED;
 use crate::tenants::controller::Key;
-use crate::tenants::registry::Registry;
 
 /// Takes events in and queues what has to be looked at again.
 #[derive(Clone)]

@@ -21,9 +21,9 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use parking_lot::Mutex;
 
-use crate::rules::trial::Trial;
+use crate::state::registry::Registry;
+use crate::state::validation::Trial;
 use crate::state::{CompanionId, Inner, RuleEntry, RuleId, Space, Spaces};
-use crate::tenants::registry::Registry;
 
 pub(crate) use cleanup::release;
 pub(crate) use status::step;

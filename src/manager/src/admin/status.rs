@@ -22,8 +22,8 @@ use serde_json::{Map, Value, json};
 use tracing::{debug, info};
 
 use super::{AdminRules, Entry, finalizer};
-use crate::companions::store::Counts;
 use crate::rules::{Controller, PACE, devices};
+use crate::state::companions::Counts;
 use crate::state::{RuleId, Spaces};
 use crate::writes;
 

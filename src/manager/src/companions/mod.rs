@@ -1,11 +1,8 @@
 //! The companion controller: takes a key, compares what is wanted with what there is, and makes one step.
 
+pub(crate) mod location;
 pub mod object;
 pub mod observe;
-pub mod pauses;
-pub(crate) mod place;
-pub mod rollout;
-pub mod store;
 pub mod templates;
 
 mod reconcile;

@@ -14,18 +14,18 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, warn};
 
+use super::location::Place;
 use super::object::{self, Feeds, Object, Objects};
-use super::place::Place;
 use super::refusal::{Verdict, of_template, verdict, verdict_of_create};
-use super::store::Store;
 use super::templates::Templates;
 use crate::events::Events;
-use crate::lag::{Lag, Step};
+use crate::latency::{Lag, Step};
 use crate::metrics::{Metrics, Operation, Outcome};
 use crate::queue::Queue;
 use crate::rules::gone::GoneRules;
+use crate::state::companions::Store;
+use crate::state::registry::Registry;
 use crate::state::{CompanionId, Inner, Refusal, RuleId, Space, Spaces};
-use crate::tenants::registry::Registry;
 use crate::writes;
 
 /// Writes that may wait for the API server at once. A single writer is bound by etcd's fsync; the apiserver's default

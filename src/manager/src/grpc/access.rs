@@ -11,8 +11,8 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tracing::warn;
 
-use crate::tenants::identity::Caller;
-use crate::tenants::registry::Registry;
+use crate::identity::Caller;
+use crate::state::registry::Registry;
 
 /// The door that every call comes through.
 #[derive(Debug)]

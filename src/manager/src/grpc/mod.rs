@@ -4,7 +4,7 @@ mod access;
 mod admin_rules;
 mod intake;
 pub mod limits;
-mod pace;
+mod message_pace;
 mod rates;
 mod rules;
 mod status;

@@ -24,15 +24,15 @@ use tracing::{Instrument, debug_span, info, warn};
 
 use super::access::{Access, Admitted};
 use super::intake::{Inbound, Taken};
-use super::pace::Pace;
+use super::message_pace::Pace;
 use super::sync::Sync;
-use crate::lag::{Asked, Lag};
+use crate::identity::Caller;
+use crate::latency::{Asked, Lag};
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
+use crate::state::stream::{Begun, Superseded};
 use crate::state::{CompanionId, RuleId, Space, Spaces};
-use crate::stream::{Begun, Superseded};
 use crate::tenants::claim::{Claims, UNUSED};
-use crate::tenants::identity::Caller;
 use crate::usage::{self, Exceeded};
 
 /// Serves workload streams.

@@ -18,9 +18,9 @@ use serde::de::DeserializeOwned;
 use tracing::info;
 
 use super::Controller;
-use crate::companions::place::Place;
+use crate::companions::location::Place;
 use crate::companions::refusal::Verdict;
-use crate::companions::store::Store;
+use crate::state::companions::Store;
 use crate::state::{CompanionId, Namespace, RuleId};
 use crate::writes;
 

@@ -1,7 +1,6 @@
 //! The rule controller: whether the API server would take a rule's companions, and what became of the rule, in its status.
 
 pub mod gone;
-pub mod trial;
 
 pub(crate) mod devices;
 
@@ -30,8 +29,8 @@ use crate::companions::refusal::{Verdict, of_template, verdict_of_create};
 use crate::companions::templates::{self, Templates};
 use crate::events::Events;
 use crate::queue::Queue;
+use crate::state::registry::Registry;
 use crate::state::{CompanionId, Inner, Namespace, RuleId, Space, Spaces};
-use crate::tenants::registry::Registry;
 use crate::writes;
 
 /// How long a rule's status waits for more changes before it is written: companions come and go in crowds.

@@ -11,8 +11,8 @@ use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::tenant::Limits;
 
+use crate::state::registry::Registry;
 use crate::state::{Inner, RuleEntry};
-use crate::tenants::registry::Registry;
 
 /// The status that a rule should have now. Transition times come from the one it has.
 pub(super) fn compute(

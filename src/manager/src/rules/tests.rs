@@ -7,8 +7,8 @@ use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 
 use super::*;
-use crate::rules::trial::Trial;
 use crate::state::Refusal;
+use crate::state::validation::Trial;
 
 const STATUS: &str =
     "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r/status";
@@ -50,7 +50,7 @@ fn controller(api: &FakeApi) -> (Controller, RuleId) {
         let space = spaces.space("tenant-blue");
         let mut inner = space.lock();
         let begun = inner.stream.begin(1).unwrap();
-        let raised = crate::stream::Raised { uid: "t".to_owned(), resource_version: 1, claim: 1 };
+        let raised = crate::state::stream::Raised { uid: "t".to_owned(), resource_version: 1, claim: 1 };
         inner.stream.claimed(begun.number, raised).unwrap();
         inner.apply_rule(&serde_json::from_value(rule("5")).unwrap());
     }

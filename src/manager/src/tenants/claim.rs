@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 use tonic::Status;
 use tracing::{debug, info};
 
-use super::registry::Registry;
 use crate::queue::{self, Queue};
+use crate::state::registry::Registry;
+use crate::state::stream::Raised;
 use crate::state::{Space, Spaces};
-use crate::stream::Raised;
 use crate::writes;
 
 /// How often a claim is tried while others write the same Tenant.

@@ -18,11 +18,11 @@ use tracing::{info, warn};
 
 use super::namespace;
 use super::nodes::{After, Nodes};
-use super::registry::{Entry, Registry};
 use super::status::{self, Written};
 use crate::admin::{self, AdminRules};
 use crate::events::Events;
 use crate::queue::Queue;
+use crate::state::registry::{Entry, Registry};
 use crate::state::{RuleId, Spaces};
 use crate::worker;
 use crate::writes::{self, found};

@@ -1,12 +1,10 @@
 //! Tenants: who they are, what is theirs, and who may speak for them.
 //!
-//! [`registry`] is what is known, on every replica; [`identity`] reads who calls; [`claim`] says which replica serves a
+//! [`crate::state::registry`] is what is known, on every replica; [`crate::identity`] reads who calls; [`claim`] says which replica serves a
 //! tenant's stream; [`controller`] makes namespaces and DPUs what they should be, on the replica that leads.
 
 pub mod claim;
 pub mod controller;
-pub mod identity;
 pub mod namespace;
 pub mod nodes;
-pub mod registry;
 mod status;

@@ -18,7 +18,7 @@ use outrigger_runtime::watch;
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::registry::{CLAIMS, count};
+use crate::state::registry::{CLAIMS, count};
 use crate::writes::{self, gone, only};
 
 /// Name of what Outrigger puts into each tenant's namespace.

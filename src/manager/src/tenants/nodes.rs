@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::registry::{Dpu, Registry};
 use crate::state::Spaces;
+use crate::state::registry::{Dpu, Registry};
 use crate::writes::{self, found, gone, only};
 
 /// How long a Node is nobody's before the next tenant gets it: long enough for a scheduler and a kubelet to learn that the

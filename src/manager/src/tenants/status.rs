@@ -9,7 +9,7 @@ use outrigger_core::tenant::Tenant;
 use serde::Serialize;
 
 use super::namespace;
-use super::registry::{Entry, Registry};
+use crate::state::registry::{Entry, Registry};
 
 /// Names that a message lists.
 const SHOWN: usize = 5;

@@ -7,7 +7,7 @@ use outrigger_core::check::install::versions::{self, Version};
 use outrigger_core::check::install::{Found, subject};
 use outrigger_core::check::{CA_MISMATCH, CERTIFICATE_ENDED, Finding, IDENTITY, Subject};
 use outrigger_core::ids::TenantId;
-use outrigger_manager::tenants::identity::Caller;
+use outrigger_manager::identity::Caller;
 use outrigger_runtime::expiry;
 use outrigger_runtime::probe::{self, Verdict, Who};
 use outrigger_runtime::serve::Peer;

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry as MetricsRegistry;
 use serde_json::json;
 
 use super::*;
-use crate::stream::Raised;
+use crate::state::stream::Raised;
 use outrigger_runtime::cache::Feed;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tonic::Status;
 
 use crate::grpc::limits::CALLS_PER_IDENTITY;
-use crate::tenants::identity::Caller;
+use crate::identity::Caller;
 
 type Counts = Mutex<HashMap<Arc<str>, usize>>;
 

@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::identity::Caller;
+use crate::identity::Caller;
 
 /// What is known of tenants and DPUs. One for the whole process.
 #[derive(Debug)]
@@ -393,7 +393,7 @@ fn list<K: Clone + Eq + Hash>(
 }
 
 /// ResourceClaims, as quotas count them.
-pub(super) const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
+pub(crate) const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
 
 /// What a quota has no room for any more.
 fn full(quota: &ResourceQuota) -> Quota {
@@ -416,7 +416,7 @@ fn full(quota: &ResourceQuota) -> Quota {
 }
 
 /// A number of objects as a Quantity, which the API server writes with a suffix where it has only zeros (`10k`).
-pub(super) fn count(quantity: &str) -> Option<u64> {
+pub(crate) fn count(quantity: &str) -> Option<u64> {
     let quantity: Quantity = quantity.parse().ok()?;
     quantity.holds(&Quantity::whole(1)).filter(|count| Quantity::whole(*count) == quantity)
 }

@@ -4,7 +4,7 @@ use outrigger_api::WorkloadRuleStatus;
 use outrigger_core::field::FieldError;
 use tokio::time::Instant;
 
-use crate::rules::trial::Trial;
+use crate::state::validation::Trial;
 
 /// A rule as the API has it.
 #[derive(Debug, Clone)]

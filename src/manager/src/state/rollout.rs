@@ -183,7 +183,7 @@ impl Rollout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::companions::store::Store;
+    use crate::state::companions::Store;
 
     const MAX: UpdateStrategy =
         UpdateStrategy::RollingUpdate(outrigger_core::rollout::MaxUnavailable::Percent(25));

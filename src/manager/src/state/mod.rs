@@ -17,18 +17,24 @@ use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::rule::Rule;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-use crate::companions::pauses::{Facts, Pauses};
-use crate::companions::rollout::{Rollouts, Standing};
-use crate::companions::store::Store;
 use crate::queue::Key;
-use crate::rules::trial::Trial;
-use crate::stream::{Shown, Stream};
-use crate::tenants::registry::Registry;
+use crate::state::companions::Store;
+use crate::state::pauses::{Facts, Pauses};
+use crate::state::registry::Registry;
+use crate::state::rollout::{Rollouts, Standing};
+use crate::state::stream::{Shown, Stream};
+use crate::state::validation::Trial;
 use crate::usage::Usage;
 
-mod rule;
+pub mod companions;
+pub mod pauses;
+pub mod registry;
+pub mod rollout;
+mod rules;
+pub mod stream;
+pub mod validation;
 
-pub use rule::{Refusal, RuleEntry};
+pub use rules::{Refusal, RuleEntry};
 
 /// A namespace of the infrastructure cluster, by name.
 pub type Namespace = Arc<str>;
