@@ -13,7 +13,7 @@ use crate::state::CompanionId;
 
 /// Which companions a workload's message has asked for, and when. One entry for each that is waiting for its step.
 #[derive(Debug)]
-pub struct Lag {
+pub struct CompanionLatency {
     asked: Mutex<HashMap<CompanionId, Asked>>,
     metrics: Arc<Metrics>,
 }
@@ -35,12 +35,12 @@ impl Asked {
 /// A step that is under way. What it was asked for by is forgotten at its end, unless it is put back.
 #[derive(Debug)]
 pub struct Step<'a> {
-    lag: &'a Lag,
+    latency: &'a CompanionLatency,
     id: &'a CompanionId,
     asked: Option<Asked>,
 }
 
-impl Lag {
+impl CompanionLatency {
     /// Nothing has been asked for.
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self { asked: Mutex::default(), metrics }
@@ -56,7 +56,7 @@ impl Lag {
 
     /// A step for a companion begins.
     pub fn begin<'a>(&'a self, id: &'a CompanionId) -> Step<'a> {
-        Step { lag: self, id, asked: self.asked.lock().remove(id) }
+        Step { latency: self, id, asked: self.asked.lock().remove(id) }
     }
 }
 
@@ -72,14 +72,14 @@ impl Step<'_> {
     /// The companion has been created.
     pub fn created(&mut self) {
         if let Some(asked) = self.asked.take() {
-            self.lag.metrics.lag.observe(asked.at.elapsed().as_secs_f64());
+            self.latency.metrics.latency.observe(asked.at.elapsed().as_secs_f64());
         }
     }
 
     /// It has not been dealt with: another step follows, for the same message.
     pub fn goes_on(&mut self) {
         if let Some(asked) = self.asked.take() {
-            self.lag.asked.lock().insert(self.id.clone(), asked);
+            self.latency.asked.lock().insert(self.id.clone(), asked);
         }
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn the_first_message_counts_until_the_companion_is_there() {
         let mut registry = Registry::default();
-        let lag = Lag::new(Arc::new(Metrics::new(&mut registry)));
+        let lag = CompanionLatency::new(Arc::new(Metrics::new(&mut registry)));
         let count = || {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();

@@ -59,13 +59,13 @@ use tracing::warn;
 use crate::admin::AdminRules;
 use crate::companions::templates::Templates;
 use crate::grpc::{Access, Rules, Workloads};
-use crate::latency::Lag;
+use crate::latency::CompanionLatency;
 use crate::metrics::Metrics;
 use crate::queue::Queue;
 use crate::report::Reporter;
-use crate::state::Spaces;
+use crate::state::TenantStates;
 use crate::state::registry::Registry;
-use crate::tenants::claim::{Claims, give_up_unused};
+use crate::tenants::claim::{StreamClaims, give_up_unused};
 use crate::watches::{Feeds, Watches};
 
 /// Settings of the manager.
@@ -222,11 +222,11 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new(&mut process.registry));
     let me = instance();
     let admin = AdminNamespaces::new(&args.admin_rules_namespace, &args.admin_resources_namespace);
-    let spaces = Arc::new(Spaces::new(admin));
+    let states = Arc::new(TenantStates::new(admin));
     let registry = Arc::new(Registry::new(args.host_label.clone(), args.admin_identity.clone()));
     let watches = Watches {
-        admin: Arc::new(AdminRules::new(spaces.clone(), registry.clone())),
-        spaces,
+        admin: Arc::new(AdminRules::new(states.clone(), registry.clone())),
+        states,
         queue: Arc::new(
             Queue::new(Duration::from_millis(100), Duration::from_secs(30))
                 .share(companions::MAX_OF_ONE_TENANT),
@@ -243,7 +243,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
         machines: machines::queue(),
         events: Arc::new(events::Events::new(client.clone(), me.clone())),
         leadership: Leadership::default(),
-        lag: Arc::new(Lag::new(metrics.clone())),
+        latency: Arc::new(CompanionLatency::new(metrics.clone())),
         metrics,
         client,
         watches,
@@ -310,20 +310,20 @@ fn routes(
     access: Arc<Access>,
     args: &ManagerArgs,
 ) -> anyhow::Result<Routes> {
-    let rules = Rules { client: parts.client.clone(), spaces: parts.watches.spaces.clone() };
+    let rules = Rules { client: parts.client.clone(), states: parts.watches.states.clone() };
     let admin_rules = grpc::AdminRules {
         client: parts.client.clone(),
         access: access.clone(),
-        namespace: parts.watches.spaces.admin().rules.clone(),
+        namespace: parts.watches.states.admin().rules.clone(),
     };
     let workloads = Workloads {
-        spaces: parts.watches.spaces,
-        claims: Claims::new(parts.client, parts.watches.registry, &parts.watches.me),
+        states: parts.watches.states,
+        claims: StreamClaims::new(parts.client, parts.watches.registry, &parts.watches.me),
         access,
         queue: parts.watches.queue,
         rules: parts.watches.rules,
         metrics: parts.metrics,
-        lag: parts.lag,
+        latency: parts.latency,
         unused: parts.watches.unused,
         drain: process.drain.clone(),
         max_streams: args.max_streams_per_tenant.max(1),
@@ -381,7 +381,7 @@ struct Parts {
     machines: Arc<Queue<machines::Key>>,
     events: Arc<events::Events>,
     metrics: Arc<Metrics>,
-    lag: Arc<Lag>,
+    latency: Arc<CompanionLatency>,
     leadership: Leadership,
     watches: Watches,
     feeds: Feeds,
@@ -391,7 +391,7 @@ impl Parts {
     /// Shows what is in hand.
     fn report(&self, process: &mut Process) {
         let reporter = Reporter {
-            spaces: self.watches.spaces.clone(),
+            states: self.watches.states.clone(),
             leadership: self.leadership.clone(),
             companions: self.watches.queue.clone(),
             rules: self.watches.rules.clone(),
@@ -412,7 +412,7 @@ impl Parts {
         watch(process, client, "quotas", of_tenants, watches.quotas().sink());
         watch(process, client, "workload rules", watch_config(), feeds.rules.sink());
         // RBAC grants access to the namespace of admin rules only.
-        let rules = Api::namespaced(client.clone(), &self.watches.spaces.admin().rules);
+        let rules = Api::namespaced(client.clone(), &self.watches.states.admin().rules);
         let ready = process.readiness.wait_for("admin rules");
         let following = follow(rules, watch_config(), "admin rules", ready, feeds.admin_rules.sink());
         process.spawn("admin rules", following);
@@ -439,12 +439,12 @@ impl Parts {
         }
         let companions = companions::Controller {
             client: self.client.clone(),
-            spaces: self.watches.spaces.clone(),
+            states: self.watches.states.clone(),
             queue: self.watches.queue.clone(),
             rules: self.watches.rules.clone(),
             events: self.events.clone(),
             metrics: self.metrics.clone(),
-            lag: self.lag.clone(),
+            latency: self.latency.clone(),
             registry: self.watches.registry.clone(),
             leadership: self.leadership.clone(),
             templates: self.templates.clone(),
@@ -453,7 +453,7 @@ impl Parts {
         };
         let statuses = rules::Controller {
             client: self.client.clone(),
-            spaces: self.watches.spaces.clone(),
+            states: self.watches.states.clone(),
             queue: self.watches.rules.clone(),
             companions: self.watches.queue.clone(),
             events: self.events.clone(),
@@ -467,7 +467,7 @@ impl Parts {
         let tenants = tenants::controller::Controller {
             client: self.client.clone(),
             registry: self.watches.registry.clone(),
-            spaces: self.watches.spaces.clone(),
+            states: self.watches.states.clone(),
             queue: self.watches.tenants.clone(),
             rules: self.watches.rules.clone(),
             leadership: self.leadership.clone(),
@@ -480,10 +480,10 @@ impl Parts {
         listed(process, "companions", companions.run());
         listed(process, "rule status", statuses.run());
         listed(process, "tenants", tenants.run());
-        let claims = Claims::new(self.client.clone(), self.watches.registry.clone(), &self.watches.me);
+        let claims = StreamClaims::new(self.client.clone(), self.watches.registry.clone(), &self.watches.me);
         process.spawn(
             "unused claims",
-            give_up_unused(claims, self.watches.spaces.clone(), self.watches.unused.clone()),
+            give_up_unused(claims, self.watches.states.clone(), self.watches.unused.clone()),
         );
         let lease = LeaseArgs {
             namespace: args.lease_namespace.clone(),

@@ -38,7 +38,7 @@ pub struct Counts {
 /// A queue for many producers and one consumer.
 #[derive(Debug)]
 pub struct Queue<K: Key> {
-    inner: Mutex<Inner<K>>,
+    data: Mutex<QueueData<K>>,
     /// Wakes the consumer. One permit is enough: there is one consumer, and it looks at everything when it wakes.
     wake: Notify,
     backoff: ExponentialBuilder,
@@ -47,7 +47,7 @@ pub struct Queue<K: Key> {
 }
 
 #[derive(Debug)]
-struct Inner<K: Key> {
+struct QueueData<K: Key> {
     ready: HashMap<K::Group, VecDeque<K>>,
     /// Groups that have a key in `ready`, in the order of their turns.
     turns: VecDeque<K::Group>,
@@ -68,7 +68,7 @@ impl<K: Key> Queue<K> {
     /// within a factor of two, so that keys which failed together don't come back together, and none is longer than `max`.
     pub fn new(min: Duration, max: Duration) -> Self {
         Self {
-            inner: Mutex::new(Inner {
+            data: Mutex::new(QueueData {
                 ready: HashMap::new(),
                 turns: VecDeque::new(),
                 busy_of: HashMap::new(),
@@ -94,7 +94,7 @@ impl<K: Key> Queue<K> {
     /// At most so many keys of one group are handed out at the same time, 1 at least.
     #[must_use]
     pub fn share(self, share: usize) -> Self {
-        self.inner.lock().share = share.max(1);
+        self.data.lock().share = share.max(1);
         self
     }
 
@@ -102,9 +102,9 @@ impl<K: Key> Queue<K> {
     pub fn add(&self, keys: impl IntoIterator<Item = K>) {
         let mut any = false;
         {
-            let mut inner = self.inner.lock();
+            let mut data = self.data.lock();
             for key in keys {
-                any |= inner.add(key);
+                any |= data.add(key);
             }
         }
         if any {
@@ -116,16 +116,16 @@ impl<K: Key> Queue<K> {
     pub fn add_after(&self, key: K, delay: Duration) {
         let at = Instant::now() + delay;
         {
-            let mut inner = self.inner.lock();
-            match inner.due.get(&key).copied() {
+            let mut data = self.data.lock();
+            match data.due.get(&key).copied() {
                 Some(before) if before <= at => return,
                 Some(before) => {
-                    inner.timers.remove(&(before, key.clone()));
+                    data.timers.remove(&(before, key.clone()));
                 }
                 None => {}
             }
-            inner.due.insert(key.clone(), at);
-            inner.timers.insert((at, key));
+            data.due.insert(key.clone(), at);
+            data.timers.insert((at, key));
         }
         self.wake.notify_one();
     }
@@ -133,8 +133,8 @@ impl<K: Key> Queue<K> {
     /// Adds a key that could not be dealt with, after a pause that grows with each failure in a row.
     pub fn retry(&self, key: K) {
         let pause = {
-            let mut inner = self.inner.lock();
-            let backoff = inner.failures.entry(key.clone()).or_insert_with(|| self.backoff.build());
+            let mut data = self.data.lock();
+            let backoff = data.failures.entry(key.clone()).or_insert_with(|| self.backoff.build());
             backoff.next().unwrap_or(self.max).min(self.max)
         };
         self.add_after(key, pause);
@@ -142,21 +142,21 @@ impl<K: Key> Queue<K> {
 
     /// Says that a key was dealt with: its next failure counts as the first again.
     pub fn forget(&self, key: &K) {
-        self.inner.lock().failures.remove(key);
+        self.data.lock().failures.remove(key);
     }
 
     /// Says that the work on a key that [`Self::next`] handed out is over.
     pub fn done(&self, key: &K) {
         let any = {
-            let mut inner = self.inner.lock();
-            if inner.busy.remove(key) {
-                inner.give_back(&key.group());
+            let mut data = self.data.lock();
+            if data.busy.remove(key) {
+                data.give_back(&key.group());
             }
-            if inner.dirty.contains(key) {
-                inner.line_up(key.clone());
+            if data.dirty.contains(key) {
+                data.line_up(key.clone());
             }
             // Also one that only waited for its group's share.
-            !inner.turns.is_empty()
+            !data.turns.is_empty()
         };
         if any {
             self.wake.notify_one();
@@ -167,12 +167,12 @@ impl<K: Key> Queue<K> {
     pub async fn next(&self) -> K {
         loop {
             let timer = {
-                let mut inner = self.inner.lock();
-                inner.expire(Instant::now());
-                if let Some(key) = inner.take() {
+                let mut data = self.data.lock();
+                data.expire(Instant::now());
+                if let Some(key) = data.take() {
                     return key;
                 }
-                inner.timers.first().map(|(at, _)| *at)
+                data.timers.first().map(|(at, _)| *at)
             };
             match timer {
                 Some(at) => {
@@ -185,14 +185,14 @@ impl<K: Key> Queue<K> {
 
     /// Keys that wait to be handed out now.
     pub fn len(&self) -> usize {
-        self.inner.lock().ready.values().map(VecDeque::len).sum()
+        self.data.lock().ready.values().map(VecDeque::len).sum()
     }
 
     /// How many keys wait for what.
     pub fn counts(&self) -> Counts {
-        let inner = self.inner.lock();
-        let ready = inner.ready.values().map(VecDeque::len).sum();
-        Counts { ready, delayed: inner.timers.len(), busy: inner.busy.len() }
+        let data = self.data.lock();
+        let ready = data.ready.values().map(VecDeque::len).sum();
+        Counts { ready, delayed: data.timers.len(), busy: data.busy.len() }
     }
 
     /// Whether no key waits to be handed out now.
@@ -201,7 +201,7 @@ impl<K: Key> Queue<K> {
     }
 }
 
-impl<K: Key> Inner<K> {
+impl<K: Key> QueueData<K> {
     fn add(&mut self, key: K) -> bool {
         if !self.dirty.insert(key.clone()) || self.busy.contains(&key) {
             return false;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::machines;
 use crate::queue::{Counts, Queue};
-use crate::state::{CompanionId, Inner, RuleId, Space, Spaces};
+use crate::state::{CompanionId, RuleId, TenantData, TenantState, TenantStates};
 use crate::tenants::controller::Key;
 
 type Number = Gauge<i64, AtomicI64>;
@@ -24,7 +24,7 @@ type Number = Gauge<i64, AtomicI64>;
 #[derive(Clone)]
 pub struct Reporter {
     /// What is known.
-    pub spaces: Arc<Spaces>,
+    pub states: Arc<TenantStates>,
     /// Whether this replica cares for tenants that nobody serves.
     pub leadership: Leadership,
     /// Companions to look at.
@@ -45,7 +45,7 @@ impl fmt::Debug for Reporter {
 
 /// Where a tenant's stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum Place {
+enum StreamState {
     Connected,
     Lost,
     Elsewhere,
@@ -53,7 +53,7 @@ enum Place {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StreamLabels {
-    stream: Place,
+    stream: StreamState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -84,7 +84,7 @@ struct Total {
 struct OfTenant {
     id: TenantId,
     namespace: String,
-    place: Place,
+    stream: StreamState,
     /// What this replica sees to; nothing of a tenant that another one acts for.
     total: Total,
 }
@@ -93,8 +93,8 @@ impl Reporter {
     /// Counts by rule are kept anyway, so this takes a moment for each rule, not for each companion.
     fn look(&self) -> Vec<OfTenant> {
         let leads = self.leadership.leads();
-        let all = self.spaces.all();
-        all.iter().filter_map(|space| of_tenant(space, leads)).collect()
+        let all = self.states.all();
+        all.iter().filter_map(|state| of_tenant(state, leads)).collect()
     }
 
     /// The same for people, tenants by name.
@@ -102,11 +102,11 @@ impl Reporter {
         let tenants: Vec<Value> = self
             .look()
             .into_iter()
-            .map(|OfTenant { id, namespace, place, total }| {
+            .map(|OfTenant { id, namespace, stream, total }| {
                 json!({
                     "tenant": id.as_str(),
                     "namespace": namespace,
-                    "stream": format!("{place:?}"),
+                    "stream": format!("{stream:?}"),
                     "workloads": total.workloads,
                     "companions": {
                         "wanted": total.wanted, "created": total.created, "ready": total.ready, "refused": total.refused,
@@ -130,31 +130,31 @@ impl Reporter {
 }
 
 /// What there is of a namespace's tenant, if it has one; `leads`: this replica leads.
-fn of_tenant(space: &Space, leads: bool) -> Option<OfTenant> {
-    let mut inner = space.lock();
-    let id = inner.tenant.clone()?;
-    let acts = inner.acts(leads);
-    let place = match (inner.stream.connected, acts) {
-        (true, _) => Place::Connected,
+fn of_tenant(state: &TenantState, leads: bool) -> Option<OfTenant> {
+    let mut data = state.lock();
+    let id = data.tenant.clone()?;
+    let acts = data.acts(leads);
+    let stream = match (data.stream.connected, acts) {
+        (true, _) => StreamState::Connected,
         // This replica's that has lost it, or nobody's. These the leader counts, so that they are counted once.
-        (false, true) => Place::Lost,
-        (false, false) => Place::Elsewhere,
+        (false, true) => StreamState::Lost,
+        (false, false) => StreamState::Elsewhere,
     };
-    let total = if acts { count(&mut inner) } else { Total::default() };
-    Some(OfTenant { id, namespace: space.namespace.to_string(), place, total })
+    let total = if acts { count(&mut data) } else { Total::default() };
+    Some(OfTenant { id, namespace: state.namespace.to_string(), stream, total })
 }
 
-fn count(inner: &mut Inner) -> Total {
-    let rules: Vec<_> = inner.rules.keys().cloned().collect();
+fn count(data: &mut TenantData) -> Total {
+    let rules: Vec<_> = data.rules.keys().cloned().collect();
     let mut total =
-        Total { workloads: inner.index.workloads(), refused: inner.refusals.len(), ..Total::default() };
-    if !inner.index.synced() {
+        Total { workloads: data.index.workloads(), refused: data.refusals.len(), ..Total::default() };
+    if !data.index.synced() {
         // What is wanted isn't known yet, so what there is says nothing about what is missing.
         return total;
     }
     for rule in &rules {
-        total.wanted += inner.index.matched(rule);
-        let counts = inner.among(rule, |companions| companions.counts(rule)).unwrap_or_default();
+        total.wanted += data.index.matched(rule);
+        let counts = data.among(rule, |companions| companions.counts(rule)).unwrap_or_default();
         total.created += counts.created;
         total.ready += counts.ready;
     }
@@ -171,16 +171,16 @@ impl Collector for Reporter {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let tenants = Family::<StreamLabels, Number>::default();
         let workloads = Family::<StreamLabels, Number>::default();
-        for stream in [Place::Connected, Place::Lost, Place::Elsewhere] {
+        for stream in [StreamState::Connected, StreamState::Lost, StreamState::Elsewhere] {
             tenants.get_or_create(&StreamLabels { stream }).set(0);
         }
-        for stream in [Place::Connected, Place::Lost] {
+        for stream in [StreamState::Connected, StreamState::Lost] {
             workloads.get_or_create(&StreamLabels { stream }).set(0);
         }
         let mut all = Total::default();
-        for OfTenant { place: stream, total, .. } in self.look() {
+        for OfTenant { stream, total, .. } in self.look() {
             tenants.get_or_create(&StreamLabels { stream }).inc();
-            if stream != Place::Elsewhere {
+            if stream != StreamState::Elsewhere {
                 let count = i64::try_from(total.workloads).unwrap_or(i64::MAX);
                 workloads.get_or_create(&StreamLabels { stream }).inc_by(count);
             }
@@ -216,40 +216,44 @@ impl Collector for Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::stream::{Raised, Shown};
+    use crate::state::stream::{ObservedClaim, RaisedClaim};
 
     #[test]
     fn a_tenant_is_counted_once_whoever_looks() {
-        let spaces = Spaces::default();
-        spaces.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
-        let space = spaces.space("tenant-a");
-        let place = |leads| of_tenant(&space, leads).unwrap().place;
+        let states = TenantStates::default();
+        states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
+        let state = states.state("tenant-a");
+        let stream = |leads| of_tenant(&state, leads).unwrap().stream;
         assert_eq!(
-            (place(true), place(false)),
-            (Place::Lost, Place::Elsewhere),
+            (stream(true), stream(false)),
+            (StreamState::Lost, StreamState::Elsewhere),
             "nobody's: the leader tells"
         );
-        let number = space.lock().stream.begin(1).unwrap().number;
-        space
+        let number = state.lock().stream.begin(1).unwrap().number;
+        state
             .lock()
             .stream
-            .claimed(number, Raised { uid: "u".to_owned(), resource_version: 1, claim: 1 })
+            .claimed(number, RaisedClaim { uid: "u".to_owned(), resource_version: 1, claim: 1 })
             .unwrap();
-        assert_eq!((place(true), place(false)), (Place::Connected, Place::Connected));
-        space.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
-        assert_eq!((place(true), place(false)), (Place::Lost, Place::Lost), "this replica's to tell");
-        let shown = Shown { uid: "u", resource_version: 2, claim: 2, holder: "other" };
-        space.lock().saw_claim(shown, "me");
-        assert_eq!((place(true), place(false)), (Place::Elsewhere, Place::Elsewhere));
-        assert!(of_tenant(&spaces.space("other"), true).is_none());
+        assert_eq!((stream(true), stream(false)), (StreamState::Connected, StreamState::Connected));
+        state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            (stream(true), stream(false)),
+            (StreamState::Lost, StreamState::Lost),
+            "this replica's to tell"
+        );
+        let shown = ObservedClaim { uid: "u", resource_version: 2, claim: 2, holder: "other" };
+        state.lock().saw_claim(shown, "me");
+        assert_eq!((stream(true), stream(false)), (StreamState::Elsewhere, StreamState::Elsewhere));
+        assert!(of_tenant(&states.state("other"), true).is_none());
     }
 
     #[test]
     fn before_a_sync_nothing_is_missing_and_nothing_is_too_many() {
-        let spaces = Spaces::default();
-        spaces.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
-        let space = spaces.space("tenant-a");
-        let total = || of_tenant(&space, true).unwrap().total;
+        let states = TenantStates::default();
+        states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
+        let state = states.state("tenant-a");
+        let total = || of_tenant(&state, true).unwrap().total;
         let rule: outrigger_api::WorkloadRule = serde_json::from_value(json!({
             "apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": "r", "namespace": "tenant-a", "uid": "u", "generation": 1},
@@ -282,10 +286,10 @@ mod tests {
         })
         .unwrap();
         rule.compile().unwrap();
-        space.lock().apply_rule(&rule);
-        space.lock().index.update(workload.clone());
+        state.lock().apply_rule(&rule);
+        state.lock().index.update(workload.clone());
         assert_eq!((total().workloads, total().wanted), (1, 0));
-        space.lock().index.sync(vec![workload]);
+        state.lock().index.sync(vec![workload]);
         assert_eq!((total().workloads, total().wanted), (1, 1));
     }
 }

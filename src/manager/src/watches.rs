@@ -17,8 +17,8 @@ use crate::companions::object::{self, Object};
 use crate::companions::templates::Templates;
 use crate::queue::Queue;
 use crate::state::registry::Registry;
-use crate::state::stream::Shown;
-use crate::state::{CompanionId, Inner, RuleId, Space, Spaces};
+use crate::state::stream::ObservedClaim;
+use crate::state::{CompanionId, RuleId, TenantData, TenantState, TenantStates};
 use crate::tenants::claim::UNUSED;
 use crate::tenants::controller::Key;
 
@@ -26,7 +26,7 @@ use crate::tenants::controller::Key;
 #[derive(Clone)]
 pub struct Watches {
     /// What is known.
-    pub spaces: Arc<Spaces>,
+    pub states: Arc<TenantStates>,
     /// Companions to look at.
     pub queue: Arc<Queue<CompanionId>>,
     /// Rules whose status may have changed.
@@ -83,13 +83,13 @@ impl Watches {
             };
             // Also the one that it was: its Tenant makes another.
             // The platform's own are no tenant's, whatever their labels say.
-            let tenant = tenant.filter(|_| !this.spaces.admin().contains(&name));
-            let before = this.spaces.tenant_of(&name);
-            this.queue.add(this.spaces.set_tenant(&name, tenant.clone()));
+            let tenant = tenant.filter(|_| !this.states.admin().contains(&name));
+            let before = this.states.tenant_of(&name);
+            this.queue.add(this.states.set_tenant(&name, tenant.clone()));
             this.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
             this.tenant_of(&name);
-            this.refile(&this.spaces.space(&name));
-            this.rules.add(this.spaces.space(&name).rule_ids());
+            this.refile(&this.states.state(&name));
+            this.rules.add(this.states.state(&name).rule_ids());
         })
     }
 
@@ -108,60 +108,60 @@ impl Watches {
             match this.registry.get(&id) {
                 Some(entry) => this.tenant_of(&entry.object.target_namespace()),
                 // Nothing is made any more for a tenant that is gone, whatever became of its namespace.
-                None => this.spaces.of(&id).iter().for_each(|space| space.lock().closing = true),
+                None => this.states.of(&id).iter().for_each(|state| state.lock().closing = true),
             }
-            for space in this.spaces.of(&id) {
-                this.refile(&space);
+            for state in this.states.of(&id) {
+                this.refile(&state);
             }
         })
     }
 
     /// Other admin rules may be about the tenant of a namespace now.
-    fn refile(&self, space: &Space) {
-        let (companions, rules) = self.admin.refile(space);
+    fn refile(&self, state: &TenantState) {
+        let (companions, rules) = self.admin.refile(state);
         self.queue.add(companions);
         self.rules.add(rules);
     }
 
-    /// Brings a namespace's space up to what its Tenant says: who serves it, and whether it goes.
+    /// Brings a namespace's state up to what its Tenant says: who serves it, and whether it goes.
     fn tenant_of(&self, namespace: &str) {
-        let Some(id) = self.spaces.tenant_of(namespace) else { return };
+        let Some(id) = self.states.tenant_of(namespace) else { return };
         let Some(entry) = self.registry.get(&id).filter(|entry| entry.object.target_namespace() == namespace)
         else {
             return;
         };
         let stream =
             entry.object.status.as_ref().and_then(|status| status.stream.clone()).unwrap_or_default();
-        let space = self.spaces.space(namespace);
+        let state = self.states.state(namespace);
         let (lost, changed, matched) = {
-            let mut inner = space.lock();
-            let known = |inner: &Inner| (inner.acts(true), inner.closing, inner.index.most());
-            let before = known(&inner);
-            inner.closing = entry.deleting();
+            let mut data = state.lock();
+            let known = |data: &TenantData| (data.acts(true), data.closing, data.index.most());
+            let before = known(&data);
+            data.closing = entry.deleting();
             // A Tenant that isn't valid has the limits that it had.
             let matched = match &entry.tenant {
-                Ok(tenant) => inner.index.limit(tenant.limits.matches()),
+                Ok(tenant) => data.index.limit(tenant.limits.matches()),
                 Err(_) => Vec::new(),
             };
             let metadata = &entry.object.metadata;
-            let shown = Shown {
+            let shown = ObservedClaim {
                 uid: metadata.uid.as_deref().unwrap_or_default(),
                 resource_version: version(metadata.resource_version.as_deref()),
                 claim: stream.claim,
                 holder: &stream.holder,
             };
-            let lost = inner.saw_claim(shown, &self.me);
-            if inner.stream.unused_claim().is_some() {
+            let lost = data.saw_claim(shown, &self.me);
+            if data.stream.unused_claim().is_some() {
                 self.unused.add_after(id.clone(), UNUSED);
             }
-            (lost, before != known(&inner), matched)
+            (lost, before != known(&data), matched)
         };
-        self.queue.add(space.ids(matched));
+        self.queue.add(state.ids(matched));
         if lost {
             info!(tenant = %id, claim = stream.claim, holder = stream.holder, "this replica serves the tenant no more");
         }
         if changed {
-            self.rules.add(space.rule_ids());
+            self.rules.add(state.rule_ids());
         }
     }
 
@@ -177,11 +177,11 @@ impl Watches {
             if changed {
                 this.tenants.add([Key::Node(name)]);
                 // Companions that no DPU could run don't hold a rollout up; which these are may be others now.
-                for space in concerned.iter().flat_map(|tenant| this.spaces.of(tenant)) {
-                    let turns = space.lock().all_turns(&this.registry);
-                    this.queue.add(space.ids(turns));
+                for state in concerned.iter().flat_map(|tenant| this.states.of(tenant)) {
+                    let turns = state.lock().all_turns(&this.registry);
+                    this.queue.add(state.ids(turns));
                     // The status of rules says which hosts have no DPU.
-                    this.rules.add(space.rule_ids());
+                    this.rules.add(state.rule_ids());
                 }
                 this.tenants.add(concerned.into_iter().map(Key::Tenant));
             }
@@ -194,7 +194,7 @@ impl Watches {
         Feed::new(move |change| {
             let (namespace, changed) = this.registry.quota(change);
             if changed {
-                this.tenants.add(this.spaces.tenant_of(&namespace).map(Key::Tenant));
+                this.tenants.add(this.states.tenant_of(&namespace).map(Key::Tenant));
             }
         })
     }
@@ -209,19 +209,19 @@ impl Watches {
     }
 
     fn rule(&self, rule: &WorkloadRule) {
-        let space = self.spaces.space(&rule.namespace().unwrap_or_default());
-        let keys = space.lock().apply_rule(rule);
-        self.touched(&space, keys);
+        let state = self.states.state(&rule.namespace().unwrap_or_default());
+        let keys = state.lock().apply_rule(rule);
+        self.touched(&state, keys);
         if let Ok(name) = RuleName::new(&rule.name_any()) {
-            self.rules.add([space.rule_id(&name)]);
+            self.rules.add([state.rule_id(&name)]);
         }
     }
 
     fn no_rule(&self, namespace: &str, name: &str) {
         let Ok(name) = RuleName::new(name) else { return };
-        let space = self.spaces.space(namespace);
-        let keys = space.lock().remove_rule(&name);
-        self.touched(&space, keys);
+        let state = self.states.state(namespace);
+        let keys = state.lock().remove_rule(&name);
+        self.touched(&state, keys);
     }
 
     /// Admin rules do too, for the tenants that they are about.
@@ -247,7 +247,7 @@ impl Watches {
             let id = if rule.is_admin() {
                 this.admin.id(&rule)
             } else {
-                this.spaces.space(namespace).rule_id(&rule)
+                this.states.state(namespace).rule_id(&rule)
             };
             this.rules.add([id]);
         })
@@ -266,26 +266,26 @@ impl Watches {
         let metadata = object.metadata();
         let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
         let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-        if *namespace == *self.spaces.admin().resources {
+        if *namespace == *self.states.admin().resources {
             // Somebody who may has taken its marks away.
             let Some((tenant, key, observed)) = object.observe_admin() else {
                 return self.no_companion(object.kind(), namespace, name);
             };
-            let before = self.spaces.admin_store(&tenant).lock().applied(name, key.clone(), observed);
+            let before = self.states.admin_companions_of(&tenant).lock().applied(name, key.clone(), observed);
             return self.admin_touched(&tenant, before.into_iter().chain([key]).collect());
         }
         // Somebody has taken its owner away.
         let Some((key, observed)) = object.observe() else {
             return self.no_companion(object.kind(), namespace, name);
         };
-        let space = self.spaces.space(namespace);
-        let before = space.lock().companions.applied(name, key.clone(), observed);
-        self.touched(&space, before.into_iter().chain([key]).collect());
+        let state = self.states.state(namespace);
+        let before = state.lock().companions.applied(name, key.clone(), observed);
+        self.touched(&state, before.into_iter().chain([key]).collect());
     }
 
     fn no_companion(&self, kind: Kind, namespace: &str, name: &str) {
-        if *namespace == *self.spaces.admin().resources {
-            for (tenant, store) in self.spaces.admin_stores() {
+        if *namespace == *self.states.admin().resources {
+            for (tenant, store) in self.states.all_admin_companions() {
                 let gone = store.lock().gone(kind, name);
                 if gone.is_some() {
                     self.admin_touched(&tenant, gone.into_iter().collect());
@@ -293,9 +293,9 @@ impl Watches {
             }
             return;
         }
-        let Some(space) = self.spaces.known(namespace) else { return };
-        let gone = space.lock().companions.gone(kind, name);
-        self.touched(&space, gone.into_iter().collect());
+        let Some(state) = self.states.known(namespace) else { return };
+        let gone = state.lock().companions.gone(kind, name);
+        self.touched(&state, gone.into_iter().collect());
     }
 
     fn admin_touched(&self, tenant: &TenantId, keys: Vec<CompanionKey>) {
@@ -306,28 +306,28 @@ impl Watches {
             // A replica that was behind has made it for a tenant that is gone: the leader deletes it.
             self.tenants.add([Key::Tenant(tenant.clone())]);
         }
-        for space in self.spaces.of(tenant) {
+        for state in self.states.of(tenant) {
             {
-                let mut inner = space.lock();
+                let mut data = state.lock();
                 for key in &keys {
-                    inner.saw_companion(key);
+                    data.saw_companion(key);
                 }
             }
-            self.queue.add(space.ids(keys.iter().cloned()));
+            self.queue.add(state.ids(keys.iter().cloned()));
         }
     }
 
-    fn touched(&self, space: &Space, keys: Vec<CompanionKey>) {
+    fn touched(&self, state: &TenantState, keys: Vec<CompanionKey>) {
         {
-            let mut inner = space.lock();
+            let mut data = state.lock();
             for key in &keys {
-                inner.saw_companion(key);
+                data.saw_companion(key);
             }
         }
         for key in &keys {
-            self.rules.add_after(space.rule_id(&key.rule), crate::rules::SETTLE);
+            self.rules.add_after(state.rule_id(&key.rule), crate::rules::SETTLE);
         }
-        self.queue.add(space.ids(keys));
+        self.queue.add(state.ids(keys));
     }
 }
 
@@ -344,16 +344,16 @@ mod tests {
 
     #[test]
     fn a_late_companion_of_a_tenant_that_is_gone_is_the_leaders_to_delete() {
-        let spaces = Arc::new(Spaces::default());
+        let states = Arc::new(TenantStates::default());
         let registry = Arc::new(Registry::new(String::new(), Vec::new()));
         let pause = (Duration::from_millis(100), Duration::from_secs(30));
         let watches = Watches {
-            spaces: spaces.clone(),
+            states: states.clone(),
             queue: Arc::new(Queue::new(pause.0, pause.1)),
             rules: Arc::new(Queue::new(pause.0, pause.1)),
             registry: registry.clone(),
             tenants: Arc::new(Queue::new(pause.0, pause.1)),
-            admin: Arc::new(AdminRules::new(spaces, registry.clone())),
+            admin: Arc::new(AdminRules::new(states, registry.clone())),
             me: "me".into(),
             unused: Arc::new(Queue::new(pause.0, pause.1)),
         };

@@ -12,7 +12,7 @@ use outrigger_core::keys;
 use serde_json::json;
 use tracing::info;
 
-use super::{Entry, cleanup};
+use super::{AdminRuleEntry, cleanup};
 use crate::writes;
 
 /// How often companions that have been told to go are looked for.
@@ -29,7 +29,7 @@ pub(super) async fn step(
     client: &Client,
     namespaces: &AdminNamespaces,
     name: &RuleName,
-    entry: &Entry,
+    entry: &AdminRuleEntry,
 ) -> Result<Option<Duration>, kube::Error> {
     let ours = |finalizer: &String| finalizer == keys::ADMIN_RULE_FINALIZER;
     let has = entry.finalizers.iter().any(ours);

@@ -1,9 +1,9 @@
 //! Admin rules: the platform's own, for the workloads of all tenants or of some.
 //!
-//! Each is filed in the space of every tenant that it is about, beside the tenant's own rules, under a name that can't be
+//! Each is filed in the state of every tenant that it is about, beside the tenant's own rules, under a name that can't be
 //! one of theirs. So all that holds for a tenant's rules holds for these: who serves the tenant makes the companions, none
 //! goes for a workload that hasn't been told yet, and no tenant's companions wait for another's. Only what exists is known
-//! by tenant instead of by namespace ([`Spaces::admin_store`]), because companions of all tenants share one.
+//! by tenant instead of by namespace ([`TenantStates::admin_companions_of`]), because companions of all tenants share one.
 
 mod cleanup;
 mod finalizer;
@@ -22,8 +22,8 @@ use outrigger_core::rule::Rule;
 use parking_lot::Mutex;
 
 use crate::state::registry::Registry;
-use crate::state::validation::Trial;
-use crate::state::{CompanionId, Inner, RuleEntry, RuleId, Space, Spaces};
+use crate::state::validation::TemplateValidation;
+use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState, TenantStates};
 
 pub(crate) use cleanup::release;
 pub(crate) use status::step;
@@ -31,16 +31,16 @@ pub(crate) use status::step;
 /// All admin rules, and where they are filed.
 #[derive(Debug)]
 pub struct AdminRules {
-    spaces: Arc<Spaces>,
+    states: Arc<TenantStates>,
     registry: Arc<Registry>,
-    /// Held while rules are filed, so that of two changes at once the later one sees the earlier. Taken before any space's
+    /// Held while rules are filed, so that of two changes at once the later one sees the earlier. Taken before any state's
     /// lock.
-    rules: Mutex<HashMap<RuleName, Entry>>,
+    rules: Mutex<HashMap<RuleName, AdminRuleEntry>>,
 }
 
 /// An admin rule as the API has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct AdminRuleEntry {
     pub(crate) uid: String,
     pub(crate) generation: i64,
     pub(crate) resource_version: String,
@@ -53,13 +53,13 @@ pub(crate) struct Entry {
 
 impl AdminRules {
     /// Knows none yet.
-    pub fn new(spaces: Arc<Spaces>, registry: Arc<Registry>) -> Self {
-        Self { spaces, registry, rules: Mutex::default() }
+    pub fn new(states: Arc<TenantStates>, registry: Arc<Registry>) -> Self {
+        Self { states, registry, rules: Mutex::default() }
     }
 
     /// An admin rule, cluster-wide.
     pub fn id(&self, name: &RuleName) -> RuleId {
-        RuleId { namespace: self.spaces.admin().rules.clone(), name: name.clone() }
+        RuleId { namespace: self.states.admin().rules.clone(), name: name.clone() }
     }
 
     /// All of them, cluster-wide.
@@ -67,7 +67,7 @@ impl AdminRules {
         self.rules.lock().keys().map(|name| self.id(name)).collect()
     }
 
-    pub(crate) fn get(&self, name: &RuleName) -> Option<Entry> {
+    pub(crate) fn get(&self, name: &RuleName) -> Option<AdminRuleEntry> {
         self.rules.lock().get(name).cloned()
     }
 
@@ -75,7 +75,7 @@ impl AdminRules {
     pub fn apply(&self, object: &AdminWorkloadRule) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
         let mut rules = self.rules.lock();
-        let entry = Entry::new(object, rules.remove(&name));
+        let entry = AdminRuleEntry::new(object, rules.remove(&name));
         let touched = self.file_everywhere(&name, Some(&entry));
         rules.insert(name, entry);
         touched
@@ -91,51 +91,56 @@ impl AdminRules {
 
     /// Whose a namespace is, or what is known of its tenant, has changed: other rules may be for it now. Returns the
     /// companions and the rules that this touches.
-    pub fn refile(&self, space: &Space) -> (Vec<CompanionId>, Vec<RuleId>) {
+    pub fn refile(&self, state: &TenantState) -> (Vec<CompanionId>, Vec<RuleId>) {
         let rules = self.rules.lock();
         // All at once: companions whose rules were not filed yet would look like those of rules that are gone.
-        let mut inner = space.lock();
-        let mut touched = self.move_in(space, &mut inner);
+        let mut data = state.lock();
+        let mut touched = self.move_in(state, &mut data);
         let mut names = Vec::new();
         for (name, entry) in rules.iter() {
-            let before = inner.rules.contains_key(name);
-            touched.extend(self.file_in(&mut inner, name, Some(entry)));
-            if before != inner.rules.contains_key(name) {
+            let before = data.rules.contains_key(name);
+            touched.extend(self.file_in(&mut data, name, Some(entry)));
+            if before != data.rules.contains_key(name) {
                 names.push(self.id(name));
             }
         }
-        (space.ids(touched), names)
+        (state.ids(touched), names)
     }
 
     /// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry
     /// the tenant's label.
-    fn move_in(&self, space: &Space, inner: &mut Inner) -> Vec<CompanionKey> {
-        let tenant = inner.tenant.clone().filter(|tenant| self.is_home(tenant, space));
-        let store = tenant.map(|tenant| self.spaces.admin_store(&tenant));
-        let new = store.is_some() && inner.admin_companions.is_none();
-        inner.admin_companions = store;
-        if new { inner.companion_keys() } else { Vec::new() }
+    fn move_in(&self, state: &TenantState, data: &mut TenantData) -> Vec<CompanionKey> {
+        let tenant = data.tenant.clone().filter(|tenant| self.is_home(tenant, state));
+        let store = tenant.map(|tenant| self.states.admin_companions_of(&tenant));
+        let new = store.is_some() && data.admin_companions.is_none();
+        data.admin_companions = store;
+        if new { data.companion_keys() } else { Vec::new() }
     }
 
-    fn is_home(&self, tenant: &TenantId, space: &Space) -> bool {
-        self.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *space.namespace)
+    fn is_home(&self, tenant: &TenantId, state: &TenantState) -> bool {
+        self.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *state.namespace)
     }
 
-    fn file_everywhere(&self, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionId> {
-        let file = |space: &Arc<Space>| space.ids(self.file_in(&mut space.lock(), name, entry));
-        self.spaces.all().iter().flat_map(file).collect()
+    fn file_everywhere(&self, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
+        let file = |state: &Arc<TenantState>| state.ids(self.file_in(&mut state.lock(), name, entry));
+        self.states.all().iter().flat_map(file).collect()
     }
 
-    /// Files a rule in a space, or takes it out. What is as it was touches nothing.
-    fn file_in(&self, inner: &mut Inner, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionKey> {
-        match entry.filter(|entry| !entry.deleting && self.is_about(entry, inner)) {
+    /// Files a rule in a state, or takes it out. What is as it was touches nothing.
+    fn file_in(
+        &self,
+        data: &mut TenantData,
+        name: &RuleName,
+        entry: Option<&AdminRuleEntry>,
+    ) -> Vec<CompanionKey> {
+        match entry.filter(|entry| !entry.deleting && self.is_about(entry, data)) {
             Some(entry) => {
                 let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
-                inner.file_rule(name, entry.filed(), rule)
+                data.file_rule(name, entry.filed(), rule)
             }
-            None if inner.rules.contains_key(name) => {
-                let mut keys = inner.remove_rule(name);
-                if let Some(store) = &inner.admin_companions {
+            None if data.rules.contains_key(name) => {
+                let mut keys = data.remove_rule(name);
+                if let Some(store) = &data.admin_companions {
                     keys.extend(store.lock().of_rule(name).map(|(key, _)| key));
                 }
                 keys
@@ -144,10 +149,10 @@ impl AdminRules {
         }
     }
 
-    /// Whether a rule is about the workloads of a space's tenant. One that can't be read may be about anybody: it stays, or
+    /// Whether a rule is about the workloads of a state's tenant. One that can't be read may be about anybody: it stays, or
     /// is put, where it keeps the companions that there are and makes none.
-    fn is_about(&self, entry: &Entry, inner: &Inner) -> bool {
-        let Some(tenant) = inner.tenant.as_ref().filter(|_| inner.admin_companions.is_some()) else {
+    fn is_about(&self, entry: &AdminRuleEntry, data: &TenantData) -> bool {
+        let Some(tenant) = data.tenant.as_ref().filter(|_| data.admin_companions.is_some()) else {
             return false;
         };
         match &entry.compiled {
@@ -159,7 +164,7 @@ impl AdminRules {
     }
 }
 
-impl Entry {
+impl AdminRuleEntry {
     /// What the API has, and of what was known before all that is still so.
     fn new(object: &AdminWorkloadRule, before: Option<Self>) -> Self {
         let uid = object.uid().unwrap_or_default();
@@ -184,7 +189,7 @@ impl Entry {
         self.compiled.as_ref().err().map_or(&[], Vec::as_slice)
     }
 
-    /// As spaces know it.
+    /// As states know it.
     fn filed(&self) -> RuleEntry {
         RuleEntry {
             uid: self.uid.clone(),
@@ -192,7 +197,7 @@ impl Entry {
             resource_version: String::new(),
             status: outrigger_api::WorkloadRuleStatus::default(),
             errors: self.errors().to_vec(),
-            trial: Trial::default(),
+            validation: TemplateValidation::default(),
             deleting: self.deleting,
             revision: String::new(),
             origin: String::new(),

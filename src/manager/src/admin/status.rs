@@ -21,10 +21,10 @@ use outrigger_core::validate;
 use serde_json::{Map, Value, json};
 use tracing::{debug, info};
 
-use super::{AdminRules, Entry, finalizer};
+use super::{AdminRuleEntry, AdminRules, finalizer};
 use crate::rules::{Controller, PACE, devices};
 use crate::state::companions::Counts;
-use crate::state::{RuleId, Spaces};
+use crate::state::{RuleId, TenantStates};
 use crate::writes;
 
 /// Tenants for whom a template is tried out at once.
@@ -35,11 +35,11 @@ const MAX_REFUSAL: usize = 256;
 
 /// One step for an admin rule: its finalizer, then its status.
 pub(crate) async fn step(controller: &Controller, id: &RuleId) {
-    let Controller { client, spaces, admin, queue, leadership, .. } = controller;
+    let Controller { client, states, admin, queue, leadership, .. } = controller;
     let Some(entry) = admin.get(&id.name) else { return queue.forget(id) };
     let leads = leadership.leads();
     if leads {
-        match finalizer::step(client, spaces.admin(), &id.name, &entry).await {
+        match finalizer::step(client, states.admin(), &id.name, &entry).await {
             Ok(None) => {}
             Ok(Some(pause)) => {
                 queue.forget(id);
@@ -52,11 +52,16 @@ pub(crate) async fn step(controller: &Controller, id: &RuleId) {
         }
     }
     let wanted =
-        if entry.deleting { None } else { changes(spaces, &id.name, &entry, leads, Timestamp::now()) };
+        if entry.deleting { None } else { changes(states, &id.name, &entry, leads, Timestamp::now()) };
     if !entry.deleting {
         // A rule may be about very many tenants, and its status tells of a refusal with the next step.
-        let tries = futures::stream::iter(spaces.all());
-        tries.for_each_concurrent(TRIALS, |space| async move { controller.try_out(&space, id).await }).await;
+        let tries = futures::stream::iter(states.all());
+        tries
+            .for_each_concurrent(
+                TRIALS,
+                |state| async move { controller.validate_template(&state, id).await },
+            )
+            .await;
         if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
             devices::keep_admins(controller, id, rule).await;
         }
@@ -86,14 +91,14 @@ pub(crate) async fn step(controller: &Controller, id: &RuleId) {
 
 /// What of the status has to change, as a merge patch; `None` when nothing has to.
 pub(super) fn changes(
-    spaces: &Spaces,
+    states: &TenantStates,
     name: &RuleName,
-    entry: &Entry,
+    entry: &AdminRuleEntry,
     leads: bool,
     now: Timestamp,
 ) -> Option<Value> {
     let before = &entry.status;
-    let Known { own, about } = known(spaces, name, leads);
+    let ReplicaView { own, about } = known(states, name, leads);
     let mut tenants = before.tenants.clone();
     for (tenant, matches) in own {
         if matches == TenantMatches::default() {
@@ -112,7 +117,7 @@ pub(super) fn changes(
         patch.insert("tenants".into(), changed.into());
     }
     if leads {
-        let wanted = summary(spaces, name, entry, tenants, about.len(), now);
+        let wanted = summary(states, name, entry, tenants, about.len(), now);
         let value = |status: &AdminWorkloadRuleStatus| serde_json::to_value(status).unwrap_or_default();
         let (old, new) = (value(before), value(&wanted));
         for field in ["observedGeneration", "matched", "created", "ready", "updated", "conditions"] {
@@ -140,26 +145,26 @@ fn difference(
 }
 
 /// What this replica knows.
-struct Known {
+struct ReplicaView {
     /// Of the tenants that it acts for.
     own: Vec<(String, TenantMatches)>,
     /// All tenants that the rule is about.
     about: BTreeSet<String>,
 }
 
-fn known(spaces: &Spaces, name: &RuleName, leads: bool) -> Known {
-    let mut known = Known { own: Vec::new(), about: BTreeSet::new() };
-    for space in spaces.all() {
-        let inner = space.lock();
-        let Some(tenant) = inner.tenant.as_ref().filter(|_| inner.rules.contains_key(name)) else { continue };
+fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
+    let mut known = ReplicaView { own: Vec::new(), about: BTreeSet::new() };
+    for state in states.all() {
+        let data = state.lock();
+        let Some(tenant) = data.tenant.as_ref().filter(|_| data.rules.contains_key(name)) else { continue };
         known.about.insert(tenant.to_string());
-        let matched = i64::try_from(inner.index.matched(name)).unwrap_or(i64::MAX);
+        let matched = i64::try_from(data.index.matched(name)).unwrap_or(i64::MAX);
         // Who hasn't been told anything yet has nothing to tell: what was last known stays.
-        if !inner.acts(leads) || (matched == 0 && !inner.index.synced()) {
+        if !data.acts(leads) || (matched == 0 && !data.index.synced()) {
             continue;
         }
-        let mut refusals = inner.refusals_of(name).map(|(_, refusal)| refusal);
-        let tried = inner.rules.get(name).and_then(|entry| entry.trial.refusal());
+        let mut refusals = data.refusals_of(name).map(|(_, refusal)| refusal);
+        let tried = data.rules.get(name).and_then(|entry| entry.validation.refusal());
         let untaken = tried.map(|refusal| refusal.chars().take(MAX_REFUSAL).collect());
         let refused = untaken.or_else(|| {
             refusals.next().map(|first| {
@@ -177,19 +182,19 @@ fn known(spaces: &Spaces, name: &RuleName, leads: bool) -> Known {
 }
 
 /// Status, reason and message of a condition.
-type Told = (Status, &'static str, String);
+type ConditionValue = (Status, &'static str, String);
 
 /// The whole, for all tenants together. `about`: how many tenants the rule is about.
 fn summary(
-    spaces: &Spaces,
+    states: &TenantStates,
     name: &RuleName,
-    entry: &Entry,
+    entry: &AdminRuleEntry,
     tenants: BTreeMap<String, TenantMatches>,
     about: usize,
     now: Timestamp,
 ) -> AdminWorkloadRuleStatus {
     let matched = tenants.values().map(|matches| matches.matched).sum();
-    let stores = spaces.admin_stores();
+    let stores = states.all_admin_companions();
     let mut counts = Counts::default();
     let hash = entry.compiled.as_ref().ok().map(|(rule, _)| rule.template_hash());
     let mut updated = 0;
@@ -211,7 +216,7 @@ fn summary(
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
     let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
-    let condition = |kind, (status, reason, message): Told| {
+    let condition = |kind, (status, reason, message): ConditionValue| {
         condition(kind, status, reason, &message, entry.generation, now)
     };
     let conditions = vec![
@@ -230,7 +235,7 @@ fn summary(
     }
 }
 
-fn accepted_condition(entry: &Entry) -> Told {
+fn accepted_condition(entry: &AdminRuleEntry) -> ConditionValue {
     match entry.errors() {
         [] => (Status::True, "Valid", "the rule is served".to_owned()),
         errors => {
@@ -240,7 +245,7 @@ fn accepted_condition(entry: &Entry) -> Told {
     }
 }
 
-fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) -> Told {
+fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) -> ConditionValue {
     match (accepted, matched) {
         (false, _) => (Status::Unknown, "Invalid", "see the Accepted condition".to_owned()),
         (true, _) if about == 0 => {
@@ -266,7 +271,7 @@ fn ready_condition(
     rolling: Option<i64>,
     tenants: &BTreeMap<String, TenantMatches>,
     waiting: impl FnOnce() -> Option<String>,
-) -> Told {
+) -> ConditionValue {
     if !accepted {
         return (Status::False, "Invalid", "see the Accepted condition".to_owned());
     }
@@ -297,6 +302,6 @@ impl AdminRules {
     /// What [`changes`] says, for tests.
     #[cfg(test)]
     pub(super) fn changes(&self, name: &RuleName, leads: bool) -> Option<Value> {
-        changes(&self.spaces, name, &self.get(name)?, leads, Timestamp::UNIX_EPOCH)
+        changes(&self.states, name, &self.get(name)?, leads, Timestamp::UNIX_EPOCH)
     }
 }

@@ -14,7 +14,7 @@ use super::*;
 
 /// What is known of a cluster with these tenants, each with its namespace.
 struct World {
-    spaces: Arc<Spaces>,
+    states: Arc<TenantStates>,
     registry: Arc<Registry>,
     admin: AdminRules,
 }
@@ -33,10 +33,10 @@ fn key(workload: &str) -> CompanionKey {
 
 impl World {
     fn new(tenants: &[&str]) -> Self {
-        let spaces = Arc::new(Spaces::new(AdminNamespaces::default()));
+        let states = Arc::new(TenantStates::new(AdminNamespaces::default()));
         let registry = Arc::new(Registry::new(keys::DPU_HOST.to_owned(), Vec::new()));
-        let admin = AdminRules::new(spaces.clone(), registry.clone());
-        let this = Self { spaces, registry, admin };
+        let admin = AdminRules::new(states.clone(), registry.clone());
+        let this = Self { states, registry, admin };
         for tenant in tenants {
             this.tenant(tenant, json!({}));
             this.namespace(&format!("tenant-{tenant}"), Some(tenant));
@@ -49,12 +49,12 @@ impl World {
             "metadata": {"name": name, "labels": labels}, "spec": {}});
         let tenant: Tenant = serde_json::from_value(object).unwrap();
         self.registry.tenant(Change::Applied(tenant));
-        self.spaces.of(&id(name)).iter().flat_map(|space| self.admin.refile(space).0).collect()
+        self.states.of(&id(name)).iter().flat_map(|state| self.admin.refile(state).0).collect()
     }
 
     fn namespace(&self, name: &str, tenant: Option<&str>) -> Vec<CompanionId> {
-        self.spaces.set_tenant(name, tenant.map(id));
-        self.admin.refile(&self.spaces.space(name)).0
+        self.states.set_tenant(name, tenant.map(id));
+        self.admin.refile(&self.states.state(name)).0
     }
 
     fn rule(&self, generation: i64, change: Value) -> Vec<CompanionId> {
@@ -83,7 +83,7 @@ impl World {
             annotations: BTreeMap::new(),
             extra: BTreeMap::new(),
         };
-        self.spaces
+        self.states
             .of_tenant(&id(tenant))
             .unwrap()
             .lock()
@@ -93,9 +93,9 @@ impl World {
 
     /// The namespaces where the rule is filed.
     fn filed(&self) -> Vec<String> {
-        let is = |space: &Arc<Space>| space.lock().rules.contains_key(&name());
+        let is = |state: &Arc<TenantState>| state.lock().rules.contains_key(&name());
         let mut all: Vec<_> =
-            self.spaces.all().iter().filter(|s| is(s)).map(|s| s.namespace.to_string()).collect();
+            self.states.all().iter().filter(|s| is(s)).map(|s| s.namespace.to_string()).collect();
         all.sort();
         all
     }
@@ -122,7 +122,7 @@ fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     let touched = world.tenant("blue", json!({"tier": "gold"}));
     assert_eq!((world.filed(), touched.len()), (vec!["tenant-blue".to_owned()], 1));
     // Its companions are looked at when it is not about their tenant any more.
-    world.spaces.admin_store(&id("blue")).lock().applied("other", key("other"), Observed::default());
+    world.states.admin_companions_of(&id("blue")).lock().applied("other", key("other"), Observed::default());
     let touched = world.tenant("blue", json!({}));
     let keys: Vec<_> = touched.into_iter().map(|c| c.key).collect();
     assert_eq!(keys, [key("w"), key("other")]);
@@ -136,19 +136,19 @@ fn a_rule_that_can_not_be_read_keeps_what_it_has() {
     let world = World::new(&["blue"]);
     world.told("blue", &["w"]);
     world.rule(1, json!({"dpuSelectionPolicy": "Some"}));
-    let space = world.spaces.space("tenant-blue");
-    assert!(matches!(space.lock().index.desired(&key("w")), Desired::RuleUnknown));
+    let state = world.states.state("tenant-blue");
+    assert!(matches!(state.lock().index.desired(&key("w")), Desired::RuleUnknown));
     assert_eq!(
         world.filed(),
         ["tenant-blue"],
         "or its companions would be taken for those of a rule that is gone"
     );
     assert_eq!(world.rule(2, json!({})).len(), 1);
-    assert!(matches!(space.lock().index.desired(&key("w")), Desired::Wanted { .. }));
+    assert!(matches!(state.lock().index.desired(&key("w")), Desired::Wanted { .. }));
     // A tenant's rule of the same name is another one.
     let own = RuleName::new("r").unwrap();
-    assert!(!space.lock().rules.contains_key(&own));
-    space.lock().remove_rule(&own);
+    assert!(!state.lock().rules.contains_key(&own));
+    state.lock().remove_rule(&own);
     assert_eq!(world.filed(), ["tenant-blue"]);
 }
 
@@ -156,16 +156,16 @@ fn a_rule_that_can_not_be_read_keeps_what_it_has() {
 fn companions_that_were_seen_before_their_tenant_are_not_lost() {
     let world = World::new(&[]);
     world.rule(1, json!({}));
-    world.spaces.admin_store(&id("blue")).lock().applied("w", key("w"), Observed::default());
+    world.states.admin_companions_of(&id("blue")).lock().applied("w", key("w"), Observed::default());
     world.namespace("tenant-blue", Some("blue"));
-    let space = world.spaces.space("tenant-blue");
-    assert!(space.lock().admin_companions.is_none(), "there is no such Tenant yet");
+    let state = world.states.state("tenant-blue");
+    assert!(state.lock().admin_companions.is_none(), "there is no such Tenant yet");
     let touched = world.tenant("blue", json!({}));
-    assert_eq!(touched, space.ids([key("w")]));
-    assert_eq!(space.lock().companion_keys(), [key("w")]);
+    assert_eq!(touched, state.ids([key("w")]));
+    assert_eq!(state.lock().companion_keys(), [key("w")]);
     world.namespace("tenant-blue", None);
-    assert!(space.lock().companion_keys().is_empty());
-    assert_eq!(world.spaces.admin_store(&id("blue")).lock().keys().count(), 1);
+    assert!(state.lock().companion_keys().is_empty());
+    assert_eq!(world.states.admin_companions_of(&id("blue")).lock().keys().count(), 1);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up() {
         "metadata": {"name": "r", "namespace": "universe", "uid": "u", "generation": 1, "resourceVersion": "9"},
         "spec": world.admin.get(&name()).map(|_| json!({})), "status": {"tenants": before}});
     world.admin.apply(&serde_json::from_value(object).unwrap());
-    let store = world.spaces.admin_store(&id("red"));
+    let store = world.states.admin_companions_of(&id("red"));
     store.lock().applied("x", key("x"), Observed { ready: true, ..Observed::default() });
     let patch = world.admin.changes(&name(), true).unwrap();
     // What another replica has said of red stays, and nobody is left to speak of a tenant that is gone.

@@ -3,11 +3,11 @@
 use outrigger_core::companion::{self, Home};
 use outrigger_core::ids::TenantId;
 
-use crate::state::{CompanionId, Namespace, Spaces};
+use crate::state::{CompanionId, Namespace, TenantStates};
 
-/// A companion's place.
+/// A companion's location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CompanionLocation {
     /// Whose workload it serves.
     pub(crate) tenant: TenantId,
     /// Its namespace: the tenant's, or that of all companions of admin rules.
@@ -18,22 +18,22 @@ pub(crate) struct Place {
     pub(crate) owned: bool,
 }
 
-impl Place {
+impl CompanionLocation {
     /// The same for the domain.
     pub(crate) fn home(&self) -> Home<'_> {
         Home { tenant: &self.tenant, namespace: &self.namespace, owned: self.owned }
     }
 }
 
-impl Spaces {
+impl TenantStates {
     /// Where a companion lives; `None` in a namespace of nobody.
-    pub(crate) fn place(&self, id: &CompanionId) -> Option<Place> {
+    pub(crate) fn location(&self, id: &CompanionId) -> Option<CompanionLocation> {
         let tenant = self.tenant_of(&id.namespace)?;
         let (namespace, owned) = if id.key.rule.is_admin() {
             (self.admin().resources.clone(), self.admin().owned())
         } else {
             (id.namespace.clone(), true)
         };
-        Some(Place { name: companion::name(&id.key, &tenant), tenant, namespace, owned })
+        Some(CompanionLocation { name: companion::name(&id.key, &tenant), tenant, namespace, owned })
     }
 }

@@ -85,7 +85,7 @@ pub struct Feeds {
 }
 
 impl Feeds {
-    /// A write or a read was answered with this object. No lock of a space may be held.
+    /// A write or a read was answered with this object. No lock of a state may be held.
     pub(crate) fn answer(&self, object: Object) {
         match object {
             Object::Pod(pod) => self.pods.answer(*pod),

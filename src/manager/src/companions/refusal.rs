@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// What to do after a write failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum WriteFailure {
     /// The object is not what the write expected; look again at once.
     LookAgain,
     /// Something of that name exists already.
@@ -18,24 +18,24 @@ pub(crate) enum Verdict {
 }
 
 /// Reads the error of a create, patch or delete of a companion.
-pub(crate) fn verdict(error: &kube::Error) -> Verdict {
+pub(crate) fn verdict(error: &kube::Error) -> WriteFailure {
     verdict_with(error, of_template)
 }
 
 /// Reads the error of a create, patch or delete of something that a rule makes; `field` tells what the rule calls one of its
 /// fields.
-pub(crate) fn verdict_with(error: &kube::Error, field: impl Fn(&str) -> String) -> Verdict {
-    let kube::Error::Api(status) = error else { return Verdict::Transient(error.to_string()) };
+pub(crate) fn verdict_with(error: &kube::Error, field: impl Fn(&str) -> String) -> WriteFailure {
+    let kube::Error::Api(status) = error else { return WriteFailure::Transient(error.to_string()) };
     match status.code {
-        409 if status.reason == "AlreadyExists" => Verdict::Exists,
-        404 if is_namespace_missing(status) => Verdict::Refused(status.message.clone()),
-        404 | 409 => Verdict::LookAgain,
+        409 if status.reason == "AlreadyExists" => WriteFailure::Exists,
+        404 if is_namespace_missing(status) => WriteFailure::Refused(status.message.clone()),
+        404 | 409 => WriteFailure::LookAgain,
         // A quota races with the deletions that free it; the API server says so by a conflict on the quota object.
         403 if status.message.contains("please apply your changes to the latest version") => {
-            Verdict::Transient(status.message.clone())
+            WriteFailure::Transient(status.message.clone())
         }
-        400 | 403 | 405 | 413 | 422 => Verdict::Refused(explain(status, field)),
-        _ => Verdict::Transient(status.message.clone()),
+        400 | 403 | 405 | 413 | 422 => WriteFailure::Refused(explain(status, field)),
+        _ => WriteFailure::Transient(status.message.clone()),
     }
 }
 
@@ -45,13 +45,13 @@ pub(crate) fn verdict_of_create(
     error: &kube::Error,
     object: &Value,
     field: impl Fn(&str) -> String,
-) -> Verdict {
+) -> WriteFailure {
     const SERVED: &str = claim::API_VERSION;
     match error {
         kube::Error::Api(status)
             if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
         {
-            Verdict::Refused(format!(
+            WriteFailure::Refused(format!(
                 "this cluster doesn't serve {SERVED}, which devices need: Kubernetes does from version 1.34 on"
             ))
         }
@@ -96,16 +96,16 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        assert_eq!(verdict(&status(409, "AlreadyExists", "")), Verdict::Exists);
-        assert_eq!(verdict(&status(409, "Conflict", "")), Verdict::LookAgain);
-        assert_eq!(verdict(&status(404, "NotFound", "")), Verdict::LookAgain);
-        assert!(matches!(verdict(&status(403, "Forbidden", "exceeded quota: q")), Verdict::Refused(_)));
+        assert_eq!(verdict(&status(409, "AlreadyExists", "")), WriteFailure::Exists);
+        assert_eq!(verdict(&status(409, "Conflict", "")), WriteFailure::LookAgain);
+        assert_eq!(verdict(&status(404, "NotFound", "")), WriteFailure::LookAgain);
+        assert!(matches!(verdict(&status(403, "Forbidden", "exceeded quota: q")), WriteFailure::Refused(_)));
         assert!(matches!(
             verdict(&status(500, "InternalError", "failed calling webhook")),
-            Verdict::Transient(_)
+            WriteFailure::Transient(_)
         ));
-        assert!(matches!(verdict(&status(503, "", "not yet")), Verdict::Transient(_)));
-        assert!(matches!(verdict(&status(429, "TooManyRequests", "")), Verdict::Transient(_)));
+        assert!(matches!(verdict(&status(503, "", "not yet")), WriteFailure::Transient(_)));
+        assert!(matches!(verdict(&status(429, "TooManyRequests", "")), WriteFailure::Transient(_)));
     }
 
     #[test]
@@ -116,16 +116,19 @@ mod tests {
             let error = status(404, reason, "404 page not found");
             let verdict = of_create(&error, &claim);
             assert!(
-                matches!(&verdict, Verdict::Refused(m) if m.contains("doesn't serve resource.k8s.io/v1")),
+                matches!(&verdict, WriteFailure::Refused(m) if m.contains("doesn't serve resource.k8s.io/v1")),
                 "{verdict:?}"
             );
-            assert_eq!(of_create(&error, &json!({"apiVersion": "v1", "kind": "Pod"})), Verdict::LookAgain);
+            assert_eq!(
+                of_create(&error, &json!({"apiVersion": "v1", "kind": "Pod"})),
+                WriteFailure::LookAgain
+            );
         }
         let missing = json!({"code": 404, "reason": "NotFound", "message": "namespaces \"n\" not found",
             "details": {"name": "n", "kind": "namespaces"}});
         let missing = kube::Error::Api(Box::new(serde_json::from_value(missing).unwrap()));
-        assert_eq!(of_create(&missing, &claim), Verdict::Refused("namespaces \"n\" not found".into()));
-        assert_eq!(of_create(&status(409, "Conflict", ""), &claim), Verdict::LookAgain);
+        assert_eq!(of_create(&missing, &claim), WriteFailure::Refused("namespaces \"n\" not found".into()));
+        assert_eq!(of_create(&status(409, "Conflict", ""), &claim), WriteFailure::LookAgain);
     }
 
     #[test]
@@ -148,7 +151,7 @@ mod tests {
         }));
         assert_eq!(
             verdict(&error),
-            Verdict::Refused("spec.template.spec.containers[0].image: Required value".into())
+            WriteFailure::Refused("spec.template.spec.containers[0].image: Required value".into())
         );
     }
 }

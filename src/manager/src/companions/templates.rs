@@ -22,19 +22,19 @@ use serde_json::Value;
 use tracing::{debug, info};
 
 use super::object::create_raw;
-use super::refusal::{Verdict, verdict_of_create};
+use super::refusal::{WriteFailure, verdict_of_create};
 use crate::state::Namespace;
 use crate::writes;
 
 /// Which templates there are.
 #[derive(Debug)]
 pub struct Templates {
-    known: Arc<RwLock<Known>>,
+    known: Arc<RwLock<TemplateIndex>>,
     feed: Feed<Metadata>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct TemplateIndex {
     /// Namespace and name -> whose it is.
     by_name: HashMap<Name, Owner>,
     /// uid of the rule -> its templates, with their uids.
@@ -52,7 +52,7 @@ struct Owner {
     rule: RuleName,
 }
 
-impl Known {
+impl TemplateIndex {
     /// A template exists and looks like this. Returns the rule that loses it, because it is being deleted.
     fn applied(&mut self, template: &Metadata) -> Option<RuleName> {
         let name = name(template);
@@ -120,7 +120,7 @@ fn name(template: &Metadata) -> Name {
 impl Templates {
     /// No templates are known yet. `touched` is called for each rule that has lost a template, with the template's namespace.
     pub fn new(mut touched: impl FnMut(&str, RuleName) + Send + 'static) -> Self {
-        let known = Arc::<RwLock<Known>>::default();
+        let known = Arc::<RwLock<TemplateIndex>>::default();
         let keeps = known.clone();
         let feed = Feed::new(move |change: Change<Metadata>| {
             let (namespace, lost) = match change {
@@ -180,7 +180,7 @@ impl Templates {
         namespace: &str,
         rule: &Rule,
         wanted: &[Template],
-    ) -> Result<(), Verdict> {
+    ) -> Result<(), WriteFailure> {
         for template in wanted {
             if self.is_known(namespace, &template.name, rule.uid()) {
                 continue;
@@ -191,7 +191,7 @@ impl Templates {
                     self.feed.answer(made);
                 }
                 Err(error) => match verdict_of(template, &error) {
-                    Verdict::Exists => self.exists(client, namespace, rule, &template.name).await?,
+                    WriteFailure::Exists => self.exists(client, namespace, rule, &template.name).await?,
                     other => return Err(other),
                 },
             }
@@ -200,16 +200,22 @@ impl Templates {
     }
 
     /// The watch is behind, or the name is taken.
-    async fn exists(&self, client: &Client, namespace: &str, rule: &Rule, name: &str) -> Result<(), Verdict> {
+    async fn exists(
+        &self,
+        client: &Client,
+        namespace: &str,
+        rule: &Rule,
+        name: &str,
+    ) -> Result<(), WriteFailure> {
         match api(client, namespace).get_metadata_opt(name).await {
-            Err(error) => Err(Verdict::Transient(error.to_string())),
-            Ok(None) => Err(Verdict::LookAgain),
+            Err(error) => Err(WriteFailure::Transient(error.to_string())),
+            Ok(None) => Err(WriteFailure::LookAgain),
             Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
                 let leaves = found.metadata.deletion_timestamp.is_some();
                 self.feed.answer(found);
-                if leaves { Err(Verdict::LookAgain) } else { Ok(()) }
+                if leaves { Err(WriteFailure::LookAgain) } else { Ok(()) }
             }
-            Ok(Some(_)) => Err(Verdict::Refused(format!(
+            Ok(Some(_)) => Err(WriteFailure::Refused(format!(
                 "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
             ))),
         }
@@ -252,7 +258,7 @@ async fn create(
 }
 
 /// Whether the API server would take a rule's templates: the first refusal, if there is one; `None` where it didn't say.
-pub(crate) async fn try_out(
+pub(crate) async fn validate_template(
     client: &Client,
     namespace: &Namespace,
     templates: &[Template],
@@ -261,9 +267,9 @@ pub(crate) async fn try_out(
         if let Err(error) = create(client, namespace, &template.object, true).await {
             match verdict_of(template, &error) {
                 // It is there, as it should be.
-                Verdict::Exists => {}
-                Verdict::Refused(message) => return Some(Err(message)),
-                Verdict::LookAgain | Verdict::Transient(_) => return None,
+                WriteFailure::Exists => {}
+                WriteFailure::Refused(message) => return Some(Err(message)),
+                WriteFailure::LookAgain | WriteFailure::Transient(_) => return None,
             }
         }
     }
@@ -271,7 +277,7 @@ pub(crate) async fn try_out(
 }
 
 /// What an error means, with the fields as the rule has them.
-fn verdict_of(template: &Template, error: &kube::Error) -> Verdict {
+fn verdict_of(template: &Template, error: &kube::Error) -> WriteFailure {
     verdict_of_create(error, &template.object, |field| {
         // The claim's spec is one further down in a template.
         let field = field.strip_prefix("spec.").unwrap_or(field);

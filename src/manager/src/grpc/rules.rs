@@ -18,7 +18,7 @@ use tracing::Instrument;
 
 use super::access::Admitted;
 use super::verbs::{self, Wire};
-use crate::state::{RuleEntry, Space, Spaces};
+use crate::state::{RuleEntry, TenantState, TenantStates};
 
 /// Serves rules.
 #[derive(Clone)]
@@ -26,7 +26,7 @@ pub struct Rules {
     /// The infrastructure cluster.
     pub client: Client,
     /// Rules as they are known: brief lists are made from this alone.
-    pub spaces: Arc<Spaces>,
+    pub states: Arc<TenantStates>,
 }
 
 impl Rules {
@@ -111,7 +111,7 @@ impl WorkloadRuleService for Rules {
         let Admitted { tenant, .. } = super::admitted(&request)?;
         let span = called("/universe.workload.v1.WorkloadRuleService/List", request.metadata());
         if request.get_ref().brief {
-            return Ok(Response::new(brief(&self.spaces.space(&tenant.namespace))));
+            return Ok(Response::new(brief(&self.states.state(&tenant.namespace))));
         }
         let v1::ListRequest { page_size, page_token, .. } = request.into_inner();
         let (rules, next_page_token) =
@@ -121,8 +121,8 @@ impl WorkloadRuleService for Rules {
 }
 
 /// Rules without what they say, as the watch has shown them.
-fn brief(space: &Space) -> v1::ListResponse {
-    let inner = space.lock();
+fn brief(state: &TenantState) -> v1::ListResponse {
+    let data = state.lock();
     let rule = |(name, entry): (&RuleName, &RuleEntry)| v1::Rule {
         id: name.to_string(),
         data: None,
@@ -130,6 +130,6 @@ fn brief(space: &Space) -> v1::ListResponse {
         revision: entry.revision.clone(),
         status: Some(rule_wire::status_message(&entry.status, entry.generation)),
     };
-    let own = inner.rules.iter().filter(|(name, _)| !name.is_admin());
+    let own = data.rules.iter().filter(|(name, _)| !name.is_admin());
     v1::ListResponse { rules: own.map(rule).collect(), next_page_token: String::new() }
 }

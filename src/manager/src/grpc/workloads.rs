@@ -23,27 +23,27 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{Instrument, debug_span, info, warn};
 
 use super::access::{Access, Admitted};
-use super::intake::{Inbound, Taken};
+use super::intake::{DecodedMessage, Inbound};
 use super::message_pace::Pace;
 use super::sync::Sync;
 use crate::identity::Caller;
-use crate::latency::{Asked, Lag};
+use crate::latency::{Asked, CompanionLatency};
 use crate::metrics::{Metrics, StreamMessage};
 use crate::queue::Queue;
-use crate::state::stream::{Begun, Superseded};
-use crate::state::{CompanionId, RuleId, Space, Spaces};
-use crate::tenants::claim::{Claims, UNUSED};
+use crate::state::stream::{OpenedStream, Superseded};
+use crate::state::{CompanionId, RuleId, TenantState, TenantStates};
+use crate::tenants::claim::{StreamClaims, UNUSED};
 use crate::usage::{self, Exceeded};
 
 /// Serves workload streams.
 #[derive(Clone)]
 pub struct Workloads {
     /// What is known.
-    pub spaces: Arc<Spaces>,
+    pub states: Arc<TenantStates>,
     /// Who may speak for whom.
     pub access: Arc<Access>,
     /// Which replica serves whom.
-    pub claims: Claims,
+    pub claims: StreamClaims,
     /// Companions to look at.
     pub queue: Arc<Queue<CompanionId>>,
     /// Rules whose status may have changed.
@@ -51,7 +51,7 @@ pub struct Workloads {
     /// Counts.
     pub metrics: Arc<Metrics>,
     /// Which companions messages have asked for.
-    pub lag: Arc<Lag>,
+    pub latency: Arc<CompanionLatency>,
     /// Tenants with a claim of this replica that may be for no stream.
     pub unused: Arc<Queue<TenantId>>,
     /// Cancelled when the process drains: streams end, agents go to another replica.
@@ -80,15 +80,16 @@ impl WorkloadService for Workloads {
 }
 
 /// What a stream says. Messages of either call are read as those that may be chunks: they have the same numbers.
-type Messages = Pin<Box<dyn Stream<Item = Result<Taken<WorkloadChunkedStreamRequest>, Status>> + Send>>;
+type Messages =
+    Pin<Box<dyn Stream<Item = Result<DecodedMessage<WorkloadChunkedStreamRequest>, Status>> + Send>>;
 
 /// One open stream.
 struct Session {
     caller: Caller,
     id: TenantId,
     tenant: Arc<Tenant>,
-    space: Arc<Space>,
-    begun: Begun,
+    state: Arc<TenantState>,
+    begun: OpenedStream,
     /// Cancelled when the agent has gone away.
     gone: CancellationToken,
     claim: u64,
@@ -130,34 +131,34 @@ impl Workloads {
 
     fn open(&self, admitted: Admitted, chunked: bool, gone: CancellationToken) -> Result<Session, Status> {
         let Admitted { caller, id, tenant } = admitted;
-        let space = self.spaces.space(&tenant.namespace);
+        let state = self.states.state(&tenant.namespace);
         let begun = {
-            let mut inner = space.lock();
-            if inner.tenant.as_ref() != Some(&id) {
+            let mut data = state.lock();
+            if data.tenant.as_ref() != Some(&id) {
                 let message =
                     format!("namespace {} of tenant {id} is not there yet; connect again", tenant.namespace);
                 return Err(Status::unavailable(message));
             }
-            inner.stream.begin(self.max_streams)
+            data.stream.begin(self.max_streams)
         };
         let Some(begun) = begun else {
             let message = format!("tenant {id} has {} streams open already; end one", self.max_streams);
             return Err(Status::resource_exhausted(message));
         };
-        Ok(Session { caller, id, tenant, space, begun, gone, claim: 0, untold: false, chunked, sync: None })
+        Ok(Session { caller, id, tenant, state, begun, gone, claim: 0, untold: false, chunked, sync: None })
     }
 
     async fn serve(&self, mut session: Session, messages: Messages) -> Result<(), Status> {
         let result = self.claim_and_take_in(&mut session, messages).await;
-        let Session { caller, id, space, begun: Begun { number, .. }, claim, .. } = &session;
+        let Session { caller, id, state, begun: OpenedStream { number, .. }, claim, .. } = &session;
         let (current, unused) = {
-            let mut inner = space.lock();
-            (inner.stream.end(*number, Timestamp::now()), inner.stream.unused_claim())
+            let mut data = state.lock();
+            (data.stream.end(*number, Timestamp::now()), data.stream.unused_claim())
         };
         if unused.is_some() {
             self.unused.add_after(id.clone(), UNUSED);
         }
-        self.tell_rules(space);
+        self.tell_rules(state);
         match &result {
             Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
             Err(status) => {
@@ -184,12 +185,12 @@ impl Workloads {
             () = session.gone.cancelled() => return Err(left()),
         }
         // Not given up halfway: a claim that was raised has to be told of as lost.
-        let raised = self.claims.raise(&session.id, &session.space).await?;
+        let raised = self.claims.raise(&session.id, &session.state).await?;
         session.claim = raised.claim;
-        session.space.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
-        let Session { caller, id, begun: Begun { number, .. }, claim, .. } = &session;
+        session.state.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
+        let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
         info!(%caller, tenant = %id, stream = number, claim, "stream begins");
-        self.tell_rules(&session.space);
+        self.tell_rules(&session.state);
         let result = self.take_in(session, messages).await;
         if let Err(status) = &result
             && status.code() == Code::ResourceExhausted
@@ -228,15 +229,15 @@ impl Workloads {
                 }
             };
             // What it holds of the budget is given back when it has been taken in.
-            let Some(Taken { message, held }) = message else { return Ok(()) };
+            let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = kind(&message));
             let asked = Asked::now(&span);
             let keys = self.apply(session, message).instrument(span).await?;
             for key in &keys {
-                self.rules.add_after(session.space.rule_id(&key.rule), crate::rules::SETTLE);
+                self.rules.add_after(session.state.rule_id(&key.rule), crate::rules::SETTLE);
             }
-            let ids = session.space.ids(keys);
-            self.lag.asked(&ids, &asked);
+            let ids = session.state.ids(keys);
+            self.latency.asked(&ids, &asked);
             self.queue.add(ids);
             drop(held);
             pace.wait().await;
@@ -262,10 +263,10 @@ impl Workloads {
             Message::WorkloadDelete(delete) => {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
                     .map_err(|e| bad(e.under("workload_delete")))?;
-                let mut inner = session.space.lock();
-                inner.stream.check(session.begun.number).map_err(aborted)?;
-                inner.usage.delete(&id);
-                Ok(inner.index.delete(&id))
+                let mut data = session.state.lock();
+                data.stream.check(session.begun.number).map_err(aborted)?;
+                data.usage.delete(&id);
+                Ok(data.index.delete(&id))
             }
             Message::WorkloadSync(sync) => {
                 let mut all = session.begin_sync(0)?;
@@ -306,15 +307,15 @@ impl Workloads {
     fn update(&self, session: &Session, update: WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
         let size = usage::size(&update);
         let workload = workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
-        let mut inner = session.space.lock();
-        inner.stream.check(session.begun.number).map_err(aborted)?;
-        inner.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
-        Ok(inner.index.update(workload))
+        let mut data = session.state.lock();
+        data.stream.check(session.begun.number).map_err(aborted)?;
+        data.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
+        Ok(data.index.update(workload))
     }
 
     /// A sync was taken: nobody's companions wait for this to be written.
     fn tell_sync(&self, session: &Session) {
-        let count = session.space.lock().usage.count();
+        let count = session.state.lock().usage.count();
         let fields = [
             ("lastSync", json!(Time(Timestamp::now()))),
             ("workloads", json!(count)),
@@ -325,8 +326,8 @@ impl Workloads {
     }
 
     /// The Synced condition of all the tenant's rules may have changed.
-    fn tell_rules(&self, space: &Space) {
-        for rule in space.rule_ids() {
+    fn tell_rules(&self, state: &TenantState) {
+        for rule in state.rule_ids() {
             self.rules.add_after(rule, crate::rules::SETTLE);
         }
     }
@@ -334,7 +335,7 @@ impl Workloads {
 
 impl Session {
     fn begin_sync(&self, announced: u64) -> Result<Sync, Status> {
-        Sync::begin(self.space.clone(), self.begun.number, self.tenant.limits, announced)
+        Sync::begin(self.state.clone(), self.begun.number, self.tenant.limits, announced)
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::Feeds;
+use super::cache::MachineCache;
 use super::objects::Settings;
-use super::store::Store;
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::worker;
@@ -67,7 +67,7 @@ pub(super) struct Controller {
     /// The cluster.
     pub(super) client: Client,
     /// What is known.
-    pub(super) store: Arc<Store>,
+    pub(super) cache: Arc<MachineCache>,
     /// Where answers go.
     pub(super) feeds: Feeds,
     /// What to look at.
@@ -94,7 +94,7 @@ impl Controller {
         let gained = || {
             // The status may have been written by another one since.
             self.ledgers.lock().clear();
-            self.queue.add(self.store.all());
+            self.queue.add(self.cache.all());
         };
         let step = |key| {
             let this = self.clone();

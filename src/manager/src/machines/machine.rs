@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
+use super::cache::{group, is_owned_by};
 use super::controller::{Controller, Stepped, is_refusal, ready};
 use super::objects::{self, is_in_the_way, says};
-use super::store::{group, is_owned_by};
 use crate::writes::{self, gone, only};
 
 /// What a look has found out.
@@ -55,7 +55,7 @@ impl Findings {
 impl Controller {
     pub(super) async fn machine(&self, name: &str) -> Stepped {
         let there = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
-        let Some(object) = self.store.get_machine(name).filter(there) else {
+        let Some(object) = self.cache.get_machine(name).filter(there) else {
             // The garbage collector does the rest, by the owner references.
             self.ledgers.lock().remove(name);
             return Ok(None);
@@ -111,7 +111,7 @@ impl Controller {
                 keys::MACHINE_GROUP
             ));
         };
-        if let Some(first) = self.store.first_of(group)
+        if let Some(first) = self.cache.first_of(group)
             && first != machine.name
         {
             return Err(format!(
@@ -140,12 +140,12 @@ impl Controller {
         let step = |type_: &MachineType| {
             let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {
                 // What the status says is of this group only if its reservations are there.
-                let set = self.store.get_set(&reservation_name(group, &type_.name));
+                let set = self.cache.get_set(&reservation_name(group, &type_.name));
                 let usage =
                     set.filter(|set| is_owned_by(&**set, &uid)).and_then(|_| object.usage(&type_.name));
                 Ledger::new(usage.and_then(|usage| usage.slots).unwrap_or_default())
             });
-            let plan = ledger.step(&self.store.seen(machine, group, type_), now);
+            let plan = ledger.step(&self.cache.seen(machine, group, type_), now);
             offered(plan, group, &type_.name)
         };
         machine.types.iter().map(step).collect()
@@ -154,7 +154,7 @@ impl Controller {
     async fn keep_pool(&self, object: &Machine, group: &str, found: &mut Findings) {
         let name = pool_name(group);
         let wanted = objects::pool(object, group);
-        let live = self.store.get_pool(&name);
+        let live = self.cache.get_pool(&name);
         let what = format!("MachineNodePool {name}");
         if let Some(live) = &live {
             if let Some(fault) = foreign(&**live, &what, object) {
@@ -193,7 +193,7 @@ impl Controller {
         let namespace = &self.settings.core_namespace;
         let what = format!("Service {namespace}/{name}");
         let wanted = objects::service(object, group, &type_.name, &self.settings);
-        let live = self.store.get_service(&name);
+        let live = self.cache.get_service(&name);
         let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
         let differs = match &live {
             Some(live) => live.metadata.deletion_timestamp.is_none() && !says(&**live, &wanted),
@@ -217,7 +217,7 @@ impl Controller {
         let what = format!("StatefulSet {namespace}/{name}");
         let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
         let wanted = objects::stateful_set(object, group, type_, plan.replicas, &self.settings);
-        match self.store.get_set(&name) {
+        match self.cache.get_set(&name) {
             Some(live) if not_ours(&*live, &wanted, &what, object).is_some() => {
                 found.faults.extend(not_ours(&*live, &wanted, &what, object));
                 return;
@@ -267,7 +267,7 @@ impl Controller {
 
     /// Deletes what belongs to the Machine and should not be there any more.
     async fn tidy(&self, uid: &str, group: &str, machine: &domain::Machine, found: &mut Findings) {
-        let (pools, sets, services) = self.store.belongings(uid);
+        let (pools, sets, services) = self.cache.belongings(uid);
         let pool = pool_name(group);
         let names = |used: bool| -> BTreeSet<String> {
             let types = machine.types.iter().filter(|t| !used || serves(machine, &t.name));

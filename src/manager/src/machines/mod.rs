@@ -1,16 +1,16 @@
 //! Machines: groups of nodes that are given out by the slot. For each there are a MachineNodePool, which marks the nodes, and
 //! for each type a StatefulSet of reservations that hold slots open until guests take their places.
 //!
-//! [`store`] is what is known, [`machine`] and [`pool`] take one look at an object each and write what has to be different,
+//! [`cache`] is what is known, [`machine`] and [`pool`] take one look at an object each and write what has to be different,
 //! on the replica that leads. A cluster that doesn't have the kinds has nothing to do here, and waits for nothing.
 
+mod cache;
 mod controller;
 mod machine;
 mod nodes;
 mod objects;
 mod pods;
 mod pool;
-mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +31,10 @@ use tokio::time::Instant;
 
 use crate::events::Events;
 use crate::queue::Queue;
+use cache::MachineCache;
 use controller::Controller;
 pub use controller::Key;
 pub use objects::Settings;
-use store::Store;
 
 /// What is written too, and so is also learned from answers. What it concerns goes into the queue.
 #[derive(Debug, Clone)]
@@ -47,24 +47,24 @@ struct Feeds {
 }
 
 impl Feeds {
-    fn new(store: &Arc<Store>, queue: &Arc<Queue<Key>>) -> Self {
+    fn new(cache: &Arc<MachineCache>, queue: &Arc<Queue<Key>>) -> Self {
         Self {
-            machines: feed(store, queue, Store::machine),
-            pools: feed(store, queue, Store::pool),
-            nodes: feed(store, queue, Store::node),
-            sets: feed(store, queue, Store::set),
-            services: feed(store, queue, Store::service),
+            machines: feed(cache, queue, MachineCache::machine),
+            pools: feed(cache, queue, MachineCache::pool),
+            nodes: feed(cache, queue, MachineCache::node),
+            sets: feed(cache, queue, MachineCache::set),
+            services: feed(cache, queue, MachineCache::service),
         }
     }
 }
 
 fn feed<K: Resource + 'static>(
-    store: &Arc<Store>,
+    cache: &Arc<MachineCache>,
     queue: &Arc<Queue<Key>>,
-    take: fn(&Store, Change<K>) -> Vec<Key>,
+    take: fn(&MachineCache, Change<K>) -> Vec<Key>,
 ) -> Feed<K> {
-    let (store, queue) = (store.clone(), queue.clone());
-    Feed::new(move |change| queue.add(take(&store, change)))
+    let (cache, queue) = (cache.clone(), queue.clone());
+    Feed::new(move |change| queue.add(take(&cache, change)))
 }
 
 /// What there is to look at; nothing yet.
@@ -81,8 +81,8 @@ pub fn start(
     settings: Settings,
     queue: Arc<Queue<Key>>,
 ) {
-    let store = Arc::new(Store::new(&settings.core_namespace));
-    let feeds = Feeds::new(&store, &queue);
+    let cache = Arc::new(MachineCache::new(&settings.core_namespace));
+    let feeds = Feeds::new(&cache, &queue);
 
     watch_optional::<Machine>(process, client, "machines", watch_config(), feeds.machines.sink());
     watch_optional::<MachineNodePool>(
@@ -99,11 +99,11 @@ pub fn start(
         client,
         "guests' namespaces",
         labelled,
-        feed(&store, &queue, Store::namespace).sink(),
+        feed(&cache, &queue, MachineCache::namespace).sink(),
     );
     // One watch for both: a guest is never seen in its place before the reservation that was there is seen to go.
     let roles = format!("{} in ({}, {})", keys::POD_ROLE, keys::GUEST, keys::RESERVATION);
-    let (seen, touched) = (store.clone(), queue.clone());
+    let (seen, touched) = (cache.clone(), queue.clone());
     let pods = Feed::new(move |change: Change<Pod>| {
         for key in seen.pod(change) {
             touched.add_after(key, machine::SETTLE);
@@ -121,7 +121,7 @@ pub fn start(
 
     let controller = Controller {
         client: client.clone(),
-        store,
+        cache,
         feeds,
         queue,
         leadership: leadership.clone(),

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 /// What matters of a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NodeSeen {
+pub(super) struct NodeSummary {
     pub(super) uid: String,
     pub(super) resource_version: String,
     /// The annotation.
@@ -76,7 +76,7 @@ fn text<'a>(taint: &'a Value, field: &str) -> &'a str {
     taint.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-impl NodeSeen {
+impl NodeSummary {
     pub(super) fn of(node: &Node) -> Self {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
         let mut size = DefaultHasher::new();
@@ -177,10 +177,10 @@ mod tests {
     const T1: &str = "imperator.tenzen-y.io/t1";
     const T2: &str = "imperator.tenzen-y.io/t2";
 
-    fn node(labels: Value, annotations: Value, taints: Value) -> NodeSeen {
+    fn node(labels: Value, annotations: Value, taints: Value) -> NodeSummary {
         let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": labels,
             "annotations": annotations}, "spec": {"taints": taints}});
-        NodeSeen::of(&serde_json::from_value(node).unwrap())
+        NodeSummary::of(&serde_json::from_value(node).unwrap())
     }
 
     fn entry(mode: Mode, taint: bool, type_: &str) -> PoolNode {

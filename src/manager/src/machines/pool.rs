@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::controller::{Controller, Stepped, is_refusal, ready};
-use super::nodes::{Marks, NodeSeen, condition};
+use super::nodes::{Marks, NodeSummary, condition};
 use crate::writes;
 
 /// Nodes that are written at once.
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// What is to be done with the nodes of a pool.
 #[derive(Default)]
-struct Work {
+struct PoolWork {
     /// Patches by nodes.
     patches: BTreeMap<String, Value>,
     /// What somebody has to do something about.
@@ -41,7 +41,7 @@ struct Work {
 
 impl Controller {
     pub(super) async fn pool(&self, name: &str) -> Stepped {
-        let Some(pool) = self.store.get_pool(name) else { return Ok(None) };
+        let Some(pool) = self.cache.get_pool(name) else { return Ok(None) };
         let held = pool.finalizers().iter().any(|finalizer| finalizer == keys::POOL_FINALIZER);
         if pool.metadata.deletion_timestamp.is_some() {
             return if held { self.release(name, &pool).await } else { Ok(None) };
@@ -61,9 +61,9 @@ impl Controller {
         failed.map_or(Ok(None), Err)
     }
 
-    fn work(&self, name: &str, pool: &MachineNodePool) -> Work {
+    fn work(&self, name: &str, pool: &MachineNodePool) -> PoolWork {
         let group = &pool.spec.machine_group_name;
-        let mut work = Work::default();
+        let mut work = PoolWork::default();
         if let Some(first) = self.other_first(name, group) {
             work.faults.push(format!(
                 "spec.machineGroupName: is {group}, which MachineNodePool {first} has already; delete one of them"
@@ -77,8 +77,8 @@ impl Controller {
                 work.faults.extend(faults.iter().map(ToString::to_string));
                 continue;
             };
-            let node = self.store.get_node(&entry.name);
-            let owner = self.store.owner_of(&entry.name);
+            let node = self.cache.get_node(&entry.name);
+            let owner = self.cache.owner_of(&entry.name);
             if owner.as_deref().is_some_and(|owner| owner != name) {
                 let owner = owner.unwrap_or_default();
                 work.faults.push(format!(
@@ -102,11 +102,11 @@ impl Controller {
                 work.patches.insert(entry.name.clone(), patch);
             }
         }
-        for (node, seen) in self.store.marked(group) {
+        for (node, seen) in self.cache.marked(group) {
             if own.contains(node.as_str()) {
                 continue;
             }
-            let shared = self.store.owner_of(&node).is_some();
+            let shared = self.cache.owner_of(&node).is_some();
             if let Some(patch) = seen.patch(group, &Marks::none(), shared) {
                 work.patches.insert(node, patch);
             }
@@ -116,7 +116,7 @@ impl Controller {
 
     /// The pool that a group belongs to, if it isn't this one. Two would each take off what the other one has written.
     fn other_first(&self, name: &str, group: &str) -> Option<String> {
-        self.store.first_pool_of(group).filter(|first| first != name)
+        self.cache.first_pool_of(group).filter(|first| first != name)
     }
 
     /// Writes all of them, whatever becomes of each. Returns what has to be tried again.
@@ -196,9 +196,9 @@ impl Controller {
         loop {
             let list = api.list(&page).await?;
             for node in &list.items {
-                let owner = self.store.owner_of(&node.name_any());
+                let owner = self.cache.owner_of(&node.name_any());
                 let shared = owner.is_some_and(|owner| owner != name);
-                if let Some(patch) = NodeSeen::of(node).patch(group, &Marks::none(), shared) {
+                if let Some(patch) = NodeSummary::of(node).patch(group, &Marks::none(), shared) {
                     patches.insert(node.name_any(), patch);
                 }
             }
@@ -230,7 +230,7 @@ impl Controller {
         Ok(())
     }
 
-    async fn write_pool(&self, pool: &MachineNodePool, work: Work) -> Result<(), kube::Error> {
+    async fn write_pool(&self, pool: &MachineNodePool, work: PoolWork) -> Result<(), kube::Error> {
         let before = pool.status.clone().unwrap_or_default();
         let now = ready(&work.faults, pool.metadata.generation);
         let others = before.conditions.iter().filter(|c| c.type_ != now.type_).cloned();
@@ -252,7 +252,7 @@ impl Controller {
     }
 }
 
-impl Work {
+impl PoolWork {
     fn say(&mut self, entry: &PoolNode, condition: &str) {
         self.conditions.push(NodeCondition { name: entry.name.clone(), condition: condition.to_owned() });
     }

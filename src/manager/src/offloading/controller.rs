@@ -19,8 +19,8 @@ use outrigger_runtime::lease::Leadership;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
+use super::cache::OffloadingCache;
 use super::status;
-use super::store::Store;
 use crate::queue::Queue;
 use crate::{worker, writes};
 
@@ -45,7 +45,7 @@ pub struct Controller {
     /// The cluster.
     pub client: Client,
     /// What is known.
-    pub store: Arc<Store>,
+    pub cache: Arc<OffloadingCache>,
     /// What to look at.
     pub queue: Arc<Queue<Key>>,
     /// Whether this replica is the one.
@@ -55,7 +55,7 @@ pub struct Controller {
 impl Controller {
     /// Works on the queue for ever, while this replica leads.
     pub async fn run(self) {
-        let gained = || self.queue.add(self.store.namespaces().into_iter().map(Key));
+        let gained = || self.queue.add(self.cache.namespaces().into_iter().map(Key));
         let step = |key| {
             let this = self.clone();
             async move { this.step(&key).await }
@@ -78,7 +78,7 @@ impl Controller {
     }
 
     async fn reconcile(&self, namespace: &str) -> Result<(), kube::Error> {
-        let Some(object) = self.store.get(namespace) else { return Ok(()) };
+        let Some(object) = self.cache.get(namespace) else { return Ok(()) };
         let ours = |finalizer: &String| finalizer == keys::OFFLOADING_FINALIZER;
         let held = object.finalizers().iter().any(ours);
         match wanted(&object) {
@@ -107,7 +107,7 @@ impl Controller {
                 }
             }
         }
-        let wanted = self.store.with_nodes(|nodes| status::compute(&object, nodes, Timestamp::now()));
+        let wanted = self.cache.with_nodes(|nodes| status::compute(&object, nodes, Timestamp::now()));
         if object.status.as_ref() == Some(&wanted) {
             return Ok(());
         }

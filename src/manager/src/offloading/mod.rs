@@ -1,12 +1,12 @@
 //! Offloading of namespaces: what NamespaceOffloadings ask for becomes the label by which admission is asked about a
 //! namespace's Pods, and their status says which virtual nodes were selected.
 //!
-//! [`store`] is what is known, [`status`] is computed from it, [`controller`] writes, on the replica that leads. A cluster
+//! [`cache`] is what is known, [`status`] is computed from it, [`controller`] writes, on the replica that leads. A cluster
 //! that doesn't have the kind has nothing to do here, and waits for nothing.
 
+pub mod cache;
 pub mod controller;
 pub mod status;
-pub mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +22,20 @@ use outrigger_runtime::lease::Leadership;
 use outrigger_runtime::watch::{watch, watch_config, watch_optional};
 
 use crate::queue::Queue;
+use cache::OffloadingCache;
 use controller::{Controller, Key};
-use store::Store;
 
 /// Starts the watches and the controller.
 pub fn start(process: &Process, client: &Client, leadership: &Leadership) {
-    let store = Arc::new(Store::default());
+    let cache = Arc::new(OffloadingCache::default());
     let queue = Arc::new(Queue::<Key>::new(Duration::from_millis(100), Duration::from_secs(60)));
 
-    let (seen, touched) = (store.clone(), queue.clone());
+    let (seen, touched) = (cache.clone(), queue.clone());
     let objects =
         Feed::new(move |change: Change<NamespaceOffloading>| touched.add(seen.object(change).map(Key)));
     watch_optional(process, client, "namespace offloadings", watch_config(), objects.sink());
 
-    let (seen, touched) = (store.clone(), queue.clone());
+    let (seen, touched) = (cache.clone(), queue.clone());
     let nodes = Feed::new(move |change: Change<PartialObjectMeta<Node>>| {
         if seen.node(change) {
             touched.add(seen.namespaces().into_iter().map(Key));
@@ -45,7 +45,7 @@ pub fn start(process: &Process, client: &Client, leadership: &Leadership) {
     watch(process, client, "virtual nodes", virtual_nodes, nodes.sink());
 
     // Who changes the label by hand is put right.
-    let (seen, touched) = (store.clone(), queue.clone());
+    let (seen, touched) = (cache.clone(), queue.clone());
     let labels = Feed::new(move |change: Change<PartialObjectMeta<Namespace>>| {
         let name = match change {
             Change::Applied(namespace) => namespace.name_any(),
@@ -57,7 +57,7 @@ pub fn start(process: &Process, client: &Client, leadership: &Leadership) {
     });
     watch(process, client, "offloaded namespaces", watch_config().labels(keys::OFFLOADED), labels.sink());
 
-    let controller = Controller { client: client.clone(), store, queue, leadership: leadership.clone() };
+    let controller = Controller { client: client.clone(), cache, queue, leadership: leadership.clone() };
     let lists = process.readiness.clone();
     process.spawn("offloading", async move {
         // All virtual nodes have to be known before a status says that none was selected.

@@ -12,7 +12,7 @@ use outrigger_core::keys;
 use outrigger_core::selector::matching::Node;
 use serde_json::{Map, Value, json};
 
-use super::store::Labels;
+use super::cache::Labels;
 
 /// Names that a message lists.
 const SHOWN: usize = 5;

@@ -18,9 +18,9 @@ use serde::de::DeserializeOwned;
 use tracing::info;
 
 use super::Controller;
-use crate::companions::location::Place;
-use crate::companions::refusal::Verdict;
-use crate::state::companions::Store;
+use crate::companions::location::CompanionLocation;
+use crate::companions::refusal::WriteFailure;
+use crate::state::companions::CompanionCache;
 use crate::state::{CompanionId, Namespace, RuleId};
 use crate::writes;
 
@@ -29,15 +29,15 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// What is known of a rule's companions.
 #[derive(Debug, Clone, Copy, Default)]
-struct Use {
+struct TemplateUse {
     /// Some exist.
     any: bool,
     /// Some were made from another template than the rule's own, and so may name other ResourceClaimTemplates.
     earlier: bool,
 }
 
-impl Use {
-    fn of(companions: &Store, rule: &Rule) -> Self {
+impl TemplateUse {
+    fn of(companions: &CompanionCache, rule: &Rule) -> Self {
         let mut found = Self::default();
         for (_, companion) in companions.of_rule(rule.name()) {
             found.any = true;
@@ -49,19 +49,19 @@ impl Use {
 
 /// The templates of a tenant's rule. Of one that isn't valid, or that the API server refuses, everything stays as it is.
 pub(super) async fn keep(controller: &Controller, id: &RuleId) {
-    let space = controller.spaces.space(&id.namespace);
-    let Some(place) = place(controller, &id.namespace, id) else { return };
+    let state = controller.states.state(&id.namespace);
+    let Some(location) = location(controller, &id.namespace, id) else { return };
     let (rule, found) = {
-        let inner = space.lock();
-        let served = inner.rules.get(&id.name).is_some_and(|e| !e.deleting && e.trial.has_passed());
-        let Some(rule) = inner.index.rule(&id.name).filter(|_| served) else { return };
-        if !inner.acts(controller.leadership.leads()) || !controller.templates.concern(rule) {
+        let data = state.lock();
+        let served = data.rules.get(&id.name).is_some_and(|e| !e.deleting && e.validation.has_passed());
+        let Some(rule) = data.index.rule(&id.name).filter(|_| served) else { return };
+        if !data.acts(controller.leadership.leads()) || !controller.templates.concern(rule) {
             return;
         }
-        (rule.clone(), Use::of(&inner.companions, rule))
+        (rule.clone(), TemplateUse::of(&data.companions, rule))
     };
     // The first companion may come at any time.
-    step(controller, id, &place, &rule, Use { any: true, ..found }).await;
+    step(controller, id, &location, &rule, TemplateUse { any: true, ..found }).await;
 }
 
 /// The templates of an admin rule, which serve the companions of all tenants: the leader's to keep.
@@ -69,43 +69,49 @@ pub(crate) async fn keep_admins(controller: &Controller, id: &RuleId, rule: &Arc
     if !controller.templates.concern(rule) {
         return;
     }
-    let mut found = Use::default();
+    let mut found = TemplateUse::default();
     let mut namespace = None;
-    for (tenant, store) in controller.spaces.admin_stores() {
-        let one = Use::of(&store.lock(), rule);
-        found = Use { any: found.any || one.any, earlier: found.earlier || one.earlier };
-        namespace = namespace.or_else(|| controller.spaces.of_tenant(&tenant).map(|s| s.namespace.clone()));
+    for (tenant, store) in controller.states.all_admin_companions() {
+        let one = TemplateUse::of(&store.lock(), rule);
+        found = TemplateUse { any: found.any || one.any, earlier: found.earlier || one.earlier };
+        namespace = namespace.or_else(|| controller.states.of_tenant(&tenant).map(|s| s.namespace.clone()));
     }
-    let Some(place) = namespace.and_then(|namespace| place(controller, &namespace, id)) else { return };
-    step(controller, id, &place, rule, found).await;
+    let Some(location) = namespace.and_then(|namespace| location(controller, &namespace, id)) else { return };
+    step(controller, id, &location, rule, found).await;
 }
 
 /// Where a rule's companions of a tenant live.
-fn place(controller: &Controller, namespace: &Namespace, id: &RuleId) -> Option<Place> {
+fn location(controller: &Controller, namespace: &Namespace, id: &RuleId) -> Option<CompanionLocation> {
     let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
-    controller.spaces.place(&CompanionId { namespace: namespace.clone(), key })
+    controller.states.location(&CompanionId { namespace: namespace.clone(), key })
 }
 
-async fn step(controller: &Controller, id: &RuleId, place: &Place, rule: &Rule, found: Use) {
+async fn step(
+    controller: &Controller,
+    id: &RuleId,
+    location: &CompanionLocation,
+    rule: &Rule,
+    found: TemplateUse,
+) {
     let Controller { client, templates, queue, .. } = controller;
-    let wanted = claim::templates(rule, &place.tenant, &place.namespace, place.owned);
+    let wanted = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
     if found.any {
-        match templates.ensure(client, &place.namespace, rule, &wanted).await {
+        match templates.ensure(client, &location.namespace, rule, &wanted).await {
             // What is refused is told where a companion can't be made for it.
-            Ok(()) | Err(Verdict::Refused(_)) => {}
+            Ok(()) | Err(WriteFailure::Refused(_)) => {}
             Err(other) => {
-                info!(rule = %rule.name(), namespace = %place.namespace, ?other, "claim templates will be made later");
+                info!(rule = %rule.name(), namespace = %location.namespace, ?other, "claim templates will be made later");
                 queue.add_after(id.clone(), AGAIN);
             }
         }
     }
-    if found.earlier || !templates.has_more(&place.namespace, rule, &wanted) {
+    if found.earlier || !templates.has_more(&location.namespace, rule, &wanted) {
         return;
     }
     let tidied = async {
-        let settled = is_settled(client, id, place, rule).await?;
+        let settled = is_settled(client, id, location, rule).await?;
         if settled {
-            templates.tidy(client, &place.namespace, rule, &wanted).await?;
+            templates.tidy(client, &location.namespace, rule, &wanted).await?;
         }
         Ok::<_, kube::Error>(settled)
     };
@@ -113,7 +119,7 @@ async fn step(controller: &Controller, id: &RuleId, place: &Place, rule: &Rule, 
         Ok(true) => {}
         Ok(false) => queue.add_after(id.clone(), AGAIN),
         Err(error) => {
-            info!(rule = %rule.name(), namespace = %place.namespace, %error, "claim templates will be deleted later");
+            info!(rule = %rule.name(), namespace = %location.namespace, %error, "claim templates will be deleted later");
             queue.add_after(id.clone(), AGAIN);
         }
     }
@@ -125,7 +131,12 @@ const PAGE: u32 = 500;
 /// Whether the API server has the rule as it is known here, and no companion of it that was made from another template. The
 /// caches may be behind: templates are not deleted because one of them lacks a companion that names them, or the rule's
 /// latest state.
-async fn is_settled(client: &Client, id: &RuleId, place: &Place, rule: &Rule) -> Result<bool, kube::Error> {
+async fn is_settled(
+    client: &Client,
+    id: &RuleId,
+    location: &CompanionLocation,
+    rule: &Rule,
+) -> Result<bool, kube::Error> {
     let known = if id.name.is_admin() {
         is_known::<AdminWorkloadRule>(client, id, rule).await?
     } else {
@@ -140,7 +151,7 @@ async fn is_settled(client: &Client, id: &RuleId, place: &Place, rule: &Rule) ->
         annotation(keys::RULE_UID) == Some(rule.uid())
             && annotation(keys::TEMPLATE_HASH) != Some(rule.template_hash())
     };
-    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &place.namespace);
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &location.namespace);
     let mut params = ListParams::default().labels(&labels).limit(PAGE);
     loop {
         let page = pods.list(&params).await?;
@@ -189,13 +200,13 @@ mod tests {
         let rule: WorkloadRule = serde_json::from_value(object(1)).unwrap();
         let rule = rule.compile().unwrap();
         let id = RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() };
-        let place = Place {
+        let location = CompanionLocation {
             tenant: TenantId::new("blue").unwrap(),
             namespace: "n".into(),
             name: String::new(),
             owned: true,
         };
-        let settled = async || is_settled(&api.client(), &id, &place, &rule).await.ok();
+        let settled = async || is_settled(&api.client(), &id, &location, &rule).await.ok();
         let companion = |uid: &str, hash: &str| json!({"metadata": {"name": hash, "annotations": {keys::RULE_UID: uid, keys::TEMPLATE_HASH: hash}}});
         let list = |items: Vec<serde_json::Value>| json!({"metadata": {}, "items": items});
         api.answers("GET", RULE, 200, object(1));

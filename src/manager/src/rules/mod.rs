@@ -25,12 +25,12 @@ use tracing::{debug, info};
 
 use crate::admin::{self, AdminRules};
 use crate::companions::object;
-use crate::companions::refusal::{Verdict, of_template, verdict_of_create};
+use crate::companions::refusal::{WriteFailure, of_template, verdict_of_create};
 use crate::companions::templates::{self, Templates};
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::state::registry::Registry;
-use crate::state::{CompanionId, Inner, Namespace, RuleId, Space, Spaces};
+use crate::state::{CompanionId, Namespace, RuleId, TenantData, TenantState, TenantStates};
 use crate::writes;
 
 /// How long a rule's status waits for more changes before it is written: companions come and go in crowds.
@@ -48,7 +48,7 @@ pub struct Controller {
     /// The infrastructure cluster.
     pub client: Client,
     /// What is known.
-    pub spaces: Arc<Spaces>,
+    pub states: Arc<TenantStates>,
     /// Rules whose status may have changed.
     pub queue: Arc<Queue<RuleId>>,
     /// Companions to look at.
@@ -70,7 +70,7 @@ pub struct Controller {
 }
 
 /// A rule's template on its way to the API server.
-struct Attempt {
+struct DryRun {
     /// Where its companions live.
     namespace: Namespace,
     uid: String,
@@ -91,14 +91,14 @@ struct Wanted {
     status: WorkloadRuleStatus,
 }
 
-impl Attempt {
+impl DryRun {
     /// Asks the API server, which stores nothing of it. `None` where it didn't say.
     async fn verdict(&self, client: &Client) -> Option<Result<(), String>> {
         let companion = match &self.companion {
             Ok(companion) => companion,
             Err(message) => return Some(Err(message.clone())),
         };
-        match templates::try_out(client, &self.namespace, &self.templates).await {
+        match templates::validate_template(client, &self.namespace, &self.templates).await {
             Some(Ok(())) => {}
             other => return other,
         }
@@ -130,9 +130,9 @@ impl Controller {
     }
 
     async fn step(&self, id: &RuleId) {
-        let space = self.spaces.space(&id.namespace);
-        self.fill(&space, id);
-        self.try_out(&space, id).await;
+        let state = self.states.state(&id.namespace);
+        self.fill(&state, id);
+        self.validate_template(&state, id).await;
         devices::keep(self, id).await;
         let Some(Wanted { uid, resource_version, before, status }) = self.wanted(id) else {
             self.queue.forget(id);
@@ -166,75 +166,75 @@ impl Controller {
     }
 
     /// Where matches were left out for the tenant's limit and there is room by now, they are taken in, a few at a time.
-    fn fill(&self, space: &Space, id: &RuleId) {
+    fn fill(&self, state: &TenantState, id: &RuleId) {
         let (keys, more) = {
-            let mut inner = space.lock();
-            (inner.index.fill(), inner.index.has_more())
+            let mut data = state.lock();
+            (data.index.fill(), data.index.has_more())
         };
         for key in &keys {
-            self.queue.add_after(space.rule_id(&key.rule), SETTLE);
+            self.queue.add_after(state.rule_id(&key.rule), SETTLE);
         }
-        self.companions.add(space.ids(keys));
+        self.companions.add(state.ids(keys));
         if more {
             self.queue.add_after(id.clone(), SETTLE);
         }
     }
 
-    /// The template of the rule, if it should be tried out in this space now.
-    fn attempt(&self, space: &Space, id: &RuleId) -> Option<Attempt> {
+    /// The template of the rule, if it should be tried out in this state now.
+    fn attempt(&self, state: &TenantState, id: &RuleId) -> Option<DryRun> {
         let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
-        let place = self.spaces.place(&CompanionId { namespace: space.namespace.clone(), key })?;
-        let inner = space.lock();
-        let entry = inner.rules.get(&id.name)?;
-        if !inner.acts(self.leadership.leads()) {
+        let location = self.states.location(&CompanionId { namespace: state.namespace.clone(), key })?;
+        let data = state.lock();
+        let entry = data.rules.get(&id.name)?;
+        if !data.acts(self.leadership.leads()) {
             return None;
         }
         let now = Instant::now();
-        if let Some(left) = entry.trial.left(now) {
-            // The queue keeps the earliest time only, and whatever brought us here has taken this one's place.
+        if let Some(left) = entry.validation.left(now) {
+            // The queue keeps the earliest time only, and whatever brought us here has taken this one's location.
             self.queue.add_after(id.clone(), left);
         }
-        if !entry.trial.is_due(now) {
+        if !entry.validation.is_due(now) {
             return None;
         }
         // An admin rule may be about very many tenants; only where it matches does its template matter.
-        if id.name.is_admin() && inner.index.matched(&id.name) == 0 {
+        if id.name.is_admin() && data.index.matched(&id.name) == 0 {
             return None;
         }
-        let rule = inner.index.rule(&id.name)?;
-        let companion = companion::trial(rule, &place.home());
-        let templates = claim::templates(rule, &place.tenant, &place.namespace, place.owned);
+        let rule = data.index.rule(&id.name)?;
+        let companion = companion::trial(rule, &location.home());
+        let templates = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
         let (uid, hash) = (entry.uid.clone(), rule.template_hash().to_owned());
-        Some(Attempt { namespace: place.namespace, uid, hash, templates, companion })
+        Some(DryRun { namespace: location.namespace, uid, hash, templates, companion })
     }
 
-    /// Asks the API server whether it would take a companion for this space's tenant, if that isn't known, and lets those that
+    /// Asks the API server whether it would take a companion for this state's tenant, if that isn't known, and lets those that
     /// waited for the answer go on.
-    pub(crate) async fn try_out(&self, space: &Space, id: &RuleId) {
-        let Some(attempt) = self.attempt(space, id) else { return };
+    pub(crate) async fn validate_template(&self, state: &TenantState, id: &RuleId) {
+        let Some(attempt) = self.attempt(state, id) else { return };
         let verdict = attempt.verdict(&self.client).await;
         debug!(rule = %id.name, namespace = %id.namespace, ?verdict, "template tried out");
         let (held, again, news) = {
-            let mut inner = space.lock();
-            let current = |inner: &Inner| {
-                inner
-                    .index
+            let mut data = state.lock();
+            let current = |data: &TenantData| {
+                data.index
                     .rule(&id.name)
                     .is_some_and(|rule| rule.template_hash() == attempt.hash && rule.uid() == attempt.uid)
             };
-            if !current(&inner) {
+            if !current(&data) {
                 // Another template by now: its event has queued the rule again.
                 return;
             }
-            let Some(entry) = inner.rules.get_mut(&id.name) else { return };
-            let before = entry.trial.refusal().map(str::to_owned);
+            let Some(entry) = data.rules.get_mut(&id.name) else { return };
+            let before = entry.validation.refusal().map(str::to_owned);
             let refused = before.is_some();
-            let again = entry.trial.record(verdict, Instant::now());
-            let news = entry.trial.refusal().map(str::to_owned).filter(|now| before.as_ref() != Some(now));
-            let held = if again.is_none() { inner.released(&id.name, refused) } else { Vec::new() };
+            let again = entry.validation.record(verdict, Instant::now());
+            let news =
+                entry.validation.refusal().map(str::to_owned).filter(|now| before.as_ref() != Some(now));
+            let held = if again.is_none() { data.released(&id.name, refused) } else { Vec::new() };
             (held, again, news)
         };
-        self.companions.add(space.ids(held));
+        self.companions.add(state.ids(held));
         if let Some(pause) = again {
             self.queue.add_after(id.clone(), pause);
         }
@@ -245,14 +245,14 @@ impl Controller {
 
     /// The status that the rule should have, if it has another one.
     fn wanted(&self, id: &RuleId) -> Option<Wanted> {
-        let space = self.spaces.space(&id.namespace);
-        let inner = space.lock();
+        let state = self.states.state(&id.namespace);
+        let data = state.lock();
         // Of one that is being deleted there is nothing more to tell.
-        let entry = inner.rules.get(&id.name).filter(|entry| !entry.deleting)?;
-        if !inner.acts(self.leadership.leads()) {
+        let entry = data.rules.get(&id.name).filter(|entry| !entry.deleting)?;
+        if !data.acts(self.leadership.leads()) {
             return None;
         }
-        let status = status::compute(&id.name, entry, &inner, &self.registry, Timestamp::now());
+        let status = status::compute(&id.name, entry, &data, &self.registry, Timestamp::now());
         (status != entry.status).then(|| Wanted {
             uid: entry.uid.clone(),
             resource_version: entry.resource_version.clone(),
@@ -266,10 +266,10 @@ impl Controller {
 fn judge(error: &kube::Error, companion: &Value) -> Option<Result<(), String>> {
     match verdict_of_create(error, companion, of_template) {
         // The last of all checks: everything else has been passed.
-        Verdict::Exists => Some(Ok(())),
-        Verdict::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
-        Verdict::Refused(message) => Some(Err(message)),
-        Verdict::LookAgain | Verdict::Transient(_) => None,
+        WriteFailure::Exists => Some(Ok(())),
+        WriteFailure::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
+        WriteFailure::Refused(message) => Some(Err(message)),
+        WriteFailure::LookAgain | WriteFailure::Transient(_) => None,
     }
 }
 

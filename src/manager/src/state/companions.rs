@@ -42,7 +42,7 @@ impl Counts {
 
 /// Companions by key, counted by rule.
 #[derive(Debug, Default)]
-pub struct Store {
+pub struct CompanionCache {
     by_key: HashMap<CompanionKey, Observed>,
     /// A second object with the key of one in `by_key`, of another kind: two replicas may have made one each, when a rule's
     /// template became one of another kind.
@@ -57,7 +57,7 @@ pub struct Store {
     names: HashMap<(Kind, Box<str>), CompanionKey>,
 }
 
-impl Store {
+impl CompanionCache {
     /// The companion with this key.
     pub fn get(&self, key: &CompanionKey) -> Option<&Observed> {
         self.by_key.get(key)
@@ -205,7 +205,7 @@ impl Store {
     }
 }
 
-impl Store {
+impl CompanionCache {
     fn note_unplaced(&mut self, key: &CompanionKey, unplaced: bool) {
         if unplaced {
             self.unplaced.entry(key.rule.clone()).or_default().insert(key.workload.clone());
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn an_object_without_owner_is_no_companion() {
-        let mut store = Store::default();
+        let mut store = CompanionCache::default();
         let (k, other) = (key("r", "w"), key("r", "v"));
         assert_eq!(store.applied("p", k.clone(), pod("u", true)), None);
         assert_eq!(store.gone(Kind::Pod, "q"), None);
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn counts_follow() {
-        let mut store = Store::default();
+        let mut store = CompanionCache::default();
         let (a, b) = (key("r", "a"), key("r", "b"));
         store.applied("a", a.clone(), pod("1", true));
         store.applied("b", b.clone(), pod("2", false));
@@ -293,10 +293,10 @@ mod tests {
 
     #[test]
     fn claims_that_cannot_go_are_counted_and_told() {
-        let mut store = Store::default();
+        let mut store = CompanionCache::default();
         let (a, b) = (key("r", "a"), key("r", "b"));
         let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, true) };
-        let leaving = |store: &Store| store.counts(&a.rule).leaving;
+        let leaving = |store: &CompanionCache| store.counts(&a.rule).leaving;
         for (key, uid) in [(&a, "1"), (&b, "2")] {
             store.applied(uid, key.clone(), claim(uid));
         }
@@ -316,12 +316,12 @@ mod tests {
 
     #[test]
     fn two_of_one_key_are_both_known_until_one_is_gone() {
-        let mut store = Store::default();
+        let mut store = CompanionCache::default();
         let k = key("r", "w");
         let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, false) };
         store.applied("n", k.clone(), pod("p", true));
         store.applied("n", k.clone(), claim("c"));
-        let uids = |store: &Store| {
+        let uids = |store: &CompanionCache| {
             let uid = |o: Option<&Observed>| o.map(|o| o.uid.clone());
             (uid(store.get(&k)), uid(store.twin(&k)))
         };

@@ -1,8 +1,8 @@
-//! What the manager knows, in memory and synchronously: a [`Space`] for each namespace with its tenant's workloads, its
+//! What the manager knows, in memory and synchronously: a [`TenantState`] for each namespace with its tenant's workloads, its
 //! rules and their companions. Everything that happens outside comes in as a method call here and returns the keys that
 //! have to be looked at again, so all of it is testable without a cluster.
 //!
-//! Each space has its own lock, held for microseconds and never across an await: one tenant's flood is not another's
+//! Each state has its own lock, held for microseconds and never across an await: one tenant's flood is not another's
 //! pause.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,12 +18,12 @@ use outrigger_core::rule::Rule;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::queue::Key;
-use crate::state::companions::Store;
-use crate::state::pauses::{Facts, Pauses};
+use crate::state::companions::CompanionCache;
+use crate::state::pauses::{AnnotationPauses, FailurePauses};
 use crate::state::registry::Registry;
 use crate::state::rollout::{Rollouts, Standing};
-use crate::state::stream::{Shown, Stream};
-use crate::state::validation::Trial;
+use crate::state::stream::{ObservedClaim, Stream};
+use crate::state::validation::TemplateValidation;
 use crate::usage::Usage;
 
 pub mod companions;
@@ -75,17 +75,17 @@ pub struct RuleId {
 
 /// All namespaces that matter.
 #[derive(Debug, Default)]
-pub struct Spaces {
+pub struct TenantStates {
     admin: AdminNamespaces,
-    by_namespace: RwLock<HashMap<Namespace, Arc<Space>>>,
+    by_namespace: RwLock<HashMap<Namespace, Arc<TenantState>>>,
     by_tenant: RwLock<HashMap<TenantId, BTreeSet<Namespace>>>,
-    admin_companions: RwLock<HashMap<TenantId, SharedStore>>,
+    admin_companions: RwLock<HashMap<TenantId, SharedCompanions>>,
 }
 
 /// The companions of admin rules that one tenant has. They may be seen before its namespace is, and outlive it.
-pub type SharedStore = Arc<Mutex<Store>>;
+pub type SharedCompanions = Arc<Mutex<CompanionCache>>;
 
-impl Spaces {
+impl TenantStates {
     /// None yet. `admin`: where admin rules and their companions live.
     pub fn new(admin: AdminNamespaces) -> Self {
         Self { admin, ..Self::default() }
@@ -96,8 +96,8 @@ impl Spaces {
         &self.admin
     }
 
-    /// The companions of admin rules that a tenant has. Its lock is taken after a space's.
-    pub fn admin_store(&self, tenant: &TenantId) -> SharedStore {
+    /// The companions of admin rules that a tenant has. Its lock is taken after a state's.
+    pub fn admin_companions_of(&self, tenant: &TenantId) -> SharedCompanions {
         if let Some(store) = self.admin_companions.read().get(tenant) {
             return store.clone();
         }
@@ -105,71 +105,71 @@ impl Spaces {
     }
 
     /// Those of all tenants, in the order of their ids.
-    pub fn admin_stores(&self) -> Vec<(TenantId, SharedStore)> {
+    pub fn all_admin_companions(&self) -> Vec<(TenantId, SharedCompanions)> {
         let stores = self.admin_companions.read();
         let mut all: Vec<_> = stores.iter().map(|(tenant, store)| (tenant.clone(), store.clone())).collect();
         all.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         all
     }
 
-    /// The space of a namespace, made when it is asked for the first time.
-    pub fn space(&self, namespace: &str) -> Arc<Space> {
-        if let Some(space) = self.known(namespace) {
-            return space;
+    /// The state of a namespace, made when it is asked for the first time.
+    pub fn state(&self, namespace: &str) -> Arc<TenantState> {
+        if let Some(state) = self.known(namespace) {
+            return state;
         }
-        let mut spaces = self.by_namespace.write();
+        let mut states = self.by_namespace.write();
         let namespace: Namespace = namespace.into();
         let admin_rules = self.admin.rules.clone();
-        spaces
+        states
             .entry(namespace.clone())
-            .or_insert_with(|| Arc::new(Space::new(namespace, admin_rules)))
+            .or_insert_with(|| Arc::new(TenantState::new(namespace, admin_rules)))
             .clone()
     }
 
-    /// The space of a namespace, if it was asked for before.
-    pub fn known(&self, namespace: &str) -> Option<Arc<Space>> {
+    /// The state of a namespace, if it was asked for before.
+    pub fn known(&self, namespace: &str) -> Option<Arc<TenantState>> {
         self.by_namespace.read().get(namespace).cloned()
     }
 
-    /// Every space there is.
-    pub fn all(&self) -> Vec<Arc<Space>> {
+    /// Every state there is.
+    pub fn all(&self) -> Vec<Arc<TenantState>> {
         self.by_namespace.read().values().cloned().collect()
     }
 
-    /// The space of a tenant: that of its namespace. Where several namespaces carry the tenant's label, `tenant-<id>`
+    /// The state of a tenant: that of its namespace. Where several namespaces carry the tenant's label, `tenant-<id>`
     /// comes first, then the first in the alphabet, so that every replica picks the same.
-    pub fn of_tenant(&self, tenant: &TenantId) -> Option<Arc<Space>> {
+    pub fn of_tenant(&self, tenant: &TenantId) -> Option<Arc<TenantState>> {
         let namespace = {
             let by_tenant = self.by_tenant.read();
             let namespaces = by_tenant.get(tenant)?;
             let usual = format!("tenant-{tenant}");
             namespaces.get(usual.as_str()).or_else(|| namespaces.first())?.clone()
         };
-        Some(self.space(&namespace))
+        Some(self.state(&namespace))
     }
 
-    /// The spaces of all namespaces that carry a tenant's label: one, unless somebody has labeled more.
-    pub fn of(&self, tenant: &TenantId) -> Vec<Arc<Space>> {
+    /// The states of all namespaces that carry a tenant's label: one, unless somebody has labeled more.
+    pub fn of(&self, tenant: &TenantId) -> Vec<Arc<TenantState>> {
         let namespaces = self.by_tenant.read().get(tenant).cloned().unwrap_or_default();
-        namespaces.iter().map(|namespace| self.space(namespace)).collect()
+        namespaces.iter().map(|namespace| self.state(namespace)).collect()
     }
 
     /// Whose namespace it is.
     pub fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
-        let space = self.by_namespace.read().get(namespace).cloned()?;
-        space.lock().tenant.clone()
+        let state = self.by_namespace.read().get(namespace).cloned()?;
+        state.lock().tenant.clone()
     }
 
     /// A namespace belongs to this tenant, or to none. Returns what has to be looked at again.
     pub fn set_tenant(&self, namespace: &str, tenant: Option<TenantId>) -> Vec<CompanionId> {
-        let space = self.space(namespace);
-        let mut inner = space.lock();
-        if inner.tenant == tenant {
+        let state = self.state(namespace);
+        let mut data = state.lock();
+        if data.tenant == tenant {
             return Vec::new();
         }
         {
             let mut by_tenant = self.by_tenant.write();
-            if let Some(old) = &inner.tenant
+            if let Some(old) = &data.tenant
                 && let Some(namespaces) = by_tenant.get_mut(old)
             {
                 namespaces.remove(namespace);
@@ -178,26 +178,26 @@ impl Spaces {
                 }
             }
             if let Some(new) = &tenant {
-                by_tenant.entry(new.clone()).or_default().insert(space.namespace.clone());
+                by_tenant.entry(new.clone()).or_default().insert(state.namespace.clone());
             }
         }
-        inner.change_tenant(tenant);
-        space.ids(inner.companion_keys())
+        data.change_tenant(tenant);
+        state.ids(data.companion_keys())
     }
 }
 
 /// One namespace: its tenant's workloads, its rules, their companions.
 #[derive(Debug)]
-pub struct Space {
+pub struct TenantState {
     /// The namespace's name.
     pub namespace: Namespace,
     admin_rules: Namespace,
-    inner: Mutex<Inner>,
+    data: Mutex<TenantData>,
 }
 
-/// What is behind a space's lock.
+/// What is behind a state's lock.
 #[derive(Debug, Default)]
-pub struct Inner {
+pub struct TenantData {
     /// Whose namespace it is. Nothing happens in a namespace of nobody.
     pub tenant: Option<TenantId>,
     /// Workloads and compiled rules.
@@ -205,15 +205,15 @@ pub struct Inner {
     /// Every rule there is, also those that don't compile; and the admin rules that are about the tenant.
     pub rules: HashMap<RuleName, RuleEntry>,
     /// The companions of the tenant's own rules that exist.
-    pub companions: Store,
+    pub companions: CompanionCache,
     /// Those of admin rules; `None` where they are not looked after from this namespace.
-    pub admin_companions: Option<SharedStore>,
+    pub admin_companions: Option<SharedCompanions>,
     /// Companions that can't be made for a reason that only a user can remove.
     pub refusals: BTreeMap<CompanionKey, Refusal>,
     /// How long companions that keep failing wait before they are replaced.
-    pub pauses: Pauses,
+    pub pauses: FailurePauses,
     /// How often facts are written into companions.
-    pub facts: Facts,
+    pub facts: AnnotationPauses,
     /// Companions that are being brought to a new template.
     pub rollouts: Rollouts,
     /// The tenant's stream.
@@ -224,22 +224,22 @@ pub struct Inner {
     pub closing: bool,
 }
 
-impl Space {
+impl TenantState {
     fn new(namespace: Namespace, admin_rules: Namespace) -> Self {
-        Self { namespace, admin_rules, inner: Mutex::default() }
+        Self { namespace, admin_rules, data: Mutex::default() }
     }
 
     /// The lock, for a moment.
-    pub fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    pub fn lock(&self) -> MutexGuard<'_, TenantData> {
+        self.data.lock()
     }
 
-    /// Keys of this space, cluster-wide.
+    /// Keys of this state, cluster-wide.
     pub fn ids(&self, keys: impl IntoIterator<Item = CompanionKey>) -> Vec<CompanionId> {
         keys.into_iter().map(|key| CompanionId { namespace: self.namespace.clone(), key }).collect()
     }
 
-    /// All rules of this space, cluster-wide.
+    /// All rules of this state, cluster-wide.
     pub fn rule_ids(&self) -> Vec<RuleId> {
         self.lock().rules.keys().map(|name| self.rule_id(name)).collect()
     }
@@ -251,7 +251,7 @@ impl Space {
     }
 }
 
-impl Inner {
+impl TenantData {
     /// A rule exists and looks like this. Returns the companions it may change.
     pub fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
         let Ok(name) = RuleName::new(&object.name_any()) else { return Vec::new() };
@@ -261,7 +261,7 @@ impl Inner {
             resource_version: object.resource_version().unwrap_or_default(),
             status: object.status.clone().unwrap_or_default(),
             errors: Vec::new(),
-            trial: Trial::default(),
+            validation: TemplateValidation::default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             revision: String::new(),
             origin: rule_wire::origin(object),
@@ -276,10 +276,11 @@ impl Inner {
             && known.generation == entry.generation
         {
             // Only its status or metadata changed. Another replica may have tried it out: what was held back goes on.
-            let passed = !known.trial.has_passed() && known.errors.is_empty() && entry.is_told_accepted();
-            let refused = known.trial.refusal().is_some();
+            let passed =
+                !known.validation.has_passed() && known.errors.is_empty() && entry.is_told_accepted();
+            let refused = known.validation.refusal().is_some();
             if passed {
-                known.trial = Trial::passed();
+                known.validation = TemplateValidation::passed();
             }
             known.status = entry.status;
             known.resource_version = entry.resource_version;
@@ -289,7 +290,7 @@ impl Inner {
         entry.revision = rule_wire::message(object).revision;
         let keys = match object.compile() {
             Ok(rule) => {
-                entry.trial = self.trial_of(&rule, &entry);
+                entry.validation = self.validation_of(&rule, &entry);
                 self.rules.insert(name.clone(), entry);
                 self.index.apply_rule(Arc::new(rule))
             }
@@ -316,8 +317,8 @@ impl Inner {
         if known.is_some_and(|known| known.uid == entry.uid && known.generation == entry.generation) {
             return Vec::new();
         }
-        let trial = rule.as_ref().map(|rule| self.trial_of(rule, &entry)).unwrap_or_default();
-        self.rules.insert(name.clone(), RuleEntry { trial, ..entry });
+        let validation = rule.as_ref().map(|rule| self.validation_of(rule, &entry)).unwrap_or_default();
+        self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
         self.forget_refusals(name);
         self.rollouts.restart(name);
         match rule {
@@ -336,7 +337,11 @@ impl Inner {
     }
 
     /// The companions among which those of this rule are; `None` where they are not looked after from here.
-    pub(crate) fn among<R>(&mut self, rule: &RuleName, f: impl FnOnce(&mut Store) -> R) -> Option<R> {
+    pub(crate) fn among<R>(
+        &mut self,
+        rule: &RuleName,
+        f: impl FnOnce(&mut CompanionCache) -> R,
+    ) -> Option<R> {
         if rule.is_admin() {
             self.admin_companions.as_ref().map(|store| f(&mut store.lock()))
         } else {
@@ -373,13 +378,13 @@ impl Inner {
     }
 
     /// A template that has been tried out is not tried again: neither here, nor after a restart.
-    fn trial_of(&self, rule: &Rule, entry: &RuleEntry) -> Trial {
+    fn validation_of(&self, rule: &Rule, entry: &RuleEntry) -> TemplateValidation {
         let known = self.rules.get(rule.name()).filter(|known| known.uid == entry.uid);
         let same = |known: &&Arc<Rule>| known.template_hash() == rule.template_hash();
         match (known, self.index.rule(rule.name()).filter(same)) {
-            (Some(known), Some(_)) => known.trial.clone(),
-            _ if entry.is_told_accepted() => Trial::passed(),
-            _ => Trial::default(),
+            (Some(known), Some(_)) => known.validation.clone(),
+            _ if entry.is_told_accepted() => TemplateValidation::passed(),
+            _ => TemplateValidation::default(),
         }
     }
 
@@ -388,12 +393,13 @@ impl Inner {
         let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
             return false;
         };
-        if !entry.trial.has_passed() {
+        if !entry.validation.has_passed() {
             self.rollouts.wait(key);
             return false;
         }
         let strategy = rule.update();
-        let serves = |companions: &mut Store| companions.get(key).is_some_and(|o| o.ready && !o.terminating);
+        let serves =
+            |companions: &mut CompanionCache| companions.get(key).is_some_and(|o| o.ready && !o.terminating);
         let ready = self.among(&key.rule, serves).unwrap_or_default();
         let standing = self.standing(&key.rule, registry);
         self.rollouts.ask(key, ready, strategy, standing)
@@ -401,7 +407,9 @@ impl Inner {
 
     /// Companions whose turn in a rollout has come.
     pub fn turns(&mut self, rule: &RuleName, registry: &Registry) -> Vec<CompanionKey> {
-        if !self.rollouts.waits(rule) || !self.rules.get(rule).is_some_and(|entry| entry.trial.has_passed()) {
+        if !self.rollouts.waits(rule)
+            || !self.rules.get(rule).is_some_and(|entry| entry.validation.has_passed())
+        {
             return Vec::new();
         }
         let Some(strategy) = self.index.rule(rule).map(|rule| rule.update()) else { return Vec::new() };
@@ -459,7 +467,7 @@ impl Inner {
 
     /// A Tenant's status shows who holds the claim on its stream. Whether that took it from this replica, or it is another
     /// Tenant: what is known of the tenant's workloads is out of date from now on, and forgotten.
-    pub fn saw_claim(&mut self, shown: Shown<'_>, me: &str) -> bool {
+    pub fn saw_claim(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
         let lost = self.stream.saw(shown, me);
         if lost {
             self.forget_workloads();

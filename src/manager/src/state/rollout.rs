@@ -183,7 +183,7 @@ impl Rollout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::companions::Store;
+    use crate::state::companions::CompanionCache;
 
     const MAX: UpdateStrategy =
         UpdateStrategy::RollingUpdate(outrigger_core::rollout::MaxUnavailable::Percent(25));
@@ -198,7 +198,7 @@ mod tests {
 
     /// Companions, and what is done to them by a rollout that is asked about one after the other.
     struct Stage {
-        store: Store,
+        store: CompanionCache,
         rollouts: Rollouts,
         /// To be looked at.
         queue: Vec<CompanionKey>,
@@ -207,7 +207,7 @@ mod tests {
 
     impl Stage {
         fn new(count: usize) -> Self {
-            let mut store = Store::default();
+            let mut store = CompanionCache::default();
             for i in 0..count {
                 store.applied(&i.to_string(), key(i), pod("old", true));
             }

@@ -4,7 +4,7 @@ use outrigger_api::WorkloadRuleStatus;
 use outrigger_core::field::FieldError;
 use tokio::time::Instant;
 
-use crate::state::validation::Trial;
+use crate::state::validation::TemplateValidation;
 
 /// A rule as the API has it.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub struct RuleEntry {
     /// What is wrong with its spec; empty when it is served.
     pub errors: Vec<FieldError>,
     /// Whether the API server takes its companions.
-    pub trial: Trial,
+    pub validation: TemplateValidation,
     /// It is being deleted.
     pub deleting: bool,
     /// Fingerprint of its spec ([`rule_wire::revision`]).

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause after the first trial that didn't succeed, and the longest that it grows to.
+/// Pause after the first validation that didn't succeed, and the longest that it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// What is known of a template.
 #[derive(Debug, Clone, Default)]
-pub struct Trial {
+pub struct TemplateValidation {
     verdict: Option<Result<(), String>>,
     /// When it may be tried again, and the pause before that.
     next: Option<(Instant, Duration)>,
 }
 
-impl Trial {
+impl TemplateValidation {
     /// It was tried before.
     pub fn passed() -> Self {
         Self { verdict: Some(Ok(())), next: None }
@@ -44,7 +44,7 @@ impl Trial {
         at.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
-    /// What came of a trial; `None` when the API server didn't say. Returns when to try again.
+    /// What came of a validation; `None` when the API server didn't say. Returns when to try again.
     pub fn record(&mut self, verdict: Option<Result<(), String>>, now: Instant) -> Option<Duration> {
         if verdict.is_some() {
             self.verdict = verdict;
@@ -65,21 +65,21 @@ mod tests {
 
     #[test]
     fn it_is_tried_until_it_passes_with_growing_pauses() {
-        let mut trial = Trial::default();
+        let mut validation = TemplateValidation::default();
         let mut now = Instant::now();
-        assert!(trial.is_due(now));
+        assert!(validation.is_due(now));
         for pause in [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000] {
-            assert_eq!(trial.record(Some(Err("no".into())), now), Some(Duration::from_millis(pause)));
-            assert!(!trial.is_due(now));
-            assert_eq!(trial.left(now), Some(Duration::from_millis(pause)));
+            assert_eq!(validation.record(Some(Err("no".into())), now), Some(Duration::from_millis(pause)));
+            assert!(!validation.is_due(now));
+            assert_eq!(validation.left(now), Some(Duration::from_millis(pause)));
             now += Duration::from_millis(pause);
-            assert!(trial.is_due(now));
+            assert!(validation.is_due(now));
         }
         // That the API server is away says nothing about the template.
-        trial.record(None, now);
-        assert_eq!(trial.refusal(), Some("no"));
-        assert_eq!(trial.record(Some(Ok(())), now), None);
-        assert_eq!(trial.left(now), None);
-        assert!(trial.has_passed() && !trial.is_due(now) && trial.refusal().is_none());
+        validation.record(None, now);
+        assert_eq!(validation.refusal(), Some("no"));
+        assert_eq!(validation.record(Some(Ok(())), now), None);
+        assert_eq!(validation.left(now), None);
+        assert!(validation.has_passed() && !validation.is_due(now) && validation.refusal().is_none());
     }
 }

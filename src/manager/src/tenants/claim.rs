@@ -22,8 +22,8 @@ use tracing::{debug, info};
 
 use crate::queue::{self, Queue};
 use crate::state::registry::Registry;
-use crate::state::stream::Raised;
-use crate::state::{Space, Spaces};
+use crate::state::stream::RaisedClaim;
+use crate::state::{TenantState, TenantStates};
 use crate::writes;
 
 /// How often a claim is tried while others write the same Tenant.
@@ -31,14 +31,14 @@ const ATTEMPTS: usize = 20;
 
 /// Makes claims in the name of this replica.
 #[derive(Clone)]
-pub struct Claims {
+pub struct StreamClaims {
     client: Client,
     registry: Arc<Registry>,
     me: Arc<str>,
 }
 
-impl Claims {
-    /// Claims of the replica called `me`: a name that no other has, nor this one's earlier life.
+impl StreamClaims {
+    /// StreamClaims of the replica called `me`: a name that no other has, nor this one's earlier life.
     pub fn new(client: Client, registry: Arc<Registry>, me: &str) -> Self {
         Self { client, registry, me: me.into() }
     }
@@ -48,19 +48,19 @@ impl Claims {
         &self.me
     }
 
-    /// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's space.
+    /// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state.
     ///
     /// # Errors
     /// UNAVAILABLE when the API server can't be asked: nobody is served on a guess. The claim may have been raised all the same,
     /// see [`give_up_unused`]. NOT_FOUND when the tenant is gone.
-    pub async fn raise(&self, id: &TenantId, space: &Space) -> Result<Raised, Status> {
-        let _raising = Raising::new(space);
+    pub async fn raise(&self, id: &TenantId, state: &TenantState) -> Result<RaisedClaim, Status> {
+        let _raising = Raising::new(state);
         let gone = || Status::not_found(format!("there is no tenant {id} any more"));
         let mut tenant = self.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
         for _ in 0..ATTEMPTS {
             let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();
             let uid = tenant.uid().unwrap_or_default();
-            let highest = space.lock().stream.highest(&uid);
+            let highest = state.lock().stream.highest(&uid);
             let stream = StreamStatus {
                 claim: before.claim.max(highest) + 1,
                 holder: self.me.to_string(),
@@ -73,7 +73,7 @@ impl Claims {
             match self.api().patch_status(id.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
                 Ok(written) => {
                     let resource_version = version(written.resource_version().as_deref());
-                    return Ok(Raised { uid, resource_version, claim: stream.claim });
+                    return Ok(RaisedClaim { uid, resource_version, claim: stream.claim });
                 }
                 Err(kube::Error::Api(status)) if status.code == 404 => return Err(gone()),
                 // The cache was behind, or another replica was faster: its claim is the one to go beyond.
@@ -122,12 +122,12 @@ impl Claims {
 }
 
 /// A claim that is being raised.
-struct Raising<'a>(&'a Space);
+struct Raising<'a>(&'a TenantState);
 
 impl<'a> Raising<'a> {
-    fn new(space: &'a Space) -> Self {
-        space.lock().stream.raise_begins();
-        Self(space)
+    fn new(state: &'a TenantState) -> Self {
+        state.lock().stream.raise_begins();
+        Self(state)
     }
 }
 
@@ -143,12 +143,12 @@ pub const UNUSED: Duration = Duration::from_secs(10);
 
 /// Gives up claims in this replica's name that no stream is for: the answer to their write was lost, and the agent didn't come
 /// back. As long as they stay no replica acts for the tenant.
-pub async fn give_up_unused(claims: Claims, spaces: Arc<Spaces>, queue: Arc<Queue<TenantId>>) {
+pub async fn give_up_unused(claims: StreamClaims, states: Arc<TenantStates>, queue: Arc<Queue<TenantId>>) {
     loop {
         let id = queue.next().await;
-        let (claims, spaces, queue) = (claims.clone(), spaces.clone(), queue.clone());
+        let (claims, states, queue) = (claims.clone(), states.clone(), queue.clone());
         tokio::spawn(async move {
-            match claims.give_up(&id, &spaces).await {
+            match claims.give_up(&id, &states).await {
                 Ok(()) => queue.forget(&id),
                 Err(error) => {
                     info!(tenant = %id, %error, "a claim that no stream is for will be given up later");
@@ -160,9 +160,9 @@ pub async fn give_up_unused(claims: Claims, spaces: Arc<Spaces>, queue: Arc<Queu
     }
 }
 
-impl Claims {
-    async fn give_up(&self, id: &TenantId, spaces: &Spaces) -> Result<(), kube::Error> {
-        let unused = spaces.of(id).iter().find_map(|space| space.lock().stream.unused_claim());
+impl StreamClaims {
+    async fn give_up(&self, id: &TenantId, states: &TenantStates) -> Result<(), kube::Error> {
+        let unused = states.of(id).iter().find_map(|state| state.lock().stream.unused_claim());
         let Some(claim) = unused else { return Ok(()) };
         let fields =
             [("connected", json!(false)), ("since", json!(Time(Timestamp::now()))), ("holder", json!(""))];

@@ -18,12 +18,12 @@ use tracing::{info, warn};
 
 use super::namespace;
 use super::nodes::{After, Nodes};
-use super::status::{self, Written};
+use super::status::{self, ControllerStatus};
 use crate::admin::{self, AdminRules};
 use crate::events::Events;
 use crate::queue::Queue;
-use crate::state::registry::{Entry, Registry};
-use crate::state::{RuleId, Spaces};
+use crate::state::registry::{Registry, TenantEntry};
+use crate::state::{RuleId, TenantStates};
 use crate::worker;
 use crate::writes::{self, found};
 
@@ -53,7 +53,7 @@ pub struct Controller {
     /// Tenants and DPUs.
     pub registry: Arc<Registry>,
     /// Namespaces and whose they are.
-    pub spaces: Arc<Spaces>,
+    pub states: Arc<TenantStates>,
     /// What to look at.
     pub queue: Arc<Queue<Key>>,
     /// Rules, whose status the leader writes where nobody serves their tenant.
@@ -88,12 +88,12 @@ impl Controller {
             self.nodes.forget();
             self.queue.add(self.registry.ids().into_iter().map(Key::Tenant));
             self.queue.add(self.registry.dpus().into_iter().map(|(name, _)| Key::Node(name)));
-            for space in self.spaces.all() {
-                self.rules.add(space.rule_ids());
+            for state in self.states.all() {
+                self.rules.add(state.rule_ids());
             }
             self.rules.add(self.admin.ids());
             // Also those that are gone, and have left companions of admin rules.
-            self.queue.add(self.spaces.admin_stores().into_iter().map(|(id, _)| Key::Tenant(id)));
+            self.queue.add(self.states.all_admin_companions().into_iter().map(|(id, _)| Key::Tenant(id)));
         };
         let step = |key| {
             let this = self.clone();
@@ -127,7 +127,7 @@ impl Controller {
 
     async fn node(&self, name: &str) -> Result<After, kube::Error> {
         let answered = |node| _ = self.answers.answer(node);
-        self.nodes.step(&self.client, &self.registry, &self.spaces, name, answered).await
+        self.nodes.step(&self.client, &self.registry, &self.states, name, answered).await
     }
 
     async fn tenant(&self, id: &TenantId) -> Result<After, kube::Error> {
@@ -160,20 +160,20 @@ impl Controller {
     /// A tenant that went without being released: somebody took its finalizer away. What it had in its own namespace goes with
     /// that; what it had in the platform's would stay for ever.
     async fn gone(&self, id: &TenantId) -> Result<After, kube::Error> {
-        if self.spaces.admin_store(id).lock().keys().next().is_none() {
+        if self.states.admin_companions_of(id).lock().keys().next().is_none() {
             return Ok(After::Done);
         }
         // That the cache lacks it may only mean that its watch is behind.
         if found(self.api().get(id.as_str()).await)?.is_some() {
             return Ok(After::Later(PAUSE));
         }
-        let left = admin::release(&self.client, &self.spaces.admin().resources, id).await?;
+        let left = admin::release(&self.client, &self.states.admin().resources, id).await?;
         Ok(if left == 0 { After::Done } else { After::Later(PAUSE) })
     }
 
     /// The safe order: no stream and no new companions (the tenant is being deleted, and everyone sees that), then its
     /// rules and Pods, then its DPUs, then itself.
-    async fn release(&self, id: &TenantId, entry: &Entry) -> Result<After, kube::Error> {
+    async fn release(&self, id: &TenantId, entry: &TenantEntry) -> Result<After, kube::Error> {
         if !entry.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER) {
             return Ok(After::Done);
         }
@@ -194,7 +194,7 @@ impl Controller {
             .map(|(name, _)| name)
             .collect();
         let count = i64::try_from(dpus.len()).unwrap_or(i64::MAX);
-        let companions = admin::release(&self.client, &self.spaces.admin().resources, id).await?;
+        let companions = admin::release(&self.client, &self.states.admin().resources, id).await?;
         let left = match namespace::release(&self.client, &namespace, id.as_str(), &uid).await? {
             Some(left) => Some(left),
             None if companions > 0 => Some(format!("{companions} companions of admin rules")),
@@ -231,11 +231,11 @@ impl Controller {
     /// Writes the status over the Tenant of this version: it was computed from that, and another leader may have written since.
     async fn write(
         &self,
-        entry: &Entry,
+        entry: &TenantEntry,
         version: Option<String>,
-        wanted: &Written,
+        wanted: &ControllerStatus,
     ) -> Result<(), kube::Error> {
-        let now = Written::now(entry);
+        let now = ControllerStatus::now(entry);
         if *wanted == now {
             return Ok(());
         }
@@ -243,7 +243,7 @@ impl Controller {
         let patch =
             json!({"metadata": {"uid": entry.object.uid(), "resourceVersion": version}, "status": wanted});
         self.api().patch_status(&entry.object.name_any(), &params, &Patch::Merge(&patch)).await?;
-        let ready = |written: &Written| {
+        let ready = |written: &ControllerStatus| {
             let ready = written.conditions.iter().find(|c| c.type_ == "Ready");
             ready.map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))
         };

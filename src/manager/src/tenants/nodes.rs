@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use crate::state::Spaces;
+use crate::state::TenantStates;
 use crate::state::registry::{Dpu, Registry};
 use crate::writes::{self, found, gone, only};
 
@@ -52,7 +52,7 @@ impl Nodes {
         &self,
         client: &Client,
         registry: &Registry,
-        spaces: &Spaces,
+        states: &TenantStates,
         name: &str,
         answered: impl FnOnce(Node),
     ) -> Result<After, kube::Error> {
@@ -65,12 +65,12 @@ impl Nodes {
         let next = match step(&dpu.marks, &verdict, || Err(())) {
             Ok(next) => next,
             Err(()) => {
-                let others = others(client, spaces, &verdict, name).await?;
+                let others = others(client, states, &verdict, name).await?;
                 let settled = self.settled(name, &dpu, others.is_empty());
                 let seen = Seen { others: !others.is_empty(), settled };
                 let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
                 if next == Step::Clear {
-                    let losers = others.iter().filter_map(|pod| owner(spaces, pod)).collect();
+                    let losers = others.iter().filter_map(|pod| owner(states, pod)).collect();
                     if !are_current(client, registry, losers, &verdict).await? {
                         return Ok(After::Later(PAUSE));
                     }
@@ -149,14 +149,14 @@ async fn are_current(
 /// what this says is acted upon.
 async fn others(
     client: &Client,
-    spaces: &Spaces,
+    states: &TenantStates,
     verdict: &Verdict,
     node: &str,
 ) -> Result<Vec<PartialObjectMeta<Pod>>, kube::Error> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
     let mut others = Vec::new();
     watch::list(&pods, ListParams::default().fields(&format!("spec.nodeName={node}")), |pod| {
-        if owner(spaces, &pod).is_some_and(|owner| *verdict != Verdict::Of(owner)) {
+        if owner(states, &pod).is_some_and(|owner| *verdict != Verdict::Of(owner)) {
             others.push(pod);
         }
     })
@@ -166,12 +166,12 @@ async fn others(
 
 /// The tenant that a Pod belongs to. Companions of admin rules belong to the tenant whose workload they serve, as far as who
 /// may have a DPU is concerned: nobody but the manager can have written their label.
-fn owner(spaces: &Spaces, pod: &PartialObjectMeta<Pod>) -> Option<TenantId> {
+fn owner(states: &TenantStates, pod: &PartialObjectMeta<Pod>) -> Option<TenantId> {
     let namespace = pod.namespace().unwrap_or_default();
-    if *namespace == *spaces.admin().resources {
+    if *namespace == *states.admin().resources {
         return TenantId::of_namespace(pod.labels());
     }
-    spaces.tenant_of(&namespace)
+    states.tenant_of(&namespace)
 }
 
 /// The longest grace period of a Pod that has to leave a DPU, in seconds: a tenant must not keep one by asking for years.

@@ -9,7 +9,7 @@ use outrigger_core::tenant::Tenant;
 use serde::Serialize;
 
 use super::namespace;
-use crate::state::registry::{Entry, Registry};
+use crate::state::registry::{Registry, TenantEntry};
 
 /// Names that a message lists.
 const SHOWN: usize = 5;
@@ -17,16 +17,16 @@ const SHOWN: usize = 5;
 /// What the controller writes of a tenant's status; the stream is its holder's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Written {
+pub(super) struct ControllerStatus {
     pub(super) observed_generation: Option<i64>,
     pub(super) namespace: Option<String>,
     pub(super) dpus: Option<i64>,
     pub(super) conditions: Vec<Condition>,
 }
 
-impl Written {
+impl ControllerStatus {
     /// What is written there now.
-    pub(super) fn now(entry: &Entry) -> Self {
+    pub(super) fn now(entry: &TenantEntry) -> Self {
         let status = entry.object.status.clone().unwrap_or_default();
         Self {
             observed_generation: status.observed_generation,
@@ -38,13 +38,13 @@ impl Written {
 }
 
 /// Status, reason and message of a condition.
-type Told = (Status, &'static str, String);
+type ConditionValue = (Status, &'static str, String);
 
-fn fine(reason: &'static str, message: impl Into<String>) -> Told {
+fn fine(reason: &'static str, message: impl Into<String>) -> ConditionValue {
     (Status::True, reason, message.into())
 }
 
-fn wrong(reason: &'static str, message: impl Into<String>) -> Told {
+fn wrong(reason: &'static str, message: impl Into<String>) -> ConditionValue {
     (Status::False, reason, message.into())
 }
 
@@ -52,12 +52,12 @@ fn wrong(reason: &'static str, message: impl Into<String>) -> Told {
 pub(super) fn compute(
     registry: &Registry,
     id: &TenantId,
-    entry: &Entry,
+    entry: &TenantEntry,
     namespace: Option<&namespace::State>,
     now: Timestamp,
-) -> Written {
+) -> ControllerStatus {
     let generation = entry.object.metadata.generation.unwrap_or_default();
-    let mut told: Vec<(&str, Told)> = Vec::new();
+    let mut told: Vec<(&str, ConditionValue)> = Vec::new();
     let mut dpus = 0;
     match &entry.tenant {
         Err(errors) => told.push(("Accepted", wrong("Invalid", message(errors)))),
@@ -80,19 +80,30 @@ pub(super) fn compute(
 }
 
 /// The status of a tenant that is being deleted.
-pub(super) fn terminating(entry: &Entry, waiting_for: &str, dpus: i64, now: Timestamp) -> Written {
+pub(super) fn terminating(
+    entry: &TenantEntry,
+    waiting_for: &str,
+    dpus: i64,
+    now: Timestamp,
+) -> ControllerStatus {
     let generation = entry.object.metadata.generation.unwrap_or_default();
     let told = vec![("Ready", wrong("Terminating", format!("waiting for {waiting_for} to be gone")))];
     finish(entry, generation, dpus, told, now)
 }
 
-fn finish(entry: &Entry, generation: i64, dpus: i64, told: Vec<(&str, Told)>, now: Timestamp) -> Written {
+fn finish(
+    entry: &TenantEntry,
+    generation: i64,
+    dpus: i64,
+    told: Vec<(&str, ConditionValue)>,
+    now: Timestamp,
+) -> ControllerStatus {
     let conditions = told
         .into_iter()
         .map(|(kind, (status, reason, message))| condition(kind, status, reason, &message, generation, now))
         .collect();
     let before = entry.object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-    Written {
+    ControllerStatus {
         observed_generation: Some(generation),
         namespace: Some(entry.object.target_namespace()),
         dpus: Some(dpus),
@@ -104,7 +115,7 @@ fn message(errors: &[FieldError]) -> String {
     outrigger_core::validate::message(errors)
 }
 
-fn accepted(registry: &Registry, id: &TenantId) -> Told {
+fn accepted(registry: &Registry, id: &TenantId) -> ConditionValue {
     match registry.shared_identities(id).first() {
         None => fine("Valid", "the tenant is served"),
         Some((identity, other)) => wrong(
@@ -116,7 +127,7 @@ fn accepted(registry: &Registry, id: &TenantId) -> Told {
     }
 }
 
-fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Told {
+fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> ConditionValue {
     match state {
         Some(namespace::State::Ready) => {
             fine("Exists", format!("namespace {} is the tenant's", tenant.namespace))
@@ -138,7 +149,7 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Told {
 }
 
 /// How many DPUs the tenant has, and what is with its hosts.
-fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Told) {
+fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, ConditionValue) {
     let dpus = registry.dpus();
     let own = |owner: &Option<String>| owner.as_deref() == Some(id.as_str());
     let count = dpus.iter().filter(|(_, dpu)| own(&dpu.marks.owner)).count();
@@ -187,7 +198,7 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Tol
     (i64::try_from(count).unwrap_or(i64::MAX), told)
 }
 
-fn within_limits(registry: &Registry, entry: &Entry, tenant: &Tenant) -> Told {
+fn within_limits(registry: &Registry, entry: &TenantEntry, tenant: &Tenant) -> ConditionValue {
     let refused =
         entry.object.status.as_ref().and_then(|s| s.stream.as_ref()).and_then(|s| s.refused.clone());
     let mut over: Vec<String> = refused.into_iter().collect();

@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry as MetricsRegistry;
 use serde_json::json;
 
 use super::*;
-use crate::state::stream::Raised;
+use crate::state::stream::RaisedClaim;
 use outrigger_runtime::cache::Feed;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 
@@ -31,19 +31,19 @@ impl World {
         let feeds = Feeds { pods: Feed::new(drop), claims: Feed::new(drop) };
         let controller = Controller {
             client: api.client(),
-            spaces: Arc::default(),
+            states: Arc::default(),
             queue: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
             rules: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
             events: Arc::new(Events::new(api.client(), "me".to_owned())),
             metrics: metrics.clone(),
-            lag: Arc::new(Lag::new(metrics)),
+            latency: Arc::new(CompanionLatency::new(metrics)),
             registry: Arc::new(Registry::new(String::new(), Vec::new())),
             leadership: Leadership::default(),
             templates: Arc::new(Templates::new(|_, _| ())),
             feeds,
             gone: Arc::default(),
         };
-        controller.spaces.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        controller.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
         let this = Self { api, controller };
         let workload = Workload {
             id: WorkloadId::new("w").unwrap(),
@@ -57,25 +57,25 @@ impl World {
             annotations: BTreeMap::new(),
             extra: BTreeMap::new(),
         };
-        let space = this.space();
-        let mut inner = space.lock();
-        let begun = inner.stream.begin(1).unwrap();
-        let raised = Raised { uid: "tenant".to_owned(), resource_version: 1, claim: 1 };
-        inner.stream.claimed(begun.number, raised).unwrap();
-        inner.index.sync(vec![workload]);
-        drop(inner);
+        let state = this.state();
+        let mut data = state.lock();
+        let begun = data.stream.begin(1).unwrap();
+        let raised = RaisedClaim { uid: "tenant".to_owned(), resource_version: 1, claim: 1 };
+        data.stream.claimed(begun.number, raised).unwrap();
+        data.index.sync(vec![workload]);
+        drop(data);
         this
     }
 
-    fn space(&self) -> Arc<Space> {
-        self.controller.spaces.space("tenant-blue")
+    fn state(&self) -> Arc<TenantState> {
+        self.controller.states.state("tenant-blue")
     }
 
     /// The watch of Pods shows the companion, made for the rule with this uid and generation.
     fn shows_companion(&self, rule_uid: &str, rule_generation: i64) {
         let observed =
             Observed { uid: "pod".into(), rule_uid: rule_uid.into(), rule_generation, ..Observed::default() };
-        self.space().lock().companions.applied("r-w", id().key, observed);
+        self.state().lock().companions.applied("r-w", id().key, observed);
     }
 
     /// The watch of rules shows the rule, which matches Pods of this name.
@@ -86,7 +86,7 @@ impl World {
                 "workloadTerms": [{"matchExpressions": [
                     {"key": ".metadata.resourceName", "operator": "In", "values": [name]}]}],
                 "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}});
-        self.space().lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        self.state().lock().apply_rule(&serde_json::from_value(rule).unwrap());
     }
 
     async fn step(&self) {

@@ -28,7 +28,7 @@ use tonic::metadata::MetadataMap;
 pub(crate) use budget::Payer;
 use budget::{Budget, Held};
 use identities::Identities;
-pub(crate) use messages::{Messages, Taken};
+pub(crate) use messages::{DecodedMessage, Messages};
 
 use super::access::{Access, Admitted};
 use super::limits;

@@ -25,17 +25,17 @@ fn tenant(uid: &str, deleted: bool) -> Value {
 }
 
 fn controller(api: &FakeApi) -> Controller {
-    let spaces = Arc::new(Spaces::new(AdminNamespaces::default()));
+    let states = Arc::new(TenantStates::new(AdminNamespaces::default()));
     let registry = Arc::new(Registry::new(String::new(), Vec::new()));
     Controller {
         client: api.client(),
         registry: registry.clone(),
-        spaces: spaces.clone(),
+        states: states.clone(),
         queue: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
         rules: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
         leadership: Leadership::default(),
         events: Arc::new(Events::new(api.client(), "me".to_owned())),
-        admin: Arc::new(AdminRules::new(spaces, registry)),
+        admin: Arc::new(AdminRules::new(states, registry)),
         nodes: Arc::default(),
         answers: Feed::new(drop),
         myself: Arc::default(),
@@ -46,7 +46,7 @@ fn controller(api: &FakeApi) -> Controller {
 fn with_companion(api: &FakeApi, controller: &Controller) {
     let key = CompanionKey { rule: RuleName::admin("r").unwrap(), workload: "w".into() };
     let observed = Observed { uid: "pod".into(), ..Observed::default() };
-    controller.spaces.admin_store(&blue()).lock().applied("p", key, observed);
+    controller.states.admin_companions_of(&blue()).lock().applied("p", key, observed);
     let pod = json!({"metadata": {"name": "p", "namespace": "universe", "uid": "pod"}});
     api.answers("GET", PODS, 200, json!({"metadata": {}, "items": [pod]}));
     api.answers("GET", CLAIMS, 404, not_found());

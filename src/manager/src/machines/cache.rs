@@ -18,47 +18,47 @@ use outrigger_runtime::pod::Pod;
 use parking_lot::RwLock;
 
 use super::controller::Key;
-use super::nodes::NodeSeen;
-use super::pods::{PodSeen, Role, Slot};
+use super::nodes::NodeSummary;
+use super::pods::{PodSummary, Role, Slot};
 
 /// Age and name of a pool: who was first keeps a node.
-type Claim = (Timestamp, String);
+type PoolAge = (Timestamp, String);
 
 /// What is known.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct MachineCache {
     /// Namespace of reservations.
     core_namespace: String,
-    inner: RwLock<Inner>,
+    inner: RwLock<MachineObjects>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    machines: Kept<Machine>,
-    pools: Kept<MachineNodePool>,
-    sets: Kept<StatefulSet>,
-    services: Kept<Service>,
-    nodes: HashMap<String, Arc<NodeSeen>>,
+struct MachineObjects {
+    machines: ByName<Machine>,
+    pools: ByName<MachineNodePool>,
+    sets: ByName<StatefulSet>,
+    services: ByName<Service>,
+    nodes: HashMap<String, Arc<NodeSummary>>,
     /// Namespaces whose guests count.
     labelled: HashSet<String>,
     /// By namespace and name.
-    pods: HashMap<(String, String), PodSeen>,
+    pods: HashMap<(String, String), PodSummary>,
     by_slot: HashMap<Slot, HashSet<(String, String)>>,
     /// Pools that have a node, by the node.
-    claims: HashMap<String, BTreeSet<Claim>>,
+    claims: HashMap<String, BTreeSet<PoolAge>>,
 }
 
 /// Objects by their names.
 #[derive(Debug)]
-struct Kept<K>(HashMap<String, Arc<K>>);
+struct ByName<K>(HashMap<String, Arc<K>>);
 
-impl<K> Default for Kept<K> {
+impl<K> Default for ByName<K> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<K: Resource> Kept<K> {
+impl<K: Resource> ByName<K> {
     /// What there was before, and what there is now.
     fn change(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
         match change {
@@ -102,7 +102,7 @@ pub(super) fn group(machine: &Machine) -> Option<&str> {
     machine.labels().get(keys::MACHINE_GROUP).map(String::as_str).filter(|group| !group.is_empty())
 }
 
-impl Store {
+impl MachineCache {
     /// Nothing is known yet.
     pub(super) fn new(core_namespace: &str) -> Self {
         Self { core_namespace: core_namespace.to_owned(), inner: RwLock::default() }
@@ -165,7 +165,7 @@ impl Store {
     /// A Node.
     pub(super) fn node(&self, change: Change<Node>) -> Vec<Key> {
         let (name, new) = match change {
-            Change::Applied(node) => (node.name_any(), Some(Arc::new(NodeSeen::of(&node)))),
+            Change::Applied(node) => (node.name_any(), Some(Arc::new(NodeSummary::of(&node)))),
             Change::Gone { name, .. } => (name, None),
         };
         let mut inner = self.inner.write();
@@ -203,7 +203,7 @@ impl Store {
         let (id, new) = match change {
             Change::Applied(pod) => {
                 let id = (pod.namespace().unwrap_or_default(), pod.name_any());
-                let seen = PodSeen::of(&pod, &self.core_namespace);
+                let seen = PodSummary::of(&pod, &self.core_namespace);
                 (id, seen)
             }
             Change::Gone { namespace, name, .. } => ((namespace, name), None),
@@ -282,7 +282,7 @@ impl Store {
     }
 
     /// A Node by its name.
-    pub(super) fn get_node(&self, name: &str) -> Option<Arc<NodeSeen>> {
+    pub(super) fn get_node(&self, name: &str) -> Option<Arc<NodeSummary>> {
         self.inner.read().nodes.get(name).cloned()
     }
 
@@ -318,7 +318,7 @@ impl Store {
     }
 
     /// Nodes that are marked for a group.
-    pub(super) fn marked(&self, group: &str) -> Vec<(String, Arc<NodeSeen>)> {
+    pub(super) fn marked(&self, group: &str) -> Vec<(String, Arc<NodeSummary>)> {
         let inner = self.inner.read();
         let marked = inner.nodes.iter().filter(|(_, node)| node.groups().contains(group));
         marked.map(|(name, node)| (name.clone(), node.clone())).collect()
@@ -367,13 +367,13 @@ impl Store {
     }
 }
 
-impl Inner {
+impl MachineObjects {
     fn of_group<'a>(&'a self, name: &'a str) -> Vec<String> {
         let of = self.machines.0.values().filter(|machine| group(machine) == Some(name));
         of.map(|machine| machine.name_any()).collect()
     }
 
-    fn pools_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = Claim> + 'a {
+    fn pools_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = PoolAge> + 'a {
         let of = self.pools.0.values().filter(move |pool| pool.spec.machine_group_name == group);
         of.map(|pool| (created(&**pool), pool.name_any()))
     }

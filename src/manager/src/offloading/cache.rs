@@ -16,12 +16,12 @@ pub type Labels = BTreeMap<String, String>;
 
 /// What is known.
 #[derive(Debug, Default)]
-pub struct Store {
+pub struct OffloadingCache {
     objects: RwLock<HashMap<String, Arc<NamespaceOffloading>>>,
     nodes: RwLock<BTreeMap<String, Labels>>,
 }
 
-impl Store {
+impl OffloadingCache {
     /// A NamespaceOffloading. Returns the namespace to look at: none for one of another name than the one that counts, and
     /// none for one that is gone, because its finalizer has gone before.
     pub fn object(&self, change: Change<NamespaceOffloading>) -> Option<Arc<str>> {
