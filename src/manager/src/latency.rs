@@ -1,11 +1,12 @@
 //! From a workload's message to its companion: the time that takes, and the trace that goes on across the queue.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Instant;
 
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::telemetry::Origin;
 use parking_lot::Mutex;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Instant;
 use tracing::{Span, debug_span};
 
 use crate::metrics::Metrics;
@@ -14,72 +15,72 @@ use crate::state::CompanionId;
 /// Which companions a workload's message has asked for, and when. One entry for each that is waiting for its step.
 #[derive(Debug)]
 pub struct CompanionLatency {
-    asked: Mutex<HashMap<CompanionId, Asked>>,
-    metrics: Arc<Metrics>,
+    requests: Mutex<HashMap<CompanionId, CompanionRequest>>,
+    clock: Clock,
+    histogram: Histogram,
 }
 
-/// The message that a companion's step is made for.
+/// The message that asked for a companion's step.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct CompanionRequest {
     at: Instant,
     origin: Origin,
 }
 
-impl Asked {
-    /// By a message that came in now, in this span.
-    pub fn now(span: &Span) -> Self {
-        Self { at: Instant::now(), origin: Origin::of(span) }
-    }
-}
-
-/// A step that is under way. What it was asked for by is forgotten at its end, unless it is put back.
+/// A step that is under way. The request for it is forgotten at its end, unless it is put back.
 #[derive(Debug)]
-pub struct Step<'a> {
+pub struct TracedStep<'a> {
     latency: &'a CompanionLatency,
     id: &'a CompanionId,
-    asked: Option<Asked>,
+    request: Option<CompanionRequest>,
 }
 
 impl CompanionLatency {
-    /// Nothing has been asked for.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { asked: Mutex::default(), metrics }
+    /// Without any request.
+    pub fn new(clock: Clock, metrics: &Metrics) -> Self {
+        Self { requests: Mutex::default(), clock, histogram: metrics.latency.clone() }
     }
 
-    /// A message concerns these companions. One that waits since an earlier message waits since then.
-    pub fn asked(&self, ids: &[CompanionId], by: &Asked) {
-        let mut asked = self.asked.lock();
+    /// The request of a message that came in now, in this span.
+    pub fn request(&self, span: &Span) -> CompanionRequest {
+        CompanionRequest { at: self.clock.now(), origin: Origin::of(span) }
+    }
+
+    /// A message asks for these companions. One that an earlier message has asked for waits since then.
+    pub fn requested(&self, ids: &[CompanionId], by: &CompanionRequest) {
+        let mut requests = self.requests.lock();
         for id in ids {
-            asked.entry(id.clone()).or_insert_with(|| by.clone());
+            requests.entry(id.clone()).or_insert_with(|| by.clone());
         }
     }
 
     /// A step for a companion begins.
-    pub fn begin<'a>(&'a self, id: &'a CompanionId) -> Step<'a> {
-        Step { latency: self, id, asked: self.asked.lock().remove(id) }
+    pub fn begin<'a>(&'a self, id: &'a CompanionId) -> TracedStep<'a> {
+        TracedStep { latency: self, id, request: self.requests.lock().remove(id) }
     }
 }
 
-impl Step<'_> {
+impl TracedStep<'_> {
     /// A span of what is done to the companion, in the trace of the message; none where no message asked for it.
     pub fn span(&self, action: &'static str) -> Span {
-        let Some(asked) = &self.asked else { return Span::none() };
+        let Some(request) = &self.request else { return Span::none() };
         let span = debug_span!("companion", action, otel.kind = "client");
-        asked.origin.continued_by(&span);
+        request.origin.continued_by(&span);
         span
     }
 
     /// The companion has been created.
     pub fn created(&mut self) {
-        if let Some(asked) = self.asked.take() {
-            self.latency.metrics.latency.observe(asked.at.elapsed().as_secs_f64());
+        if let Some(request) = self.request.take() {
+            let took = self.latency.clock.now() - request.at;
+            self.latency.histogram.observe(took.as_secs_f64());
         }
     }
 
     /// It has not been dealt with: another step follows, for the same message.
     pub fn goes_on(&mut self) {
-        if let Some(asked) = self.asked.take() {
-            self.latency.asked.lock().insert(self.id.clone(), asked);
+        if let Some(request) = self.request.take() {
+            self.latency.requests.lock().insert(self.id.clone(), request);
         }
     }
 }
@@ -90,6 +91,7 @@ mod tests {
 
     use outrigger_core::ids::RuleName;
     use outrigger_core::index::CompanionKey;
+    use outrigger_runtime::environment::Environment;
     use prometheus_client::encoding::text::encode;
     use prometheus_client::registry::Registry;
 
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn the_first_message_counts_until_the_companion_is_there() {
         let mut registry = Registry::default();
-        let lag = CompanionLatency::new(Arc::new(Metrics::new(&mut registry)));
+        let latency = CompanionLatency::new(Environment::system().clock, &Metrics::new(&mut registry));
         let count = || {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();
@@ -107,22 +109,23 @@ mod tests {
         };
         let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
         let id = CompanionId { namespace: "n".into(), key };
-        let early = Asked { at: Instant::now() - Duration::from_secs(60), origin: Origin::default() };
-        lag.asked(std::slice::from_ref(&id), &early);
-        lag.asked(std::slice::from_ref(&id), &Asked::now(&Span::none()));
-        let mut step = lag.begin(&id);
-        assert_eq!(step.asked.as_ref().unwrap().at, early.at);
+        let now = latency.request(&Span::none());
+        let early = CompanionRequest { at: now.at - Duration::from_secs(60), origin: Origin::default() };
+        latency.requested(std::slice::from_ref(&id), &early);
+        latency.requested(std::slice::from_ref(&id), &now);
+        let mut step = latency.begin(&id);
+        assert_eq!(step.request.as_ref().unwrap().at, early.at);
         step.goes_on();
-        lag.begin(&id).created();
+        latency.begin(&id).created();
         assert_eq!(count(), 1);
         // Nobody's message: a rule that changed, say.
-        lag.begin(&id).created();
+        latency.begin(&id).created();
         assert_eq!(count(), 1);
         // A step that had nothing to do.
-        lag.asked(std::slice::from_ref(&id), &early);
-        drop(lag.begin(&id));
-        lag.begin(&id).created();
+        latency.requested(std::slice::from_ref(&id), &early);
+        drop(latency.begin(&id));
+        latency.begin(&id).created();
         assert_eq!(count(), 1);
-        assert!(lag.asked.lock().is_empty());
+        assert!(latency.requests.lock().is_empty());
     }
 }

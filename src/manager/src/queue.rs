@@ -6,26 +6,28 @@
 //! share under way. A tenant with ten thousand keys makes another one's single key wait for one turn, not for all of them.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use outrigger_runtime::environment::Environment;
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A key of a [`Queue`].
-pub trait Key: Clone + Eq + Hash + Ord {
+/// A key of a [`Queue`]. Logs show it as its [`Display`].
+pub trait Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static {
     /// What keys take turns by.
-    type Group: Clone + Eq + Hash + Debug;
+    type Group: Clone + Eq + Hash + Debug + Send + Sync;
 
     /// The group of this one.
     fn group(&self) -> Self::Group;
 }
 
 /// How many keys of a queue wait for what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// To be handed out now.
     pub ready: usize,
@@ -41,6 +43,7 @@ pub struct Queue<K: Key> {
     data: Mutex<QueueData<K>>,
     /// Wakes the consumer. One permit is enough: there is one consumer, and it looks at everything when it wakes.
     wake: Notify,
+    environment: Environment,
     backoff: ExponentialBuilder,
     /// The longest pause after a failure.
     max: Duration,
@@ -66,7 +69,7 @@ struct QueueData<K: Key> {
 impl<K: Key> Queue<K> {
     /// An empty queue. `min` and `max` bound the pause after the first and after many failures of one key. Pauses are random
     /// within a factor of two, so that keys which failed together don't come back together, and none is longer than `max`.
-    pub fn new(min: Duration, max: Duration) -> Self {
+    pub fn new(environment: &Environment, min: Duration, max: Duration) -> Self {
         Self {
             data: Mutex::new(QueueData {
                 ready: HashMap::new(),
@@ -80,6 +83,7 @@ impl<K: Key> Queue<K> {
                 failures: HashMap::new(),
             }),
             wake: Notify::new(),
+            environment: environment.clone(),
             max,
             backoff: ExponentialBuilder::default()
                 .with_min_delay(min)
@@ -114,7 +118,7 @@ impl<K: Key> Queue<K> {
 
     /// Adds a key, to be handed out after `delay` at the earliest. An earlier time that it is waiting for stays.
     pub fn add_after(&self, key: K, delay: Duration) {
-        let at = Instant::now() + delay;
+        let at = self.environment.clock.now() + delay;
         {
             let mut data = self.data.lock();
             match data.due.get(&key).copied() {
@@ -134,7 +138,9 @@ impl<K: Key> Queue<K> {
     pub fn retry(&self, key: K) {
         let pause = {
             let mut data = self.data.lock();
-            let backoff = data.failures.entry(key.clone()).or_insert_with(|| self.backoff.build());
+            // Each key has its own jitter.
+            let begin = || self.backoff.with_jitter_seed(self.environment.random.seed()).build();
+            let backoff = data.failures.entry(key.clone()).or_insert_with(begin);
             backoff.next().unwrap_or(self.max).min(self.max)
         };
         self.add_after(key, pause);
@@ -168,7 +174,7 @@ impl<K: Key> Queue<K> {
         loop {
             let timer = {
                 let mut data = self.data.lock();
-                data.expire(Instant::now());
+                data.expire(self.environment.clock.now());
                 if let Some(key) = data.take() {
                     return key;
                 }
@@ -296,7 +302,7 @@ mod tests {
     }
 
     fn queue() -> Queue<&'static str> {
-        Queue::new(Duration::from_millis(100), Duration::from_secs(10))
+        Queue::new(&Environment::system(), Duration::from_millis(100), Duration::from_secs(10))
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,47 +1,36 @@
 //! What a manager has in hand, counted when somebody asks: for `/metrics`, and for `/debug`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use outrigger_core::ids::TenantId;
-use outrigger_runtime::lease::Leadership;
-use outrigger_runtime::metrics::{self, Metric};
+use outrigger_runtime::Process;
+use outrigger_runtime::metrics::{self, LEADER, Metric, collect};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 
-use crate::machines;
-use crate::queue::{Counts, Queue};
-use crate::state::{CompanionId, RuleId, TenantData, TenantState, TenantStates};
-use crate::tenants::controller::Key;
+use crate::context::Context;
+use crate::queue::Counts;
+use crate::state::{TenantData, TenantState};
 
 type Number = Gauge<i64, AtomicI64>;
 
-/// Looks at what the manager knows.
-#[derive(Clone)]
-pub struct Reporter {
-    /// What is known.
-    pub states: Arc<TenantStates>,
-    /// Whether this replica cares for tenants that nobody serves.
-    pub leadership: Leadership,
-    /// Companions to look at.
-    pub companions: Arc<Queue<CompanionId>>,
-    /// Rules to look at.
-    pub rules: Arc<Queue<RuleId>>,
-    /// Tenants and DPUs to look at.
-    pub tenants: Arc<Queue<Key>>,
-    /// Machines and their pools to look at.
-    pub machines: Arc<Queue<machines::Key>>,
+/// Shows the numbers of this manager in `/metrics` and `/debug`.
+pub(crate) fn start(process: &mut Process, context: &Arc<Context>) {
+    let reporter = Reporter(context.clone());
+    collect(&mut process.registry, reporter.clone());
+    LEADER.register(&mut process.registry, context.leadership.gauge());
+    process.report("manager", move || reporter.state());
 }
 
-impl fmt::Debug for Reporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reporter").finish_non_exhaustive()
-    }
-}
+/// Counts what the manager has in hand.
+#[derive(Debug, Clone)]
+struct Reporter(Arc<Context>);
 
 /// Where a tenant's stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -92,13 +81,24 @@ struct OfTenant {
 impl Reporter {
     /// Counts by rule are kept anyway, so this takes a moment for each rule, not for each companion.
     fn look(&self) -> Vec<OfTenant> {
-        let leads = self.leadership.leads();
-        let all = self.states.all();
+        let leads = self.0.leadership.leads();
+        let all = self.0.states.all();
         all.iter().filter_map(|state| of_tenant(state, leads)).collect()
     }
 
-    /// The same for people, tenants by name.
-    pub fn state(&self) -> Value {
+    /// The queues by name.
+    fn queues(&self) -> [(&'static str, Counts); 4] {
+        let queues = &self.0.queues;
+        [
+            ("companions", queues.companions.counts()),
+            ("rules", queues.rules.counts()),
+            ("tenants", queues.tenants.counts()),
+            ("machines", queues.machines.counts()),
+        ]
+    }
+
+    /// The same for people, tenants by namespace.
+    pub(crate) fn state(&self) -> Value {
         let tenants: Vec<Value> = self
             .look()
             .into_iter()
@@ -114,16 +114,9 @@ impl Reporter {
                 })
             })
             .collect();
-        let queue =
-            |Counts { ready, delayed, busy }| json!({"ready": ready, "delayed": delayed, "busy": busy});
         json!({
-            "leads": self.leadership.leads(),
-            "queues": {
-                "companions": queue(self.companions.counts()),
-                "rules": queue(self.rules.counts()),
-                "tenants": queue(self.tenants.counts()),
-                "machines": queue(self.machines.counts()),
-            },
+            "leads": self.0.leadership.leads(),
+            "queues": self.queues().into_iter().collect::<BTreeMap<_, _>>(),
             "tenants": tenants,
         })
     }
@@ -197,12 +190,7 @@ impl Collector for Reporter {
         show(&metrics::COMPANIONS_READY, number(all.ready))?;
         show(&metrics::COMPANIONS_REFUSED, number(all.refused))?;
         let queues = Family::<QueueLabels, Number>::default();
-        for (queue, counts) in [
-            ("companions", self.companions.counts()),
-            ("rules", self.rules.counts()),
-            ("tenants", self.tenants.counts()),
-            ("machines", self.machines.counts()),
-        ] {
+        for (queue, counts) in self.queues() {
             let Counts { ready, delayed, busy } = counts;
             for (state, count) in [(Waits::Ready, ready), (Waits::Delayed, delayed), (Waits::Busy, busy)] {
                 let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -215,12 +203,14 @@ impl Collector for Reporter {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_runtime::environment::Environment;
+
     use super::*;
     use crate::state::stream::{ObservedClaim, RaisedClaim};
 
     #[test]
     fn a_tenant_is_counted_once_whoever_looks() {
-        let states = TenantStates::default();
+        let states = crate::state::TenantStates::default();
         states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
         let state = states.state("tenant-a");
         let stream = |leads| of_tenant(&state, leads).unwrap().stream;
@@ -229,7 +219,7 @@ mod tests {
             (StreamState::Lost, StreamState::Elsewhere),
             "nobody's: the leader tells"
         );
-        let number = state.lock().stream.begin(1).unwrap().number;
+        let number = state.lock().stream.begin(1, Environment::system().clock.now()).unwrap().number;
         state
             .lock()
             .stream
@@ -250,7 +240,7 @@ mod tests {
 
     #[test]
     fn before_a_sync_nothing_is_missing_and_nothing_is_too_many() {
-        let states = TenantStates::default();
+        let states = crate::state::TenantStates::default();
         states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
         let state = states.state("tenant-a");
         let total = || of_tenant(&state, true).unwrap().total;

@@ -3,13 +3,13 @@
 //! Each is filed in the state of every tenant that it is about, beside the tenant's own rules, under a name that can't be
 //! one of theirs. So all that holds for a tenant's rules holds for these: who serves the tenant makes the companions, none
 //! goes for a workload that hasn't been told yet, and no tenant's companions wait for another's. Only what exists is known
-//! by tenant instead of by namespace ([`TenantStates::admin_companions_of`]), because companions of all tenants share one.
+//! by tenant instead of by namespace ([`crate::state::TenantStates::admin_companions_of`]), because companions of all tenants share one.
 
 mod cleanup;
 mod finalizer;
 mod status;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -21,29 +21,24 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use parking_lot::Mutex;
 
-use crate::state::registry::Registry;
+use crate::context::Context;
 use crate::state::validation::TemplateValidation;
-use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState, TenantStates};
+use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState};
+use crate::writes::Version;
 
 pub(crate) use cleanup::release;
 pub(crate) use status::step;
 
-/// All admin rules, and where they are filed.
-#[derive(Debug)]
-pub struct AdminRules {
-    states: Arc<TenantStates>,
-    registry: Arc<Registry>,
-    /// Held while rules are filed, so that of two changes at once the later one sees the earlier. Taken before any state's
-    /// lock.
-    rules: Mutex<HashMap<RuleName, AdminRuleEntry>>,
-}
+/// All admin rules. The lock is held while rules are filed, so that of two changes at once the later one sees the earlier. It is
+/// taken before any state's lock.
+#[derive(Debug, Default)]
+pub struct AdminRules(Mutex<BTreeMap<RuleName, AdminRuleEntry>>);
 
 /// An admin rule as the API has it.
 #[derive(Debug, Clone)]
 pub(crate) struct AdminRuleEntry {
-    pub(crate) uid: String,
+    pub(crate) version: Version,
     pub(crate) generation: i64,
-    pub(crate) resource_version: String,
     pub(crate) deleting: bool,
     pub(crate) finalizers: Vec<String>,
     pub(crate) status: AdminWorkloadRuleStatus,
@@ -52,133 +47,123 @@ pub(crate) struct AdminRuleEntry {
 }
 
 impl AdminRules {
-    /// Knows none yet.
-    pub fn new(states: Arc<TenantStates>, registry: Arc<Registry>) -> Self {
-        Self { states, registry, rules: Mutex::default() }
-    }
-
-    /// An admin rule, cluster-wide.
-    pub fn id(&self, name: &RuleName) -> RuleId {
-        RuleId { namespace: self.states.admin().rules.clone(), name: name.clone() }
-    }
-
-    /// All of them, cluster-wide.
-    pub fn ids(&self) -> Vec<RuleId> {
-        self.rules.lock().keys().map(|name| self.id(name)).collect()
+    /// The names of all admin rules.
+    pub fn names(&self) -> Vec<RuleName> {
+        self.0.lock().keys().cloned().collect()
     }
 
     pub(crate) fn get(&self, name: &RuleName) -> Option<AdminRuleEntry> {
-        self.rules.lock().get(name).cloned()
+        self.0.lock().get(name).cloned()
     }
 
     /// A rule exists and looks like this. Returns the companions that it may change.
-    pub fn apply(&self, object: &AdminWorkloadRule) -> Vec<CompanionId> {
+    pub fn apply(&self, context: &Context, object: &AdminWorkloadRule) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
-        let mut rules = self.rules.lock();
+        let mut rules = self.0.lock();
         let entry = AdminRuleEntry::new(object, rules.remove(&name));
-        let touched = self.file_everywhere(&name, Some(&entry));
+        let touched = file_everywhere(context, &name, Some(&entry));
         rules.insert(name, entry);
         touched
     }
 
     /// A rule is gone. Returns the companions that it had.
-    pub fn remove(&self, name: &str) -> Vec<CompanionId> {
+    pub fn remove(&self, context: &Context, name: &str) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(name) else { return Vec::new() };
-        let mut rules = self.rules.lock();
+        let mut rules = self.0.lock();
         rules.remove(&name);
-        self.file_everywhere(&name, None)
+        file_everywhere(context, &name, None)
     }
 
     /// Whose a namespace is, or what is known of its tenant, has changed: other rules may be for it now. Returns the
     /// companions and the rules that this touches.
-    pub fn refile(&self, state: &TenantState) -> (Vec<CompanionId>, Vec<RuleId>) {
-        let rules = self.rules.lock();
+    pub fn refile(&self, context: &Context, state: &TenantState) -> (Vec<CompanionId>, Vec<RuleId>) {
+        let rules = self.0.lock();
         // All at once: companions whose rules were not filed yet would look like those of rules that are gone.
         let mut data = state.lock();
-        let mut touched = self.move_in(state, &mut data);
+        let mut touched = move_in(context, state, &mut data);
         let mut names = Vec::new();
         for (name, entry) in rules.iter() {
             let before = data.rules.contains_key(name);
-            touched.extend(self.file_in(&mut data, name, Some(entry)));
+            touched.extend(file_in(context, &mut data, name, Some(entry)));
             if before != data.rules.contains_key(name) {
-                names.push(self.id(name));
+                names.push(context.states.admin_rule_id(name));
             }
         }
         (state.ids(touched), names)
     }
+}
 
-    /// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry
-    /// the tenant's label.
-    fn move_in(&self, state: &TenantState, data: &mut TenantData) -> Vec<CompanionKey> {
-        let tenant = data.tenant.clone().filter(|tenant| self.is_home(tenant, state));
-        let store = tenant.map(|tenant| self.states.admin_companions_of(&tenant));
-        let new = store.is_some() && data.admin_companions.is_none();
-        data.admin_companions = store;
-        if new { data.companion_keys() } else { Vec::new() }
-    }
+/// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry
+/// the tenant's label.
+fn move_in(context: &Context, state: &TenantState, data: &mut TenantData) -> Vec<CompanionKey> {
+    let tenant = data.tenant.clone().filter(|tenant| is_home(context, tenant, state));
+    let store = tenant.map(|tenant| context.states.admin_companions_of(&tenant));
+    let new = store.is_some() && data.admin_companions.is_none();
+    data.admin_companions = store;
+    if new { data.companion_keys() } else { Vec::new() }
+}
 
-    fn is_home(&self, tenant: &TenantId, state: &TenantState) -> bool {
-        self.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *state.namespace)
-    }
+fn is_home(context: &Context, tenant: &TenantId, state: &TenantState) -> bool {
+    context.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *state.namespace)
+}
 
-    fn file_everywhere(&self, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
-        let file = |state: &Arc<TenantState>| state.ids(self.file_in(&mut state.lock(), name, entry));
-        self.states.all().iter().flat_map(file).collect()
-    }
+fn file_everywhere(context: &Context, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
+    let file = |state: &Arc<TenantState>| state.ids(file_in(context, &mut state.lock(), name, entry));
+    context.states.all().iter().flat_map(file).collect()
+}
 
-    /// Files a rule in a state, or takes it out. What is as it was touches nothing.
-    fn file_in(
-        &self,
-        data: &mut TenantData,
-        name: &RuleName,
-        entry: Option<&AdminRuleEntry>,
-    ) -> Vec<CompanionKey> {
-        match entry.filter(|entry| !entry.deleting && self.is_about(entry, data)) {
-            Some(entry) => {
-                let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
-                data.file_rule(name, entry.filed(), rule)
-            }
-            None if data.rules.contains_key(name) => {
-                let mut keys = data.remove_rule(name);
-                if let Some(store) = &data.admin_companions {
-                    keys.extend(store.lock().of_rule(name).map(|(key, _)| key));
-                }
-                keys
-            }
-            None => Vec::new(),
+/// Files a rule in a state, or takes it out. What is as it was touches nothing.
+fn file_in(
+    context: &Context,
+    data: &mut TenantData,
+    name: &RuleName,
+    entry: Option<&AdminRuleEntry>,
+) -> Vec<CompanionKey> {
+    match entry.filter(|entry| !entry.deleting && is_about(context, entry, data)) {
+        Some(entry) => {
+            let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
+            data.file_rule(name, entry.filed(), rule)
         }
-    }
-
-    /// Whether a rule is about the workloads of a state's tenant. One that can't be read may be about anybody: it stays, or
-    /// is put, where it keeps the companions that there are and makes none.
-    fn is_about(&self, entry: &AdminRuleEntry, data: &TenantData) -> bool {
-        let Some(tenant) = data.tenant.as_ref().filter(|_| data.admin_companions.is_some()) else {
-            return false;
-        };
-        match &entry.compiled {
-            Ok((_, selector)) => {
-                self.registry.get(tenant).is_some_and(|known| selector.selects(tenant, known.object.labels()))
+        None if data.rules.contains_key(name) => {
+            let mut keys = data.remove_rule(name);
+            if let Some(store) = &data.admin_companions {
+                keys.extend(store.lock().of_rule(name).map(|(key, _)| key));
             }
-            Err(_) => true,
+            keys
         }
+        None => Vec::new(),
+    }
+}
+
+/// Whether a rule is about the workloads of a state's tenant. One that can't be read may be about anybody: it stays, or
+/// is put, where it keeps the companions that there are and makes none.
+fn is_about(context: &Context, entry: &AdminRuleEntry, data: &TenantData) -> bool {
+    let Some(tenant) = data.tenant.as_ref().filter(|_| data.admin_companions.is_some()) else {
+        return false;
+    };
+    match &entry.compiled {
+        Ok((_, selector)) => {
+            context.registry.get(tenant).is_some_and(|known| selector.selects(tenant, known.object.labels()))
+        }
+        Err(_) => true,
     }
 }
 
 impl AdminRuleEntry {
     /// What the API has, and of what was known before all that is still so.
     fn new(object: &AdminWorkloadRule, before: Option<Self>) -> Self {
-        let uid = object.uid().unwrap_or_default();
+        let version = Version::of(object);
         let generation = object.metadata.generation.unwrap_or_default();
         // A rule's status changes far more often than its spec.
-        let same = before.filter(|before| before.uid == uid && before.generation == generation);
+        let same =
+            before.filter(|before| before.version.uid == version.uid && before.generation == generation);
         Self {
             compiled: same.map_or_else(
                 || object.compile().map(|admin| (Arc::new(admin.rule), admin.tenants)),
                 |before| before.compiled,
             ),
-            uid,
+            version,
             generation,
-            resource_version: object.resource_version().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizers: object.finalizers().to_vec(),
             status: object.status.clone().unwrap_or_default(),
@@ -192,7 +177,7 @@ impl AdminRuleEntry {
     /// As states know it.
     fn filed(&self) -> RuleEntry {
         RuleEntry {
-            uid: self.uid.clone(),
+            uid: self.version.uid.clone(),
             generation: self.generation,
             resource_version: String::new(),
             status: outrigger_api::WorkloadRuleStatus::default(),

@@ -7,86 +7,61 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use kube::api::{Api, Patch};
+use kube::api::Api;
 use outrigger_api::admin_workload_rule::TenantMatches;
-use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_api::conditions::Status;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::validate;
 use serde_json::{Map, Value, json};
-use tracing::{debug, info};
+use tracing::debug;
 
-use super::{AdminRuleEntry, AdminRules, finalizer};
-use crate::rules::{Controller, PACE, devices};
+use super::{AdminRuleEntry, finalizer};
+use crate::conditions::{ConditionValue, conditions};
+use crate::context::Context;
+use crate::rules::{PACE, devices, validate_template};
 use crate::state::companions::Counts;
-use crate::state::{RuleId, TenantStates};
+use crate::state::{RuleId, TenantState, TenantStates};
+use crate::worker::Action;
 use crate::writes;
 
-/// Tenants for whom a template is tried out at once.
-const TRIALS: usize = 8;
+/// Tenants for whom a template is validated at once.
+const VALIDATIONS: usize = 8;
 
 /// Longest refusal that an entry has, in characters: there may be one for each tenant.
 const MAX_REFUSAL: usize = 256;
 
 /// One step for an admin rule: its finalizer, then its status.
-pub(crate) async fn step(controller: &Controller, id: &RuleId) {
-    let Controller { client, states, admin, queue, leadership, .. } = controller;
-    let Some(entry) = admin.get(&id.name) else { return queue.forget(id) };
-    let leads = leadership.leads();
-    if leads {
-        match finalizer::step(client, states.admin(), &id.name, &entry).await {
-            Ok(None) => {}
-            Ok(Some(pause)) => {
-                queue.forget(id);
-                queue.add_after(id.clone(), pause);
-            }
-            Err(error) => {
-                info!(rule = %id.name, %error, "the rule's finalizer will be written later");
-                return queue.retry(id.clone());
-            }
-        }
+pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
+    let Some(entry) = context.admin_rules.get(&id.name) else { return Ok(Action::Done) };
+    let leads = context.leadership.leads();
+    if leads && let Some(pause) = finalizer::step(context, id, &entry).await? {
+        context.queues.rules.add_after(id.clone(), pause);
     }
-    let wanted =
-        if entry.deleting { None } else { changes(states, &id.name, &entry, leads, Timestamp::now()) };
-    if !entry.deleting {
-        // A rule may be about very many tenants, and its status tells of a refusal with the next step.
-        let tries = futures::stream::iter(states.all());
-        tries
-            .for_each_concurrent(
-                TRIALS,
-                |state| async move { controller.validate_template(&state, id).await },
-            )
-            .await;
-        if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
-            devices::keep_admins(controller, id, rule).await;
-        }
+    if entry.deleting {
+        return Ok(Action::Done);
     }
-    let Some(status) = wanted else { return queue.forget(id) };
-    let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &id.namespace);
-    // Only over what it was computed from: another replica may serve the tenants by now.
-    let patch =
-        json!({"metadata": {"uid": entry.uid, "resourceVersion": entry.resource_version}, "status": status});
-    match rules.patch_status(id.name.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
-        Ok(object) => {
-            debug!(rule = %id.name, "status written");
-            controller.admin_answers.answer(object);
-            queue.forget(id);
-            // Whatever changed meanwhile is written then; if nothing did, nothing is.
-            queue.add_after(id.clone(), PACE);
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => queue.forget(id),
-        // Written by somebody else since: the watch shows how.
-        Err(kube::Error::Api(status)) if status.code == 409 => queue.retry(id.clone()),
-        Err(error) => {
-            info!(rule = %id.name, %error, "status will be written later");
-            queue.retry(id.clone());
-        }
+    let wanted = changes(&context.states, &id.name, &entry, leads, context.environment.clock.wall());
+    // A rule may be about very many tenants, and its status tells of a refusal with the next step.
+    let validations = futures::stream::iter(context.states.all());
+    let validate = |state: Arc<TenantState>| async move { validate_template(context, &state, id).await };
+    validations.for_each_concurrent(VALIDATIONS, validate).await;
+    if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
+        devices::keep_admins(context, id, rule).await;
     }
+    let Some(status) = wanted else { return Ok(Action::Done) };
+    let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
+    let object = writes::status(&rules, &entry.version, status).await?;
+    debug!(rule = %id.name, "status written");
+    context.feeds.admin_rules.answer(object);
+    // What has changed meanwhile is written then; if nothing has, nothing is.
+    Ok(Action::Requeue(PACE))
 }
 
 /// What of the status has to change, as a merge patch; `None` when nothing has to.
@@ -181,9 +156,6 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
     known
 }
 
-/// Status, reason and message of a condition.
-type ConditionValue = (Status, &'static str, String);
-
 /// The whole, for all tenants together. `about`: how many tenants the rule is about.
 fn summary(
     states: &TenantStates,
@@ -216,14 +188,12 @@ fn summary(
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
     let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
-    let condition = |kind, (status, reason, message): ConditionValue| {
-        condition(kind, status, reason, &message, entry.generation, now)
-    };
-    let conditions = vec![
-        condition("Accepted", accepted_condition(entry)),
-        condition("Matched", matched_condition(accepted, matched, tenants.len(), about)),
-        condition("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
+    let values = [
+        ("Accepted", accepted_condition(entry)),
+        ("Matched", matched_condition(accepted, matched, tenants.len(), about)),
+        ("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
     ];
+    let conditions = conditions(&entry.status.conditions, entry.generation, now, values);
     AdminWorkloadRuleStatus {
         observed_generation: Some(entry.generation),
         matched: Some(matched),
@@ -231,7 +201,7 @@ fn summary(
         ready: Some(counts.ready),
         updated: Some(updated),
         tenants,
-        conditions: merge(&entry.status.conditions, conditions),
+        conditions,
     }
 }
 
@@ -296,12 +266,4 @@ fn ready_condition(
         return (Status::True, "AllReady", message);
     }
     (Status::False, "Pending", message + &counts.leaving_note() + &waiting().unwrap_or_default())
-}
-
-impl AdminRules {
-    /// What [`changes`] says, for tests.
-    #[cfg(test)]
-    pub(super) fn changes(&self, name: &RuleName, leads: bool) -> Option<Value> {
-        changes(&self.states, name, &self.get(name)?, leads, Timestamp::UNIX_EPOCH)
-    }
 }

@@ -1,23 +1,20 @@
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use outrigger_api::Tenant;
-use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::{CompanionKey, Desired};
-use outrigger_core::keys;
 use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::context;
 
-/// What is known of a cluster with these tenants, each with its namespace.
-struct World {
-    states: Arc<TenantStates>,
-    registry: Arc<Registry>,
-    admin: AdminRules,
-}
+/// A manager of a cluster with these tenants, each with its namespace.
+struct World(Arc<Context>);
 
 fn id(name: &str) -> TenantId {
     TenantId::new(name).unwrap()
@@ -33,10 +30,7 @@ fn key(workload: &str) -> CompanionKey {
 
 impl World {
     fn new(tenants: &[&str]) -> Self {
-        let states = Arc::new(TenantStates::new(AdminNamespaces::default()));
-        let registry = Arc::new(Registry::new(keys::DPU_HOST.to_owned(), Vec::new()));
-        let admin = AdminRules::new(states.clone(), registry.clone());
-        let this = Self { states, registry, admin };
+        let this = Self(context::for_tests(FakeApi::default().client()));
         for tenant in tenants {
             this.tenant(tenant, json!({}));
             this.namespace(&format!("tenant-{tenant}"), Some(tenant));
@@ -48,13 +42,14 @@ impl World {
         let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": name, "labels": labels}, "spec": {}});
         let tenant: Tenant = serde_json::from_value(object).unwrap();
-        self.registry.tenant(Change::Applied(tenant));
-        self.states.of(&id(name)).iter().flat_map(|state| self.admin.refile(state).0).collect()
+        self.0.registry.tenant(Change::Applied(tenant));
+        let states = self.0.states.of(&id(name));
+        states.iter().flat_map(|state| self.0.admin_rules.refile(&self.0, state).0).collect()
     }
 
     fn namespace(&self, name: &str, tenant: Option<&str>) -> Vec<CompanionId> {
-        self.states.set_tenant(name, tenant.map(id));
-        self.admin.refile(&self.states.state(name)).0
+        self.0.states.set_tenant(name, tenant.map(id));
+        self.0.admin_rules.refile(&self.0, &self.0.states.state(name)).0
     }
 
     fn rule(&self, generation: i64, change: Value) -> Vec<CompanionId> {
@@ -67,7 +62,7 @@ impl World {
         for (key, value) in change.as_object().unwrap() {
             object["spec"][key] = value.clone();
         }
-        self.admin.apply(&serde_json::from_value(object).unwrap())
+        self.0.admin_rules.apply(&self.0, &serde_json::from_value(object).unwrap())
     }
 
     fn told(&self, tenant: &str, workloads: &[&str]) {
@@ -83,7 +78,8 @@ impl World {
             annotations: BTreeMap::new(),
             extra: BTreeMap::new(),
         };
-        self.states
+        self.0
+            .states
             .of_tenant(&id(tenant))
             .unwrap()
             .lock()
@@ -91,18 +87,24 @@ impl World {
             .sync(workloads.iter().map(workload).collect());
     }
 
+    /// What of the rule's status has to change.
+    fn changes(&self, leads: bool) -> Option<Value> {
+        let entry = self.0.admin_rules.get(&name())?;
+        status::changes(&self.0.states, &name(), &entry, leads, Timestamp::UNIX_EPOCH)
+    }
+
     /// The namespaces where the rule is filed.
     fn filed(&self) -> Vec<String> {
         let is = |state: &Arc<TenantState>| state.lock().rules.contains_key(&name());
         let mut all: Vec<_> =
-            self.states.all().iter().filter(|s| is(s)).map(|s| s.namespace.to_string()).collect();
+            self.0.states.all().iter().filter(|s| is(s)).map(|s| s.namespace.to_string()).collect();
         all.sort();
         all
     }
 }
 
-#[test]
-fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
+#[tokio::test]
+async fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     let world = World::new(&["blue", "red"]);
     world.told("blue", &["w"]);
     let touched = world.rule(1, json!({}));
@@ -122,21 +124,25 @@ fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     let touched = world.tenant("blue", json!({"tier": "gold"}));
     assert_eq!((world.filed(), touched.len()), (vec!["tenant-blue".to_owned()], 1));
     // Its companions are looked at when it is not about their tenant any more.
-    world.states.admin_companions_of(&id("blue")).lock().applied("other", key("other"), Observed::default());
+    world.0.states.admin_companions_of(&id("blue")).lock().applied(
+        "other",
+        key("other"),
+        Observed::default(),
+    );
     let touched = world.tenant("blue", json!({}));
     let keys: Vec<_> = touched.into_iter().map(|c| c.key).collect();
     assert_eq!(keys, [key("w"), key("other")]);
     world.rule(3, json!({}));
-    assert_eq!(world.admin.remove("r").len(), 2);
+    assert_eq!(world.0.admin_rules.remove(&world.0, "r").len(), 2);
     assert_eq!(world.filed(), Vec::<String>::new());
 }
 
-#[test]
-fn a_rule_that_can_not_be_read_keeps_what_it_has() {
+#[tokio::test]
+async fn a_rule_that_can_not_be_read_keeps_what_it_has() {
     let world = World::new(&["blue"]);
     world.told("blue", &["w"]);
     world.rule(1, json!({"dpuSelectionPolicy": "Some"}));
-    let state = world.states.state("tenant-blue");
+    let state = world.0.states.state("tenant-blue");
     assert!(matches!(state.lock().index.desired(&key("w")), Desired::RuleUnknown));
     assert_eq!(
         world.filed(),
@@ -152,67 +158,67 @@ fn a_rule_that_can_not_be_read_keeps_what_it_has() {
     assert_eq!(world.filed(), ["tenant-blue"]);
 }
 
-#[test]
-fn companions_that_were_seen_before_their_tenant_are_not_lost() {
+#[tokio::test]
+async fn companions_that_were_seen_before_their_tenant_are_not_lost() {
     let world = World::new(&[]);
     world.rule(1, json!({}));
-    world.states.admin_companions_of(&id("blue")).lock().applied("w", key("w"), Observed::default());
+    world.0.states.admin_companions_of(&id("blue")).lock().applied("w", key("w"), Observed::default());
     world.namespace("tenant-blue", Some("blue"));
-    let state = world.states.state("tenant-blue");
+    let state = world.0.states.state("tenant-blue");
     assert!(state.lock().admin_companions.is_none(), "there is no such Tenant yet");
     let touched = world.tenant("blue", json!({}));
     assert_eq!(touched, state.ids([key("w")]));
     assert_eq!(state.lock().companion_keys(), [key("w")]);
     world.namespace("tenant-blue", None);
     assert!(state.lock().companion_keys().is_empty());
-    assert_eq!(world.states.admin_companions_of(&id("blue")).lock().keys().count(), 1);
+    assert_eq!(world.0.states.admin_companions_of(&id("blue")).lock().keys().count(), 1);
 }
 
-#[test]
-fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up() {
+#[tokio::test]
+async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up() {
     let world = World::new(&["blue", "red", "idle"]);
     world.rule(1, json!({}));
     // The leader acts for those that nobody serves; it has been told nothing of red.
     world.told("blue", &["a", "b"]);
     world.told("idle", &[]);
-    let patch = world.admin.changes(&name(), true).unwrap();
+    let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"blue": {"matched": 2, "refused": null}}), "{patch}");
     assert_eq!((&patch["matched"], &patch["created"]), (&json!(2), &json!(0)));
     assert_eq!(patch["conditions"][2]["reason"], "Pending");
     // Who doesn't lead and serves nobody has nothing to say.
-    assert_eq!(world.admin.changes(&name(), false), None);
+    assert_eq!(world.changes(false), None);
 
     let before =
         json!({"blue": {"matched": 2}, "red": {"matched": 3, "refused": "no"}, "gone": {"matched": 1}});
     let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
         "metadata": {"name": "r", "namespace": "universe", "uid": "u", "generation": 1, "resourceVersion": "9"},
-        "spec": world.admin.get(&name()).map(|_| json!({})), "status": {"tenants": before}});
-    world.admin.apply(&serde_json::from_value(object).unwrap());
-    let store = world.states.admin_companions_of(&id("red"));
+        "spec": world.0.admin_rules.get(&name()).map(|_| json!({})), "status": {"tenants": before}});
+    world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
+    let store = world.0.states.admin_companions_of(&id("red"));
     store.lock().applied("x", key("x"), Observed { ready: true, ..Observed::default() });
-    let patch = world.admin.changes(&name(), true).unwrap();
+    let patch = world.changes(true).unwrap();
     // What another replica has said of red stays, and nobody is left to speak of a tenant that is gone.
     assert_eq!(patch["tenants"], json!({"gone": null}));
     assert_eq!((&patch["matched"], &patch["created"], &patch["ready"]), (&json!(5), &json!(1), &json!(1)));
     assert_eq!(patch["conditions"][2]["message"], "for tenant red: no");
     // Red is told now, and has nothing that matches.
     world.told("red", &[]);
-    let patch = world.admin.changes(&name(), true).unwrap();
+    let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"gone": null, "red": null}));
 }
 
-#[test]
-fn nothing_is_written_when_nothing_has_changed() {
+#[tokio::test]
+async fn nothing_is_written_when_nothing_has_changed() {
     let world = World::new(&["blue"]);
     world.rule(1, json!({}));
     world.told("blue", &["a"]);
-    let status = world.admin.changes(&name(), true).unwrap();
+    let status = world.changes(true).unwrap();
     let mut stored = json!({});
     merge(&mut stored, &status);
     let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
         "metadata": {"name": "r", "uid": "u", "generation": 1}, "spec": {}, "status": stored});
-    world.admin.apply(&serde_json::from_value(object).unwrap());
-    assert_eq!(world.admin.changes(&name(), true), None);
+    world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
+    assert_eq!(world.changes(true), None);
 }
 
 /// A merge patch, as the API server applies it.

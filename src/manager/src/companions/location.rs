@@ -5,10 +5,10 @@ use outrigger_core::ids::TenantId;
 
 use crate::state::{CompanionId, Namespace, TenantStates};
 
-/// A companion's location.
+/// The location of a companion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CompanionLocation {
-    /// Whose workload it serves.
+    /// The tenant whose workload it serves.
     pub(crate) tenant: TenantId,
     /// Its namespace: the tenant's, or that of all companions of admin rules.
     pub(crate) namespace: Namespace,

@@ -11,13 +11,13 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::{self, Kind};
-use outrigger_runtime::cache::Feed;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::telemetry::inject_headers;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
+use crate::context::Feeds;
 use crate::writes;
 
 /// A companion, or what may be one.
@@ -66,31 +66,20 @@ impl Object {
         }
     }
 
+    /// Takes it in as the answer to a write or a read. No lock of a state may be held.
+    pub(crate) fn answer(self, feeds: &Feeds) {
+        match self {
+            Self::Pod(pod) => feeds.pods.answer(*pod),
+            Self::Claim(claim) => feeds.claims.answer(*claim),
+        };
+    }
+
     /// [`observe_admin`] of it.
     pub fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
         match self {
             Self::Pod(pod) => observe_admin(pod),
             Self::Claim(claim) => observe_admin_claim(claim),
         }
-    }
-}
-
-/// Where what is seen of companions goes, by their kinds.
-#[derive(Debug, Clone)]
-pub struct Feeds {
-    /// Pods.
-    pub pods: Feed<Pod>,
-    /// ResourceClaims.
-    pub claims: Feed<ResourceClaim>,
-}
-
-impl Feeds {
-    /// A write or a read was answered with this object. No lock of a state may be held.
-    pub(crate) fn answer(&self, object: Object) {
-        match object {
-            Object::Pod(pod) => self.pods.answer(*pod),
-            Object::Claim(claim) => self.claims.answer(*claim),
-        };
     }
 }
 

@@ -17,45 +17,41 @@ pub(crate) enum WriteFailure {
     Refused(String),
 }
 
-/// Reads the error of a create, patch or delete of a companion.
-pub(crate) fn verdict(error: &kube::Error) -> WriteFailure {
-    verdict_with(error, of_template)
-}
-
-/// Reads the error of a create, patch or delete of something that a rule makes; `field` tells what the rule calls one of its
-/// fields.
-pub(crate) fn verdict_with(error: &kube::Error, field: impl Fn(&str) -> String) -> WriteFailure {
-    let kube::Error::Api(status) = error else { return WriteFailure::Transient(error.to_string()) };
-    match status.code {
-        409 if status.reason == "AlreadyExists" => WriteFailure::Exists,
-        404 if is_namespace_missing(status) => WriteFailure::Refused(status.message.clone()),
-        404 | 409 => WriteFailure::LookAgain,
-        // A quota races with the deletions that free it; the API server says so by a conflict on the quota object.
-        403 if status.message.contains("please apply your changes to the latest version") => {
-            WriteFailure::Transient(status.message.clone())
-        }
-        400 | 403 | 405 | 413 | 422 => WriteFailure::Refused(explain(status, field)),
-        _ => WriteFailure::Transient(status.message.clone()),
+impl WriteFailure {
+    /// Reads the error of a create, patch or delete of a companion.
+    pub(crate) fn of(error: &kube::Error) -> Self {
+        Self::with_fields(error, of_template)
     }
-}
 
-/// Reads the error of a create of `object`, otherwise as [`verdict_with`]: there is nothing to be looked for again where a
-/// cluster has no such kind.
-pub(crate) fn verdict_of_create(
-    error: &kube::Error,
-    object: &Value,
-    field: impl Fn(&str) -> String,
-) -> WriteFailure {
-    const SERVED: &str = claim::API_VERSION;
-    match error {
-        kube::Error::Api(status)
-            if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
-        {
-            WriteFailure::Refused(format!(
-                "this cluster doesn't serve {SERVED}, which devices need: Kubernetes does from version 1.34 on"
-            ))
+    /// Reads the error of a create of `object`. `field` tells what the rule calls one of the object's fields.
+    pub(crate) fn of_create(error: &kube::Error, object: &Value, field: impl Fn(&str) -> String) -> Self {
+        const SERVED: &str = claim::API_VERSION;
+        match error {
+            // Where a cluster has no such kind there is nothing to look for again.
+            kube::Error::Api(status)
+                if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
+            {
+                Self::Refused(format!(
+                    "this cluster doesn't serve {SERVED}, which devices need: Kubernetes does from version 1.34 on"
+                ))
+            }
+            _ => Self::with_fields(error, field),
         }
-        _ => verdict_with(error, field),
+    }
+
+    fn with_fields(error: &kube::Error, field: impl Fn(&str) -> String) -> Self {
+        let kube::Error::Api(status) = error else { return Self::Transient(error.to_string()) };
+        match status.code {
+            409 if status.reason == "AlreadyExists" => Self::Exists,
+            404 if is_namespace_missing(status) => Self::Refused(status.message.clone()),
+            404 | 409 => Self::LookAgain,
+            // A quota races with the deletions that free it; the API server says so by a conflict on the quota object.
+            403 if status.message.contains("please apply your changes to the latest version") => {
+                Self::Transient(status.message.clone())
+            }
+            400 | 403 | 405 | 413 | 422 => Self::Refused(explain(status, field)),
+            _ => Self::Transient(status.message.clone()),
+        }
     }
 }
 
@@ -96,22 +92,26 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        assert_eq!(verdict(&status(409, "AlreadyExists", "")), WriteFailure::Exists);
-        assert_eq!(verdict(&status(409, "Conflict", "")), WriteFailure::LookAgain);
-        assert_eq!(verdict(&status(404, "NotFound", "")), WriteFailure::LookAgain);
-        assert!(matches!(verdict(&status(403, "Forbidden", "exceeded quota: q")), WriteFailure::Refused(_)));
+        assert_eq!(WriteFailure::of(&status(409, "AlreadyExists", "")), WriteFailure::Exists);
+        assert_eq!(WriteFailure::of(&status(409, "Conflict", "")), WriteFailure::LookAgain);
+        assert_eq!(WriteFailure::of(&status(404, "NotFound", "")), WriteFailure::LookAgain);
         assert!(matches!(
-            verdict(&status(500, "InternalError", "failed calling webhook")),
+            WriteFailure::of(&status(403, "Forbidden", "exceeded quota: q")),
+            WriteFailure::Refused(_)
+        ));
+        assert!(matches!(
+            WriteFailure::of(&status(500, "InternalError", "failed calling webhook")),
             WriteFailure::Transient(_)
         ));
-        assert!(matches!(verdict(&status(503, "", "not yet")), WriteFailure::Transient(_)));
-        assert!(matches!(verdict(&status(429, "TooManyRequests", "")), WriteFailure::Transient(_)));
+        assert!(matches!(WriteFailure::of(&status(503, "", "not yet")), WriteFailure::Transient(_)));
+        assert!(matches!(WriteFailure::of(&status(429, "TooManyRequests", "")), WriteFailure::Transient(_)));
     }
 
     #[test]
     fn a_kind_that_is_not_served_is_not_looked_for() {
         let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"});
-        let of_create = |error: &kube::Error, object: &Value| verdict_of_create(error, object, of_template);
+        let of_create =
+            |error: &kube::Error, object: &Value| WriteFailure::of_create(error, object, of_template);
         for reason in ["NotFound", "Failed to parse error data"] {
             let error = status(404, reason, "404 page not found");
             let verdict = of_create(&error, &claim);
@@ -150,7 +150,7 @@ mod tests {
             ..Status::default()
         }));
         assert_eq!(
-            verdict(&error),
+            WriteFailure::of(&error),
             WriteFailure::Refused("spec.template.spec.containers[0].image: Required value".into())
         );
     }

@@ -4,10 +4,9 @@
 //! before the first companion that names it, and goes when no companion does so any more.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-use kube::api::Api;
+use kube::api::{Api, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_core::claim::Template;
@@ -15,31 +14,28 @@ use outrigger_core::companion::is_owner;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
-use outrigger_runtime::cache::{Change, Feed};
-use outrigger_runtime::watch::Event;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 use serde_json::Value;
 use tracing::{debug, info};
 
 use super::object::create_raw;
-use super::refusal::{WriteFailure, verdict_of_create};
+use super::refusal::WriteFailure;
+use crate::context::Context;
 use crate::state::Namespace;
 use crate::writes;
 
-/// Which templates there are.
-#[derive(Debug)]
-pub struct Templates {
-    known: Arc<RwLock<TemplateIndex>>,
-    feed: Feed<Metadata>,
-}
+/// The templates that exist, by name and by rule.
+#[derive(Debug, Default)]
+pub struct Templates(RwLock<TemplateIndex>);
 
 #[derive(Debug, Default)]
 struct TemplateIndex {
-    /// Namespace and name -> whose it is.
+    /// The owner by namespace and name.
     by_name: HashMap<Name, Owner>,
     /// uid of the rule -> its templates, with their uids.
     by_rule: HashMap<String, BTreeMap<Name, String>>,
-    /// Those that are on their way out, and whose they are. Until they are gone nothing else can have their names.
+    /// The rules of templates that are being deleted. Until they are deleted nothing else can have their names.
     leaving: HashMap<Name, RuleName>,
 }
 
@@ -73,8 +69,8 @@ impl TemplateIndex {
         }
     }
 
-    /// A template is gone. Returns the rule that it was of.
-    fn gone(&mut self, name: &Name) -> Option<RuleName> {
+    /// A template is deleted. Returns the rule that it was of.
+    fn deleted(&mut self, name: &Name) -> Option<RuleName> {
         let left = self.leaving.remove(name);
         self.remove(name).or(left)
     }
@@ -118,46 +114,33 @@ fn name(template: &Metadata) -> Name {
 }
 
 impl Templates {
-    /// No templates are known yet. `touched` is called for each rule that has lost a template, with the template's namespace.
-    pub fn new(mut touched: impl FnMut(&str, RuleName) + Send + 'static) -> Self {
-        let known = Arc::<RwLock<TemplateIndex>>::default();
-        let keeps = known.clone();
-        let feed = Feed::new(move |change: Change<Metadata>| {
-            let (namespace, lost) = match change {
-                Change::Applied(template) => {
-                    (template.namespace().unwrap_or_default(), keeps.write().applied(&template))
-                }
-                Change::Gone { namespace, name, .. } => {
-                    let lost = keeps.write().gone(&(namespace.clone(), name));
-                    (namespace, lost)
-                }
-            };
-            if let Some(rule) = lost {
-                touched(&namespace, rule);
+    /// A template exists, or is deleted. Returns the rule that loses one by that, and the template's namespace.
+    pub(crate) fn changed(&self, change: Change<Metadata>) -> Option<(String, RuleName)> {
+        let mut index = self.0.write();
+        let (namespace, lost) = match change {
+            Change::Applied(template) => (template.namespace().unwrap_or_default(), index.applied(&template)),
+            Change::Gone { namespace, name, .. } => {
+                let lost = index.deleted(&(namespace.clone(), name));
+                (namespace, lost)
             }
-        });
-        Self { known, feed }
-    }
-
-    /// Takes in what the watch shows.
-    pub fn sink(&self) -> impl FnMut(Event<Metadata>) + Send + use<> {
-        self.feed.sink()
+        };
+        Some((namespace, lost?))
     }
 
     /// Whether a rule needs templates, or has some.
     pub(crate) fn concern(&self, rule: &Rule) -> bool {
-        !rule.devices().claims().is_empty() || self.known.read().by_rule.contains_key(rule.uid())
+        !rule.devices().claims().is_empty() || self.0.read().by_rule.contains_key(rule.uid())
     }
 
     fn is_known(&self, namespace: &str, name: &str, rule_uid: &str) -> bool {
-        let known = self.known.read();
-        known.by_name.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|owner| owner.uid == rule_uid)
+        let index = self.0.read();
+        index.by_name.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|owner| owner.uid == rule_uid)
     }
 
     /// Names and uids of the templates that a rule has in a namespace.
     fn of_rule(&self, namespace: &str, rule_uid: &str) -> Vec<(String, String)> {
-        let known = self.known.read();
-        let of_rule = known.by_rule.get(rule_uid).into_iter().flatten();
+        let index = self.0.read();
+        let of_rule = index.by_rule.get(rule_uid).into_iter().flatten();
         of_rule
             .filter(|((at, _), _)| at == namespace)
             .map(|((_, name), uid)| (name.clone(), uid.clone()))
@@ -176,7 +159,7 @@ impl Templates {
     /// What the first that couldn't be made means for the companion that needs it.
     pub(crate) async fn ensure(
         &self,
-        client: &Client,
+        context: &Context,
         namespace: &str,
         rule: &Rule,
         wanted: &[Template],
@@ -185,40 +168,18 @@ impl Templates {
             if self.is_known(namespace, &template.name, rule.uid()) {
                 continue;
             }
-            match create(client, namespace, &template.object, false).await {
+            match create(&context.client, namespace, &template.object, &writes::post()).await {
                 Ok(made) => {
                     debug!(template = %template.name, namespace, "created");
-                    self.feed.answer(made);
+                    context.feeds.templates.answer(made);
                 }
-                Err(error) => match verdict_of(template, &error) {
-                    WriteFailure::Exists => self.exists(client, namespace, rule, &template.name).await?,
+                Err(error) => match failure_of(template, &error) {
+                    WriteFailure::Exists => exists(context, namespace, rule, &template.name).await?,
                     other => return Err(other),
                 },
             }
         }
         Ok(())
-    }
-
-    /// The watch is behind, or the name is taken.
-    async fn exists(
-        &self,
-        client: &Client,
-        namespace: &str,
-        rule: &Rule,
-        name: &str,
-    ) -> Result<(), WriteFailure> {
-        match api(client, namespace).get_metadata_opt(name).await {
-            Err(error) => Err(WriteFailure::Transient(error.to_string())),
-            Ok(None) => Err(WriteFailure::LookAgain),
-            Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
-                let leaves = found.metadata.deletion_timestamp.is_some();
-                self.feed.answer(found);
-                if leaves { Err(WriteFailure::LookAgain) } else { Ok(()) }
-            }
-            Ok(Some(_)) => Err(WriteFailure::Refused(format!(
-                "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
-            ))),
-        }
     }
 
     /// Deletes those of a rule's templates that aren't wanted. To be called only when no companion names one of them.
@@ -243,6 +204,22 @@ impl Templates {
     }
 }
 
+/// The watch is behind, or the name is taken.
+async fn exists(context: &Context, namespace: &str, rule: &Rule, name: &str) -> Result<(), WriteFailure> {
+    match api(&context.client, namespace).get_metadata_opt(name).await {
+        Err(error) => Err(WriteFailure::Transient(error.to_string())),
+        Ok(None) => Err(WriteFailure::LookAgain),
+        Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
+            let leaves = found.metadata.deletion_timestamp.is_some();
+            context.feeds.templates.answer(found);
+            if leaves { Err(WriteFailure::LookAgain) } else { Ok(()) }
+        }
+        Ok(Some(_)) => Err(WriteFailure::Refused(format!(
+            "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
+        ))),
+    }
+}
+
 fn api(client: &Client, namespace: &str) -> Api<ResourceClaimTemplate> {
     Api::namespaced(client.clone(), namespace)
 }
@@ -251,21 +228,20 @@ async fn create(
     client: &Client,
     namespace: &str,
     object: &Value,
-    dry_run: bool,
+    params: &PostParams,
 ) -> Result<Metadata, kube::Error> {
-    let params = if dry_run { writes::dry_run() } else { writes::post() };
-    create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, &params).await
+    create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, params).await
 }
 
 /// Whether the API server would take a rule's templates: the first refusal, if there is one; `None` where it didn't say.
-pub(crate) async fn validate_template(
+pub(crate) async fn validate(
     client: &Client,
     namespace: &Namespace,
     templates: &[Template],
 ) -> Option<Result<(), String>> {
     for template in templates {
-        if let Err(error) = create(client, namespace, &template.object, true).await {
-            match verdict_of(template, &error) {
+        if let Err(error) = create(client, namespace, &template.object, &writes::dry_run()).await {
+            match failure_of(template, &error) {
                 // It is there, as it should be.
                 WriteFailure::Exists => {}
                 WriteFailure::Refused(message) => return Some(Err(message)),
@@ -277,8 +253,8 @@ pub(crate) async fn validate_template(
 }
 
 /// What an error means, with the fields as the rule has them.
-fn verdict_of(template: &Template, error: &kube::Error) -> WriteFailure {
-    verdict_of_create(error, &template.object, |field| {
+fn failure_of(template: &Template, error: &kube::Error) -> WriteFailure {
+    WriteFailure::of_create(error, &template.object, |field| {
         // The claim's spec is one further down in a template.
         let field = field.strip_prefix("spec.").unwrap_or(field);
         format!("spec.deviceClaims[{}].{field}", template.place)
@@ -289,7 +265,6 @@ fn verdict_of(template: &Template, error: &kube::Error) -> WriteFailure {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::sync::Mutex;
 
     fn template(name: &str, uid: &str, rule_uid: &str) -> Metadata {
         serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": uid,
@@ -299,67 +274,53 @@ mod tests {
         .unwrap()
     }
 
+    fn gone(name: &str) -> Change<Metadata> {
+        Change::Gone { namespace: "n".to_owned(), name: name.to_owned(), uid: String::new() }
+    }
+
     #[test]
-    fn what_the_watch_shows_is_known_by_rule() {
-        let lost = Arc::new(Mutex::new(Vec::new()));
-        let told = lost.clone();
-        let templates = Templates::new(move |namespace, rule| {
-            told.lock().unwrap().push((namespace.to_owned(), rule.to_string()));
-        });
-        let mut watch = templates.sink();
-        for event in [
-            Event::ListStarted,
-            Event::Listed(template("a", "1", "u")),
-            Event::Listed(template("b", "2", "u")),
-            Event::ListCompleted { version: 0 },
-            Event::Applied(template("c", "3", "v")),
-        ] {
-            watch(event);
+    fn templates_are_known_by_their_rules() {
+        let templates = Templates::default();
+        let lost = |change| templates.changed(change).map(|(namespace, rule)| format!("{namespace}/{rule}"));
+        for (name, uid, rule) in [("a", "1", "u"), ("b", "2", "u"), ("c", "3", "v")] {
+            assert_eq!(lost(Change::Applied(template(name, uid, rule))), None);
         }
         let of =
             |rule: &str| templates.of_rule("n", rule).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!((of("u"), of("v")), (vec!["a".to_owned(), "b".into()], vec!["c".to_owned()]));
         assert!(templates.is_known("n", "a", "u") && !templates.is_known("n", "a", "v"));
         assert!(!templates.is_known("m", "a", "u"));
-        // A rule of the same name takes it over, and one is deleted.
-        watch(Event::Applied(template("c", "4", "u")));
-        watch(Event::Deleted(template("a", "1", "u")));
-        let mut nobodys = template("b", "2", "u");
-        nobodys.metadata.owner_references = None;
-        watch(Event::Applied(nobodys));
+        // A template of the same name belongs to another rule now. Its end is shown too.
+        assert_eq!(lost(gone("c")).as_deref(), Some("n/r"));
+        assert_eq!(lost(Change::Applied(template("c", "4", "u"))), None);
+        assert_eq!(lost(gone("a")).as_deref(), Some("n/r"));
+        let mut unowned = template("b", "2", "u");
+        unowned.metadata.owner_references = None;
+        assert_eq!(lost(Change::Applied(unowned)), None);
         assert_eq!((of("u"), of("v")), (vec!["c".to_owned()], Vec::new()));
-        // The one that was taken over has lost one too.
-        assert_eq!(
-            *lost.lock().unwrap(),
-            [("n".to_owned(), "r".to_owned()), ("n".to_owned(), "r".to_owned())]
-        );
-        assert_eq!(templates.known.read().by_rule.len(), 1);
+        assert_eq!(templates.0.read().by_rule.len(), 1);
     }
 
     #[test]
-    fn a_rule_hears_of_a_template_that_leaves_slowly() {
-        let told = Arc::new(Mutex::new(0));
-        let count = told.clone();
-        let templates = Templates::new(move |_, _| *count.lock().unwrap() += 1);
-        let mut watch = templates.sink();
-        watch(Event::Applied(template("a", "1", "u")));
+    fn a_rule_loses_a_template_when_its_deletion_begins_and_when_it_ends() {
+        let templates = Templates::default();
+        let loses = |change| templates.changed(change).is_some();
         let mut leaving = template("a", "1", "u");
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        for (event, times) in [
-            (Event::Applied(leaving.clone()), 1),
+        for (change, expected) in [
+            (Change::Applied(template("a", "1", "u")), false),
+            (Change::Applied(leaving.clone()), true),
             // Its finalizers change.
-            (Event::Applied(leaving.clone()), 1),
-            (Event::Deleted(leaving.clone()), 2),
-            (Event::Applied(template("a", "2", "u")), 2),
-            (Event::Deleted(template("a", "2", "u")), 3),
+            (Change::Applied(leaving.clone()), false),
+            (gone("a"), true),
+            (Change::Applied(template("a", "2", "u")), false),
+            (gone("a"), true),
+            // One that is first seen so.
+            (Change::Applied(leaving), false),
+            (gone("a"), true),
         ] {
-            watch(event);
-            assert_eq!(*told.lock().unwrap(), times);
+            assert_eq!(loses(change.clone()), expected, "{change:?}");
         }
-        // One that is first seen so.
-        watch(Event::Applied(leaving.clone()));
-        watch(Event::Deleted(leaving));
-        assert_eq!(*told.lock().unwrap(), 4);
-        assert!(templates.known.read().leaving.is_empty());
+        assert!(templates.0.read().leaving.is_empty());
     }
 }

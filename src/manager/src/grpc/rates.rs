@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_core::tenant::Limits;
+use outrigger_runtime::environment::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
@@ -22,9 +23,12 @@ use super::limits::{RULE_BURST_SECONDS, RULE_CALL_PATIENCE};
 /// Payers of whom nothing was heard for this long are forgotten: their buckets are full again by then.
 const FORGOTTEN: Duration = Duration::from_secs(2 * RULE_BURST_SECONDS as u64);
 
-/// What is known of each payer's calls.
-#[derive(Debug, Default)]
-pub(super) struct Rates(Mutex<HashMap<Payer, Rate>>);
+/// The rates of all payers' calls.
+#[derive(Debug)]
+pub(super) struct Rates {
+    by_payer: Mutex<HashMap<Payer, Rate>>,
+    clock: Clock,
+}
 
 #[derive(Debug)]
 struct Rate {
@@ -71,6 +75,11 @@ impl Bucket {
 }
 
 impl Rates {
+    /// Without any call so far.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { by_payer: Mutex::default(), clock }
+    }
+
     /// Waits until a call may be made. `limits`: those of the tenant; without any, which is so for administrators, there is no
     /// rate.
     ///
@@ -118,8 +127,8 @@ impl Rates {
     }
 
     fn with<T>(&self, payer: &Payer, f: impl FnOnce(&mut Rate, Instant) -> T) -> T {
-        let now = Instant::now();
-        let mut rates = self.0.lock();
+        let now = self.clock.now();
+        let mut rates = self.by_payer.lock();
         if !rates.contains_key(payer) {
             rates.retain(|_, rate| {
                 now.saturating_duration_since(rate.seen) < FORGOTTEN
@@ -163,6 +172,7 @@ async fn wait_for(
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use outrigger_runtime::environment::Environment;
 
     use super::*;
 
@@ -172,7 +182,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_goes_through_then_calls_are_slowed_down_and_at_last_refused() {
-        let (rates, payer) = (Rates::default(), Payer::from("a"));
+        let (rates, payer) = (Rates::new(Environment::system().clock), Payer::from("a"));
         let start = Instant::now();
         for _ in 0..20 {
             rates.turn(&payer, false, Some(&limits())).await.unwrap();
@@ -194,7 +204,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_message_of_more_than_the_burst_goes_through_and_the_next_pays_for_it() {
-        let (rates, payer) = (Rates::default(), Payer::from("a"));
+        let (rates, payer) = (Rates::new(Environment::system().clock), Payer::from("a"));
         let start = Instant::now();
         rates.bytes(&payer, 1_500, Some(&limits())).await.unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
@@ -211,12 +221,12 @@ mod tests {
         );
         tokio::time::advance(FORGOTTEN).await;
         rates.bytes(&Payer::from("b"), 1, Some(&limits)).await.unwrap();
-        assert_eq!(rates.0.lock().len(), 1, "who has nothing to pay any more is forgotten");
+        assert_eq!(rates.by_payer.lock().len(), 1, "who has nothing to pay any more is forgotten");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_has_one_list_at_once() {
-        let (rates, payer) = (Rates::default(), Payer::from("a"));
+        let (rates, payer) = (Rates::new(Environment::system().clock), Payer::from("a"));
         let first = rates.turn(&payer, true, Some(&limits())).await.unwrap();
         let error = rates.turn(&payer, true, Some(&limits())).await.unwrap_err();
         assert!(error.message().contains("at most 1 at once"), "{error}");

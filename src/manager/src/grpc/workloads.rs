@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -22,44 +22,26 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{Instrument, debug_span, info, warn};
 
+use super::Answer;
 use super::access::{Access, Admitted};
 use super::intake::{DecodedMessage, Inbound};
 use super::message_pace::Pace;
 use super::sync::Sync;
+use crate::context::Context;
 use crate::identity::Caller;
-use crate::latency::{Asked, CompanionLatency};
-use crate::metrics::{Metrics, StreamMessage};
-use crate::queue::Queue;
+use crate::metrics::StreamMessage;
+use crate::state::TenantState;
 use crate::state::stream::{OpenedStream, Superseded};
-use crate::state::{CompanionId, RuleId, TenantState, TenantStates};
-use crate::tenants::claim::{StreamClaims, UNUSED};
+use crate::tenants::claim::{self, UNUSED};
 use crate::usage::{self, Exceeded};
 
 /// Serves workload streams.
 #[derive(Clone)]
-pub struct Workloads {
-    /// What is known.
-    pub states: Arc<TenantStates>,
-    /// Who may speak for whom.
-    pub access: Arc<Access>,
-    /// Which replica serves whom.
-    pub claims: StreamClaims,
-    /// Companions to look at.
-    pub queue: Arc<Queue<CompanionId>>,
-    /// Rules whose status may have changed.
-    pub rules: Arc<Queue<RuleId>>,
-    /// Counts.
-    pub metrics: Arc<Metrics>,
-    /// Which companions messages have asked for.
-    pub latency: Arc<CompanionLatency>,
-    /// Tenants with a claim of this replica that may be for no stream.
-    pub unused: Arc<Queue<TenantId>>,
-    /// Cancelled when the process drains: streams end, agents go to another replica.
-    pub drain: CancellationToken,
-    /// Streams that one tenant may have open at once.
-    pub max_streams: usize,
-    /// Messages that one stream may send in a second; who sends more waits.
-    pub max_rate: u32,
+pub(super) struct Workloads {
+    context: Arc<Context>,
+    access: Arc<Access>,
+    /// Cancelled when the process drains: streams end, and agents connect to another replica.
+    drain: CancellationToken,
 }
 
 #[tonic::async_trait]
@@ -67,14 +49,14 @@ impl WorkloadService for Workloads {
     async fn workload_stream(
         &self,
         request: Request<Streaming<WorkloadStreamRequest>>,
-    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+    ) -> Answer<WorkloadStreamResponse> {
         self.stream(&request, false).await
     }
 
     async fn workload_chunked_stream(
         &self,
         request: Request<Streaming<WorkloadChunkedStreamRequest>>,
-    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+    ) -> Answer<WorkloadStreamResponse> {
         self.stream(&request, true).await
     }
 }
@@ -105,11 +87,12 @@ struct Session {
 const TELL: Duration = Duration::from_secs(5);
 
 impl Workloads {
-    async fn stream<T>(
-        &self,
-        request: &Request<T>,
-        chunked: bool,
-    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+    /// Serves streams until `drain` is cancelled.
+    pub(super) fn new(context: &Arc<Context>, access: &Arc<Access>, drain: &CancellationToken) -> Self {
+        Self { context: context.clone(), access: access.clone(), drain: drain.clone() }
+    }
+
+    async fn stream<T>(&self, request: &Request<T>, chunked: bool) -> Answer<WorkloadStreamResponse> {
         let admitted = super::admitted(request)?;
         let messages = request.extensions().get::<Inbound>().and_then(Inbound::take);
         let messages = messages.ok_or_else(|| Status::internal("the call's messages have been taken"))?;
@@ -120,9 +103,9 @@ impl Workloads {
         let _told = gone.drop_guard();
         let this = self.clone();
         let served = tokio::spawn(async move {
-            this.metrics.streams.inc();
+            this.context.metrics.streams.inc();
             let result = this.serve(session, Box::pin(messages.decoded())).await;
-            this.metrics.streams.dec();
+            this.context.metrics.streams.dec();
             result
         });
         served.await.map_err(|e| Status::internal(e.to_string()))??;
@@ -131,7 +114,8 @@ impl Workloads {
 
     fn open(&self, admitted: Admitted, chunked: bool, gone: CancellationToken) -> Result<Session, Status> {
         let Admitted { caller, id, tenant } = admitted;
-        let state = self.states.state(&tenant.namespace);
+        let state = self.context.states.state(&tenant.namespace);
+        let most = self.context.args.max_streams_per_tenant.max(1);
         let begun = {
             let mut data = state.lock();
             if data.tenant.as_ref() != Some(&id) {
@@ -139,10 +123,10 @@ impl Workloads {
                     format!("namespace {} of tenant {id} is not there yet; connect again", tenant.namespace);
                 return Err(Status::unavailable(message));
             }
-            data.stream.begin(self.max_streams)
+            data.stream.begin(most, self.now())
         };
         let Some(begun) = begun else {
-            let message = format!("tenant {id} has {} streams open already; end one", self.max_streams);
+            let message = format!("tenant {id} has {most} streams open already; end one");
             return Err(Status::resource_exhausted(message));
         };
         Ok(Session { caller, id, tenant, state, begun, gone, claim: 0, untold: false, chunked, sync: None })
@@ -153,27 +137,26 @@ impl Workloads {
         let Session { caller, id, state, begun: OpenedStream { number, .. }, claim, .. } = &session;
         let (current, unused) = {
             let mut data = state.lock();
-            (data.stream.end(*number, Timestamp::now()), data.stream.unused_claim())
+            (data.stream.end(*number, self.wall()), data.stream.unused_claim())
         };
         if unused.is_some() {
-            self.unused.add_after(id.clone(), UNUSED);
+            self.context.queues.unused_claims.add_after(id.clone(), UNUSED);
         }
         self.tell_rules(state);
         match &result {
             Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
             Err(status) => {
-                let (code, message) = (status.code(), status.message());
-                warn!(%caller, tenant = %id, stream = number, claim, ?code, reason = message, "stream ended");
+                let (code, reason) = (status.code(), status.message());
+                warn!(%caller, tenant = %id, stream = number, claim, %code, reason, "stream ended");
             }
         }
         if current {
-            let (claims, id, claim) = (self.claims.clone(), id.clone(), *claim);
             // Who goes for good gives the claim up, so that another replica may speak for the tenant.
-            let mut fields = vec![("connected", json!(false)), ("since", json!(Time(Timestamp::now())))];
+            let mut fields = vec![("connected", json!(false)), ("since", json!(Time(self.wall())))];
             if self.drain.is_cancelled() {
                 fields.push(("holder", json!("")));
             }
-            claims.tell(&id, claim, &fields).await;
+            claim::tell(&self.context, id, *claim, &fields).await;
         }
         result
     }
@@ -185,7 +168,7 @@ impl Workloads {
             () = session.gone.cancelled() => return Err(left()),
         }
         // Not given up halfway: a claim that was raised has to be told of as lost.
-        let raised = self.claims.raise(&session.id, &session.state).await?;
+        let raised = claim::raise(&self.context, &session.id, &session.state).await?;
         session.claim = raised.claim;
         session.state.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
         let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
@@ -195,16 +178,17 @@ impl Workloads {
         if let Err(status) = &result
             && status.code() == Code::ResourceExhausted
         {
-            self.claims.tell(&session.id, session.claim, &[("refused", json!(status.message()))]).await;
+            claim::tell(&self.context, &session.id, session.claim, &[("refused", json!(status.message()))])
+                .await;
         }
         result
     }
 
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
         let mut changes = self.access.changes();
-        let expiry = expiry(&session.caller);
-        let mut pace = Pace::new(self.max_rate);
-        let mut tell = Instant::now();
+        let expiry = self.expiry(&session.caller);
+        let mut pace = Pace::new(self.context.args.max_messages_per_second, self.context.environment.clock);
+        let mut tell = self.now();
         loop {
             let message = tokio::select! {
                 message = messages.next() => message.transpose()?,
@@ -212,7 +196,7 @@ impl Workloads {
                 () = session.gone.cancelled() => return Err(left()),
                 () = tokio::time::sleep_until(tell), if session.untold => {
                     session.untold = false;
-                    tell = Instant::now() + TELL;
+                    tell = self.now() + TELL;
                     self.tell_sync(session);
                     continue;
                 }
@@ -231,14 +215,14 @@ impl Workloads {
             // What it holds of the budget is given back when it has been taken in.
             let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = kind(&message));
-            let asked = Asked::now(&span);
+            let request = self.context.latency.request(&span);
             let keys = self.apply(session, message).instrument(span).await?;
             for key in &keys {
-                self.rules.add_after(session.state.rule_id(&key.rule), crate::rules::SETTLE);
+                self.context.queues.rules.add_after(session.state.rule_id(&key.rule), crate::rules::SETTLE);
             }
             let ids = session.state.ids(keys);
-            self.latency.asked(&ids, &asked);
-            self.queue.add(ids);
+            self.context.latency.requested(&ids, &request);
+            self.context.queues.companions.add(ids);
             drop(held);
             pace.wait().await;
         }
@@ -250,7 +234,7 @@ impl Workloads {
         message: WorkloadChunkedStreamRequest,
     ) -> Result<Vec<CompanionKey>, Status> {
         let Some(message) = message.message else { return Err(none_set(session.chunked)) };
-        self.metrics.received(metric(&message));
+        self.context.metrics.received(metric(&message));
         match message {
             Message::WorkloadUpdate(_) | Message::WorkloadDelete(_) | Message::WorkloadSync(_)
                 if session.sync.is_some() =>
@@ -316,19 +300,33 @@ impl Workloads {
     /// A sync was taken: nobody's companions wait for this to be written.
     fn tell_sync(&self, session: &Session) {
         let count = session.state.lock().usage.count();
-        let fields = [
-            ("lastSync", json!(Time(Timestamp::now()))),
-            ("workloads", json!(count)),
-            ("refused", json!(null)),
-        ];
-        let (claims, id, claim) = (self.claims.clone(), session.id.clone(), session.claim);
-        tokio::spawn(async move { claims.tell(&id, claim, &fields).await });
+        let fields =
+            [("lastSync", json!(Time(self.wall()))), ("workloads", json!(count)), ("refused", json!(null))];
+        let (context, id, claim) = (self.context.clone(), session.id.clone(), session.claim);
+        tokio::spawn(async move { claim::tell(&context, &id, claim, &fields).await });
+    }
+
+    fn now(&self) -> Instant {
+        self.context.environment.clock.now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.context.environment.clock.wall()
+    }
+
+    /// When the caller's certificate expires. A clock that is set back doesn't matter: TLS has looked at it once.
+    fn expiry(&self, caller: &Caller) -> Instant {
+        /// A year, for callers without a certificate.
+        const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+        let now = self.context.environment.clock.system_time();
+        let left = caller.not_after().map(|end| end.duration_since(now).unwrap_or_default());
+        self.now() + left.unwrap_or(FAR).min(FAR)
     }
 
     /// The Synced condition of all the tenant's rules may have changed.
     fn tell_rules(&self, state: &TenantState) {
         for rule in state.rule_ids() {
-            self.rules.add_after(rule, crate::rules::SETTLE);
+            self.context.queues.rules.add_after(rule, crate::rules::SETTLE);
         }
     }
 }
@@ -378,14 +376,6 @@ fn metric(message: &Message) -> StreamMessage {
         Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => StreamMessage::Sync,
         Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => StreamMessage::Chunk,
     }
-}
-
-/// When the caller's word ends. A clock that is set back doesn't matter: TLS has looked at it once.
-fn expiry(caller: &Caller) -> Instant {
-    /// A year, for those that never end.
-    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    let left = caller.not_after().map(|end| end.duration_since(SystemTime::now()).unwrap_or_default());
-    Instant::now() + left.unwrap_or(FAR).min(FAR)
 }
 
 pub(super) fn aborted(superseded: Superseded) -> Status {

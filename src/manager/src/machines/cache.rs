@@ -1,6 +1,6 @@
 //! Machines and what belongs to them as the API has it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ type PoolAge = (Timestamp, String);
 
 /// What is known.
 #[derive(Debug)]
-pub(super) struct MachineCache {
+pub(crate) struct MachineCache {
     /// Namespace of reservations.
     core_namespace: String,
     inner: RwLock<MachineObjects>,
@@ -38,23 +38,23 @@ struct MachineObjects {
     pools: ByName<MachineNodePool>,
     sets: ByName<StatefulSet>,
     services: ByName<Service>,
-    nodes: HashMap<String, Arc<NodeSummary>>,
+    nodes: BTreeMap<String, Arc<NodeSummary>>,
     /// Namespaces whose guests count.
-    labelled: HashSet<String>,
+    labelled: BTreeSet<String>,
     /// By namespace and name.
-    pods: HashMap<(String, String), PodSummary>,
-    by_slot: HashMap<Slot, HashSet<(String, String)>>,
+    pods: BTreeMap<(String, String), PodSummary>,
+    by_slot: BTreeMap<Slot, BTreeSet<(String, String)>>,
     /// Pools that have a node, by the node.
-    claims: HashMap<String, BTreeSet<PoolAge>>,
+    claims: BTreeMap<String, BTreeSet<PoolAge>>,
 }
 
 /// Objects by their names.
 #[derive(Debug)]
-struct ByName<K>(HashMap<String, Arc<K>>);
+struct ByName<K>(BTreeMap<String, Arc<K>>);
 
 impl<K> Default for ByName<K> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self(BTreeMap::new())
     }
 }
 
@@ -104,12 +104,12 @@ pub(super) fn group(machine: &Machine) -> Option<&str> {
 
 impl MachineCache {
     /// Nothing is known yet.
-    pub(super) fn new(core_namespace: &str) -> Self {
+    pub(crate) fn new(core_namespace: &str) -> Self {
         Self { core_namespace: core_namespace.to_owned(), inner: RwLock::default() }
     }
 
     /// A Machine. Returns what to look at; so do the others.
-    pub(super) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
+    pub(crate) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let (before, now) = inner.machines.change(change);
         if only_status(before.as_deref(), now.as_deref()) {
@@ -125,7 +125,7 @@ impl MachineCache {
     }
 
     /// A MachineNodePool.
-    pub(super) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
+    pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let (before, now) = inner.pools.change(change);
         let mut touched = BTreeSet::new();
@@ -162,16 +162,13 @@ impl MachineCache {
         touched.into_iter().collect()
     }
 
-    /// A Node.
-    pub(super) fn node(&self, change: Change<Node>) -> Vec<Key> {
-        let (name, new) = match change {
-            Change::Applied(node) => (node.name_any(), Some(Arc::new(NodeSummary::of(&node)))),
-            Change::Gone { name, .. } => (name, None),
-        };
+    /// A Node exists, or is deleted.
+    pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> Vec<Key> {
+        let new = node.map(|node| Arc::new(NodeSummary::of(node)));
         let mut inner = self.inner.write();
         let old = match &new {
-            Some(new) => inner.nodes.insert(name.clone(), new.clone()),
-            None => inner.nodes.remove(&name),
+            Some(new) => inner.nodes.insert(name.to_owned(), new.clone()),
+            None => inner.nodes.remove(name),
         };
         let same = match (&old, &new) {
             (Some(old), Some(new)) => old.is_as(new),
@@ -182,7 +179,7 @@ impl MachineCache {
             return Vec::new();
         }
         let mut touched: BTreeSet<Key> = BTreeSet::new();
-        let pools = inner.claims.get(&name).into_iter().flatten().map(|(_, pool)| pool.clone());
+        let pools = inner.claims.get(name).into_iter().flatten().map(|(_, pool)| pool.clone());
         let marked = old
             .iter()
             .chain(&new)
@@ -199,7 +196,7 @@ impl MachineCache {
     }
 
     /// A Pod with the label of a role.
-    pub(super) fn pod(&self, change: Change<Pod>) -> Vec<Key> {
+    pub(crate) fn pod(&self, change: Change<Pod>) -> Vec<Key> {
         let (id, new) = match change {
             Change::Applied(pod) => {
                 let id = (pod.namespace().unwrap_or_default(), pod.name_any());
@@ -230,32 +227,34 @@ impl MachineCache {
         groups.map(|name| Key::Machine(name.into())).collect()
     }
 
-    /// A Namespace whose guests count, as long as it is there.
-    pub(super) fn namespace(&self, change: Change<PartialObjectMeta<Namespace>>) -> Vec<Key> {
+    /// A Namespace exists, or is deleted. Its guests take slots if it has the label.
+    pub(crate) fn namespace(&self, name: &str, namespace: Option<&PartialObjectMeta<Namespace>>) -> Vec<Key> {
+        let label = namespace.and_then(|namespace| namespace.labels().get(keys::INJECT_RESOURCE));
         let mut inner = self.inner.write();
-        let changed = match change {
-            Change::Applied(namespace) => inner.labelled.insert(namespace.name_any()),
-            Change::Gone { name, .. } => inner.labelled.remove(&name),
+        let changed = if label.is_some_and(|label| label == keys::INJECT_ENABLED) {
+            inner.labelled.insert(name.to_owned())
+        } else {
+            inner.labelled.remove(name)
         };
         if changed { inner.all_machines() } else { Vec::new() }
     }
 
     /// A StatefulSet of reservations.
-    pub(super) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
+    pub(crate) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let both = inner.sets.change(change);
         inner.concerned(both)
     }
 
     /// A Service of reservations.
-    pub(super) fn service(&self, change: Change<Service>) -> Vec<Key> {
+    pub(crate) fn service(&self, change: Change<Service>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let both = inner.services.change(change);
         inner.concerned(both)
     }
 
     /// Everything there is to look at.
-    pub(super) fn all(&self) -> Vec<Key> {
+    pub(crate) fn all(&self) -> Vec<Key> {
         let inner = self.inner.read();
         let pools = inner.pools.0.keys().map(|name| Key::Pool(name.as_str().into()));
         inner.all_machines().into_iter().chain(pools).collect()
@@ -330,7 +329,7 @@ impl MachineCache {
         let pool = pool_name(group);
         let mut room = DefaultHasher::new();
         (type_.available, type_.resources()).hash(&mut room);
-        let mut ready: HashSet<&str> = HashSet::new();
+        let mut ready: BTreeSet<&str> = BTreeSet::new();
         let mut in_pool = false;
         for entry in machine.pool.iter().filter(|entry| entry.types.contains(&type_.name)) {
             in_pool = true;

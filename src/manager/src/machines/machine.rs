@@ -8,9 +8,8 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use kube::{Resource, ResourceExt};
-use outrigger_api::conditions;
 use outrigger_api::machine::{AvailableMachine, MachineStatus};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
@@ -19,19 +18,19 @@ use outrigger_core::machine::{self as domain, MachineType, name_fault, pool_name
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tracing::info;
 
 use super::cache::{group, is_owned_by};
-use super::controller::{Controller, Stepped, is_refusal, ready};
+use super::controller::{Machines, is_refusal};
 use super::objects::{self, is_in_the_way, says};
-use crate::writes::{self, gone, only};
+use crate::worker::Action;
+use crate::writes::{self, Version, gone, only};
 
 /// What a look has found out.
 #[derive(Default)]
 struct Findings {
     /// What somebody has to do something about.
-    faults: Vec<String>,
+    problems: Vec<String>,
     /// What is not told, and has to be tried again.
     retry: Option<kube::Error>,
 }
@@ -43,7 +42,7 @@ impl Findings {
             Ok(value) => return Some(value),
             Err(error) => {
                 if is_refusal(&error) {
-                    self.faults.push(format!("{what}: {error}"));
+                    self.problems.push(format!("{what}: {error}"));
                 }
                 self.retry = Some(error);
             }
@@ -52,30 +51,30 @@ impl Findings {
     }
 }
 
-impl Controller {
-    pub(super) async fn machine(&self, name: &str) -> Stepped {
+impl Machines {
+    pub(super) async fn machine(&self, name: &str) -> Result<Action, kube::Error> {
         let there = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
-        let Some(object) = self.cache.get_machine(name).filter(there) else {
+        let Some(object) = self.context.machines.get_machine(name).filter(there) else {
             // The garbage collector does the rest, by the owner references.
             self.ledgers.lock().remove(name);
-            return Ok(None);
+            return Ok(Action::Done);
         };
         let uid = object.uid().unwrap_or_default();
         let mut found = Findings::default();
         let mut available = object.status.clone().unwrap_or_default().available_machines;
         let mut again = None;
         match self.judge(&object) {
-            Err(fault) => found.faults.push(fault),
+            Err(problem) => found.problems.push(problem),
             Ok((machine, group)) => {
                 self.keep_pool(&object, group, &mut found).await;
                 let plans = self.plans(&object, &machine, group);
                 for (type_, plan) in machine.types.iter().zip(&plans) {
-                    if !self.leadership.leads() {
-                        return Ok(None);
+                    if !self.context.leadership.leads() {
+                        return Ok(Action::Done);
                     }
                     // The others do without it.
-                    if let Some(fault) = name_fault(group, &type_.name) {
-                        found.faults.push(fault);
+                    if let Some(problem) = name_fault(group, &type_.name) {
+                        found.problems.push(problem);
                         continue;
                     }
                     self.keep_type(&object, &machine, group, type_, plan, &mut found).await;
@@ -93,10 +92,10 @@ impl Controller {
                     .collect();
             }
         }
-        self.write_machine(&object, available, &found.faults).await?;
+        self.write_machine(&object, available, &found.problems).await?;
         match found.retry {
             Some(error) => Err(error),
-            None => Ok(again),
+            None => Ok(again.map_or(Action::Done, Action::Requeue)),
         }
     }
 
@@ -104,14 +103,14 @@ impl Controller {
     fn judge<'a>(&self, object: &'a Machine) -> Result<(domain::Machine, &'a str), String> {
         let machine = object
             .compile()
-            .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let Some(group) = group(object) else {
             return Err(format!(
                 "metadata.labels[{}]: is missing; name the group there",
                 keys::MACHINE_GROUP
             ));
         };
-        if let Some(first) = self.cache.first_of(group)
+        if let Some(first) = self.context.machines.first_of(group)
             && first != machine.name
         {
             return Err(format!(
@@ -130,7 +129,7 @@ impl Controller {
 
     /// How the slots of each type are used, and what follows.
     fn plans(&self, object: &Machine, machine: &domain::Machine, group: &str) -> Vec<Plan> {
-        let now = Instant::now().duration_since(self.began);
+        let now = self.context.environment.clock.now() - self.began;
         let mut all = self.ledgers.lock();
         let ledgers = all.entry(machine.name.clone()).or_default();
         let uid = object.uid().unwrap_or_default();
@@ -140,12 +139,12 @@ impl Controller {
         let step = |type_: &MachineType| {
             let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {
                 // What the status says is of this group only if its reservations are there.
-                let set = self.cache.get_set(&reservation_name(group, &type_.name));
+                let set = self.context.machines.get_set(&reservation_name(group, &type_.name));
                 let usage =
                     set.filter(|set| is_owned_by(&**set, &uid)).and_then(|_| object.usage(&type_.name));
                 Ledger::new(usage.and_then(|usage| usage.slots).unwrap_or_default())
             });
-            let plan = ledger.step(&self.cache.seen(machine, group, type_), now);
+            let plan = ledger.step(&self.context.machines.seen(machine, group, type_), now);
             offered(plan, group, &type_.name)
         };
         machine.types.iter().map(step).collect()
@@ -154,11 +153,11 @@ impl Controller {
     async fn keep_pool(&self, object: &Machine, group: &str, found: &mut Findings) {
         let name = pool_name(group);
         let wanted = objects::pool(object, group);
-        let live = self.cache.get_pool(&name);
+        let live = self.context.machines.get_pool(&name);
         let what = format!("MachineNodePool {name}");
         if let Some(live) = &live {
-            if let Some(fault) = foreign(&**live, &what, object) {
-                found.faults.push(fault);
+            if let Some(problem) = foreign(&**live, &what, object) {
+                found.problems.push(problem);
                 return;
             }
             if live.metadata.deletion_timestamp.is_some() {
@@ -168,15 +167,15 @@ impl Controller {
             let status = live.status.as_ref();
             let ready = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == "Ready"));
             if let Some(ready) = ready.filter(|ready| ready.status == "False") {
-                found.faults.push(ready.message.clone());
+                found.problems.push(ready.message.clone());
             }
             if live.spec == objects::pool_spec(object, group) && says(&**live, &labels_only(&wanted)) {
                 return;
             }
         }
-        let pools: Api<MachineNodePool> = Api::all(self.client.clone());
+        let pools: Api<MachineNodePool> = Api::all(self.context.client.clone());
         if let Some(pool) = found.note(&what, apply(&pools, &name, &wanted).await) {
-            self.feeds.pools.answer(pool);
+            self.context.feeds.pools.answer(pool);
         }
     }
 
@@ -190,36 +189,36 @@ impl Controller {
         found: &mut Findings,
     ) {
         let name = reservation_name(group, &type_.name);
-        let namespace = &self.settings.core_namespace;
+        let namespace = &self.context.args.core_namespace;
         let what = format!("Service {namespace}/{name}");
-        let wanted = objects::service(object, group, &type_.name, &self.settings);
-        let live = self.cache.get_service(&name);
-        let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
+        let wanted = objects::service(object, group, &type_.name, &self.context.args);
+        let live = self.context.machines.get_service(&name);
+        let services: Api<Service> = Api::namespaced(self.context.client.clone(), namespace);
         let differs = match &live {
             Some(live) => live.metadata.deletion_timestamp.is_none() && !says(&**live, &wanted),
             None => is_free(&services, &name, &wanted, &what, object, found).await,
         };
-        if let Some(fault) = live.as_deref().and_then(|live| not_ours(live, &wanted, &what, object)) {
-            found.faults.push(fault);
+        if let Some(problem) = live.as_deref().and_then(|live| not_ours(live, &wanted, &what, object)) {
+            found.problems.push(problem);
         } else if differs && let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
-            self.feeds.services.answer(service);
+            self.context.feeds.services.answer(service);
         }
         if plan.left_out {
             let message = format!(
                 "{} of {} slots of machine type {} find no place on the nodes of group {group}; lower available, or add nodes",
                 plan.short, type_.available, type_.name
             );
-            self.events.machine(&object.object_ref(&()), "NoRoom", &message).await;
+            self.context.events.machine(&object.object_ref(&()), "NoRoom", &message).await;
         }
         if !serves(machine, &type_.name) {
             return;
         }
         let what = format!("StatefulSet {namespace}/{name}");
-        let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-        let wanted = objects::stateful_set(object, group, type_, plan.replicas, &self.settings);
-        match self.cache.get_set(&name) {
+        let sets: Api<StatefulSet> = Api::namespaced(self.context.client.clone(), namespace);
+        let wanted = objects::stateful_set(object, group, type_, plan.replicas, &self.context.args);
+        match self.context.machines.get_set(&name) {
             Some(live) if not_ours(&*live, &wanted, &what, object).is_some() => {
-                found.faults.extend(not_ours(&*live, &wanted, &what, object));
+                found.problems.extend(not_ours(&*live, &wanted, &what, object));
                 return;
             }
             // It is made anew when it is gone.
@@ -234,8 +233,8 @@ impl Controller {
             Some(live) if says(&*live, &wanted) => return,
             Some(_) => {}
             None => {
-                if let Some(fault) = self.no_priority(found).await {
-                    found.faults.push(fault);
+                if let Some(problem) = self.no_priority(found).await {
+                    found.problems.push(problem);
                     return;
                 }
                 if !is_free(&sets, &name, &wanted, &what, object, found).await {
@@ -245,13 +244,13 @@ impl Controller {
         }
         if let Some(set) = found.note(&what, apply(&sets, &name, &wanted).await) {
             info!(statefulset = name, replicas = plan.replicas, "written");
-            self.feeds.sets.answer(set);
+            self.context.feeds.sets.answer(set);
         }
     }
 
     /// Without their PriorityClass no reservation could be made, and none would say why.
     async fn no_priority(&self, found: &mut Findings) -> Option<String> {
-        let classes: Api<PriorityClass> = Api::all(self.client.clone());
+        let classes: Api<PriorityClass> = Api::all(self.context.client.clone());
         let class = classes.get_opt(keys::RESERVATION_PRIORITY).await;
         let missing = found.note("PriorityClass", class)?.is_none();
         missing.then(|| {
@@ -267,23 +266,32 @@ impl Controller {
 
     /// Deletes what belongs to the Machine and should not be there any more.
     async fn tidy(&self, uid: &str, group: &str, machine: &domain::Machine, found: &mut Findings) {
-        let (pools, sets, services) = self.cache.belongings(uid);
+        let (pools, sets, services) = self.context.machines.belongings(uid);
         let pool = pool_name(group);
         let names = |used: bool| -> BTreeSet<String> {
             let types = machine.types.iter().filter(|t| !used || serves(machine, &t.name));
             types.map(|t| reservation_name(group, &t.name)).collect()
         };
         let (all, used) = (names(false), names(true));
-        let namespace = &self.settings.core_namespace;
+        let namespace = &self.context.args.core_namespace;
         for object in pools.iter().filter(|object| object.name_any() != pool) {
-            self.delete(&Api::<MachineNodePool>::all(self.client.clone()), &**object, found).await;
+            self.delete(&Api::<MachineNodePool>::all(self.context.client.clone()), &**object, found).await;
         }
         for object in sets.iter().filter(|object| !used.contains(&object.name_any())) {
-            self.delete(&Api::<StatefulSet>::namespaced(self.client.clone(), namespace), &**object, found)
-                .await;
+            self.delete(
+                &Api::<StatefulSet>::namespaced(self.context.client.clone(), namespace),
+                &**object,
+                found,
+            )
+            .await;
         }
         for object in services.iter().filter(|object| !all.contains(&object.name_any())) {
-            self.delete(&Api::<Service>::namespaced(self.client.clone(), namespace), &**object, found).await;
+            self.delete(
+                &Api::<Service>::namespaced(self.context.client.clone(), namespace),
+                &**object,
+                found,
+            )
+            .await;
         }
     }
 
@@ -305,25 +313,20 @@ impl Controller {
         &self,
         object: &Machine,
         available_machines: Vec<AvailableMachine>,
-        faults: &[String],
+        problems: &[String],
     ) -> Result<(), kube::Error> {
         let before = object.status.clone().unwrap_or_default();
-        let now = ready(faults, object.metadata.generation);
-        let others = before.conditions.iter().filter(|c| c.type_ != now.type_).cloned();
-        let all = others.chain([now.clone()]).collect();
-        let wanted =
-            MachineStatus { conditions: conditions::merge(&before.conditions, all), available_machines };
+        let (ready, conditions) = self.conditions(object, &before.conditions, problems);
+        let wanted = MachineStatus { conditions, available_machines };
         if object.status.as_ref() == Some(&wanted) {
             return Ok(());
         }
-        let machines: Api<Machine> = Api::all(self.client.clone());
+        let machines: Api<Machine> = Api::all(self.context.client.clone());
         // Lists are replaced as a whole; one that is empty has to be said.
         let status = json!({"conditions": wanted.conditions, "availableMachines": wanted.available_machines});
-        let patch = json!({"metadata": {"uid": object.uid()}, "status": status});
-        let written =
-            machines.patch_status(&object.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
-        self.feeds.machines.answer(written);
-        self.tell(&object.object_ref(&()), &before.conditions, &now).await;
+        let written = writes::status(&machines, &Version::of(object), status).await?;
+        self.context.feeds.machines.answer(written);
+        self.tell(&object.object_ref(&()), &before.conditions, &ready).await;
         Ok(())
     }
 }
@@ -358,8 +361,8 @@ fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine
     if is_owned_by(live, &machine.uid().unwrap_or_default()) {
         return None;
     }
-    if let Some(fault) = foreign(live, what, machine) {
-        return Some(fault);
+    if let Some(problem) = foreign(live, what, machine) {
+        return Some(problem);
     }
     let labels = wanted.pointer("/metadata/labels").and_then(Value::as_object);
     let has = |(key, value): (&String, &Value)| live.labels().get(key).map(String::as_str) == value.as_str();
@@ -382,11 +385,11 @@ where
 {
     let Some(live) = found.note(what, api.get_opt(name).await) else { return false };
     let Some(live) = live else { return true };
-    let fault = not_ours(&live, wanted, what, machine);
-    if fault.is_none() && live.meta().deletion_timestamp.is_none() {
+    let problem = not_ours(&live, wanted, what, machine);
+    if problem.is_none() && live.meta().deletion_timestamp.is_none() {
         return true;
     }
-    found.faults.extend(fault);
+    found.problems.extend(problem);
     found.retry.get_or_insert_with(|| {
         kube::Error::Api(Box::new(kube::core::Status::failure("", "Conflict").with_code(409)))
     });
@@ -402,11 +405,11 @@ async fn apply<K>(api: &Api<K>, name: &str, wanted: &Value) -> Result<K, kube::E
 where
     K: Resource + Clone + DeserializeOwned + Serialize + Debug,
 {
-    api.patch(name, &PatchParams::apply(keys::MANAGER).force(), &Patch::Apply(wanted)).await
+    api.patch(name, &writes::apply(), &Patch::Apply(wanted)).await
 }
 
 /// How long a Pod's changes are gathered before a Machine is looked at: they come in crowds.
-pub(super) const SETTLE: Duration = Duration::from_millis(100);
+pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {

@@ -9,14 +9,7 @@ use outrigger_core::machine::{MachineType, pool_name, reservation_labels, reserv
 use outrigger_core::quantity::Quantity;
 use serde_json::{Value, json};
 
-/// What does not come from the Machine.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Namespace of reservations.
-    pub core_namespace: String,
-    /// Image of reservations.
-    pub image: String,
-}
+use crate::args::ManagerArgs;
 
 /// What the pool of a Machine says.
 pub(super) fn pool_spec(machine: &Machine, group: &str) -> MachineNodePoolSpec {
@@ -37,10 +30,10 @@ pub(super) fn pool(machine: &Machine, group: &str) -> Value {
 }
 
 /// The Service of a type. Nothing answers there; it is the StatefulSet's, and Imperator's users know its name.
-pub(super) fn service(machine: &Machine, group: &str, type_: &str, settings: &Settings) -> Value {
+pub(super) fn service(machine: &Machine, group: &str, type_: &str, args: &ManagerArgs) -> Value {
     let labels = reservation_labels(group, type_);
     json!({"apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": reservation_name(group, type_), "namespace": settings.core_namespace, "labels": labels,
+        "metadata": {"name": reservation_name(group, type_), "namespace": args.core_namespace, "labels": labels,
             "ownerReferences": [machine.controller_owner_ref(&())]},
         "spec": {"type": "ClusterIP", "selector": labels, "ports": [{"port": 80, "protocol": "TCP"}]}})
 }
@@ -54,13 +47,13 @@ pub(super) fn stateful_set(
     group: &str,
     type_: &MachineType,
     replicas: u32,
-    settings: &Settings,
+    args: &ManagerArgs,
 ) -> Value {
     let name = reservation_name(group, &type_.name);
     let labels = reservation_labels(group, &type_.name);
     let resources = type_.resources();
     json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
-    "metadata": {"name": name, "namespace": settings.core_namespace, "labels": labels,
+    "metadata": {"name": name, "namespace": args.core_namespace, "labels": labels,
         "ownerReferences": [machine.controller_owner_ref(&())]},
     "spec": {"replicas": replicas, "podManagementPolicy": "Parallel", "serviceName": name,
         "selector": {"matchLabels": labels},
@@ -74,7 +67,7 @@ pub(super) fn stateful_set(
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
                 "nodeSelectorTerms": [{"matchExpressions": type_.expressions(group)}]}}},
             "tolerations": type_.tolerations(group),
-            "containers": [{"name": "sleeper", "image": settings.image,
+            "containers": [{"name": "sleeper", "image": args.reservation_image,
                 "resources": {"requests": resources, "limits": resources},
                 "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                     "capabilities": {"drop": ["ALL"]}}}],
@@ -139,6 +132,7 @@ fn as_much(a: &Value, b: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context;
     use k8s_openapi::api::core::v1::Service;
 
     fn machine() -> Machine {
@@ -150,13 +144,13 @@ mod tests {
         .unwrap()
     }
 
-    fn settings() -> Settings {
-        Settings { core_namespace: "core".to_owned(), image: "pause".to_owned() }
+    fn args() -> ManagerArgs {
+        ManagerArgs { reservation_image: "pause".to_owned(), ..context::default_args() }
     }
 
     fn set(replicas: u32) -> Value {
         let machine = machine();
-        stateful_set(&machine, "g", &machine.compile().unwrap().types[0], replicas, &settings())
+        stateful_set(&machine, "g", &machine.compile().unwrap().types[0], replicas, &args())
     }
 
     fn live(change: impl FnOnce(&mut Value)) -> StatefulSet {
@@ -212,7 +206,7 @@ mod tests {
         ] {
             assert!(!says(&live(|l| at(l, &path, value)), &wanted), "{path}");
         }
-        let service = service(&machine(), "g", "t", &settings());
+        let service = service(&machine(), "g", "t", &args());
         let mut other = service.clone();
         other["spec"]["clusterIP"] = json!("10.0.0.1");
         other["spec"]["ports"][0]["targetPort"] = json!(80);

@@ -1,37 +1,40 @@
-//! The controller of NamespaceOffloadings. One replica runs it, under the manager's Lease.
+//! The controller of NamespaceOffloadings.
 //!
 //! A finalizer goes before the label and leaves after it. So the label of a namespace whose NamespaceOffloading was deleted
 //! while no manager ran is taken off too, and no label is ever taken off because an object was not seen: one that isn't
 //! there has nothing left to take off. And as long as Pods are sent to admission there is an object that says where they
 //! may run.
 
+use std::fmt;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::ResourceExt;
 use kube::api::{Api, Patch};
 use kube::core::PartialObjectMeta;
-use kube::{Client, ResourceExt};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
-use outrigger_core::offloading::{NAME, Strategy, is_reserved};
-use outrigger_runtime::lease::Leadership;
-use serde_json::{Value, json};
-use tracing::{info, warn};
+use outrigger_core::offloading::{Strategy, is_reserved};
+use serde_json::json;
+use tracing::info;
 
-use super::cache::OffloadingCache;
 use super::status;
-use crate::queue::Queue;
-use crate::{worker, writes};
-
-/// Namespaces that are worked on at once.
-const AT_ONCE: usize = 8;
+use crate::context::Context;
+use crate::queue::{self, Queue};
+use crate::worker::{Action, Controller};
+use crate::writes::{self, Version};
 
 /// The namespace to look at.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub Arc<str>);
 
-impl crate::queue::Key for Key {
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl queue::Key for Key {
     type Group = Self;
 
     fn group(&self) -> Self {
@@ -39,113 +42,94 @@ impl crate::queue::Key for Key {
     }
 }
 
-/// Makes namespaces what their NamespaceOffloadings ask for.
-#[derive(Clone)]
-pub struct Controller {
-    /// The cluster.
-    pub client: Client,
-    /// What is known.
-    pub cache: Arc<OffloadingCache>,
-    /// What to look at.
-    pub queue: Arc<Queue<Key>>,
-    /// Whether this replica is the one.
-    pub leadership: Leadership,
-}
+/// The controller of NamespaceOffloadings.
+pub(crate) struct Offloadings(pub(crate) Arc<Context>);
 
-impl Controller {
-    /// Works on the queue for ever, while this replica leads.
-    pub async fn run(self) {
-        let gained = || self.queue.add(self.cache.namespaces().into_iter().map(Key));
-        let step = |key| {
-            let this = self.clone();
-            async move { this.step(&key).await }
-        };
-        worker::led(self.queue.clone(), AT_ONCE, self.leadership.clone(), gained, step).await;
+impl Controller for Offloadings {
+    type Key = Key;
+
+    const NAME: &'static str = "offloading";
+    const AT_ONCE: usize = 8;
+
+    fn context(&self) -> &Context {
+        &self.0
     }
 
-    async fn step(&self, key: &Key) {
-        match self.reconcile(&key.0).await {
-            Ok(()) => self.queue.forget(key),
-            // Somebody else has written it since; the watch will show how.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                self.queue.retry(key.clone());
-            }
-            Err(error) => {
-                warn!(namespace = %key.0, %error, "will be tried again");
-                self.queue.retry(key.clone());
-            }
-        }
+    fn queue(&self) -> &Queue<Key> {
+        &self.0.queues.offloadings
     }
 
-    async fn reconcile(&self, namespace: &str) -> Result<(), kube::Error> {
-        let Some(object) = self.cache.get(namespace) else { return Ok(()) };
-        let ours = |finalizer: &String| finalizer == keys::OFFLOADING_FINALIZER;
-        let held = object.finalizers().iter().any(ours);
+    fn gained(&self) {
+        self.0.queues.offloadings.add(self.0.offloadings.keys());
+    }
+
+    async fn step(&self, Key(namespace): &Key) -> Result<Action, kube::Error> {
+        let context = &*self.0;
+        let Some(mut object) = context.offloadings.get(namespace) else { return Ok(Action::Done) };
+        let held = object.finalizers().iter().any(|finalizer| finalizer == keys::OFFLOADING_FINALIZER);
         match wanted(&object) {
-            // A strategy that nobody knows: its Pods are refused, and nothing else is known of it.
+            // The strategy is unknown: the namespace's Pods are refused, and its label can't be told.
             None => {}
             Some(true) => {
-                if !held {
-                    let mut all = object.finalizers().to_vec();
-                    all.push(keys::OFFLOADING_FINALIZER.to_owned());
-                    self.finalizers(namespace, &object, &all).await?;
+                if let Some(written) = finalizer(context, &object, true).await? {
+                    object = Arc::new(written);
                 }
-                self.label(namespace, true).await?;
+                label(context, namespace, true).await?;
             }
             Some(false) => {
-                // One that is being deleted without our finalizer was let go already.
+                // One that is being deleted without the finalizer has no label left to remove.
                 if held || object.metadata.deletion_timestamp.is_none() {
-                    self.label(namespace, false).await?;
+                    label(context, namespace, false).await?;
                 }
-                if held {
-                    let others: Vec<String> =
-                        object.finalizers().iter().filter(|f| !ours(f)).cloned().collect();
-                    self.finalizers(namespace, &object, &others).await?;
-                    if others.is_empty() && object.metadata.deletion_timestamp.is_some() {
-                        return Ok(());
+                if let Some(written) = finalizer(context, &object, false).await? {
+                    if written.finalizers().is_empty() && object.metadata.deletion_timestamp.is_some() {
+                        return Ok(Action::Done);
                     }
+                    object = Arc::new(written);
                 }
             }
         }
-        let wanted = self.cache.with_nodes(|nodes| status::compute(&object, nodes, Timestamp::now()));
-        if object.status.as_ref() == Some(&wanted) {
-            return Ok(());
+        let now = context.environment.clock.wall();
+        let wanted = context.offloadings.with_nodes(|nodes| status::compute(&object, nodes, now));
+        if object.status.as_ref() != Some(&wanted) {
+            let change = status::patch(object.status.as_ref(), &wanted);
+            let written = writes::status(&api(context, namespace), &Version::of(&*object), change).await?;
+            context.feeds.offloadings.answer(written);
         }
-        let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), namespace);
-        let status = status::patch(object.status.as_ref(), &wanted);
-        let patch = json!({"metadata": {"uid": object.uid()}, "status": status});
-        api.patch_status(NAME, &writes::patch(), &Patch::Merge(&patch)).await.map(drop)
+        Ok(Action::Done)
     }
+}
 
-    /// Sets the namespace's label, or takes it off; looks first whether it is so already.
-    async fn label(&self, name: &str, offloaded: bool) -> Result<(), kube::Error> {
-        let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
-        let Some(namespace) = namespaces.get_opt(name).await? else { return Ok(()) };
-        let value = namespace.labels().get(keys::OFFLOADED).map(String::as_str);
-        let wanted = offloaded.then_some("true");
-        // In one that is being deleted nobody makes Pods.
-        if value == wanted || namespace.metadata.deletion_timestamp.is_some() {
-            return Ok(());
-        }
-        let patch = json!({"metadata": {"uid": namespace.uid(), "labels": {keys::OFFLOADED: wanted}}});
-        let api: Api<Namespace> = Api::all(self.client.clone());
-        api.patch(name, &writes::patch(), &Patch::Merge(&patch)).await?;
-        info!(namespace = name, offloaded, "label written");
-        Ok(())
-    }
+fn api(context: &Context, namespace: &str) -> Api<NamespaceOffloading> {
+    Api::namespaced(context.client.clone(), namespace)
+}
 
-    async fn finalizers(
-        &self,
-        namespace: &str,
-        object: &NamespaceOffloading,
-        all: &[String],
-    ) -> Result<(), kube::Error> {
-        let api: Api<NamespaceOffloading> = Api::namespaced(self.client.clone(), namespace);
-        // The list is replaced as a whole: only if nobody has changed it meanwhile.
-        let patch: Value = json!({"metadata": {"uid": object.uid(),
-            "resourceVersion": object.resource_version(), "finalizers": all}});
-        api.patch(NAME, &writes::patch(), &Patch::Merge(&patch)).await.map(drop)
+/// Adds the finalizer, or removes it. Returns the object where that was a write.
+async fn finalizer(
+    context: &Context,
+    object: &NamespaceOffloading,
+    wanted: bool,
+) -> Result<Option<NamespaceOffloading>, kube::Error> {
+    let api = api(context, &object.namespace().unwrap_or_default());
+    let over = Version::of(object);
+    writes::finalizer(&api, &over, object.finalizers(), keys::OFFLOADING_FINALIZER, wanted).await
+}
+
+/// Sets the namespace's label, or takes it off; looks first whether it is so already.
+async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kube::Error> {
+    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(context.client.clone());
+    let Some(namespace) = namespaces.get_opt(name).await? else { return Ok(()) };
+    let value = namespace.labels().get(keys::OFFLOADED).map(String::as_str);
+    let wanted = offloaded.then_some("true");
+    // In one that is being deleted nobody makes Pods.
+    if value == wanted || namespace.metadata.deletion_timestamp.is_some() {
+        return Ok(());
     }
+    let patch = json!({"metadata": {"uid": namespace.uid(), "labels": {keys::OFFLOADED: wanted}}});
+    let api: Api<Namespace> = Api::all(context.client.clone());
+    api.patch(name, &writes::patch(), &Patch::Merge(&patch)).await?;
+    info!(namespace = name, offloaded, "offloading label written");
+    Ok(())
 }
 
 /// Whether admission has to look at the namespace's Pods; `None` when that can't be told.
@@ -158,6 +142,9 @@ fn wanted(object: &NamespaceOffloading) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use outrigger_core::offloading::NAME;
+
     use super::*;
 
     #[test]

@@ -18,7 +18,7 @@ use super::cache::Labels;
 const SHOWN: usize = 5;
 
 /// The status that an object should have now. Transition times come from the one it has.
-pub fn compute(
+pub(super) fn compute(
     object: &NamespaceOffloading,
     nodes: &BTreeMap<String, Labels>,
     now: Timestamp,
@@ -79,7 +79,7 @@ fn selected(names: &[&str], old: &[RemoteNamespaceCondition], now: Timestamp) ->
 }
 
 /// The merge patch that makes a status another one: what is there no more is null.
-pub fn patch(before: Option<&NamespaceOffloadingStatus>, wanted: &NamespaceOffloadingStatus) -> Value {
+pub(super) fn patch(before: Option<&NamespaceOffloadingStatus>, wanted: &NamespaceOffloadingStatus) -> Value {
     let mut patch = serde_json::to_value(wanted).unwrap_or_default();
     let gone: Map<String, Value> = before
         .into_iter()

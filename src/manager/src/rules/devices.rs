@@ -14,12 +14,13 @@ use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use outrigger_core::{claim, keys};
+use outrigger_runtime::watch;
 use serde::de::DeserializeOwned;
 use tracing::info;
 
-use super::Controller;
 use crate::companions::location::CompanionLocation;
 use crate::companions::refusal::WriteFailure;
+use crate::context::Context;
 use crate::state::companions::CompanionCache;
 use crate::state::{CompanionId, Namespace, RuleId};
 use crate::writes;
@@ -48,60 +49,54 @@ impl TemplateUse {
 }
 
 /// The templates of a tenant's rule. Of one that isn't valid, or that the API server refuses, everything stays as it is.
-pub(super) async fn keep(controller: &Controller, id: &RuleId) {
-    let state = controller.states.state(&id.namespace);
-    let Some(location) = location(controller, &id.namespace, id) else { return };
+pub(super) async fn keep(context: &Context, id: &RuleId) {
+    let state = context.states.state(&id.namespace);
+    let Some(location) = location(context, &id.namespace, id) else { return };
     let (rule, found) = {
         let data = state.lock();
         let served = data.rules.get(&id.name).is_some_and(|e| !e.deleting && e.validation.has_passed());
         let Some(rule) = data.index.rule(&id.name).filter(|_| served) else { return };
-        if !data.acts(controller.leadership.leads()) || !controller.templates.concern(rule) {
+        if !data.acts(context.leadership.leads()) || !context.templates.concern(rule) {
             return;
         }
         (rule.clone(), TemplateUse::of(&data.companions, rule))
     };
     // The first companion may come at any time.
-    step(controller, id, &location, &rule, TemplateUse { any: true, ..found }).await;
+    step(context, id, &location, &rule, TemplateUse { any: true, ..found }).await;
 }
 
 /// The templates of an admin rule, which serve the companions of all tenants: the leader's to keep.
-pub(crate) async fn keep_admins(controller: &Controller, id: &RuleId, rule: &Arc<Rule>) {
-    if !controller.templates.concern(rule) {
+pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Arc<Rule>) {
+    if !context.templates.concern(rule) {
         return;
     }
     let mut found = TemplateUse::default();
     let mut namespace = None;
-    for (tenant, store) in controller.states.all_admin_companions() {
+    for (tenant, store) in context.states.all_admin_companions() {
         let one = TemplateUse::of(&store.lock(), rule);
         found = TemplateUse { any: found.any || one.any, earlier: found.earlier || one.earlier };
-        namespace = namespace.or_else(|| controller.states.of_tenant(&tenant).map(|s| s.namespace.clone()));
+        namespace = namespace.or_else(|| context.states.of_tenant(&tenant).map(|s| s.namespace.clone()));
     }
-    let Some(location) = namespace.and_then(|namespace| location(controller, &namespace, id)) else { return };
-    step(controller, id, &location, rule, found).await;
+    let Some(location) = namespace.and_then(|namespace| location(context, &namespace, id)) else { return };
+    step(context, id, &location, rule, found).await;
 }
 
 /// Where a rule's companions of a tenant live.
-fn location(controller: &Controller, namespace: &Namespace, id: &RuleId) -> Option<CompanionLocation> {
+fn location(context: &Context, namespace: &Namespace, id: &RuleId) -> Option<CompanionLocation> {
     let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
-    controller.states.location(&CompanionId { namespace: namespace.clone(), key })
+    context.states.location(&CompanionId { namespace: namespace.clone(), key })
 }
 
-async fn step(
-    controller: &Controller,
-    id: &RuleId,
-    location: &CompanionLocation,
-    rule: &Rule,
-    found: TemplateUse,
-) {
-    let Controller { client, templates, queue, .. } = controller;
+async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule: &Rule, found: TemplateUse) {
+    let (client, templates) = (&context.client, &context.templates);
     let wanted = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
     if found.any {
-        match templates.ensure(client, &location.namespace, rule, &wanted).await {
+        match templates.ensure(context, &location.namespace, rule, &wanted).await {
             // What is refused is told where a companion can't be made for it.
             Ok(()) | Err(WriteFailure::Refused(_)) => {}
             Err(other) => {
                 info!(rule = %rule.name(), namespace = %location.namespace, ?other, "claim templates will be made later");
-                queue.add_after(id.clone(), AGAIN);
+                context.queues.rules.add_after(id.clone(), AGAIN);
             }
         }
     }
@@ -117,16 +112,13 @@ async fn step(
     };
     match tidied.await {
         Ok(true) => {}
-        Ok(false) => queue.add_after(id.clone(), AGAIN),
+        Ok(false) => context.queues.rules.add_after(id.clone(), AGAIN),
         Err(error) => {
             info!(rule = %rule.name(), namespace = %location.namespace, %error, "claim templates will be deleted later");
-            queue.add_after(id.clone(), AGAIN);
+            context.queues.rules.add_after(id.clone(), AGAIN);
         }
     }
 }
-
-/// Companions that are listed at once.
-const PAGE: u32 = 500;
 
 /// Whether the API server has the rule as it is known here, and no companion of it that was made from another template. The
 /// caches may be behind: templates are not deleted because one of them lacks a companion that names them, or the rule's
@@ -152,17 +144,9 @@ async fn is_settled(
             && annotation(keys::TEMPLATE_HASH) != Some(rule.template_hash())
     };
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &location.namespace);
-    let mut params = ListParams::default().labels(&labels).limit(PAGE);
-    loop {
-        let page = pods.list(&params).await?;
-        if page.items.iter().any(earlier) {
-            return Ok(false);
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(true),
-        }
-    }
+    let mut settled = true;
+    watch::list(&pods, ListParams::default().labels(&labels), |pod| settled &= !earlier(&pod)).await?;
+    Ok(settled)
 }
 
 async fn is_known<K>(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error>

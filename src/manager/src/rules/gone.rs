@@ -14,6 +14,7 @@ use outrigger_core::ids::TenantId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::context::Context;
 use crate::state::RuleId;
 use crate::writes::found;
 
@@ -33,7 +34,7 @@ impl GoneRules {
     /// When the API server does not say.
     pub(crate) async fn is_gone(
         &self,
-        client: &Client,
+        context: &Context,
         rule: &RuleId,
         uid: &str,
         tenant: &TenantId,
@@ -43,20 +44,20 @@ impl GoneRules {
         }
         let name = rule.name.as_str();
         let gone = if rule.name.is_admin() {
-            let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &rule.namespace);
+            let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &rule.namespace);
             match found(rules.get(name).await)?.filter(|live| is_live(live, uid)) {
                 None => true,
                 // This may change again, so it is not remembered.
-                Some(live) => return is_for_others(client, &live, tenant).await,
+                Some(live) => return is_for_others(&context.client, &live, tenant).await,
             }
         } else {
             let rules: Api<PartialObjectMeta<WorkloadRule>> =
-                Api::namespaced(client.clone(), &rule.namespace);
+                Api::namespaced(context.client.clone(), &rule.namespace);
             // One that is being deleted may wait for its companions. The garbage collector deletes those.
             found(rules.get(name).await)?.is_none_or(|live| live.uid().as_deref() != Some(uid))
         };
         if gone {
-            let (mut confirmed, now) = (self.confirmed.lock(), Instant::now());
+            let (mut confirmed, now) = (self.confirmed.lock(), context.environment.clock.now());
             confirmed.retain(|_, at| now.duration_since(*at) < REMEMBERED);
             confirmed.insert(uid.to_owned(), now);
         }
@@ -88,6 +89,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::context;
     use outrigger_runtime::fake_api::{FakeApi, not_found};
 
     const RULES: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/n/workloadrules/r";
@@ -97,7 +99,7 @@ mod tests {
     async fn asked(api: &FakeApi, name: RuleName, uid: &str) -> Option<bool> {
         let rule = RuleId { namespace: "n".into(), name };
         let blue = TenantId::new("blue").unwrap();
-        GoneRules::default().is_gone(&api.client(), &rule, uid, &blue).await.ok()
+        GoneRules::default().is_gone(&context::for_tests(api.client()), &rule, uid, &blue).await.ok()
     }
 
     #[tokio::test]
@@ -149,7 +151,7 @@ mod tests {
             (GoneRules::default(), RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() });
         let blue = TenantId::new("blue").unwrap();
         for _ in 0..3 {
-            assert!(gone.is_gone(&api.client(), &rule, "u", &blue).await.unwrap());
+            assert!(gone.is_gone(&context::for_tests(api.client()), &rule, "u", &blue).await.unwrap());
         }
         assert_eq!(api.calls("GET").len(), 1);
     }

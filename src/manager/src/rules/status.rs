@@ -5,12 +5,13 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 use outrigger_api::WorkloadRuleStatus;
-use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_api::conditions::Status;
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::tenant::Limits;
 
+use crate::conditions::{ConditionValue, conditions};
 use crate::state::registry::Registry;
 use crate::state::{RuleEntry, TenantData};
 
@@ -24,14 +25,11 @@ pub(super) fn compute(
 ) -> WorkloadRuleStatus {
     let rule = StatusInput { name, entry, data, registry };
     let counts = data.companions.counts(name);
-    let condition = |kind, (status, reason, message): ConditionValue| {
-        condition(kind, status, reason, &message, entry.generation, now)
-    };
-    let conditions = vec![
-        condition("Accepted", accepted_condition(entry)),
-        condition("Synced", synced_condition(data)),
-        condition("Matched", rule.matched_condition()),
-        condition("Ready", rule.ready_condition()),
+    let values = [
+        ("Accepted", accepted_condition(entry)),
+        ("Synced", synced_condition(data)),
+        ("Matched", rule.matched_condition()),
+        ("Ready", rule.ready_condition()),
     ];
     WorkloadRuleStatus {
         observed_generation: Some(entry.generation),
@@ -40,7 +38,7 @@ pub(super) fn compute(
         ready: Some(counts.ready),
         updated: Some(rule.updated().unwrap_or(counts.created)),
         sync_result: entry.status.sync_result.clone(),
-        conditions: merge(&entry.status.conditions, conditions),
+        conditions: conditions(&entry.status.conditions, entry.generation, now, values),
     }
 }
 
@@ -48,9 +46,6 @@ const INVALID: &str = "Invalid";
 const REFUSED: &str = "Refused";
 const NO_DPU: &str = "NoDPU";
 const LIMIT_REACHED: &str = "LimitReached";
-
-/// Status, reason and message of a condition.
-type ConditionValue = (Status, &'static str, String);
 
 fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
     const STAY: &str = "companions stay as they are until this is mended: ";
@@ -198,9 +193,9 @@ impl StatusInput<'_> {
     /// The hosts whose companions wait for a DPU that isn't there.
     fn without_dpu(&self) -> Option<String> {
         let tenant = self.data.tenant.as_ref()?;
-        let unplaced = self.data.companions.unplaced(self.name).filter(|(_, o)| !o.terminating);
+        let unplaced = self.data.companions.unplaced(self.name).filter(|o| !o.terminating);
         let hosts: BTreeSet<&str> = unplaced
-            .filter_map(|(_, o)| o.host.as_deref())
+            .filter_map(|o| o.host.as_deref())
             .filter(|host| !self.registry.has_dpu(tenant, host))
             .collect();
         let first = hosts.first()?;

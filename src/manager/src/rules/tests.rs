@@ -3,11 +3,15 @@ use std::collections::BTreeMap;
 use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
 use outrigger_core::index::Desired;
 use outrigger_core::workload::{Orchestrator, Workload};
-use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 
+use serde_json::json;
+use tokio::time::Instant;
+
 use super::*;
+use crate::context;
 use crate::state::Refusal;
+use crate::state::TenantData;
 use crate::state::validation::TemplateValidation;
 
 const STATUS: &str =
@@ -21,63 +25,43 @@ fn rule(resource_version: &str) -> Value {
             "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
 }
 
-/// A controller whose only tenant has the rule, and knows no workload yet.
-fn controller(api: &FakeApi) -> (Controller, RuleId) {
-    let states = Arc::new(TenantStates::default());
-    let registry = Arc::new(Registry::new(String::new(), Vec::new()));
-    let queue = || Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30)));
-    let seen = states.clone();
-    let answers = Feed::new(move |change: Change<WorkloadRule>| {
-        if let Change::Applied(rule) = change {
-            seen.state("tenant-blue").lock().apply_rule(&rule);
-        }
-    });
-    let controller = Controller {
-        client: api.client(),
-        states: states.clone(),
-        queue: queue(),
-        companions: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
-        events: Arc::new(Events::new(api.client(), "me".to_owned())),
-        registry: registry.clone(),
-        leadership: Leadership::default(),
-        admin: Arc::new(AdminRules::new(states.clone(), registry)),
-        templates: Arc::new(Templates::new(|_, _| ())),
-        answers,
-        admin_answers: Feed::new(drop),
-    };
+/// The context of a manager whose only tenant has the rule, and knows no workload yet.
+fn world(api: &FakeApi) -> (Arc<Context>, RuleId) {
+    let context = context::for_tests(api.client());
+    let states = &context.states;
     states.set_tenant("tenant-blue", TenantId::new("blue").ok());
     {
         let state = states.state("tenant-blue");
         let mut data = state.lock();
-        let begun = data.stream.begin(1).unwrap();
+        let begun = data.stream.begin(1, Instant::now()).unwrap();
         let raised = crate::state::stream::RaisedClaim { uid: "t".to_owned(), resource_version: 1, claim: 1 };
         data.stream.claimed(begun.number, raised).unwrap();
         data.apply_rule(&serde_json::from_value(rule("5")).unwrap());
     }
     let id = RuleId { namespace: "tenant-blue".into(), name: RuleName::new("r").unwrap() };
-    (controller, id)
+    (context, id)
 }
 
 #[tokio::test]
 async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
     let api = FakeApi::default();
-    let (controller, id) = controller(&api);
-    let state = controller.states.state("tenant-blue");
+    let (context, id) = world(&api);
+    let state = context.states.state("tenant-blue");
     let written = || {
         let calls = api.calls("PATCH").into_iter();
         calls.map(|(_, body)| body["metadata"]["resourceVersion"].clone()).collect::<Vec<_>>()
     };
     // Another replica has written it meanwhile.
     api.answers("PATCH", STATUS, 409, failure(409, "Conflict"));
-    controller.step(&id).await;
+    let conflict = step(&context, &id).await;
+    assert!(matches!(conflict, Err(kube::Error::Api(status)) if status.code == 409), "it is looked at again");
     assert_eq!(written(), ["5"]);
-    assert!(controller.queue.counts().delayed > 0, "it is looked at again");
     // The watch shows what the other has written.
     state.lock().apply_rule(&serde_json::from_value(rule("6")).unwrap());
     let mut after = rule("7");
     after["status"] = json!({"observedGeneration": 1});
     api.answers("PATCH", STATUS, 200, after);
-    controller.step(&id).await;
+    assert_eq!(step(&context, &id).await.unwrap(), Action::Requeue(PACE));
     assert_eq!(written(), ["5", "6"]);
     let entry = state.lock().rules[&id.name].clone();
     assert_eq!((entry.status.observed_generation, entry.resource_version.as_str()), (Some(1), "7"));
@@ -87,8 +71,8 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
 async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     const WORKLOADS: usize = 200;
     let api = FakeApi::default();
-    let (controller, id) = controller(&api);
-    let state = controller.states.state("tenant-blue");
+    let (context, id) = world(&api);
+    let state = context.states.state("tenant-blue");
     let workload = |i: usize| Workload {
         id: WorkloadId::new(&format!("w{i}")).unwrap(),
         orchestrator: Orchestrator::Kubernetes,
@@ -104,7 +88,8 @@ async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     let told = |condition: &str| {
         let data = state.lock();
         let entry = &data.rules[&id.name];
-        let status = status::compute(&id.name, entry, &data, &controller.registry, Timestamp::now());
+        let status =
+            status::compute(&id.name, entry, &data, &context.registry, context.environment.clock.wall());
         let told = status.conditions.into_iter().find(|told| told.type_ == condition).unwrap();
         (told.status, told.reason, told.message)
     };
@@ -129,9 +114,9 @@ async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     // The platform raises the limit. Whatever the change itself took in, the rule's own steps take in the rest.
     state.lock().index.limit(WORKLOADS);
     assert!(state.lock().index.has_more());
-    (0..WORKLOADS).for_each(|_| controller.fill(&state, &id));
+    (0..WORKLOADS).for_each(|_| fill(&context, &state, &id));
     assert!(!state.lock().index.has_more());
-    assert!(controller.companions.counts().ready > 0 && controller.queue.counts().delayed > 0);
+    assert!(context.queues.companions.counts().ready > 0 && context.queues.rules.counts().delayed > 0);
     let matched = state.lock().index.matched(&id.name);
     assert_eq!((matched, reason("Ready")), (WORKLOADS, "Pending".to_owned()));
     // A lower limit deletes nothing.

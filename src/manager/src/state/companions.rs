@@ -1,7 +1,7 @@
 //! The companions of one namespace, by key and counted by rule. What is newer is decided before it comes here, by the
 //! [`Feed`](outrigger_runtime::cache::Feed) of their kind.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use outrigger_core::companion::Observed;
@@ -9,7 +9,7 @@ use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::Kind;
 
-use super::rollout::Standing;
+use super::rollout::Availability;
 
 /// How many companions a rule has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,29 +43,34 @@ impl Counts {
 /// Companions by key, counted by rule.
 #[derive(Debug, Default)]
 pub struct CompanionCache {
-    by_key: HashMap<CompanionKey, Observed>,
-    /// A second object with the key of one in `by_key`, of another kind: two replicas may have made one each, when a rule's
+    by_rule: BTreeMap<RuleName, RuleCompanions>,
+    /// A second object with the key of one in `by_rule`, of another kind: two replicas may have made one each, when a rule's
     /// template became one of another kind.
-    twins: HashMap<CompanionKey, Observed>,
-    by_rule: HashMap<RuleName, BTreeSet<Arc<str>>>,
-    counts: HashMap<RuleName, Counts>,
-    /// Those that the scheduler has found no Node for: few, and looked at often.
-    unplaced: HashMap<RuleName, BTreeSet<Arc<str>>>,
-    /// How many that exist and are not being deleted were made from which template, by its hash.
-    templates: HashMap<RuleName, HashMap<String, i64>>,
-    /// Which companion an object of a kind is, by the object's name.
+    duplicates: BTreeMap<CompanionKey, Observed>,
+    /// The companion that an object is, by the object's kind and name.
     names: HashMap<(Kind, Box<str>), CompanionKey>,
+}
+
+/// The companions of one rule.
+#[derive(Debug, Default)]
+struct RuleCompanions {
+    by_workload: BTreeMap<Arc<str>, Observed>,
+    counts: Counts,
+    /// Workloads of those that the scheduler has found no Node for: few, and looked at often.
+    unplaced: BTreeSet<Arc<str>>,
+    /// How many that exist and are not being deleted were made from which template, by its hash.
+    templates: BTreeMap<String, i64>,
 }
 
 impl CompanionCache {
     /// The companion with this key.
     pub fn get(&self, key: &CompanionKey) -> Option<&Observed> {
-        self.by_key.get(key)
+        self.by_rule.get(&key.rule)?.by_workload.get(&key.workload)
     }
 
-    /// What has the key of a companion besides it, and is of another kind. There should be none.
-    pub fn twin(&self, key: &CompanionKey) -> Option<&Observed> {
-        self.twins.get(key)
+    /// An object that has the key of a companion besides it, and is of another kind. There should be none.
+    pub fn duplicate(&self, key: &CompanionKey) -> Option<&Observed> {
+        self.duplicates.get(key)
     }
 
     /// An object is a companion and looks like this. Returns the key of the companion that it was before, if it was another.
@@ -73,62 +78,58 @@ impl CompanionCache {
         let kind = observed.kind;
         let before = self.names.insert((kind, name.into()), key.clone()).filter(|before| *before != key);
         if let Some(before) = &before {
-            self.drop_if(before, |o| o.kind == kind);
+            self.remove(before, kind);
         }
-        self.put(key, observed);
+        if self.get(&key).is_some_and(|o| o.kind != kind) {
+            self.duplicates.insert(key, observed);
+        } else {
+            self.set(&key, Some(observed));
+        }
         before
     }
 
-    /// An object is gone, or is no companion any more. Returns the key of the companion that it was.
-    pub fn gone(&mut self, kind: Kind, name: &str) -> Option<CompanionKey> {
+    /// An object is deleted, or is no companion any more. Returns the key of the companion that it was.
+    pub fn deleted(&mut self, kind: Kind, name: &str) -> Option<CompanionKey> {
         let key = self.names.remove(&(kind, name.into()))?;
-        self.drop_if(&key, |o| o.kind == kind);
+        self.remove(&key, kind);
         Some(key)
     }
 
-    /// A delete of ours was accepted.
+    /// The API server has accepted a deletion by this replica.
     pub fn deleting(&mut self, key: &CompanionKey, uid: &str) {
-        if let Some(observed) = self.by_key.get(key).filter(|o| o.uid == uid) {
+        if let Some(observed) = self.get(key).filter(|o| o.uid == uid) {
             let observed = Observed { terminating: true, ready: false, ..observed.clone() };
-            self.set(key.clone(), Some(observed));
+            self.set(key, Some(observed));
         }
-        if let Some(twin) = self.twins.get_mut(key).filter(|o| o.uid == uid) {
-            twin.terminating = true;
+        if let Some(duplicate) = self.duplicates.get_mut(key).filter(|o| o.uid == uid) {
+            duplicate.terminating = true;
         }
     }
 
     /// How many companions a rule has.
     pub fn counts(&self, rule: &RuleName) -> Counts {
-        self.counts.get(rule).copied().unwrap_or_default()
+        self.by_rule.get(rule).map(|of_rule| of_rule.counts).unwrap_or_default()
     }
 
     /// How many companions of a rule were made from the template with this hash, and are not being deleted.
     pub fn updated(&self, rule: &RuleName, hash: &str) -> i64 {
-        self.templates.get(rule).and_then(|of_rule| of_rule.get(hash)).copied().unwrap_or_default()
+        self.by_rule.get(rule).and_then(|of_rule| of_rule.templates.get(hash)).copied().unwrap_or_default()
     }
 
-    /// How a rule's companions stand for a rollout; `has_dpu` tells whether a DPU is in a host.
-    pub fn standing(&self, rule: &RuleName, has_dpu: impl Fn(&str) -> bool) -> Standing {
-        let counts = self.counts(rule);
-        let exist = self.by_rule.get(rule).map_or(0, BTreeSet::len);
-        let ready = usize::try_from(counts.ready).unwrap_or_default();
-        let idle = usize::try_from(counts.idle).unwrap_or_default();
-        let mut unready = exist.saturating_sub(ready).saturating_sub(idle);
-        let lost = |o: &Observed| o.host.as_deref().is_some_and(|host| !has_dpu(host));
-        unready = unready.saturating_sub(self.unplaced(rule).filter(|(_, o)| lost(o)).count());
-        Standing { exist, unready }
+    /// How many of a rule's companions are available, for its rollout; `has_dpu` tells whether a DPU is in a host.
+    pub fn availability(&self, rule: &RuleName, has_dpu: impl Fn(&str) -> bool) -> Availability {
+        let Some(of_rule) = self.by_rule.get(rule) else { return Availability::default() };
+        let existing = of_rule.by_workload.len();
+        let available = usize::try_from(of_rule.counts.ready + of_rule.counts.idle).unwrap_or_default();
+        let without_dpu = |o: &Observed| o.host.as_deref().is_some_and(|host| !has_dpu(host));
+        let without_dpu = self.unplaced(rule).filter(|o| without_dpu(o)).count();
+        Availability { existing, unready: existing.saturating_sub(available).saturating_sub(without_dpu) }
     }
 
     /// The companions of a rule that the scheduler has found no Node for.
-    pub fn unplaced<'a>(
-        &'a self,
-        rule: &'a RuleName,
-    ) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
-        self.unplaced.get(rule).into_iter().flatten().filter_map(|workload| {
-            let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
-            let observed = self.by_key.get(&key)?;
-            Some((key, observed))
-        })
+    pub fn unplaced<'a>(&'a self, rule: &RuleName) -> impl Iterator<Item = &'a Observed> + use<'a> {
+        let of_rule = self.by_rule.get(rule).into_iter();
+        of_rule.flat_map(|of_rule| of_rule.unplaced.iter().filter_map(|w| of_rule.by_workload.get(w)))
     }
 
     /// The companions of a rule.
@@ -136,110 +137,59 @@ impl CompanionCache {
         &'a self,
         rule: &'a RuleName,
     ) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
-        self.by_rule.get(rule).into_iter().flatten().filter_map(|workload| {
-            let key = CompanionKey { rule: rule.clone(), workload: workload.clone() };
-            let observed = self.by_key.get(&key)?;
-            Some((key, observed))
-        })
+        let of_rule = self.by_rule.get(rule).into_iter().flat_map(|of_rule| &of_rule.by_workload);
+        of_rule.map(|(workload, o)| (CompanionKey { rule: rule.clone(), workload: workload.clone() }, o))
     }
 
-    /// All keys.
-    pub fn keys(&self) -> impl Iterator<Item = &CompanionKey> {
-        self.by_key.keys()
+    /// All keys, in their order.
+    pub fn keys(&self) -> impl Iterator<Item = CompanionKey> {
+        self.by_rule.keys().flat_map(|rule| self.of_rule(rule).map(|(key, _)| key))
     }
 
-    /// Files an object beside one of another kind that has its key.
-    fn put(&mut self, key: CompanionKey, observed: Observed) {
-        if self.by_key.get(&key).is_some_and(|o| o.kind != observed.kind) {
-            self.twins.insert(key, observed);
-        } else {
-            self.set(key, Some(observed));
+    /// Removes the object of a kind that has a key. A duplicate replaces the other object.
+    fn remove(&mut self, key: &CompanionKey, kind: Kind) {
+        if self.duplicates.get(key).is_some_and(|o| o.kind == kind) {
+            self.duplicates.remove(key);
+        }
+        if self.get(key).is_some_and(|o| o.kind == kind) {
+            let duplicate = self.duplicates.remove(key);
+            self.set(key, duplicate);
         }
     }
 
-    /// Forgets the objects with a key that are meant; a twin takes the place of the other.
-    fn drop_if(&mut self, key: &CompanionKey, meant: impl Fn(&Observed) -> bool) {
-        if self.twins.get(key).is_some_and(&meant) {
-            self.twins.remove(key);
-        }
-        if self.by_key.get(key).is_some_and(&meant) {
-            let twin = self.twins.remove(key);
-            self.set(key.clone(), None);
-            if twin.is_some() {
-                self.set(key.clone(), twin);
-            }
-        }
-    }
-
-    fn set(&mut self, key: CompanionKey, new: Option<Observed>) {
-        let worth = |o: &Observed| Counts {
-            created: i64::from(!o.terminating),
-            ready: i64::from(!o.terminating && o.ready),
-            idle: i64::from(!o.terminating && !o.ready && o.kind == Kind::Claim),
-            leaving: i64::from(o.terminating && o.kind == Kind::Claim),
-        };
-        let gained = new.as_ref().map(worth).unwrap_or_default();
-        let lost = self.by_key.get(&key).map(worth).unwrap_or_default();
-        let counts = self.counts.entry(key.rule.clone()).or_default();
-        counts.created += gained.created - lost.created;
-        counts.ready += gained.ready - lost.ready;
-        counts.idle += gained.idle - lost.idle;
-        counts.leaving += gained.leaving - lost.leaving;
-        self.count_templates(&key, new.as_ref());
-        self.note_unplaced(&key, new.as_ref().is_some_and(|o| o.unplaced));
+    fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
         let of_rule = self.by_rule.entry(key.rule.clone()).or_default();
-        match new {
-            Some(new) => {
-                of_rule.insert(key.workload.clone());
-                self.by_key.insert(key, new);
+        if let Some(old) = of_rule.by_workload.remove(&key.workload) {
+            of_rule.count(&old, -1);
+            of_rule.unplaced.remove(&key.workload);
+        }
+        if let Some(new) = new {
+            of_rule.count(&new, 1);
+            if new.unplaced {
+                of_rule.unplaced.insert(key.workload.clone());
             }
-            None => {
-                of_rule.remove(&key.workload);
-                if of_rule.is_empty() {
-                    self.by_rule.remove(&key.rule);
-                    self.counts.remove(&key.rule);
-                }
-                self.by_key.remove(&key);
-            }
+            of_rule.by_workload.insert(key.workload.clone(), new);
+        } else if of_rule.by_workload.is_empty() {
+            self.by_rule.remove(&key.rule);
         }
     }
 }
 
-impl CompanionCache {
-    fn note_unplaced(&mut self, key: &CompanionKey, unplaced: bool) {
-        if unplaced {
-            self.unplaced.entry(key.rule.clone()).or_default().insert(key.workload.clone());
-        } else if let Some(of_rule) = self.unplaced.get_mut(&key.rule) {
-            of_rule.remove(&key.workload);
-            if of_rule.is_empty() {
-                self.unplaced.remove(&key.rule);
-            }
-        }
-    }
-
-    fn count_templates(&mut self, key: &CompanionKey, new: Option<&Observed>) {
-        fn template(o: Option<&Observed>) -> Option<&String> {
-            o.filter(|o| !o.terminating).map(|o| &o.template_hash)
-        }
-        let (before, now) = (template(self.by_key.get(key)), template(new));
-        if before == now {
+impl RuleCompanions {
+    /// Adds a companion to the counts (`change` is 1), or subtracts it (-1).
+    fn count(&mut self, o: &Observed, change: i64) {
+        if o.terminating {
+            self.counts.leaving += change * i64::from(o.kind == Kind::Claim);
             return;
         }
-        let of_rule = self.templates.entry(key.rule.clone()).or_default();
-        if let Some(now) = now {
-            *of_rule.entry(now.clone()).or_default() += 1;
+        self.counts.created += change;
+        self.counts.ready += change * i64::from(o.ready);
+        self.counts.idle += change * i64::from(!o.ready && o.kind == Kind::Claim);
+        match self.templates.get_mut(&o.template_hash) {
+            Some(count) => *count += change,
+            None => _ = self.templates.insert(o.template_hash.clone(), change),
         }
-        if let Some(before) = before
-            && let Some(count) = of_rule.get_mut(before)
-        {
-            *count -= 1;
-            if *count == 0 {
-                of_rule.remove(before);
-            }
-        }
-        if of_rule.is_empty() {
-            self.templates.remove(&key.rule);
-        }
+        self.templates.retain(|_, count| *count != 0);
     }
 }
 
@@ -257,89 +207,90 @@ mod tests {
 
     #[test]
     fn an_object_without_owner_is_no_companion() {
-        let mut store = CompanionCache::default();
+        let mut cache = CompanionCache::default();
         let (k, other) = (key("r", "w"), key("r", "v"));
-        assert_eq!(store.applied("p", k.clone(), pod("u", true)), None);
-        assert_eq!(store.gone(Kind::Pod, "q"), None);
-        assert_eq!(store.gone(Kind::Claim, "p"), None);
-        assert_eq!(store.gone(Kind::Pod, "p"), Some(k.clone()));
-        assert_eq!(store.get(&k), None);
+        assert_eq!(cache.applied("p", k.clone(), pod("u", true)), None);
+        assert_eq!(cache.deleted(Kind::Pod, "q"), None);
+        assert_eq!(cache.deleted(Kind::Claim, "p"), None);
+        assert_eq!(cache.deleted(Kind::Pod, "p"), Some(k.clone()));
+        assert_eq!(cache.get(&k), None);
         // Somebody gives it to another rule.
-        store.applied("p", k.clone(), pod("u", true));
-        assert_eq!(store.applied("p", other.clone(), pod("u", true)), Some(k.clone()));
-        assert_eq!((store.get(&k), store.keys().collect::<Vec<_>>()), (None, vec![&other]));
-        store.gone(Kind::Pod, "p");
-        assert!(store.names.is_empty() && store.by_key.is_empty() && store.counts.is_empty());
+        cache.applied("p", k.clone(), pod("u", true));
+        assert_eq!(cache.applied("p", other.clone(), pod("u", true)), Some(k.clone()));
+        assert_eq!((cache.get(&k), cache.keys().collect::<Vec<_>>()), (None, vec![other]));
+        cache.deleted(Kind::Pod, "p");
+        assert!(cache.names.is_empty() && cache.by_rule.is_empty());
     }
 
     #[test]
     fn counts_follow() {
-        let mut store = CompanionCache::default();
+        let mut cache = CompanionCache::default();
         let (a, b) = (key("r", "a"), key("r", "b"));
-        store.applied("a", a.clone(), pod("1", true));
-        store.applied("b", b.clone(), pod("2", false));
-        assert_eq!(store.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0, leaving: 0 });
-        assert_eq!(store.updated(&a.rule, ""), 2);
-        store.applied("b", b, pod("2", true));
-        store.deleting(&a, "1");
-        assert_eq!(store.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0, leaving: 0 });
-        assert_eq!(store.updated(&a.rule, ""), 1);
-        assert_eq!(store.of_rule(&a.rule).count(), 2);
-        store.gone(Kind::Pod, "a");
-        store.gone(Kind::Pod, "b");
-        assert_eq!(store.counts(&a.rule), Counts::default());
-        assert_eq!(store.of_rule(&a.rule).count(), 0);
+        cache.applied("a", a.clone(), pod("1", true));
+        cache.applied("b", b.clone(), pod("2", false));
+        assert_eq!(cache.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0, leaving: 0 });
+        assert_eq!(cache.updated(&a.rule, ""), 2);
+        cache.applied("b", b, pod("2", true));
+        cache.deleting(&a, "1");
+        assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0, leaving: 0 });
+        assert_eq!(cache.updated(&a.rule, ""), 1);
+        assert_eq!(cache.of_rule(&a.rule).count(), 2);
+        cache.deleted(Kind::Pod, "a");
+        cache.deleted(Kind::Pod, "b");
+        assert_eq!(cache.counts(&a.rule), Counts::default());
+        assert_eq!(cache.of_rule(&a.rule).count(), 0);
     }
 
     #[test]
     fn claims_that_cannot_go_are_counted_and_told() {
-        let mut store = CompanionCache::default();
+        let mut cache = CompanionCache::default();
         let (a, b) = (key("r", "a"), key("r", "b"));
         let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, true) };
-        let leaving = |store: &CompanionCache| store.counts(&a.rule).leaving;
+        let leaving = |cache: &CompanionCache| cache.counts(&a.rule).leaving;
         for (key, uid) in [(&a, "1"), (&b, "2")] {
-            store.applied(uid, key.clone(), claim(uid));
+            cache.applied(uid, key.clone(), claim(uid));
         }
-        assert_eq!((leaving(&store), store.counts(&a.rule).leaving_note()), (0, String::new()));
-        store.deleting(&a, "1");
-        assert!(store.counts(&a.rule).leaving_note().starts_with("; 1 claim that is being deleted waits"));
+        assert_eq!((leaving(&cache), cache.counts(&a.rule).leaving_note()), (0, String::new()));
+        cache.deleting(&a, "1");
+        assert!(cache.counts(&a.rule).leaving_note().starts_with("; 1 claim that is being deleted waits"));
         // The watch shows the same, and the other.
-        store.applied("1", a.clone(), Observed { terminating: true, ..claim("1") });
-        store.applied("2", b, Observed { terminating: true, ..claim("2") });
-        let note = store.counts(&a.rule).leaving_note();
+        cache.applied("1", a.clone(), Observed { terminating: true, ..claim("1") });
+        cache.applied("2", b, Observed { terminating: true, ..claim("2") });
+        let note = cache.counts(&a.rule).leaving_note();
         assert!(note.contains("2 claims") && note.contains("delete those Pods"), "{note}");
-        store.gone(Kind::Claim, "1");
+        cache.deleted(Kind::Claim, "1");
         // A Pod that is being deleted goes by itself.
-        store.applied("3", a.clone(), Observed { terminating: true, ..pod("3", false) });
-        assert_eq!(leaving(&store), 1);
+        cache.applied("3", a.clone(), Observed { terminating: true, ..pod("3", false) });
+        assert_eq!(leaving(&cache), 1);
     }
 
     #[test]
     fn two_of_one_key_are_both_known_until_one_is_gone() {
-        let mut store = CompanionCache::default();
+        let mut cache = CompanionCache::default();
         let k = key("r", "w");
         let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, false) };
-        store.applied("n", k.clone(), pod("p", true));
-        store.applied("n", k.clone(), claim("c"));
-        let uids = |store: &CompanionCache| {
+        cache.applied("n", k.clone(), pod("p", true));
+        cache.applied("n", k.clone(), claim("c"));
+        let uids = |cache: &CompanionCache| {
             let uid = |o: Option<&Observed>| o.map(|o| o.uid.clone());
-            (uid(store.get(&k)), uid(store.twin(&k)))
+            (uid(cache.get(&k)), uid(cache.duplicate(&k)))
         };
-        assert_eq!(uids(&store), (Some("p".into()), Some("c".into())));
-        store.deleting(&k, "c");
+        assert_eq!(uids(&cache), (Some("p".into()), Some("c".into())));
+        cache.deleting(&k, "c");
         assert!(
-            store.twin(&k).is_some_and(|o| o.terminating) && store.get(&k).is_some_and(|o| !o.terminating)
+            cache.duplicate(&k).is_some_and(|o| o.terminating)
+                && cache.get(&k).is_some_and(|o| !o.terminating)
         );
-        store.gone(Kind::Pod, "n");
-        assert_eq!(uids(&store), (Some("c".into()), None));
-        store.applied("n", k.clone(), claim("c"));
-        assert_eq!(store.counts(&k.rule), Counts { created: 1, ready: 0, idle: 1, leaving: 0 });
+        cache.deleted(Kind::Pod, "n");
+        assert_eq!(uids(&cache), (Some("c".into()), None));
+        cache.applied("n", k.clone(), claim("c"));
+        assert_eq!(cache.counts(&k.rule), Counts { created: 1, ready: 0, idle: 1, leaving: 0 });
         assert_eq!(
-            store.standing(&k.rule, |_| true),
-            Standing { exist: 1, unready: 0 },
+            cache.availability(&k.rule, |_| true),
+            Availability { existing: 1, unready: 0 },
             "it waits for nobody"
         );
-        assert_eq!(store.gone(Kind::Claim, "n"), Some(k.clone()));
-        assert_eq!((uids(&store), store.keys().count()), ((None, None), 0));
+        assert_eq!(cache.deleted(Kind::Claim, "n"), Some(k.clone()));
+        assert_eq!((uids(&cache), cache.keys().count()), ((None, None), 0));
     }
 }

@@ -1,6 +1,6 @@
 //! Tenants and DPUs as the API has them, and who may speak for whom.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -35,12 +35,12 @@ pub struct Registry {
 
 #[derive(Debug, Default)]
 struct RegistryData {
-    tenants: HashMap<TenantId, Arc<TenantEntry>>,
+    tenants: BTreeMap<TenantId, Arc<TenantEntry>>,
     /// Who lists an identity.
     by_identity: HashMap<Identity, BTreeSet<TenantId>>,
     /// Who lays claim to a host, and isn't being deleted.
     by_host: HashMap<String, BTreeSet<TenantId>>,
-    nodes: HashMap<String, Arc<Dpu>>,
+    nodes: BTreeMap<String, Arc<Dpu>>,
     /// Nodes by the host they sit in.
     in_host: HashMap<String, BTreeSet<String>>,
     quotas: HashMap<String, Quota>,
@@ -261,21 +261,17 @@ impl Registry {
         touched
     }
 
-    /// A Node has changed. Returns the tenants that it concerns, and whether anything of it that matters is other than
-    /// before.
-    pub fn node(&self, change: Change<Node>) -> (Vec<TenantId>, bool) {
-        let (name, new) = match change {
-            Change::Applied(node) => (node.name_any(), self.dpu_of(&node)),
-            Change::Gone { name, .. } => (name, None),
-        };
+    /// A Node exists, or is deleted. Returns the tenants that it concerns, and whether anything of it that matters is other
+    /// than before.
+    pub fn node(&self, name: &str, node: Option<&Node>) -> (Vec<TenantId>, bool) {
+        let new = node.and_then(|node| self.dpu_of(node)).map(Arc::new);
         let mut data = self.data.write();
-        let new = new.map(Arc::new);
         let old = match &new {
-            Some(new) => data.nodes.insert(name.clone(), new.clone()),
-            None => data.nodes.remove(&name),
+            Some(new) => data.nodes.insert(name.to_owned(), new.clone()),
+            None => data.nodes.remove(name),
         };
         data.moved(
-            &name,
+            name,
             old.as_deref().and_then(|d| d.host.as_deref()),
             new.as_deref().and_then(|d| d.host.as_deref()),
         );

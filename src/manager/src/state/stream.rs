@@ -89,13 +89,12 @@ pub struct Superseded;
 
 impl Stream {
     /// A stream begins; it replaces the one before. `None` when `most` are open already.
-    pub fn begin(&mut self, most: usize) -> Option<OpenedStream> {
+    pub fn begin(&mut self, most: usize, now: Instant) -> Option<OpenedStream> {
         if self.open >= most {
             return None;
         }
         self.open += 1;
         self.replace();
-        let now = Instant::now();
         let not_before = self.next.unwrap_or(now).max(now);
         self.next = Some(not_before + PACE);
         Some(OpenedStream { number: self.current, end: self.end.clone(), not_before })
@@ -294,15 +293,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_newer_stream_ends_the_older_one() {
         let mut stream = Stream::default();
-        let OpenedStream { number: one, end: ended, not_before } = stream.begin(2).unwrap();
+        let OpenedStream { number: one, end: ended, not_before } = stream.begin(2, Instant::now()).unwrap();
         assert_eq!(not_before, Instant::now());
         stream.claimed(one, raised(1, 1)).unwrap();
         assert!(stream.connected && stream.check(one).is_ok());
-        let OpenedStream { number: two, not_before, .. } = stream.begin(2).unwrap();
+        let OpenedStream { number: two, not_before, .. } = stream.begin(2, Instant::now()).unwrap();
         assert_eq!(not_before, Instant::now() + PACE, "the second waits");
         assert!(ended.is_cancelled());
         assert_eq!(stream.check(one), Err(Superseded));
-        assert!(stream.begin(2).is_none(), "both are still open");
+        assert!(stream.begin(2, Instant::now()).is_none(), "both are still open");
         assert_eq!(stream.claimed(one, raised(2, 2)), Err(Superseded));
         assert!(!stream.end(one, Timestamp::UNIX_EPOCH));
         stream.claimed(two, raised(3, 3)).unwrap();
@@ -315,7 +314,7 @@ mod tests {
     fn another_replicas_claim_ends_this_ones() {
         let mut stream = Stream::default();
         assert!(stream.acts(true) && !stream.acts(false));
-        let OpenedStream { number: one, end: ended, .. } = stream.begin(9).unwrap();
+        let OpenedStream { number: one, end: ended, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(5, 50)).unwrap();
         assert!(!stream.saw(shown(4, "other", 40), ME), "an old one");
         assert!(!stream.saw(shown(5, ME, 50), ME));
@@ -323,7 +322,7 @@ mod tests {
         assert!(ended.is_cancelled() && !stream.connected && !stream.acts(true));
         assert_eq!(stream.check(one), Err(Superseded));
         // It comes back.
-        let two = stream.begin(9).unwrap().number;
+        let two = stream.begin(9, Instant::now()).unwrap().number;
         assert_eq!(stream.claimed(two, raised(6, 60)), Err(Superseded));
         stream.claimed(two, raised(7, 70)).unwrap();
         assert!(stream.acts(false));
@@ -338,7 +337,7 @@ mod tests {
     #[test]
     fn a_claim_seen_before_ones_own_is_known() {
         let mut stream = Stream::default();
-        let one = stream.begin(9).unwrap().number;
+        let one = stream.begin(9, Instant::now()).unwrap().number;
         // The watch is faster than the answer to our own, older claim.
         assert!(!stream.saw(shown(3, "other", 30), ME));
         assert_eq!(stream.claimed(one, raised(2, 20)), Err(Superseded));
@@ -352,12 +351,12 @@ mod tests {
         assert!(!stream.saw(shown(9, "other", 90), ME));
         assert!(!stream.saw(ObservedClaim { uid: "v", resource_version: 100, claim: 0, holder: "" }, ME));
         assert!(stream.acts(true) && !stream.acts(false), "nobody serves the new one yet");
-        let one = stream.begin(9).unwrap().number;
+        let one = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(one, of("v", 1, 101)).unwrap();
         assert!(stream.acts(false));
         // On the replica that served the former one.
         let mut stream = Stream::default();
-        let OpenedStream { number: one, end, .. } = stream.begin(9).unwrap();
+        let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(9, 90)).unwrap();
         assert!(!stream.saw(shown(9, ME, 90), ME));
         assert!(stream.saw(ObservedClaim { uid: "v", resource_version: 100, claim: 1, holder: "other" }, ME));
@@ -368,7 +367,7 @@ mod tests {
     fn a_claim_on_a_tenant_that_the_watch_has_not_shown_yet_counts() {
         let mut stream = Stream::default();
         stream.saw(shown(9, "other", 90), ME);
-        let OpenedStream { number: one, end, .. } = stream.begin(9).unwrap();
+        let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, of("v", 1, 101)).unwrap();
         // The end of the former Tenant, then the new one as it was made and as it was claimed.
         assert!(!stream.saw(shown(9, "other", 95), ME));
@@ -378,7 +377,7 @@ mod tests {
         assert!(stream.acts(false) && !end.is_cancelled());
         // A claim on a Tenant that has been replaced since.
         stream.saw(ObservedClaim { uid: "w", resource_version: 200, claim: 0, holder: "" }, ME);
-        let two = stream.begin(9).unwrap().number;
+        let two = stream.begin(9, Instant::now()).unwrap().number;
         assert_eq!(stream.claimed(two, of("v", 2, 150)), Err(Superseded));
     }
 
@@ -386,13 +385,13 @@ mod tests {
     fn after_a_restore_everybody_counts_from_what_was_restored() {
         // This replica had the latest claim, and another one is restored.
         let mut stream = Stream::default();
-        let OpenedStream { number: one, end, .. } = stream.begin(9).unwrap();
+        let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(12, 120)).unwrap();
         assert!(!stream.saw(shown(12, ME, 120), ME));
         assert!(stream.saw(shown(7, "other", 70), ME), "the other one has it again");
         assert!(end.is_cancelled() && !stream.acts(true));
         assert_eq!(stream.highest("u"), 7);
-        let two = stream.begin(9).unwrap().number;
+        let two = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(two, raised(8, 80)).unwrap();
         assert!(!stream.saw(shown(8, ME, 80), ME));
         assert!(stream.acts(false));
@@ -412,7 +411,7 @@ mod tests {
         stream.raise_ends();
         assert_eq!(stream.unused_claim(), Some(1));
         // The agent comes back.
-        let one = stream.begin(9).unwrap().number;
+        let one = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(one, raised(2, 20)).unwrap();
         assert_eq!(stream.unused_claim(), None);
         // A later one is raised unheard, and is committed after the wait for it.

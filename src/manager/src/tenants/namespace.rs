@@ -1,25 +1,22 @@
 //! A tenant's namespace in the infrastructure cluster, and what is in it from the start.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PostParams};
 use kube::core::PartialObjectMeta;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::{claim, keys};
-use outrigger_runtime::watch;
 use serde_json::{Value, json};
 use tracing::info;
 
 use crate::state::registry::{CLAIMS, count};
-use crate::writes::{self, gone, only};
+use crate::writes::{self, only};
 
 /// Name of what Outrigger puts into each tenant's namespace.
 const NAME: &str = "outrigger";
@@ -126,7 +123,7 @@ async fn bind(client: &Client, namespace: &str, myself: &Value) -> Result<(), ku
     {
         return Ok(());
     }
-    bindings.patch(keys::MANAGER, &PatchParams::apply(keys::MANAGER).force(), &Patch::Apply(&wanted)).await?;
+    bindings.patch(keys::MANAGER, &writes::apply(), &Patch::Apply(&wanted)).await?;
     Ok(())
 }
 
@@ -150,7 +147,7 @@ async fn limit(client: &Client, tenant: &Tenant) -> Result<bool, kube::Error> {
             let wanted = json!({"apiVersion": "v1", "kind": "ResourceQuota",
                 "metadata": {"name": NAME, "namespace": tenant.namespace, "labels": {keys::TENANT: id}},
                 "spec": {"hard": hard}});
-            let params = PatchParams::apply(keys::MANAGER).force();
+            let params = writes::apply();
             quotas.patch(NAME, &params, &Patch::Apply(&wanted)).await?
         }
     };
@@ -197,28 +194,9 @@ pub async fn release(
     // Rules first: who has none gets no new companions.
     let rules: Api<PartialObjectMeta<WorkloadRule>> = Api::namespaced(client.clone(), name);
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), name);
-    delete_all(&rules).await?;
-    let left = delete_all(&pods).await?;
+    writes::delete_all(&rules, ListParams::default(), |_| true).await?;
+    let (left, _) = writes::delete_all(&pods, ListParams::default(), |_| true).await?;
     Ok((left > 0).then(|| format!("{left} Pods in namespace {name}")))
-}
-
-/// Deletes all objects of a kind in a namespace. Returns how many there were.
-async fn delete_all<K>(objects: &Api<PartialObjectMeta<K>>) -> Result<usize, kube::Error>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug,
-{
-    let (mut count, mut stay) = (0, Vec::new());
-    watch::list(objects, ListParams::default(), |object| {
-        count += 1;
-        if object.metadata.deletion_timestamp.is_none() {
-            stay.push((object.name_any(), object.uid().unwrap_or_default()));
-        }
-    })
-    .await?;
-    for (name, uid) in stay {
-        gone(objects.delete(&name, &only(&uid)).await)?;
-    }
-    Ok(count)
 }
 
 #[cfg(test)]

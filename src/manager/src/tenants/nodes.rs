@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, Patch};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::Tenant;
@@ -17,48 +17,34 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
+use crate::context::Context;
 use crate::state::TenantStates;
 use crate::state::registry::{Dpu, Registry};
+use crate::worker::Action;
 use crate::writes::{self, found, gone, only};
 
 /// How long a Node is nobody's before the next tenant gets it: long enough for a scheduler and a kubelet to learn that the
 /// former one's label is gone. Their watches take milliseconds; a scheduling cycle that has begun takes far less than
 /// this.
-pub const SETTLE: Duration = Duration::from_secs(3);
+pub(super) const SETTLE: Duration = Duration::from_secs(3);
 
 /// How often Pods that have been told to go are looked for.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What remains to be done for a Node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum After {
-    /// Nothing.
-    Done,
-    /// Another step, now.
-    Again,
-    /// Another step, in a while.
-    Later(Duration),
-}
-
-/// Moves DPUs from tenant to tenant.
+/// Hands DPUs over from tenant to tenant.
 #[derive(Debug, Default)]
-pub struct Nodes {
-    /// Since when Nodes have been seen cordoned, nobody's and empty. Forgotten by a restart, which only takes longer then.
+pub(super) struct Handovers {
+    /// Since when Nodes have been seen cordoned, unowned and empty. Forgotten by a restart, which only takes longer then.
     empty_since: Mutex<HashMap<String, Instant>>,
 }
 
-impl Nodes {
-    pub(super) async fn step(
-        &self,
-        client: &Client,
-        registry: &Registry,
-        states: &TenantStates,
-        name: &str,
-        answered: impl FnOnce(Node),
-    ) -> Result<After, kube::Error> {
+impl Handovers {
+    /// One step for one DPU.
+    pub(super) async fn step(&self, context: &Context, name: &str) -> Result<Action, kube::Error> {
+        let Context { client, registry, states, .. } = context;
         let Some(dpu) = registry.dpu(name) else {
             self.empty_since.lock().remove(name);
-            return Ok(After::Done);
+            return Ok(Action::Done);
         };
         let verdict = registry.verdict(&dpu);
         // Asked without the Node's Pods first: mostly they don't matter, and listing them costs a request.
@@ -66,13 +52,13 @@ impl Nodes {
             Ok(next) => next,
             Err(()) => {
                 let others = others(client, states, &verdict, name).await?;
-                let settled = self.settled(name, &dpu, others.is_empty());
+                let settled = self.settled(name, &dpu, others.is_empty(), context.environment.clock.now());
                 let seen = Seen { others: !others.is_empty(), settled };
                 let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
                 if next == Step::Clear {
                     let losers = others.iter().filter_map(|pod| owner(states, pod)).collect();
                     if !are_current(client, registry, losers, &verdict).await? {
-                        return Ok(After::Later(PAUSE));
+                        return Ok(Action::Requeue(PAUSE));
                     }
                     clear(client, name, &others).await?;
                 }
@@ -82,23 +68,22 @@ impl Nodes {
         match next {
             Step::Done => {
                 self.empty_since.lock().remove(name);
-                Ok(After::Done)
+                Ok(Action::Done)
             }
-            Step::Clear | Step::Settle => Ok(After::Later(PAUSE)),
+            Step::Clear | Step::Settle => Ok(Action::Requeue(PAUSE)),
             Step::Mark(marks) => {
-                let patch = patch(&dpu, &marks);
                 let nodes: Api<Node> = Api::all(client.clone());
-                let params = writes::patch();
-                let node = nodes.patch(name, &params, &Patch::Merge(&patch)).await?;
+                let patch = Patch::Merge(patch(&dpu, &marks));
+                let node = nodes.patch(name, &writes::patch(), &patch).await?;
                 info!(
                     node = name,
                     tenant = marks.owner.as_deref().unwrap_or("none"),
                     previous_tenant = dpu.marks.owner.as_deref().unwrap_or("none"),
                     handover = marks.handover.as_deref().unwrap_or("none"),
-                    "DPU marked"
+                    "assigned DPU to tenant"
                 );
-                answered(node);
-                Ok(After::Again)
+                context.feeds.nodes.answer(node);
+                Ok(Action::Requeue(Duration::ZERO))
             }
         }
     }
@@ -109,13 +94,13 @@ impl Nodes {
     }
 
     /// Whether the Node has been nobody's, cordoned and empty for long enough.
-    fn settled(&self, name: &str, dpu: &Dpu, empty: bool) -> bool {
+    fn settled(&self, name: &str, dpu: &Dpu, empty: bool, now: Instant) -> bool {
         let mut since = self.empty_since.lock();
         if !empty || dpu.marks.owner.is_some() || dpu.marks.handover.is_none() {
             since.remove(name);
             return false;
         }
-        since.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLE
+        now.duration_since(*since.entry(name.to_owned()).or_insert(now)) >= SETTLE
     }
 }
 
@@ -186,19 +171,19 @@ async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -
         match (&pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) {
             (None, _) => {
                 gone(pods.delete(&name, &params).await)?;
-                info!(pod = name, %namespace, node, "deleted: its tenant loses the DPU");
+                info!(pod = name, %namespace, node, "deleted Pod: its tenant loses the DPU");
             }
             (Some(_), Some(left)) if left > i64::from(MAX_GRACE) => {
                 params.grace_period_seconds = Some(MAX_GRACE);
                 gone(pods.delete(&name, &params).await)?;
-                info!(pod = name, %namespace, node, left, "given less time to go");
+                info!(pod = name, %namespace, node, left, "shortened the grace period: its tenant loses the DPU");
             }
             // Its kubelet has seen the containers end and has taken the Pod off its books; finalizers are all that is left
             // of it, and they keep nothing but the DPU.
             (Some(_), Some(0)) if !pod.finalizers().is_empty() => {
                 let patch = json!({"metadata": {"uid": pod.uid(), "finalizers": null}});
-                gone(pods.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await)?;
-                info!(pod = name, %namespace, node, finalizers = ?pod.finalizers(), "its finalizers are taken away");
+                gone(pods.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await)?;
+                info!(pod = name, %namespace, node, finalizers = pod.finalizers().join(","), "removed finalizers: its tenant loses the DPU");
             }
             _ => {}
         }

@@ -1,14 +1,17 @@
 //! A tenant's conditions, computed from what is known.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use outrigger_api::conditions::{Status, condition, merge};
-use outrigger_core::field::FieldError;
+use outrigger_api::conditions::Status;
 use outrigger_core::ids::TenantId;
 use outrigger_core::tenant::Tenant;
+use outrigger_core::validate;
 use serde::Serialize;
 
 use super::namespace;
+use crate::conditions::{ConditionValue, conditions};
 use crate::state::registry::{Registry, TenantEntry};
 
 /// Names that a message lists.
@@ -37,9 +40,6 @@ impl ControllerStatus {
     }
 }
 
-/// Status, reason and message of a condition.
-type ConditionValue = (Status, &'static str, String);
-
 fn fine(reason: &'static str, message: impl Into<String>) -> ConditionValue {
     (Status::True, reason, message.into())
 }
@@ -60,7 +60,7 @@ pub(super) fn compute(
     let mut told: Vec<(&str, ConditionValue)> = Vec::new();
     let mut dpus = 0;
     match &entry.tenant {
-        Err(errors) => told.push(("Accepted", wrong("Invalid", message(errors)))),
+        Err(errors) => told.push(("Accepted", wrong("Invalid", validate::message(errors)))),
         Ok(tenant) => {
             told.push(("Accepted", accepted(registry, id)));
             told.push(("NamespaceReady", namespace_ready(tenant, namespace)));
@@ -98,21 +98,13 @@ fn finish(
     told: Vec<(&str, ConditionValue)>,
     now: Timestamp,
 ) -> ControllerStatus {
-    let conditions = told
-        .into_iter()
-        .map(|(kind, (status, reason, message))| condition(kind, status, reason, &message, generation, now))
-        .collect();
     let before = entry.object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
     ControllerStatus {
         observed_generation: Some(generation),
         namespace: Some(entry.object.target_namespace()),
         dpus: Some(dpus),
-        conditions: merge(before, conditions),
+        conditions: conditions(before, generation, now, told),
     }
-}
-
-fn message(errors: &[FieldError]) -> String {
-    outrigger_core::validate::message(errors)
 }
 
 fn accepted(registry: &Registry, id: &TenantId) -> ConditionValue {
@@ -154,7 +146,7 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
     let own = |owner: &Option<String>| owner.as_deref() == Some(id.as_str());
     let count = dpus.iter().filter(|(_, dpu)| own(&dpu.marks.owner)).count();
     let (mut contested, mut moving, mut without) = (Vec::new(), Vec::new(), Vec::new());
-    let mut by_host: std::collections::HashMap<&str, Vec<&(String, _)>> = std::collections::HashMap::new();
+    let mut by_host: BTreeMap<&str, Vec<&(String, _)>> = BTreeMap::new();
     for entry in &dpus {
         if let Some(host) = &entry.1.host {
             by_host.entry(host).or_default().push(entry);

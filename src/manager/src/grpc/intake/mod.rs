@@ -20,6 +20,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use outrigger_api::wire_bounds::Bounds;
 use outrigger_proto::shape::{Method, method};
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::Peer;
 use parking_lot::Mutex;
 use tonic::Status;
@@ -45,7 +46,7 @@ const STREAMS: &str = "/universe.workload.v1.WorkloadService/";
 
 /// Takes calls in.
 #[derive(Debug)]
-pub struct Intake {
+pub(super) struct Intake {
     access: Arc<Access>,
     budget: Budget,
     identities: Identities,
@@ -66,13 +67,18 @@ impl Inbound {
 
 impl Intake {
     /// `stream_bytes`: size of the largest message of a workload stream.
-    pub fn new(access: Arc<Access>, stream_bytes: usize) -> Self {
-        let rates = Rates::default();
-        Self { access, budget: Budget::default(), identities: Identities::default(), rates, stream_bytes }
+    pub(super) fn new(access: Arc<Access>, clock: Clock, stream_bytes: usize) -> Self {
+        Self {
+            access,
+            budget: Budget::default(),
+            identities: Identities::default(),
+            rates: Rates::new(clock),
+            stream_bytes,
+        }
     }
 
     /// An axum middleware in front of all services.
-    pub async fn take_in(State(this): State<Arc<Self>>, request: Request, next: Next) -> Response {
+    pub(super) async fn take_in(State(this): State<Arc<Self>>, request: Request, next: Next) -> Response {
         match this.call(request, next).await {
             Ok(response) => response,
             Err(status) => status.into_http(),

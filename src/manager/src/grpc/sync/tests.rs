@@ -37,7 +37,7 @@ fn tenant() -> (Arc<TenantState>, u64) {
                     "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
         let keys = data.apply_rule(&serde_json::from_value(rule).unwrap());
         assert!(keys.is_empty() && data.index.rules().count() == 1);
-        data.stream.begin(4).unwrap().number
+        data.stream.begin(4, tokio::time::Instant::now()).unwrap().number
     };
     (state, stream)
 }
@@ -104,7 +104,7 @@ fn a_sync_that_is_broken_off_deletes_nothing() {
     // A newer stream takes over, and the older one's sync doesn't count any more.
     let mut old = begin(&state, stream, 9);
     old.take(all(&["a"]), "x").unwrap();
-    let newer = state.lock().stream.begin(4).unwrap().number;
+    let newer = state.lock().stream.begin(4, tokio::time::Instant::now()).unwrap().number;
     assert_eq!(old.take(all(&["b"]), "x").unwrap_err().code(), Code::Aborted);
     assert_eq!(old.end().unwrap_err().code(), Code::Aborted);
     assert_eq!(desired(&state, "b"), "wanted");

@@ -40,9 +40,16 @@ fn pod(namespace: &str, name: &str, role: &str, node: Option<&str>) -> Pod {
     .unwrap()
 }
 
-fn namespace(name: &str) -> PartialObjectMeta<Namespace> {
-    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+/// A namespace whose guests count.
+fn guests_home() -> PartialObjectMeta<Namespace> {
+    let labels = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": labels}}))
         .unwrap()
+}
+
+/// The Node exists and looks like this.
+fn show(cache: &MachineCache, node: &Node) -> Vec<Key> {
+    cache.node(&node.name_any(), Some(node))
 }
 
 const EARLY: &str = "2026-01-01T00:00:00Z";
@@ -86,18 +93,18 @@ fn who_was_first_has_the_group_and_the_node_and_the_next_is_told_when_it_goes() 
 fn a_node_concerns_its_pool_when_something_of_it_matters() {
     let cache = MachineCache::new("core");
     cache.pool(Change::Applied(pool("g", EARLY, &["n"])));
-    assert_eq!(cache.node(Change::Applied(node("other", 1, json!([])))), []);
-    assert_eq!(cache.node(Change::Applied(node("n", 1, json!([])))), [m("g"), p("g")]);
-    assert_eq!(cache.node(Change::Applied(node("n", 3, json!([])))), [], "a heartbeat");
+    assert_eq!(show(&cache, &node("other", 1, json!([]))), []);
+    assert_eq!(show(&cache, &node("n", 1, json!([]))), [m("g"), p("g")]);
+    assert_eq!(show(&cache, &node("n", 3, json!([]))), [], "a heartbeat");
     let taint = json!([{"key": keys::NOT_READY[0], "effect": "NoSchedule"}]);
-    assert_eq!(cache.node(Change::Applied(node("n", 4, taint))), [m("g"), p("g")]);
+    assert_eq!(show(&cache, &node("n", 4, taint)), [m("g"), p("g")]);
     assert!(!cache.get_node("n").unwrap().ready);
-    assert_eq!(cache.node(gone("", "n")), [m("g"), p("g")]);
+    assert_eq!(cache.node("n", None), [m("g"), p("g")]);
     assert!(cache.get_node("n").is_none());
     // One that no pool has any more, and that still bears a pool's marks.
     let mut left = node("left", 5, json!([]));
     left.metadata.labels = Some([("imperator.tenzen-y.io/t".to_owned(), "g".to_owned())].into());
-    assert_eq!(cache.node(Change::Applied(left)), [m("g"), p("g")]);
+    assert_eq!(cache.node("left", Some(&left)), [m("g"), p("g")]);
     assert_eq!(cache.marked("g").len(), 1);
     assert_eq!(cache.marked("other").len(), 0);
 }
@@ -122,8 +129,8 @@ fn what_is_seen_of_a_type() {
         cache.pod(Change::Applied(pod(namespace, name, role, node)));
     }
     assert_eq!(seen().used, 0, "no namespace counts yet");
-    assert_eq!(cache.namespace(Change::Applied(namespace("home"))), [m("a")]);
-    assert_eq!(cache.namespace(Change::Applied(namespace("home"))), []);
+    assert_eq!(cache.namespace("home", Some(&guests_home())), [m("a")]);
+    assert_eq!(cache.namespace("home", Some(&guests_home())), []);
     assert_eq!((seen().used, seen().reservations.len(), seen().room), (1, 3, empty.room));
     let ready = |seen: Seen| {
         let mut all: Vec<_> = seen.reservations.iter().map(|r| (r.ordinal, r.on_ready_node)).collect();
@@ -131,8 +138,8 @@ fn what_is_seen_of_a_type() {
         all
     };
     assert_eq!(ready(seen()), [(0, false), (1, false), (2, false)], "nobody has seen the node");
-    cache.node(Change::Applied(node("n", 1, json!([]))));
-    cache.node(Change::Applied(node("m", 1, json!([]))));
+    show(&cache, &node("n", 1, json!([])));
+    show(&cache, &node("m", 1, json!([])));
     cache.pool(Change::Applied(pool("g", LATE, &["n", "m"])));
     assert_eq!(ready(seen()), [(0, true), (1, false), (2, false)], "m is in maintenance");
     assert_ne!(seen().room, empty.room);
@@ -175,16 +182,16 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     assert_eq!(cache.pool(Change::Applied(object)), [m("g"), p("g")]);
 }
 
-#[test]
-fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
-    let cache = Arc::new(MachineCache::new("core"));
-    let feeds = super::super::Feeds::new(&cache, &super::super::queue());
+#[tokio::test]
+async fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
+    let context = crate::context::for_tests(outrigger_runtime::fake_api::FakeApi::default().client());
+    let feeds = &context.feeds;
     let set = |version: u32| -> StatefulSet {
         let metadata =
             json!({"name": "g-t", "namespace": "core", "uid": "u", "resourceVersion": version.to_string()});
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     };
-    let is_known = || cache.get_set("g-t").is_some();
+    let is_known = || context.machines.get_set("g-t").is_some();
     feeds.sets.answer(set(1));
     assert!(is_known());
     feeds.sets.event(Event::Deleted(set(2)));

@@ -3,12 +3,11 @@ use std::collections::BTreeMap;
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
 use outrigger_core::workload::{Orchestrator, Workload};
-use prometheus_client::registry::Registry as MetricsRegistry;
 use serde_json::json;
 
 use super::*;
+use crate::context;
 use crate::state::stream::RaisedClaim;
-use outrigger_runtime::cache::Feed;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
@@ -16,7 +15,7 @@ const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenan
 /// A controller whose replica serves the tenant `blue`, which has told of the workload `w`.
 struct World {
     api: FakeApi,
-    controller: Controller,
+    controller: Companions,
 }
 
 fn id() -> CompanionId {
@@ -27,24 +26,9 @@ fn id() -> CompanionId {
 impl World {
     fn new() -> Self {
         let api = FakeApi::default();
-        let metrics = Arc::new(Metrics::new(&mut MetricsRegistry::default()));
-        let feeds = Feeds { pods: Feed::new(drop), claims: Feed::new(drop) };
-        let controller = Controller {
-            client: api.client(),
-            states: Arc::default(),
-            queue: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
-            rules: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
-            events: Arc::new(Events::new(api.client(), "me".to_owned())),
-            metrics: metrics.clone(),
-            latency: Arc::new(CompanionLatency::new(metrics)),
-            registry: Arc::new(Registry::new(String::new(), Vec::new())),
-            leadership: Leadership::default(),
-            templates: Arc::new(Templates::new(|_, _| ())),
-            feeds,
-            gone: Arc::default(),
-        };
-        controller.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let this = Self { api, controller };
+        let context = context::for_tests(api.client());
+        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+        let this = Self { api, controller: Companions::new(&context) };
         let workload = Workload {
             id: WorkloadId::new("w").unwrap(),
             orchestrator: Orchestrator::Kubernetes,
@@ -59,7 +43,7 @@ impl World {
         };
         let state = this.state();
         let mut data = state.lock();
-        let begun = data.stream.begin(1).unwrap();
+        let begun = data.stream.begin(1, Instant::now()).unwrap();
         let raised = RaisedClaim { uid: "tenant".to_owned(), resource_version: 1, claim: 1 };
         data.stream.claimed(begun.number, raised).unwrap();
         data.index.sync(vec![workload]);
@@ -68,7 +52,7 @@ impl World {
     }
 
     fn state(&self) -> Arc<TenantState> {
-        self.controller.states.state("tenant-blue")
+        self.controller.context.states.state("tenant-blue")
     }
 
     /// The watch of Pods shows the companion, made for the rule with this uid and generation.
@@ -89,8 +73,8 @@ impl World {
         self.state().lock().apply_rule(&serde_json::from_value(rule).unwrap());
     }
 
-    async fn step(&self) {
-        self.controller.step(&id()).await;
+    async fn step(&self) -> Action {
+        self.controller.step(&id()).await.unwrap()
     }
 
     /// How many times the companion was deleted.
@@ -136,9 +120,8 @@ async fn a_companion_made_from_a_later_state_of_its_rule_stays() {
     let world = World::new();
     world.shows_rule("u", 1, "db");
     world.shows_companion("u", 2);
-    world.step().await;
+    assert_eq!(world.step().await, Action::Requeue(STALE_PAUSE));
     assert_eq!(world.deletions(), 0, "what is known here doesn't match yet");
-    assert_eq!(world.controller.queue.counts().delayed, 1, "it is looked at again");
     world.shows_rule("u", 2, "db");
     world.step().await;
     assert_eq!(world.deletions(), 1);
