@@ -118,6 +118,7 @@ fn elect(process: &Process, context: &Context) {
         identity: context.identity.to_string(),
         field_manager: keys::MANAGER.to_owned(),
     };
-    let (client, leadership) = (context.client.clone(), context.leadership.clone());
-    process.drained(lead(client, lease, leadership, process.ending.clone()));
+    let Context { client, leadership, environment, .. } = context;
+    let (client, leadership, environment) = (client.clone(), leadership.clone(), environment.clone());
+    process.drained(lead(client, lease, leadership, environment, process.ending.clone()));
 }
