@@ -209,20 +209,3 @@ fn feed<K: Resource + 'static>(context: &Weak<Context>, take: fn(&Context, Chang
         }
     })
 }
-
-/// The settings of a manager that is given none.
-#[cfg(test)]
-pub(crate) fn default_args() -> ManagerArgs {
-    #[derive(clap::Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: ManagerArgs,
-    }
-    <Command as clap::Parser>::parse_from(["manager"]).args
-}
-
-/// The context of a test's manager: default settings, this client, and metrics that nobody shows.
-#[cfg(test)]
-pub(crate) fn for_tests(client: Client) -> Arc<Context> {
-    Context::new(default_args(), client, Environment::system(), &mut MetricsRegistry::default())
-}

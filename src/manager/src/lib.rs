@@ -16,6 +16,8 @@ pub mod companions;
 mod conditions;
 pub mod context;
 pub mod events;
+#[cfg(test)]
+mod fixtures;
 pub mod grpc;
 pub mod identity;
 pub mod latency;

@@ -203,83 +203,44 @@ impl Collector for Reporter {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_runtime::environment::Environment;
-
     use super::*;
-    use crate::state::stream::{ObservedClaim, RaisedClaim};
+    use crate::fixtures;
+    use crate::state::TenantStates;
+    use crate::state::stream::ObservedClaim;
+
+    fn state_of_a() -> Arc<TenantState> {
+        let states = TenantStates::default();
+        states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
+        states.state("tenant-a")
+    }
 
     #[test]
     fn a_tenant_is_counted_once_whoever_looks() {
-        let states = crate::state::TenantStates::default();
-        states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
-        let state = states.state("tenant-a");
+        let state = state_of_a();
         let stream = |leads| of_tenant(&state, leads).unwrap().stream;
-        assert_eq!(
-            (stream(true), stream(false)),
-            (StreamState::Lost, StreamState::Elsewhere),
-            "nobody's: the leader tells"
-        );
-        let number = state.lock().stream.begin(1, Environment::system().clock.now()).unwrap().number;
-        state
-            .lock()
-            .stream
-            .claimed(number, RaisedClaim { uid: "u".to_owned(), resource_version: 1, claim: 1 })
-            .unwrap();
-        assert_eq!((stream(true), stream(false)), (StreamState::Connected, StreamState::Connected));
+        let by_leader_and_other = || (stream(true), stream(false));
+        assert_eq!(by_leader_and_other(), (StreamState::Lost, StreamState::Elsewhere), "the leader tells");
+        let number = fixtures::connect(&state);
+        assert_eq!(by_leader_and_other(), (StreamState::Connected, StreamState::Connected));
         state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
-        assert_eq!(
-            (stream(true), stream(false)),
-            (StreamState::Lost, StreamState::Lost),
-            "this replica's to tell"
-        );
-        let shown = ObservedClaim { uid: "u", resource_version: 2, claim: 2, holder: "other" };
-        state.lock().saw_claim(shown, "me");
-        assert_eq!((stream(true), stream(false)), (StreamState::Elsewhere, StreamState::Elsewhere));
-        assert!(of_tenant(&states.state("other"), true).is_none());
+        assert_eq!(by_leader_and_other(), (StreamState::Lost, StreamState::Lost), "this replica's to tell");
+        let claim = ObservedClaim { uid: "u", resource_version: 2, claim: 2, holder: "other" };
+        state.lock().saw_claim(claim, "me");
+        assert_eq!(by_leader_and_other(), (StreamState::Elsewhere, StreamState::Elsewhere));
+        assert!(of_tenant(&TenantStates::default().state("other"), true).is_none());
     }
 
     #[test]
     fn before_a_sync_nothing_is_missing_and_nothing_is_too_many() {
-        let states = crate::state::TenantStates::default();
-        states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
-        let state = states.state("tenant-a");
+        let state = state_of_a();
         let total = || of_tenant(&state, true).unwrap().total;
-        let rule: outrigger_api::WorkloadRule = serde_json::from_value(json!({
-            "apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": "tenant-a", "uid": "u", "generation": 1},
-            "spec": {
-                "resourceKind": "v1/Pod", "dpuSelectionPolicy": "Any",
-                "workloadTerms": [{"matchExpressions": [
-                    {"key": ".state.extra.labels.app", "operator": "In", "values": ["web"]}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
-            },
-        }))
-        .unwrap();
-        let workload = outrigger_api::workload_wire::workload(outrigger_proto::v1::WorkloadUpdate {
-            workload_metadata: Some(outrigger_proto::v1::WorkloadMetadata {
-                id: "w".to_owned(),
-                orchestrator: 1,
-                resource_type: "v1/Pod".to_owned(),
-                resource_namespace: "default".to_owned(),
-                resource_name: "w".to_owned(),
-            }),
-            workload_state: Some(outrigger_proto::v1::WorkloadState {
-                node_name: "n".to_owned(),
-                ready: true,
-                extra: std::collections::HashMap::from([(
-                    "labels".to_owned(),
-                    outrigger_proto::v1::workload_state::ExtraData {
-                        data: std::collections::HashMap::from([("app".to_owned(), "web".to_owned())]),
-                    },
-                )]),
-            }),
-        })
-        .unwrap();
-        rule.compile().unwrap();
-        state.lock().apply_rule(&rule);
-        state.lock().index.update(workload.clone());
+        let mut rule = fixtures::rule();
+        rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
+            {"key": ".metadata.resourceName", "operator": "In", "values": ["web"]}]}]);
+        state.lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        state.lock().index.update(fixtures::workload("w"));
         assert_eq!((total().workloads, total().wanted), (1, 0));
-        state.lock().index.sync(vec![workload]);
+        state.lock().index.sync(vec![fixtures::workload("w")]);
         assert_eq!((total().workloads, total().wanted), (1, 1));
     }
 }

@@ -321,11 +321,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::context;
+    use crate::fixtures;
 
     #[tokio::test]
     async fn a_late_companion_of_a_deleted_tenant_is_the_leaders_to_delete() {
-        let context = context::for_tests(FakeApi::default().client());
+        let context = fixtures::context(FakeApi::default().client());
         let companion = |tenant: &str| -> Pod {
             serde_json::from_value(json!({"metadata": {"name": tenant, "namespace": keys::ADMIN_NAMESPACE,
                 "uid": tenant, "resourceVersion": "9", "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
@@ -343,7 +343,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_namespace_concerns_tenants_offloading_and_machines_by_its_labels_alone() {
-        let context = context::for_tests(FakeApi::default().client());
+        let context = fixtures::context(FakeApi::default().client());
         let namespace = |labels: serde_json::Value| -> PartialObjectMeta<Namespace> {
             serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace",
                 "metadata": {"name": "n", "uid": "u", "labels": labels}}))

@@ -1,17 +1,13 @@
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use outrigger_api::Tenant;
 use outrigger_core::companion::Observed;
-use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::{CompanionKey, Desired};
-use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::context;
+use crate::fixtures;
 
 /// A manager of a cluster with these tenants, each with its namespace.
 struct World(Arc<Context>);
@@ -30,7 +26,7 @@ fn key(workload: &str) -> CompanionKey {
 
 impl World {
     fn new(tenants: &[&str]) -> Self {
-        let this = Self(context::for_tests(FakeApi::default().client()));
+        let this = Self(fixtures::context(FakeApi::default().client()));
         for tenant in tenants {
             this.tenant(tenant, json!({}));
             this.namespace(&format!("tenant-{tenant}"), Some(tenant));
@@ -53,12 +49,8 @@ impl World {
     }
 
     fn rule(&self, generation: i64, change: Value) -> Vec<CompanionId> {
-        let mut object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-            "metadata": {"name": "r", "namespace": "universe", "uid": "u", "generation": generation,
-                "resourceVersion": generation.to_string()},
-            "spec": {"dpuSelectionPolicy": "Any",
-                "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}});
+        let mut object = fixtures::admin_rule();
+        object["metadata"]["generation"] = json!(generation);
         for (key, value) in change.as_object().unwrap() {
             object["spec"][key] = value.clone();
         }
@@ -66,25 +58,8 @@ impl World {
     }
 
     fn told(&self, tenant: &str, workloads: &[&str]) {
-        let workload = |id: &&str| Workload {
-            id: WorkloadId::new(id).unwrap(),
-            orchestrator: Orchestrator::Kubernetes,
-            resource_type: "v1/Pod".into(),
-            resource_namespace: "ns".into(),
-            resource_name: "web".into(),
-            node_name: None,
-            ready: true,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            extra: BTreeMap::new(),
-        };
-        self.0
-            .states
-            .of_tenant(&id(tenant))
-            .unwrap()
-            .lock()
-            .index
-            .sync(workloads.iter().map(workload).collect());
+        let workloads = workloads.iter().map(|id| fixtures::workload(id)).collect();
+        self.0.states.of_tenant(&id(tenant)).unwrap().lock().index.sync(workloads);
     }
 
     /// What of the rule's status has to change.
@@ -190,9 +165,8 @@ async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up
 
     let before =
         json!({"blue": {"matched": 2}, "red": {"matched": 3, "refused": "no"}, "gone": {"matched": 1}});
-    let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-        "metadata": {"name": "r", "namespace": "universe", "uid": "u", "generation": 1, "resourceVersion": "9"},
-        "spec": world.0.admin_rules.get(&name()).map(|_| json!({})), "status": {"tenants": before}});
+    let mut object = fixtures::admin_rule();
+    object["status"] = json!({"tenants": before});
     world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
     let store = world.0.states.admin_companions_of(&id("red"));
     store.lock().applied("x", key("x"), Observed { ready: true, ..Observed::default() });
@@ -215,8 +189,8 @@ async fn nothing_is_written_when_nothing_has_changed() {
     let status = world.changes(true).unwrap();
     let mut stored = json!({});
     merge(&mut stored, &status);
-    let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-        "metadata": {"name": "r", "uid": "u", "generation": 1}, "spec": {}, "status": stored});
+    let mut object = fixtures::admin_rule();
+    object["status"] = stored;
     world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
     assert_eq!(world.changes(true), None);
 }

@@ -132,7 +132,7 @@ fn as_much(a: &Value, b: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::context;
+    use crate::fixtures;
     use k8s_openapi::api::core::v1::Service;
 
     fn machine() -> Machine {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn args() -> ManagerArgs {
-        ManagerArgs { reservation_image: "pause".to_owned(), ..context::default_args() }
+        ManagerArgs { reservation_image: "pause".to_owned(), ..fixtures::args() }
     }
 
     fn set(replicas: u32) -> Value {

@@ -167,15 +167,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
 
     const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/n/workloadrules/r";
     const PODS: &str = "/api/v1/namespaces/n/pods";
 
     fn object(generation: i64) -> serde_json::Value {
-        json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": "n", "uid": "u", "generation": generation},
-            "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+        let mut rule = fixtures::rule();
+        rule["metadata"]["generation"] = json!(generation);
+        rule
     }
 
     #[tokio::test]

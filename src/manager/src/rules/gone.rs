@@ -89,7 +89,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::context;
+    use crate::fixtures;
     use outrigger_runtime::fake_api::{FakeApi, not_found};
 
     const RULES: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/n/workloadrules/r";
@@ -99,7 +99,7 @@ mod tests {
     async fn asked(api: &FakeApi, name: RuleName, uid: &str) -> Option<bool> {
         let rule = RuleId { namespace: "n".into(), name };
         let blue = TenantId::new("blue").unwrap();
-        GoneRules::default().is_gone(&context::for_tests(api.client()), &rule, uid, &blue).await.ok()
+        GoneRules::default().is_gone(&fixtures::context(api.client()), &rule, uid, &blue).await.ok()
     }
 
     #[tokio::test]
@@ -125,11 +125,10 @@ mod tests {
         let api = FakeApi::default();
         let name = || RuleName::admin("r").unwrap();
         let rule = |deleted: Option<&str>| {
-            json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-            "metadata": {"name": "r", "namespace": "n", "uid": "u", "deletionTimestamp": deleted},
-            "spec": {"dpuSelectionPolicy": "Any", "tenantSelector": {"matchLabels": {"tier": "gold"}},
-                "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+            let mut rule = fixtures::admin_rule();
+            rule["metadata"]["deletionTimestamp"] = json!(deleted);
+            rule["spec"]["tenantSelector"] = json!({"matchLabels": {"tier": "gold"}});
+            rule
         };
         let tenant = |tier: &str| json!({"metadata": {"name": "blue", "labels": {"tier": tier}}, "spec": {}});
         api.answers("GET", ADMIN_RULES, 200, rule(None));
@@ -151,7 +150,7 @@ mod tests {
             (GoneRules::default(), RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() });
         let blue = TenantId::new("blue").unwrap();
         for _ in 0..3 {
-            assert!(gone.is_gone(&context::for_tests(api.client()), &rule, "u", &blue).await.unwrap());
+            assert!(gone.is_gone(&fixtures::context(api.client()), &rule, "u", &blue).await.unwrap());
         }
         assert_eq!(api.calls("GET").len(), 1);
     }

@@ -1,15 +1,12 @@
-use std::collections::BTreeMap;
-
-use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
+use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
-use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::fake_api::{FakeApi, failure};
 
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
-use crate::context;
+use crate::fixtures;
 use crate::state::Refusal;
 use crate::state::TenantData;
 use crate::state::validation::TemplateValidation;
@@ -18,26 +15,16 @@ const STATUS: &str =
     "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r/status";
 
 fn rule(resource_version: &str) -> Value {
-    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-        "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "u", "generation": 1,
-            "resourceVersion": resource_version},
-        "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+    let mut rule = fixtures::rule();
+    rule["metadata"]["resourceVersion"] = json!(resource_version);
+    rule
 }
 
 /// The context of a manager whose only tenant has the rule, and knows no workload yet.
 fn world(api: &FakeApi) -> (Arc<Context>, RuleId) {
-    let context = context::for_tests(api.client());
-    let states = &context.states;
-    states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-    {
-        let state = states.state("tenant-blue");
-        let mut data = state.lock();
-        let begun = data.stream.begin(1, Instant::now()).unwrap();
-        let raised = crate::state::stream::RaisedClaim { uid: "t".to_owned(), resource_version: 1, claim: 1 };
-        data.stream.claimed(begun.number, raised).unwrap();
-        data.apply_rule(&serde_json::from_value(rule("5")).unwrap());
-    }
+    let context = fixtures::context(api.client());
+    let state = fixtures::served_tenant(&context);
+    state.lock().apply_rule(&serde_json::from_value(rule("5")).unwrap());
     let id = RuleId { namespace: "tenant-blue".into(), name: RuleName::new("r").unwrap() };
     (context, id)
 }
@@ -73,18 +60,7 @@ async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     let api = FakeApi::default();
     let (context, id) = world(&api);
     let state = context.states.state("tenant-blue");
-    let workload = |i: usize| Workload {
-        id: WorkloadId::new(&format!("w{i}")).unwrap(),
-        orchestrator: Orchestrator::Kubernetes,
-        resource_type: "v1/Pod".into(),
-        resource_namespace: "ns".into(),
-        resource_name: format!("web-{i}"),
-        node_name: None,
-        ready: true,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        extra: BTreeMap::new(),
-    };
+    let workload = |i: usize| fixtures::workload(&format!("w{i}"));
     let told = |condition: &str| {
         let data = state.lock();
         let entry = &data.rules[&id.name];

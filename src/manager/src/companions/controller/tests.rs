@@ -1,13 +1,9 @@
-use std::collections::BTreeMap;
-
 use outrigger_core::companion::Observed;
-use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
-use outrigger_core::workload::{Orchestrator, Workload};
+use outrigger_core::ids::RuleName;
 use serde_json::json;
 
 use super::*;
-use crate::context;
-use crate::state::stream::RaisedClaim;
+use crate::fixtures;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
@@ -26,29 +22,9 @@ fn id() -> CompanionId {
 impl World {
     fn new() -> Self {
         let api = FakeApi::default();
-        let context = context::for_tests(api.client());
-        context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
-        let this = Self { api, controller: Companions::new(&context) };
-        let workload = Workload {
-            id: WorkloadId::new("w").unwrap(),
-            orchestrator: Orchestrator::Kubernetes,
-            resource_type: "v1/Pod".into(),
-            resource_namespace: "ns".into(),
-            resource_name: "web".into(),
-            node_name: None,
-            ready: true,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            extra: BTreeMap::new(),
-        };
-        let state = this.state();
-        let mut data = state.lock();
-        let begun = data.stream.begin(1, Instant::now()).unwrap();
-        let raised = RaisedClaim { uid: "tenant".to_owned(), resource_version: 1, claim: 1 };
-        data.stream.claimed(begun.number, raised).unwrap();
-        data.index.sync(vec![workload]);
-        drop(data);
-        this
+        let context = fixtures::context(api.client());
+        fixtures::served_tenant(&context).lock().index.sync(vec![fixtures::workload("w")]);
+        Self { api, controller: Companions::new(&context) }
     }
 
     fn state(&self) -> Arc<TenantState> {
@@ -64,12 +40,11 @@ impl World {
 
     /// The watch of rules shows the rule, which matches Pods of this name.
     fn shows_rule(&self, uid: &str, generation: i64, name: &str) {
-        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": "tenant-blue", "uid": uid, "generation": generation},
-            "spec": {"dpuSelectionPolicy": "Any",
-                "workloadTerms": [{"matchExpressions": [
-                    {"key": ".metadata.resourceName", "operator": "In", "values": [name]}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}});
+        let mut rule = fixtures::rule();
+        rule["metadata"]["uid"] = json!(uid);
+        rule["metadata"]["generation"] = json!(generation);
+        rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
+            {"key": ".metadata.resourceName", "operator": "In", "values": [name]}]}]);
         self.state().lock().apply_rule(&serde_json::from_value(rule).unwrap());
     }
 

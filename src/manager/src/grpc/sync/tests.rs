@@ -1,10 +1,10 @@
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::Desired;
 use outrigger_proto::v1::{WorkloadMetadata, WorkloadState, workload_state};
-use serde_json::json;
 use tonic::Code;
 
 use super::*;
+use crate::fixtures;
 use crate::state::TenantStates;
 
 fn update(id: &str, node: &str) -> WorkloadUpdate {
@@ -30,12 +30,7 @@ fn tenant() -> (Arc<TenantState>, u64) {
     let state = TenantStates::default().state("tenant-blue");
     let stream = {
         let mut data = state.lock();
-        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "u", "generation": 1},
-            "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod",
-                    "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
-        let keys = data.apply_rule(&serde_json::from_value(rule).unwrap());
+        let keys = data.apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
         assert!(keys.is_empty() && data.index.rules().count() == 1);
         data.stream.begin(4, tokio::time::Instant::now()).unwrap().number
     };

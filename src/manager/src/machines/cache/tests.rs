@@ -184,7 +184,7 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
 
 #[tokio::test]
 async fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
-    let context = crate::context::for_tests(outrigger_runtime::fake_api::FakeApi::default().client());
+    let context = crate::fixtures::context(outrigger_runtime::fake_api::FakeApi::default().client());
     let feeds = &context.feeds;
     let set = |version: u32| -> StatefulSet {
         let metadata =

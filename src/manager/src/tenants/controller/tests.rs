@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::context;
+use crate::fixtures;
 
 const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
 const STATUS: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
@@ -28,7 +28,7 @@ fn tenant(uid: &str, deleted: bool) -> Value {
 }
 
 fn controller(api: &FakeApi) -> Tenants {
-    Tenants::new(&context::for_tests(api.client()))
+    Tenants::new(&fixtures::context(api.client()))
 }
 
 /// A companion of an admin rule, which serves the tenant.
