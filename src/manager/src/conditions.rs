@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_core::field::FieldError;
+use outrigger_core::validate;
 
 /// Status, reason and message of a condition.
 pub(crate) type ConditionValue = (Status, &'static str, String);
@@ -18,4 +20,14 @@ pub(crate) fn conditions<'a>(
         condition(kind, status, reason, &message, generation, now)
     };
     merge(before, values.into_iter().map(of).collect())
+}
+
+/// The Accepted condition of a rule, as far as its spec and its template tell: `refusal` is why the API server refuses a companion.
+pub(crate) fn rejected(errors: &[FieldError], refusal: Option<&str>) -> Option<ConditionValue> {
+    let (reason, message) = match (errors, refusal) {
+        ([], None) => return None,
+        ([], Some(refusal)) => ("Refused", refusal.to_owned()),
+        (errors, _) => ("Invalid", validate::message(errors)),
+    };
+    Some((Status::False, reason, format!("companions stay as they are until this is mended: {message}")))
 }

@@ -79,3 +79,21 @@ pub(crate) fn workload(id: &str) -> Workload {
         extra: BTreeMap::new(),
     }
 }
+
+/// Applies a merge patch as the API server does (RFC 7396).
+pub(crate) fn merge_patch(into: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(key);
+        } else {
+            merge_patch(&mut into[key.as_str()], value);
+        }
+    }
+}

@@ -18,12 +18,11 @@ use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
-use outrigger_core::validate;
 use serde_json::{Map, Value, json};
 use tracing::debug;
 
 use super::{AdminRuleEntry, finalizer};
-use crate::conditions::{ConditionValue, conditions};
+use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::context::Context;
 use crate::rules::{PACE, devices, validate_template};
 use crate::state::companions::Counts;
@@ -188,8 +187,9 @@ fn summary(
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
     let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
+    let valid = (Status::True, "Valid", "the rule is served".to_owned());
     let values = [
-        ("Accepted", accepted_condition(entry)),
+        ("Accepted", rejected(entry.errors(), None).unwrap_or(valid)),
         ("Matched", matched_condition(accepted, matched, tenants.len(), about)),
         ("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
     ];
@@ -202,16 +202,6 @@ fn summary(
         updated: Some(updated),
         tenants,
         conditions,
-    }
-}
-
-fn accepted_condition(entry: &AdminRuleEntry) -> ConditionValue {
-    match entry.errors() {
-        [] => (Status::True, "Valid", "the rule is served".to_owned()),
-        errors => {
-            let faults = validate::message(errors);
-            (Status::False, "Invalid", format!("companions stay as they are until this is mended: {faults}"))
-        }
     }
 }
 

@@ -188,27 +188,9 @@ async fn nothing_is_written_when_nothing_has_changed() {
     world.told("blue", &["a"]);
     let status = world.changes(true).unwrap();
     let mut stored = json!({});
-    merge(&mut stored, &status);
+    fixtures::merge_patch(&mut stored, &status);
     let mut object = fixtures::admin_rule();
     object["status"] = stored;
     world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
     assert_eq!(world.changes(true), None);
-}
-
-/// A merge patch, as the API server applies it.
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            into.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut into[key.as_str()], value);
-        }
-    }
 }

@@ -16,7 +16,7 @@ use outrigger_runtime::telemetry::inject_headers;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
+use super::observe::{look, look_at_claim, of_admin, of_tenant};
 use crate::context::Feeds;
 use crate::writes;
 
@@ -58,11 +58,22 @@ impl Object {
         }
     }
 
-    /// [`observe`] of it.
+    /// The companion of a tenant's rule that it is, and what is known of it.
     pub fn observe(&self) -> Option<(CompanionKey, Observed)> {
+        let (key, rule_uid) = of_tenant(self.metadata())?;
+        Some((key, self.look(rule_uid)))
+    }
+
+    /// The companion of an admin rule that it is, and the tenant whose workload it serves.
+    pub fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
+        let (tenant, key, rule_uid) = of_admin(self.metadata())?;
+        Some((tenant, key, self.look(rule_uid)))
+    }
+
+    fn look(&self, rule_uid: &str) -> Observed {
         match self {
-            Self::Pod(pod) => observe(pod),
-            Self::Claim(claim) => observe_claim(claim),
+            Self::Pod(pod) => look(pod, rule_uid),
+            Self::Claim(claim) => look_at_claim(claim, rule_uid),
         }
     }
 
@@ -72,14 +83,6 @@ impl Object {
             Self::Pod(pod) => feeds.pods.answer(*pod),
             Self::Claim(claim) => feeds.claims.answer(*claim),
         };
-    }
-
-    /// [`observe_admin`] of it.
-    pub fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
-        match self {
-            Self::Pod(pod) => observe_admin(pod),
-            Self::Claim(claim) => observe_admin_claim(claim),
-        }
     }
 }
 

@@ -24,21 +24,8 @@ pub fn observe_claim(claim: &ResourceClaim) -> Option<(CompanionKey, Observed)> 
     Some((key, look_at_claim(claim, rule_uid)))
 }
 
-/// The same of a Pod in the namespace where the companions of admin rules live, and the tenant whose workload it serves.
-/// Only the manager can have written what this reads there.
-pub fn observe_admin(pod: &Pod) -> Option<(TenantId, CompanionKey, Observed)> {
-    let (tenant, key, rule_uid) = of_admin(&pod.metadata)?;
-    Some((tenant, key, look(pod, rule_uid)))
-}
-
-/// The same of a ResourceClaim.
-pub fn observe_admin_claim(claim: &ResourceClaim) -> Option<(TenantId, CompanionKey, Observed)> {
-    let (tenant, key, rule_uid) = of_admin(&claim.metadata)?;
-    Some((tenant, key, look_at_claim(claim, rule_uid)))
-}
-
 /// Whose companion an object is that a tenant's rule owns, and the rule's uid.
-fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
+pub(super) fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
     let owner = metadata
         .owner_references
         .as_deref()?
@@ -48,7 +35,9 @@ fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
     Some((key, &owner.uid))
 }
 
-fn of_admin(metadata: &ObjectMeta) -> Option<(TenantId, CompanionKey, &str)> {
+/// The companion of an admin rule that an object is in the namespace of those, the tenant whose workload it serves, and the
+/// rule's uid. Only the manager can have written what this reads there.
+pub(super) fn of_admin(metadata: &ObjectMeta) -> Option<(TenantId, CompanionKey, &str)> {
     let tenant = TenantId::of_namespace(metadata.labels.as_ref()?)?;
     let annotations = metadata.annotations.as_ref()?;
     let rule = RuleName::admin(annotations.get(keys::ADMIN_RULE)?).ok()?;
@@ -88,7 +77,7 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
     }
 }
 
-fn look(pod: &Pod, rule_uid: &str) -> Observed {
+pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     let status = pod.status.as_ref();
     let condition = |kind: &str| {
         status.and_then(|s| s.conditions.as_deref()).into_iter().flatten().find(|c| c.type_ == kind)
@@ -107,7 +96,7 @@ fn look(pod: &Pod, rule_uid: &str) -> Observed {
 }
 
 /// A claim is ready when devices are allocated to it: nothing else of it could be.
-fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
+pub(super) fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
     const WAITS: &str =
         "no device is allocated yet: that is done when a Pod that uses the claim is scheduled";
     let ready = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());

@@ -9,9 +9,7 @@ use outrigger_core::field::FieldError;
 use outrigger_proto::admin;
 use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleService;
 use outrigger_runtime::serve::Peer;
-use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
-use tracing::Instrument;
 
 use super::Answer;
 use super::access::Access;
@@ -66,37 +64,32 @@ impl Wire for AdminWorkloadRule {
 impl AdminWorkloadRuleService for AdminRules {
     async fn create(&self, request: Request<admin::CreateRequest>) -> Answer<admin::CreateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Create", request.metadata());
-        verbs::create(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(admin::CreateResponse {}))
     }
 
     async fn update(&self, request: Request<admin::UpdateRequest>) -> Answer<admin::UpdateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Update", request.metadata());
-        verbs::update(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(admin::UpdateResponse {}))
     }
 
     async fn delete(&self, request: Request<admin::DeleteRequest>) -> Answer<admin::DeleteResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Delete", request.metadata());
-        verbs::delete(&api, &request.get_ref().id).instrument(span).await?;
+        verbs::delete(&api, &request.get_ref().id).await?;
         Ok(Response::new(admin::DeleteResponse {}))
     }
 
     async fn get(&self, request: Request<admin::GetRequest>) -> Answer<admin::GetResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Get", request.metadata());
-        let rule = verbs::get(&api, &request.get_ref().id).instrument(span).await?;
+        let rule = verbs::get(&api, &request.get_ref().id).await?;
         Ok(Response::new(admin::GetResponse { rule: Some(rule) }))
     }
 
     async fn list(&self, request: Request<admin::ListRequest>) -> Answer<admin::ListResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/List", request.metadata());
         let admin::ListRequest { page_size, page_token } = request.into_inner();
-        let (rules, next_page_token) = verbs::list(&api, page_size, page_token).instrument(span).await?;
+        let (rules, next_page_token) = verbs::list(&api, page_size, page_token).await?;
         Ok(Response::new(admin::ListResponse { rules, next_page_token }))
     }
 }

@@ -2,9 +2,9 @@
 
 mod access;
 mod admin_rules;
+mod bucket;
 mod intake;
 pub mod limits;
-mod message_pace;
 mod rates;
 mod rules;
 mod status;

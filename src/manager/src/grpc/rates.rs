@@ -2,9 +2,6 @@
 //!
 //! Each call may lead to a write of half a mebibyte, of which etcd keeps every version for minutes. So calls and bytes a second
 //! have limits, and who is faster is slowed down; only who would wait for long is refused.
-//!
-//! The buckets are own code: they follow limits that change while the process runs, take more than they hold at once (a rule may
-//! be larger than what a second allows) and go by tokio's clock, which tests can stop.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,8 +14,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tonic::Status;
 
+use super::bucket::Bucket;
 use super::intake::Payer;
 use super::limits::{RULE_BURST_SECONDS, RULE_CALL_PATIENCE};
+
+/// What may come at once after a pause.
+const BURST: Duration = Duration::from_secs(RULE_BURST_SECONDS as u64);
 
 /// Payers of whom nothing was heard for this long are forgotten: their buckets are full again by then.
 const FORGOTTEN: Duration = Duration::from_secs(2 * RULE_BURST_SECONDS as u64);
@@ -43,35 +44,6 @@ struct Rate {
 #[derive(Debug)]
 pub(super) struct Turn {
     _list: Option<OwnedSemaphorePermit>,
-}
-
-/// Fills at a rate. It may owe something: who takes waits until nothing is owed.
-#[derive(Debug)]
-struct Bucket {
-    /// When it was full, or will be if nothing more is taken.
-    full_at: Instant,
-}
-
-impl Bucket {
-    /// Takes an amount. How long to wait before it may be used; nothing is taken when that is longer than `patience`.
-    fn take(
-        &mut self,
-        amount: u64,
-        per_second: u64,
-        patience: Duration,
-        now: Instant,
-    ) -> Result<Duration, Duration> {
-        let cost = Duration::from_secs_f64(amount as f64 / per_second.max(1) as f64);
-        let depth = Duration::from_secs(RULE_BURST_SECONDS.into());
-        let full_at = self.full_at.max(now);
-        // What a single call takes beyond the depth is owed by those that come after it.
-        let wait = (full_at + cost.min(depth)).saturating_duration_since(now + depth);
-        if wait > patience {
-            return Err(wait);
-        }
-        self.full_at = full_at + cost;
-        Ok(wait)
-    }
 }
 
 impl Rates {
@@ -132,13 +104,13 @@ impl Rates {
         if !rates.contains_key(payer) {
             rates.retain(|_, rate| {
                 now.saturating_duration_since(rate.seen) < FORGOTTEN
-                    || rate.calls.full_at.max(rate.bytes.full_at) > now
+                    || !(rate.calls.is_full(now) && rate.bytes.is_full(now))
                     || Arc::strong_count(&rate.list) > 1
             });
         }
         let rate = rates.entry(payer.clone()).or_insert_with(|| Rate {
-            calls: Bucket { full_at: now },
-            bytes: Bucket { full_at: now },
+            calls: Bucket::new(BURST, now),
+            bytes: Bucket::new(BURST, now),
             list: Arc::new(Semaphore::new(1)),
             seen: now,
         });

@@ -11,9 +11,7 @@ use outrigger_core::keys;
 use outrigger_core::tenant::Tenant;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleService;
-use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
-use tracing::Instrument;
 
 use super::Answer;
 use super::access::Admitted;
@@ -68,41 +66,35 @@ impl Wire for WorkloadRule {
 impl WorkloadRuleService for Rules {
     async fn create(&self, request: Request<v1::CreateRequest>) -> Answer<v1::CreateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Create", request.metadata());
-        verbs::create(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(v1::CreateResponse {}))
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Answer<v1::UpdateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Update", request.metadata());
-        verbs::update(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(v1::UpdateResponse {}))
     }
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Delete", request.metadata());
-        verbs::delete(&api, &request.get_ref().id).instrument(span).await?;
+        verbs::delete(&api, &request.get_ref().id).await?;
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Get", request.metadata());
-        let rule = verbs::get(&api, &request.get_ref().id).instrument(span).await?;
+        let rule = verbs::get(&api, &request.get_ref().id).await?;
         Ok(Response::new(v1::GetResponse { rule: Some(rule) }))
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
         let Admitted { tenant, .. } = super::admitted(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/List", request.metadata());
         if request.get_ref().brief {
             return Ok(Response::new(brief(&self.0.states.state(&tenant.namespace))));
         }
         let v1::ListRequest { page_size, page_token, .. } = request.into_inner();
-        let (rules, next_page_token) =
-            verbs::list(&self.rules_of(&tenant), page_size, page_token).instrument(span).await?;
+        let (rules, next_page_token) = verbs::list(&self.rules_of(&tenant), page_size, page_token).await?;
         Ok(Response::new(v1::ListResponse { rules, next_page_token }))
     }
 }

@@ -24,8 +24,8 @@ use tracing::{Instrument, debug_span, info, warn};
 
 use super::Answer;
 use super::access::{Access, Admitted};
+use super::bucket::Bucket;
 use super::intake::{DecodedMessage, Inbound};
-use super::message_pace::Pace;
 use super::sync::Sync;
 use crate::context::Context;
 use crate::identity::Caller;
@@ -85,6 +85,9 @@ struct Session {
 
 /// Least time between two writes of a stream's syncs to the Tenant's status.
 const TELL: Duration = Duration::from_secs(5);
+
+/// The messages of a stream that may come at once after a pause, as the time in which its rate allows them.
+const BURST: Duration = Duration::from_millis(100);
 
 impl Workloads {
     /// Serves streams until `drain` is cancelled.
@@ -187,7 +190,8 @@ impl Workloads {
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
         let mut changes = self.access.changes();
         let expiry = self.expiry(&session.caller);
-        let mut pace = Pace::new(self.context.args.max_messages_per_second, self.context.environment.clock);
+        let mut pace = Bucket::new(BURST, self.now());
+        let per_second = self.context.args.max_messages_per_second.max(10).into();
         let mut tell = self.now();
         loop {
             let message = tokio::select! {
@@ -224,7 +228,12 @@ impl Workloads {
             self.context.latency.requested(&ids, &request);
             self.context.queues.companions.add(ids);
             drop(held);
-            pace.wait().await;
+            // Whoever is faster waits, and HTTP/2 makes its client wait too.
+            if let Ok(wait) = pace.take(1, per_second, Duration::MAX, self.now())
+                && !wait.is_zero()
+            {
+                tokio::time::sleep(wait).await;
+            }
         }
     }
 

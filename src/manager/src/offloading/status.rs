@@ -167,28 +167,9 @@ mod tests {
             t1,
         );
         let mut stored = serde_json::to_value(&first).unwrap();
-        json_patch_merge(&mut stored, &patch(Some(&first), &fewer));
+        crate::fixtures::merge_patch(&mut stored, &patch(Some(&first), &fewer));
         assert_eq!(serde_json::from_value::<NamespaceOffloadingStatus>(stored).unwrap(), fewer);
         let none = compute(&object(json!({"podOffloadingStrategy": "Local"}), Value::Null), &nodes(), t1);
         assert_eq!(patch(Some(&fewer), &none)["remoteNamespacesConditions"], json!({"c1": null}));
-    }
-
-    /// RFC 7396.
-    fn json_patch_merge(into: &mut Value, patch: &Value) {
-        let Some(patch) = patch.as_object() else {
-            *into = patch.clone();
-            return;
-        };
-        if !into.is_object() {
-            *into = json!({});
-        }
-        let map = into.as_object_mut().unwrap();
-        for (key, value) in patch {
-            if value.is_null() {
-                map.remove(key);
-            } else {
-                json_patch_merge(map.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
     }
 }

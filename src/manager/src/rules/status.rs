@@ -11,7 +11,7 @@ use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::tenant::Limits;
 
-use crate::conditions::{ConditionValue, conditions};
+use crate::conditions::{ConditionValue, conditions, rejected};
 use crate::state::registry::Registry;
 use crate::state::{RuleEntry, TenantData};
 
@@ -48,16 +48,8 @@ const NO_DPU: &str = "NoDPU";
 const LIMIT_REACHED: &str = "LimitReached";
 
 fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
-    const STAY: &str = "companions stay as they are until this is mended: ";
-    if !entry.errors.is_empty() {
-        let mut message = STAY.to_owned();
-        for (i, error) in entry.errors.iter().enumerate() {
-            let _ = write!(message, "{}{error}", if i == 0 { "" } else { "; " });
-        }
-        return (Status::False, INVALID, message);
-    }
-    if let Some(refusal) = entry.validation.refusal() {
-        return (Status::False, REFUSED, format!("{STAY}{refusal}"));
+    if let Some(rejected) = rejected(&entry.errors, entry.validation.refusal()) {
+        return rejected;
     }
     if entry.validation.has_passed() {
         return (Status::True, "Valid", "the rule is served".to_owned());

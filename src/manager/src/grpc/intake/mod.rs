@@ -7,6 +7,7 @@
 mod budget;
 mod identities;
 mod messages;
+mod shared;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,9 +23,11 @@ use outrigger_api::wire_bounds::Bounds;
 use outrigger_proto::shape::{Method, method};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::Peer;
+use outrigger_runtime::telemetry::called;
 use parking_lot::Mutex;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
+use tracing::Instrument;
 
 pub(crate) use budget::Payer;
 use budget::{Budget, Held};
@@ -105,7 +108,8 @@ impl Intake {
             request.extensions_mut().insert(admitted);
             return Ok(holding(next.run(request).await, (call, None, None)));
         }
-        self.unary(request, next, method, &payer, admitted, call).await
+        let span = called(method.path, &metadata);
+        self.unary(request, next, method, &payer, admitted, call).instrument(span).await
     }
 
     fn stream(&self, request: Request, method: &'static Method, payer: &Payer) -> Request {
