@@ -7,6 +7,8 @@
 //! The stream is level-based and not acknowledged. After whatever interruption the agent connects again, with growing
 //! pauses, and begins with everything.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
+
 pub mod annotations;
 pub mod connect;
 pub mod context;
