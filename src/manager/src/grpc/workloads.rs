@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -327,7 +327,7 @@ impl Workloads {
     fn expiry(&self, caller: &Caller) -> Instant {
         /// A year, for callers without a certificate.
         const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
-        let now = self.context.environment.clock.system_time();
+        let now = SystemTime::from(self.wall());
         let left = caller.not_after().map(|end| end.duration_since(now).unwrap_or_default());
         self.now() + left.unwrap_or(FAR).min(FAR)
     }

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -23,79 +24,60 @@ use tracing::info;
 use super::cache::{group, is_owned_by};
 use super::controller::{Machines, is_refusal};
 use super::objects::{self, is_in_the_way, says};
+use crate::context::Context;
 use crate::worker::Action;
 use crate::writes::{self, Version, gone, only};
 
-/// What a look has found out.
-#[derive(Default)]
-struct Findings {
-    /// What somebody has to do something about.
-    problems: Vec<String>,
-    /// What is not told, and has to be tried again.
-    retry: Option<kube::Error>,
-}
-
-impl Findings {
-    /// Takes note of how a write ended. What the API server refuses is somebody's to put right.
-    fn note<T>(&mut self, what: &str, result: Result<T, kube::Error>) -> Option<T> {
-        match result {
-            Ok(value) => return Some(value),
-            Err(error) => {
-                if is_refusal(&error) {
-                    self.problems.push(format!("{what}: {error}"));
-                }
-                self.retry = Some(error);
-            }
-        }
-        None
-    }
-}
-
 impl Machines {
     pub(super) async fn machine(&self, name: &str) -> Result<Action, kube::Error> {
-        let there = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
-        let Some(object) = self.context.machines.get_machine(name).filter(there) else {
+        let exists = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
+        let Some(object) = self.context.machines.get_machine(name).filter(exists) else {
             // The garbage collector does the rest, by the owner references.
             self.ledgers.lock().remove(name);
             return Ok(Action::Done);
         };
-        let uid = object.uid().unwrap_or_default();
-        let mut found = Findings::default();
         let mut available = object.status.clone().unwrap_or_default().available_machines;
-        let mut again = None;
-        match self.judge(&object) {
-            Err(problem) => found.problems.push(problem),
-            Ok((machine, group)) => {
-                self.keep_pool(&object, group, &mut found).await;
-                let plans = self.plans(&object, &machine, group);
-                for (type_, plan) in machine.types.iter().zip(&plans) {
-                    if !self.context.leadership.leads() {
-                        return Ok(Action::Done);
-                    }
-                    // The others do without it.
-                    if let Some(problem) = name_fault(group, &type_.name) {
-                        found.problems.push(problem);
-                        continue;
-                    }
-                    self.keep_type(&object, &machine, group, type_, plan, &mut found).await;
-                }
-                self.tidy(&uid, group, &machine, &mut found).await;
-                again = plans.iter().filter_map(|plan| plan.again).min();
-                available = machine
-                    .types
-                    .iter()
-                    .zip(&plans)
-                    .map(|(type_, plan)| AvailableMachine {
-                        name: type_.name.clone(),
-                        usage: plan.usage.into(),
-                    })
-                    .collect();
+        let (machine, group) = match self.judge(&object) {
+            Ok(judged) => judged,
+            Err(problem) => {
+                self.write_machine(&object, available, &[problem]).await?;
+                return Ok(Action::Done);
+            }
+        };
+        let plans = self.plans(&object, &machine, group);
+        let mut step = MachineStep {
+            context: &self.context,
+            object: &object,
+            machine: &machine,
+            group,
+            problems: Vec::new(),
+            failed: None,
+            waits: false,
+        };
+        step.keep_pool().await;
+        for (type_, plan) in machine.types.iter().zip(&plans) {
+            if !self.context.leadership.leads() {
+                return Ok(Action::Done);
+            }
+            // A type without valid names is left out; the others are served.
+            match name_fault(group, &type_.name) {
+                Some(problem) => step.problems.push(problem),
+                None => step.keep_type(type_, plan).await,
             }
         }
-        self.write_machine(&object, available, &found.problems).await?;
-        match found.retry {
+        step.delete_unused().await;
+        let usage_of = |(type_, plan): (&MachineType, &Plan)| AvailableMachine {
+            name: type_.name.clone(),
+            usage: plan.usage.into(),
+        };
+        available = machine.types.iter().zip(&plans).map(usage_of).collect();
+        self.write_machine(&object, available, &step.problems).await?;
+        match step.failed {
             Some(error) => Err(error),
-            None => Ok(again.map_or(Action::Done, Action::Requeue)),
+            None if step.waits => Ok(Action::Wait),
+            None => {
+                Ok(plans.iter().filter_map(|plan| plan.again).min().map_or(Action::Done, Action::Requeue))
+            }
         }
     }
 
@@ -150,165 +132,6 @@ impl Machines {
         machine.types.iter().map(step).collect()
     }
 
-    async fn keep_pool(&self, object: &Machine, group: &str, found: &mut Findings) {
-        let name = pool_name(group);
-        let wanted = objects::pool(object, group);
-        let live = self.context.machines.get_pool(&name);
-        let what = format!("MachineNodePool {name}");
-        if let Some(live) = &live {
-            if let Some(problem) = foreign(&**live, &what, object) {
-                found.problems.push(problem);
-                return;
-            }
-            if live.metadata.deletion_timestamp.is_some() {
-                // Its nodes are being cleaned; it is made anew then.
-                return;
-            }
-            let status = live.status.as_ref();
-            let ready = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == "Ready"));
-            if let Some(ready) = ready.filter(|ready| ready.status == "False") {
-                found.problems.push(ready.message.clone());
-            }
-            if live.spec == objects::pool_spec(object, group) && says(&**live, &labels_only(&wanted)) {
-                return;
-            }
-        }
-        let pools: Api<MachineNodePool> = Api::all(self.context.client.clone());
-        if let Some(pool) = found.note(&what, apply(&pools, &name, &wanted).await) {
-            self.context.feeds.pools.answer(pool);
-        }
-    }
-
-    async fn keep_type(
-        &self,
-        object: &Machine,
-        machine: &domain::Machine,
-        group: &str,
-        type_: &MachineType,
-        plan: &Plan,
-        found: &mut Findings,
-    ) {
-        let name = reservation_name(group, &type_.name);
-        let namespace = &self.context.args.core_namespace;
-        let what = format!("Service {namespace}/{name}");
-        let wanted = objects::service(object, group, &type_.name, &self.context.args);
-        let live = self.context.machines.get_service(&name);
-        let services: Api<Service> = Api::namespaced(self.context.client.clone(), namespace);
-        let differs = match &live {
-            Some(live) => live.metadata.deletion_timestamp.is_none() && !says(&**live, &wanted),
-            None => is_free(&services, &name, &wanted, &what, object, found).await,
-        };
-        if let Some(problem) = live.as_deref().and_then(|live| not_ours(live, &wanted, &what, object)) {
-            found.problems.push(problem);
-        } else if differs && let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
-            self.context.feeds.services.answer(service);
-        }
-        if plan.left_out {
-            let message = format!(
-                "{} of {} slots of machine type {} find no place on the nodes of group {group}; lower available, or add nodes",
-                plan.short, type_.available, type_.name
-            );
-            self.context.events.machine(&object.object_ref(&()), "NoRoom", &message).await;
-        }
-        if !serves(machine, &type_.name) {
-            return;
-        }
-        let what = format!("StatefulSet {namespace}/{name}");
-        let sets: Api<StatefulSet> = Api::namespaced(self.context.client.clone(), namespace);
-        let wanted = objects::stateful_set(object, group, type_, plan.replicas, &self.context.args);
-        match self.context.machines.get_set(&name) {
-            Some(live) if not_ours(&*live, &wanted, &what, object).is_some() => {
-                found.problems.extend(not_ours(&*live, &wanted, &what, object));
-                return;
-            }
-            // It is made anew when it is gone.
-            Some(live) if live.metadata.deletion_timestamp.is_some() => return,
-            Some(live) if is_in_the_way(&live, &wanted) => {
-                let deleted = gone(sets.delete(&name, &only(&live.uid().unwrap_or_default())).await);
-                if found.note(&what, deleted).is_some() {
-                    info!(statefulset = name, "deleted: it can't become what it should be, and is made anew");
-                }
-                return;
-            }
-            Some(live) if says(&*live, &wanted) => return,
-            Some(_) => {}
-            None => {
-                if let Some(problem) = self.no_priority(found).await {
-                    found.problems.push(problem);
-                    return;
-                }
-                if !is_free(&sets, &name, &wanted, &what, object, found).await {
-                    return;
-                }
-            }
-        }
-        if let Some(set) = found.note(&what, apply(&sets, &name, &wanted).await) {
-            info!(statefulset = name, replicas = plan.replicas, "written");
-            self.context.feeds.sets.answer(set);
-        }
-    }
-
-    /// Without their PriorityClass no reservation could be made, and none would say why.
-    async fn no_priority(&self, found: &mut Findings) -> Option<String> {
-        let classes: Api<PriorityClass> = Api::all(self.context.client.clone());
-        let class = classes.get_opt(keys::RESERVATION_PRIORITY).await;
-        let missing = found.note("PriorityClass", class)?.is_none();
-        missing.then(|| {
-            found.retry.get_or_insert_with(|| {
-                kube::Error::Api(Box::new(kube::core::Status::failure("", "NotFound").with_code(404)))
-            });
-            format!(
-                "PriorityClass {}: is missing; apply deploy/base/machines/rbac.yaml",
-                keys::RESERVATION_PRIORITY
-            )
-        })
-    }
-
-    /// Deletes what belongs to the Machine and should not be there any more.
-    async fn tidy(&self, uid: &str, group: &str, machine: &domain::Machine, found: &mut Findings) {
-        let (pools, sets, services) = self.context.machines.belongings(uid);
-        let pool = pool_name(group);
-        let names = |used: bool| -> BTreeSet<String> {
-            let types = machine.types.iter().filter(|t| !used || serves(machine, &t.name));
-            types.map(|t| reservation_name(group, &t.name)).collect()
-        };
-        let (all, used) = (names(false), names(true));
-        let namespace = &self.context.args.core_namespace;
-        for object in pools.iter().filter(|object| object.name_any() != pool) {
-            self.delete(&Api::<MachineNodePool>::all(self.context.client.clone()), &**object, found).await;
-        }
-        for object in sets.iter().filter(|object| !used.contains(&object.name_any())) {
-            self.delete(
-                &Api::<StatefulSet>::namespaced(self.context.client.clone(), namespace),
-                &**object,
-                found,
-            )
-            .await;
-        }
-        for object in services.iter().filter(|object| !all.contains(&object.name_any())) {
-            self.delete(
-                &Api::<Service>::namespaced(self.context.client.clone(), namespace),
-                &**object,
-                found,
-            )
-            .await;
-        }
-    }
-
-    async fn delete<K>(&self, api: &Api<K>, object: &K, found: &mut Findings)
-    where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-    {
-        if object.meta().deletion_timestamp.is_some() {
-            return;
-        }
-        let (kind, name) = (K::kind(&()), object.name_any());
-        let deleted = gone(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
-        if found.note(&format!("{kind} {name}"), deleted).is_some() {
-            info!(%kind, name, "deleted: its Machine has no use for it any more");
-        }
-    }
-
     async fn write_machine(
         &self,
         object: &Machine,
@@ -328,6 +151,214 @@ impl Machines {
         self.context.feeds.machines.answer(written);
         self.tell(&object.object_ref(&()), &before.conditions, &ready).await;
         Ok(())
+    }
+}
+
+/// A step for a Machine: its pool, and the Service and the StatefulSet of each of its types.
+struct MachineStep<'a> {
+    context: &'a Context,
+    object: &'a Machine,
+    machine: &'a domain::Machine,
+    group: &'a str,
+    /// Problems that somebody has to solve.
+    problems: Vec<String>,
+    /// A write that failed and has to be retried.
+    failed: Option<kube::Error>,
+    /// An object is in the way, and no watch tells when it is deleted.
+    waits: bool,
+}
+
+impl MachineStep<'_> {
+    /// Takes note of how a write ended. What the API server refuses is somebody's to put right.
+    fn note<T>(&mut self, what: &str, result: Result<T, kube::Error>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(error) => {
+                if is_refusal(&error) {
+                    self.problems.push(format!("{what}: {error}"));
+                }
+                self.failed = Some(error);
+            }
+        }
+        None
+    }
+
+    /// The objects of a kind in the namespace of reservations.
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.context.client.clone(), &self.context.args.core_namespace)
+    }
+
+    async fn keep_pool(&mut self) {
+        let name = pool_name(self.group);
+        let wanted = objects::pool(self.object, self.group);
+        let what = format!("MachineNodePool {name}");
+        if let Some(live) = self.context.machines.get_pool(&name) {
+            if let Some(problem) = foreign(&*live, &what, self.object) {
+                return self.problems.push(problem);
+            }
+            if live.metadata.deletion_timestamp.is_some() {
+                // Its nodes are being cleaned; it is created again afterwards.
+                return;
+            }
+            let status = live.status.as_ref();
+            let ready = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == "Ready"));
+            self.problems.extend(ready.filter(|c| c.status == "False").map(|c| c.message.clone()));
+            // The spec is compared as a whole.
+            let others = json!({"metadata": wanted["metadata"], "spec": {}});
+            if live.spec == objects::pool_spec(self.object, self.group) && says(&*live, &others) {
+                return;
+            }
+        }
+        let pools: Api<MachineNodePool> = Api::all(self.context.client.clone());
+        if let Some(pool) = self.apply(&pools, &name, &wanted, &what).await {
+            self.context.feeds.pools.answer(pool);
+        }
+    }
+
+    async fn keep_type(&mut self, type_: &MachineType, plan: &Plan) {
+        let name = reservation_name(self.group, &type_.name);
+        self.keep_service(&name, type_).await;
+        if plan.left_out {
+            let message = format!(
+                "{} of {} slots of machine type {} find no place on the nodes of group {}; lower available, or add nodes",
+                plan.short, type_.available, type_.name, self.group
+            );
+            self.context.events.machine(&self.object.object_ref(&()), "NoRoom", &message).await;
+        }
+        if serves(self.machine, &type_.name) {
+            self.keep_set(&name, type_, plan.replicas).await;
+        }
+    }
+
+    async fn keep_service(&mut self, name: &str, type_: &MachineType) {
+        let (services, args) = (self.api::<Service>(), &self.context.args);
+        let what = format!("Service {}/{name}", args.core_namespace);
+        let wanted = objects::service(self.object, self.group, &type_.name, args);
+        match self.context.machines.get_service(name) {
+            Some(live) => {
+                if let Some(problem) = not_ours(&*live, &wanted, &what, self.object) {
+                    return self.problems.push(problem);
+                }
+                if live.metadata.deletion_timestamp.is_some() || says(&*live, &wanted) {
+                    return;
+                }
+            }
+            None if !self.is_free(&services, name, &wanted, &what).await => return,
+            None => {}
+        }
+        if let Some(service) = self.apply(&services, name, &wanted, &what).await {
+            self.context.feeds.services.answer(service);
+        }
+    }
+
+    async fn keep_set(&mut self, name: &str, type_: &MachineType, replicas: u32) {
+        let (sets, args) = (self.api::<StatefulSet>(), &self.context.args);
+        let what = format!("StatefulSet {}/{name}", args.core_namespace);
+        let wanted = objects::stateful_set(self.object, self.group, type_, replicas, args);
+        match self.context.machines.get_set(name) {
+            Some(live) => {
+                if let Some(problem) = not_ours(&*live, &wanted, &what, self.object) {
+                    return self.problems.push(problem);
+                }
+                // It is created again when it is deleted.
+                if live.metadata.deletion_timestamp.is_some() || says(&*live, &wanted) {
+                    return;
+                }
+                if is_in_the_way(&live, &wanted) {
+                    return self
+                        .delete(&sets, &*live, "deleted StatefulSet: its fields can't be changed")
+                        .await;
+                }
+            }
+            None => {
+                if !self.has_priority().await || !self.is_free(&sets, name, &wanted, &what).await {
+                    return;
+                }
+            }
+        }
+        if let Some(set) = self.apply(&sets, name, &wanted, &what).await {
+            info!(statefulset = name, replicas, "StatefulSet written");
+            self.context.feeds.sets.answer(set);
+        }
+    }
+
+    /// Whether the PriorityClass of reservations exists: without it no reservation could be created, and none would say why.
+    async fn has_priority(&mut self) -> bool {
+        const CLASS: &str = keys::RESERVATION_PRIORITY;
+        let classes: Api<PriorityClass> = Api::all(self.context.client.clone());
+        let class = classes.get_opt(CLASS).await;
+        let Some(class) = self.note("PriorityClass", class) else { return false };
+        if class.is_none() {
+            self.waits = true;
+            let problem = format!("PriorityClass {CLASS}: is missing; apply deploy/base/machines/rbac.yaml");
+            self.problems.push(problem);
+        }
+        class.is_some()
+    }
+
+    /// Deletes objects of the Machine that it doesn't need any more.
+    async fn delete_unused(&mut self) {
+        const UNUSED: &str = "deleted: its Machine has no use for it any more";
+        let (pools, sets, services) =
+            self.context.machines.belongings(&self.object.uid().unwrap_or_default());
+        let names = |types: &mut dyn Iterator<Item = &MachineType>| -> BTreeSet<String> {
+            types.map(|t| reservation_name(self.group, &t.name)).collect()
+        };
+        let all = names(&mut self.machine.types.iter());
+        let served = names(&mut self.machine.types.iter().filter(|t| serves(self.machine, &t.name)));
+        let pool = pool_name(self.group);
+        for object in pools.iter().filter(|object| object.name_any() != pool) {
+            self.delete(&Api::all(self.context.client.clone()), &**object, UNUSED).await;
+        }
+        for object in sets.iter().filter(|object| !served.contains(&object.name_any())) {
+            self.delete(&self.api(), &**object, UNUSED).await;
+        }
+        for object in services.iter().filter(|object| !all.contains(&object.name_any())) {
+            self.delete(&self.api(), &**object, UNUSED).await;
+        }
+    }
+
+    async fn delete<K>(&mut self, api: &Api<K>, object: &K, message: &'static str)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        if object.meta().deletion_timestamp.is_some() {
+            return;
+        }
+        let (kind, name) = (K::kind(&()), object.name_any());
+        let deleted = gone(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
+        if self.note(&format!("{kind} {name}"), deleted).is_some() {
+            info!(%kind, name, "{message}");
+        }
+    }
+
+    async fn apply<K>(&mut self, api: &Api<K>, name: &str, wanted: &Value, what: &str) -> Option<K>
+    where
+        K: Resource + Clone + DeserializeOwned + Serialize + Debug,
+    {
+        let applied = api.patch(name, &writes::apply(), &Patch::Apply(wanted)).await;
+        self.note(what, applied)
+    }
+
+    /// Whether nobody else has a name that the watch shows nothing of: it shows only objects with our label. Otherwise that is a
+    /// problem, and the step has to be retried: the watch won't tell when the other object is deleted.
+    async fn is_free<K>(&mut self, api: &Api<K>, name: &str, wanted: &Value, what: &str) -> bool
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
+        let live = api.get_opt(name).await;
+        let Some(live) = self.note(what, live) else { return false };
+        let Some(live) = live else { return true };
+        let problem = not_ours(&live, wanted, what, self.object);
+        if problem.is_none() && live.meta().deletion_timestamp.is_none() {
+            return true;
+        }
+        self.problems.extend(problem);
+        self.waits = true;
+        false
     }
 }
 
@@ -368,44 +399,6 @@ fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine
     let has = |(key, value): (&String, &Value)| live.labels().get(key).map(String::as_str) == value.as_str();
     let all = labels.is_some_and(|labels| labels.iter().all(has));
     (!all).then(|| format!("{what}: is not of this Machine; delete it, or choose another group or type name"))
-}
-
-/// Whether nobody else has a name that the watch shows nothing of: it shows only what has our label. Else says who, and
-/// that it has to be tried again, for the watch won't tell when that one goes.
-async fn is_free<K>(
-    api: &Api<K>,
-    name: &str,
-    wanted: &Value,
-    what: &str,
-    machine: &Machine,
-    found: &mut Findings,
-) -> bool
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let Some(live) = found.note(what, api.get_opt(name).await) else { return false };
-    let Some(live) = live else { return true };
-    let problem = not_ours(&live, wanted, what, machine);
-    if problem.is_none() && live.meta().deletion_timestamp.is_none() {
-        return true;
-    }
-    found.problems.extend(problem);
-    found.retry.get_or_insert_with(|| {
-        kube::Error::Api(Box::new(kube::core::Status::failure("", "Conflict").with_code(409)))
-    });
-    false
-}
-
-/// What of the pool is compared apart from its spec, which is compared as a whole.
-fn labels_only(wanted: &Value) -> Value {
-    json!({"metadata": wanted["metadata"], "spec": {}})
-}
-
-async fn apply<K>(api: &Api<K>, name: &str, wanted: &Value) -> Result<K, kube::Error>
-where
-    K: Resource + Clone + DeserializeOwned + Serialize + Debug,
-{
-    api.patch(name, &writes::apply(), &Patch::Apply(wanted)).await
 }
 
 /// How long a Pod's changes are gathered before a Machine is looked at: they come in crowds.
