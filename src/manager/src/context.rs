@@ -1,4 +1,4 @@
-//! What all parts of a manager share: its connections and clocks, what it knows, and what there is to do.
+//! The context that all parts of a manager share: its connections and clocks, its state and its queues.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -32,7 +32,7 @@ use crate::state::registry::Registry;
 use crate::state::{CompanionId, RuleId, TenantStates};
 use crate::tenants;
 
-/// What all parts of a manager share. There is one in a process.
+/// The context that all parts of a manager share. There is one in a process.
 pub struct Context {
     /// The settings.
     pub args: ManagerArgs,
@@ -76,7 +76,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// The context of a manager that knows nothing yet. Its metrics are shown by `registry`.
+    /// The context of a manager with empty state. Its metrics are registered in `registry`.
     pub fn new(
         args: ManagerArgs,
         client: Client,

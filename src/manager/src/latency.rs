@@ -1,4 +1,4 @@
-//! From a workload's message to its companion: the time that takes, and the trace that goes on across the queue.
+//! The time from a workload's message to the creation of its companion, and the trace that continues across the queue.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use tracing::{Span, debug_span};
 use crate::metrics::Metrics;
 use crate::state::CompanionId;
 
-/// Which companions a workload's message has asked for, and when. One entry for each that is waiting for its step.
+/// The companions that a workload's message has asked for, and when. There is one entry for each that waits for its step.
 #[derive(Debug)]
 pub struct CompanionLatency {
     requests: Mutex<HashMap<CompanionId, CompanionRequest>>,
@@ -77,7 +77,7 @@ impl TracedStep<'_> {
         }
     }
 
-    /// It has not been dealt with: another step follows, for the same message.
+    /// Another step follows for the same message.
     pub fn goes_on(&mut self) {
         if let Some(request) = self.request.take() {
             self.latency.requests.lock().insert(self.id.clone(), request);
@@ -118,7 +118,7 @@ mod tests {
         step.goes_on();
         latency.begin(&id).created();
         assert_eq!(count(), 1);
-        // Nobody's message: a rule that changed, say.
+        // No message asked for it: a rule may have changed.
         latency.begin(&id).created();
         assert_eq!(count(), 1);
         // A step that had nothing to do.

@@ -1,14 +1,14 @@
 //! The manager.
 //!
 //! **In**: workload streams of the tenants' agents (gRPC); tenants, rules, namespaces, DPUs and companions of the
-//! infrastructure cluster (watches), and NamespaceOffloadings and Machines where it has them. **Out**: companions, and what
-//! their devices are claimed by; tenants' namespaces, and whose a DPU is; which namespaces are offloaded; reservations, and the
+//! infrastructure cluster (watches), and NamespaceOffloadings and Machines where it has them. **Out**: companions and their
+//! ResourceClaimTemplates; tenants' namespaces, and the tenants of DPUs; labels of offloaded namespaces; reservations, and the
 //! marks on Machines' nodes; the status of rules, tenants, NamespaceOffloadings and Machines. **Callers**: `outrigger
 //! manager`, and the tests.
 //!
-//! Everything that comes in changes the synchronous [`state`] and queues the keys that it may concern; [`companions`]
-//! takes a key, plans one step with the domain's pure function, and makes it. Nothing is written to the API server for
-//! a workload: the companion itself is the only durable result.
+//! All parts share one [`context::Context`]. [`watches`] and [`grpc`] change the synchronous [`state`] and queue the keys that a
+//! change may concern; a controller takes a key, plans one step, and makes it. All controllers are run by one worker. Nothing is
+//! written to the API server for a workload: the companion itself is the only durable result.
 
 pub mod admin;
 pub mod args;
@@ -92,8 +92,8 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// Starts a manager but for its connections: reports, watches and controllers. Who calls this also serves [`grpc::router`] on a
-/// transport, and sees to the leadership of the context.
+/// Starts a manager except for its connections: reports, watches and controllers. The caller also serves [`grpc::router`] on a
+/// transport, and sets the leadership of the context.
 pub fn start(process: &mut Process, context: &Arc<Context>) {
     report::start(process, context);
     watches::start(process, context);

@@ -1,4 +1,4 @@
-//! What the manager counts.
+//! Metrics of the manager.
 
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Upper bounds of the lag's buckets, in seconds: from a moment to an API server that is away.
+/// Upper bounds of the latency's buckets, in seconds: up to an API server that is unavailable for minutes.
 const LAG_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
@@ -55,9 +55,9 @@ pub enum Operation {
 pub enum WriteOutcome {
     /// Done.
     Ok,
-    /// The API server said no (4xx).
+    /// The API server refused it (4xx).
     Refused,
-    /// It did not work out (5xx, 429, no answer).
+    /// It failed (5xx, 429, no answer).
     Failed,
 }
 

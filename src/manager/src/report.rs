@@ -1,4 +1,4 @@
-//! What a manager has in hand, counted when somebody asks: for `/metrics`, and for `/debug`.
+//! The current numbers of a manager, counted on request: for `/metrics` and `/debug`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ pub(crate) fn start(process: &mut Process, context: &Arc<Context>) {
     process.report("manager", move || reporter.state());
 }
 
-/// Counts what the manager has in hand.
+/// Counts tenants, workloads, companions and queued keys.
 #[derive(Debug, Clone)]
 struct Reporter(Arc<Context>);
 
@@ -58,7 +58,7 @@ struct QueueLabels {
     state: Waits,
 }
 
-/// What there is of one tenant, or of all.
+/// Numbers of one tenant, or of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Total {
     workloads: usize,
@@ -74,7 +74,7 @@ struct OfTenant {
     id: TenantId,
     namespace: String,
     stream: StreamState,
-    /// What this replica sees to; nothing of a tenant that another one acts for.
+    /// The numbers that this replica is responsible for: none of a tenant that another replica acts for.
     total: Total,
 }
 
@@ -97,7 +97,7 @@ impl Reporter {
         ]
     }
 
-    /// The same for people, tenants by namespace.
+    /// The numbers for people, tenants in the order of their namespaces.
     pub(crate) fn state(&self) -> Value {
         let tenants: Vec<Value> = self
             .look()
@@ -122,14 +122,14 @@ impl Reporter {
     }
 }
 
-/// What there is of a namespace's tenant, if it has one; `leads`: this replica leads.
+/// The numbers of a namespace's tenant, if it has one; `leads`: this replica leads.
 fn of_tenant(state: &TenantState, leads: bool) -> Option<OfTenant> {
     let mut data = state.lock();
     let id = data.tenant.clone()?;
     let acts = data.acts(leads);
     let stream = match (data.stream.connected, acts) {
         (true, _) => StreamState::Connected,
-        // This replica's that has lost it, or nobody's. These the leader counts, so that they are counted once.
+        // This replica served it last, or none did: then the leader counts it, so that it is counted once.
         (false, true) => StreamState::Lost,
         (false, false) => StreamState::Elsewhere,
     };
@@ -142,7 +142,7 @@ fn count(data: &mut TenantData) -> Total {
     let mut total =
         Total { workloads: data.index.workloads(), refused: data.refusals.len(), ..Total::default() };
     if !data.index.synced() {
-        // What is wanted isn't known yet, so what there is says nothing about what is missing.
+        // The number of wanted companions isn't known yet, so none can be said to be missing.
         return total;
     }
     for rule in &rules {

@@ -1,5 +1,5 @@
-//! The watches of the infrastructure cluster, one for each kind, and what a change of an object means: what is known changes, and
-//! the keys that it may concern are queued.
+//! The watches of the infrastructure cluster, one for each kind, and what follows from a change of an object: state changes, and the
+//! keys that the change may concern are queued.
 //!
 //! Two kinds of Pods are watched, by labels that one selector can't combine: companions, and guests and reservations of Machines.
 
@@ -97,7 +97,7 @@ impl Context {
         }
     }
 
-    /// A Tenant says which callers may speak for it, which hosts it has, and which replica serves it.
+    /// A Tenant says which callers may act for it, which hosts it has, and which replica serves it.
     pub(crate) fn tenant(&self, change: Change<Tenant>) {
         let (name, _) = changed(&change);
         let touched = self.registry.tenant(change);

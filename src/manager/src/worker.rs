@@ -17,14 +17,14 @@ pub(crate) enum Action {
     Done,
     /// Another step after this time.
     Requeue(Duration),
-    /// The step could not be made, because what is known is older than what the API server has. A watch brings the key back; if
-    /// it doesn't, the queue does after its backoff.
+    /// The step could not be made, because a cache is stale or another object is in the way. A watch queues the key again, or else
+    /// the queue does after its backoff.
     Wait,
 }
 
-/// A controller: makes the objects of some kind what they should be, one step for one key at a time.
+/// A controller: brings the objects of some kind into the state that they should have, one step for one key at a time.
 pub(crate) trait Controller: Send + Sync + 'static {
-    /// What there is a step for.
+    /// The keys that it works on.
     type Key: Key;
 
     /// Its name in logs, and that of its task.
@@ -39,7 +39,7 @@ pub(crate) trait Controller: Send + Sync + 'static {
     /// What the controller shares with all others.
     fn context(&self) -> &Context;
 
-    /// The keys that there is a step for.
+    /// Its queue.
     fn queue(&self) -> &Queue<Self::Key>;
 
     /// This replica begins to lead. What the former leader knew is not known here, so every key has to be queued.
@@ -49,8 +49,8 @@ pub(crate) trait Controller: Send + Sync + 'static {
     fn step(&self, key: &Self::Key) -> impl Future<Output = Result<Action, kube::Error>> + Send;
 }
 
-/// Runs a controller for as long as the process serves, when everything has been listed: nothing is taken for missing that was
-/// only not seen yet.
+/// Runs a controller for as long as the process serves, after everything has been listed: until then an object may only not have been
+/// seen yet.
 pub(crate) fn start<C: Controller>(process: &Process, controller: C) {
     let lists = process.readiness.clone();
     process.spawn(C::NAME, async move {

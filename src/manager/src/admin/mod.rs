@@ -1,9 +1,10 @@
 //! Admin rules: the platform's own, for the workloads of all tenants or of some.
 //!
-//! Each is filed in the state of every tenant that it is about, beside the tenant's own rules, under a name that can't be
-//! one of theirs. So all that holds for a tenant's rules holds for these: who serves the tenant makes the companions, none
-//! goes for a workload that hasn't been told yet, and no tenant's companions wait for another's. Only what exists is known
-//! by tenant instead of by namespace ([`crate::state::TenantStates::admin_companions_of`]), because companions of all tenants share one.
+//! Each admin rule is added to the state of every tenant that it is about, beside the tenant's own rules, under a name that
+//! can't be one of theirs. So everything that holds for a tenant's rules holds for these: the replica that serves the tenant
+//! creates the companions, none is deleted for a workload that has not been reported yet, and no tenant's companions wait for
+//! another's. Only the companions that exist are known by tenant instead of by namespace
+//! ([`crate::state::TenantStates::admin_companions_of`]), because companions of all tenants share one namespace.
 
 mod cleanup;
 mod finalizer;
@@ -29,8 +30,8 @@ use crate::writes::Version;
 pub(crate) use cleanup::release;
 pub(crate) use status::step;
 
-/// All admin rules. The lock is held while rules are filed, so that of two changes at once the later one sees the earlier. It is
-/// taken before any state's lock.
+/// All admin rules. The lock is held while rules are added to states, so that of two concurrent changes the later one sees the
+/// earlier. It is taken before any state's lock.
 #[derive(Debug, Default)]
 pub struct AdminRules(Mutex<BTreeMap<RuleName, AdminRuleEntry>>);
 
@@ -42,7 +43,7 @@ pub(crate) struct AdminRuleEntry {
     pub(crate) deleting: bool,
     pub(crate) finalizers: Vec<String>,
     pub(crate) status: AdminWorkloadRuleStatus,
-    /// What it says and whom it is about, or everything that is wrong with it.
+    /// The rule and the tenants that it is about, or its validation errors.
     pub(crate) compiled: Result<(Arc<Rule>, TenantSelector), Vec<FieldError>>,
 }
 
@@ -66,7 +67,7 @@ impl AdminRules {
         touched
     }
 
-    /// A rule is gone. Returns the companions that it had.
+    /// A rule is deleted. Returns the companions that it had.
     pub fn remove(&self, context: &Context, name: &str) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(name) else { return Vec::new() };
         let mut rules = self.0.lock();
@@ -74,11 +75,11 @@ impl AdminRules {
         file_everywhere(context, &name, None)
     }
 
-    /// Whose a namespace is, or what is known of its tenant, has changed: other rules may be for it now. Returns the
-    /// companions and the rules that this touches.
+    /// The tenant of a namespace has changed: other rules may be about it now. Returns the companions and the rules that
+    /// this concerns.
     pub fn refile(&self, context: &Context, state: &TenantState) -> (Vec<CompanionId>, Vec<RuleId>) {
         let rules = self.0.lock();
-        // All at once: companions whose rules were not filed yet would look like those of rules that are gone.
+        // All rules are added under one lock: companions of rules that are still missing would look like those of deleted rules.
         let mut data = state.lock();
         let mut touched = move_in(context, state, &mut data);
         let mut names = Vec::new();
@@ -93,8 +94,8 @@ impl AdminRules {
     }
 }
 
-/// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry
-/// the tenant's label.
+/// Companions of admin rules belong to the state of the namespace that the Tenant names, and to no other namespace that may
+/// carry the tenant's label.
 fn move_in(context: &Context, state: &TenantState, data: &mut TenantData) -> Vec<CompanionKey> {
     let tenant = data.tenant.clone().filter(|tenant| is_home(context, tenant, state));
     let store = tenant.map(|tenant| context.states.admin_companions_of(&tenant));
@@ -112,7 +113,7 @@ fn file_everywhere(context: &Context, name: &RuleName, entry: Option<&AdminRuleE
     context.states.all().iter().flat_map(file).collect()
 }
 
-/// Files a rule in a state, or takes it out. What is as it was touches nothing.
+/// Adds a rule to a state, or removes it. Returns the companions that this concerns: none where nothing changes.
 fn file_in(
     context: &Context,
     data: &mut TenantData,
@@ -135,8 +136,8 @@ fn file_in(
     }
 }
 
-/// Whether a rule is about the workloads of a state's tenant. One that can't be read may be about anybody: it stays, or
-/// is put, where it keeps the companions that there are and makes none.
+/// Whether a rule is about the workloads of a state's tenant. An invalid rule may be about any tenant: it is in every state,
+/// where it keeps the companions that exist and creates none.
 fn is_about(context: &Context, entry: &AdminRuleEntry, data: &TenantData) -> bool {
     let Some(tenant) = data.tenant.as_ref().filter(|_| data.admin_companions.is_some()) else {
         return false;
@@ -150,7 +151,7 @@ fn is_about(context: &Context, entry: &AdminRuleEntry, data: &TenantData) -> boo
 }
 
 impl AdminRuleEntry {
-    /// What the API has, and of what was known before all that is still so.
+    /// The rule as the API has it. It is compiled again only if its spec has changed.
     fn new(object: &AdminWorkloadRule, before: Option<Self>) -> Self {
         let version = Version::of(object);
         let generation = object.metadata.generation.unwrap_or_default();
@@ -174,7 +175,7 @@ impl AdminRuleEntry {
         self.compiled.as_ref().err().map_or(&[], Vec::as_slice)
     }
 
-    /// As states know it.
+    /// The entry that states hold.
     fn filed(&self) -> RuleEntry {
         RuleEntry {
             uid: self.version.uid.clone(),

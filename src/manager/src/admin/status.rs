@@ -1,9 +1,9 @@
-//! The status of an admin rule. No replica knows all of it: how many workloads match, and what is refused, is known to the
-//! replica that serves the tenant, and what companions there are to all.
+//! The status of an admin rule. No replica knows all of it: the number of matches and the refusals are known to the replica that
+//! serves the tenant, the companions to every replica.
 //!
-//! So each replica writes what it knows of the tenants that it serves under `status.tenants`, and the leader sums up. That
-//! is a map and not a list, because a merge patch then writes a replica's own entries and leaves the others', without
-//! anybody having read them. Tenants without a match have no entry, and so cost no write.
+//! So each replica writes the entries of the tenants that it serves under `status.tenants`, and the leader sums up. That is a
+//! map and not a list, because a merge patch then writes a replica's own entries and keeps the others', without reading them.
+//! Tenants without a match have no entry, and so cost no write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -47,7 +47,7 @@ pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube:
         return Ok(Action::Done);
     }
     let wanted = changes(&context.states, &id.name, &entry, leads, context.environment.clock.wall());
-    // A rule may be about very many tenants, and its status tells of a refusal with the next step.
+    // A rule may be about very many tenants, so its status shows a refusal only after the next step.
     let validations = futures::stream::iter(context.states.all());
     let validate = |state: Arc<TenantState>| async move { validate_template(context, &state, id).await };
     validations.for_each_concurrent(VALIDATIONS, validate).await;
@@ -82,7 +82,7 @@ pub(super) fn changes(
         }
     }
     if leads {
-        // Those that it isn't about any more have nobody else to say so.
+        // No other replica removes the entries of tenants that the rule isn't about any more.
         tenants.retain(|tenant, _| about.contains(tenant));
     }
     let mut patch = Map::new();
@@ -103,7 +103,8 @@ pub(super) fn changes(
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// Entries that differ, whole; null for those that go. Absent fields are named too: a merge patch keeps what it doesn't name.
+/// The entries that differ, complete, and null for those that are removed. Absent fields are named too: a merge patch keeps
+/// what it doesn't name.
 fn difference(
     before: &BTreeMap<String, TenantMatches>,
     now: &BTreeMap<String, TenantMatches>,
@@ -118,9 +119,9 @@ fn difference(
     gone.chain(changed).collect()
 }
 
-/// What this replica knows.
+/// The part of the status that this replica knows.
 struct ReplicaView {
-    /// Of the tenants that it acts for.
+    /// Entries of the tenants that it acts for.
     own: Vec<(String, TenantMatches)>,
     /// All tenants that the rule is about.
     about: BTreeSet<String>,
@@ -133,7 +134,7 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
         let Some(tenant) = data.tenant.as_ref().filter(|_| data.rules.contains_key(name)) else { continue };
         known.about.insert(tenant.to_string());
         let matched = i64::try_from(data.index.matched(name)).unwrap_or(i64::MAX);
-        // Who hasn't been told anything yet has nothing to tell: what was last known stays.
+        // A replica without a complete sync knows no matches: the entry that was written last stays.
         if !data.acts(leads) || (matched == 0 && !data.index.synced()) {
             continue;
         }
@@ -155,7 +156,7 @@ fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
     known
 }
 
-/// The whole, for all tenants together. `about`: how many tenants the rule is about.
+/// The fields of the status that sum up all tenants. `about`: how many tenants the rule is about.
 fn summary(
     states: &TenantStates,
     name: &RuleName,

@@ -171,7 +171,7 @@ async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up
     let store = world.0.states.admin_companions_of(&id("red"));
     store.lock().applied("x", key("x"), Observed { ready: true, ..Observed::default() });
     let patch = world.changes(true).unwrap();
-    // What another replica has said of red stays, and nobody is left to speak of a tenant that is gone.
+    // What another replica has said of red stays, and nobody is left to speak of a tenant that is deleted.
     assert_eq!(patch["tenants"], json!({"gone": null}));
     assert_eq!((&patch["matched"], &patch["created"], &patch["ready"]), (&json!(5), &json!(1), &json!(1)));
     assert_eq!(patch["conditions"][2]["message"], "for tenant red: no");

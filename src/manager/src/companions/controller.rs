@@ -166,7 +166,7 @@ impl Companion<'_> {
         self.context.environment.clock.now()
     }
 
-    /// The next step, and the kind of the object that it is about; else what follows where there is none to make now.
+    /// The next step and the kind of the object that it is about, or the action that follows where no step can be made now.
     fn decide(&self) -> Result<(Plan, Kind), Action> {
         let key = &self.id.key;
         let mut data = self.state.lock();
@@ -193,7 +193,7 @@ impl Companion<'_> {
             {
                 Err(Action::Done)
             }
-            // It would be refused too, and again and again. The rule's status says why; when that changes, all are looked at.
+            // The API server would refuse it again. The rule's status says why; all companions are queued when that changes.
             (Plan::Create(_), _)
                 if data.rules.get(&key.rule).is_some_and(|rule| rule.validation.refusal().is_some()) =>
             {
@@ -376,7 +376,7 @@ fn planned(data: &TenantData, key: &CompanionKey, location: &CompanionLocation) 
     let observed = companions.get(key);
     if let Some(gone) = observed.filter(|_| !data.rules.contains_key(&key.rule)) {
         // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is new to
-        // the cluster only after half a minute. That the rule is gone is confirmed before anything is deleted.
+        // the cluster only after half a minute. That the rule is deleted is confirmed before anything is deleted.
         let action = if gone.terminating {
             Plan::Wait
         } else {

@@ -1,4 +1,4 @@
-//! Where a companion lives, and what it is called there.
+//! The namespace and the name of a companion.
 
 use outrigger_core::companion::{self, Home};
 use outrigger_core::ids::TenantId;
@@ -14,19 +14,19 @@ pub(crate) struct CompanionLocation {
     pub(crate) namespace: Namespace,
     /// Its name.
     pub(crate) name: String,
-    /// Whether its rule lives there too.
+    /// Whether its rule is in the same namespace, and so owns it.
     pub(crate) owned: bool,
 }
 
 impl CompanionLocation {
-    /// The same for the domain.
+    /// The location as the domain takes it.
     pub(crate) fn home(&self) -> Home<'_> {
         Home { tenant: &self.tenant, namespace: &self.namespace, owned: self.owned }
     }
 }
 
 impl TenantStates {
-    /// Where a companion lives; `None` in a namespace of nobody.
+    /// The location of a companion; `None` in a namespace without a tenant.
     pub(crate) fn location(&self, id: &CompanionId) -> Option<CompanionLocation> {
         let tenant = self.tenant_of(&id.namespace)?;
         let (namespace, owned) = if id.key.rule.is_admin() {

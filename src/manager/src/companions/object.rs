@@ -1,4 +1,4 @@
-//! Companions as the API has them: Pods, and ResourceClaims.
+//! Companions as the API has them: Pods and ResourceClaims.
 
 use std::fmt::Debug;
 

@@ -1,19 +1,23 @@
-//! What an answer of the API server to a write means for the next step.
+//! Failed writes of companions, and which step follows.
 
 use kube::core::Status;
 use outrigger_core::claim;
 use serde_json::Value;
 
-/// What to do after a write failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a write of a companion failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WriteFailure {
-    /// The object is not what the write expected; look again at once.
+    /// The object is not what the write expected: the cache is stale.
+    #[error("the cache is stale")]
     LookAgain,
     /// Something of that name exists already.
+    #[error("an object of that name exists")]
     Exists,
-    /// Nobody's fault and perhaps over soon: try again with growing pauses.
+    /// The failure may pass by itself: the write is retried with growing pauses.
+    #[error("{0}")]
     Transient(String),
     /// The request will be refused again until a user changes something.
+    #[error("{0}")]
     Refused(String),
 }
 
@@ -27,7 +31,7 @@ impl WriteFailure {
     pub(crate) fn of_create(error: &kube::Error, object: &Value, field: impl Fn(&str) -> String) -> Self {
         const SERVED: &str = claim::API_VERSION;
         match error {
-            // Where a cluster has no such kind there is nothing to look for again.
+            // A kind that the cluster doesn't serve is no stale cache.
             kube::Error::Api(status)
                 if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
             {

@@ -1,7 +1,7 @@
 //! The ResourceClaimTemplates that companions' device claims are made from: one for each rule and device claim.
 //!
-//! A template can't be changed, so its name depends on what it says, and another one is made for another spec. It is there
-//! before the first companion that names it, and goes when no companion does so any more.
+//! A template can't be changed, so its name depends on its spec, and another spec leads to another template. A template is
+//! created before the first companion that names it, and deleted when no companion names it any more.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -95,7 +95,7 @@ impl TemplateIndex {
 
 type Metadata = PartialObjectMeta<ResourceClaimTemplate>;
 
-/// Whose a template is; `None` for one that the manager didn't make.
+/// The rule that a template was created for; `None` where the manager did not create it.
 fn owner(template: &Metadata) -> Option<Owner> {
     let annotations = template.annotations();
     let rule = match annotations.get(keys::ADMIN_RULE) {
@@ -170,7 +170,7 @@ impl Templates {
             }
             match create(&context.client, namespace, &template.object, &writes::post()).await {
                 Ok(made) => {
-                    debug!(template = %template.name, namespace, "created");
+                    debug!(template = %template.name, namespace, "created ResourceClaimTemplate");
                     context.feeds.templates.answer(made);
                 }
                 Err(error) => match failure_of(template, &error) {
@@ -198,13 +198,13 @@ impl Templates {
                 continue;
             }
             writes::gone(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
-            info!(template = %name, namespace, rule = %rule.name(), "deleted: no companion uses it any more");
+            info!(template = %name, namespace, rule = %rule.name(), "deleted ResourceClaimTemplate: no companion names it");
         }
         Ok(())
     }
 }
 
-/// The watch is behind, or the name is taken.
+/// A template of the name exists: the cache is stale, or the name is taken.
 async fn exists(context: &Context, namespace: &str, rule: &Rule, name: &str) -> Result<(), WriteFailure> {
     match api(&context.client, namespace).get_metadata_opt(name).await {
         Err(error) => Err(WriteFailure::Transient(error.to_string())),
@@ -233,7 +233,8 @@ async fn create(
     create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, params).await
 }
 
-/// Whether the API server would take a rule's templates: the first refusal, if there is one; `None` where it didn't say.
+/// Validates a rule's templates by a dry run. Returns the first refusal, if there is one; `None` where the API server did not
+/// answer.
 pub(crate) async fn validate(
     client: &Client,
     namespace: &Namespace,
@@ -242,7 +243,7 @@ pub(crate) async fn validate(
     for template in templates {
         if let Err(error) = create(client, namespace, &template.object, &writes::dry_run()).await {
             match failure_of(template, &error) {
-                // It is there, as it should be.
+                // It exists already.
                 WriteFailure::Exists => {}
                 WriteFailure::Refused(message) => return Some(Err(message)),
                 WriteFailure::LookAgain | WriteFailure::Transient(_) => return None,
@@ -255,7 +256,7 @@ pub(crate) async fn validate(
 /// What an error means, with the fields as the rule has them.
 fn failure_of(template: &Template, error: &kube::Error) -> WriteFailure {
     WriteFailure::of_create(error, &template.object, |field| {
-        // The claim's spec is one further down in a template.
+        // The claim's spec is nested in the template's spec.
         let field = field.strip_prefix("spec.").unwrap_or(field);
         format!("spec.deviceClaims[{}].{field}", template.place)
     })
@@ -315,7 +316,7 @@ mod tests {
             (gone("a"), true),
             (Change::Applied(template("a", "2", "u")), false),
             (gone("a"), true),
-            // One that is first seen so.
+            // A template that is first seen while it is being deleted.
             (Change::Applied(leaving), false),
             (gone("a"), true),
         ] {

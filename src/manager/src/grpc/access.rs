@@ -1,4 +1,5 @@
-//! Who may call, and for whom. [`super::intake`] asks before a call is read; handlers find the answer in its extensions.
+//! Who may call, and for which tenant. [`super::intake`] checks that before a call is read; handlers find the result in the
+//! extensions of the request.
 
 use std::sync::Arc;
 
@@ -18,11 +19,11 @@ use crate::identity::Caller;
 #[derive(Debug)]
 pub(super) struct Access {
     context: Arc<Context>,
-    /// Whether tenants, rules and companions have been listed: before that nobody is served.
+    /// Whether tenants, rules and companions have been listed: before that no call is served.
     readiness: Readiness,
 }
 
-/// A call that has come through.
+/// A call that has been admitted.
 #[derive(Debug, Clone)]
 pub(super) struct Admitted {
     /// Who calls.
@@ -48,7 +49,7 @@ impl Access {
             .inspect_err(|status| warn!(reason = status.message(), "refused call"))
     }
 
-    /// The tenant that a call is about, when the caller may speak for it.
+    /// The tenant that a call is about, when the caller may act for it.
     ///
     /// # Errors
     /// As [`Self::authorize`]; INVALID_ARGUMENT when no tenant is named, UNAVAILABLE when this replica isn't ready.
@@ -59,10 +60,10 @@ impl Access {
         Ok(Admitted { caller, id, tenant })
     }
 
-    /// Lets an administrator in, and nobody else, whatever the call is about.
+    /// Admits administrators only, whatever the call is about.
     ///
     /// # Errors
-    /// PERMISSION_DENIED to everybody else, tenants first of all; UNAVAILABLE when this replica isn't ready.
+    /// PERMISSION_DENIED to all other callers, tenants included; UNAVAILABLE when this replica isn't ready.
     pub(super) fn admin(&self, caller: &Caller) -> Result<(), Status> {
         if !self.context.registry.is_admin(caller) {
             warn!(%caller, "refused call: the caller is no administrator");
@@ -79,7 +80,7 @@ impl Access {
         }
     }
 
-    /// Whether the caller may speak for the tenant now.
+    /// Whether the caller may act for the tenant now.
     ///
     /// # Errors
     /// As [`crate::state::registry::Registry::authorize`]. The log has both names.
@@ -89,7 +90,7 @@ impl Access {
         })
     }
 
-    /// Changes of who may speak for whom, from now on.
+    /// Changes of who may act for whom, from now on.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.context.registry.changes()
     }

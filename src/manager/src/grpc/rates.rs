@@ -1,4 +1,4 @@
-//! How often a tenant's callers may speak about rules, and how much they may say.
+//! How many calls about rules a tenant's callers may make in a time, and how many bytes they may send.
 //!
 //! Each call may lead to a write of half a mebibyte, of which etcd keeps every version for minutes. So calls and bytes a second
 //! have limits, and who is faster is slowed down; only who would wait for long is refused.
@@ -40,7 +40,7 @@ struct Rate {
     seen: Instant,
 }
 
-/// A call whose turn it is. A List ends its turn when this is dropped.
+/// A call that may be made now. A List ends its turn when this is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     _list: Option<OwnedSemaphorePermit>,

@@ -1,7 +1,7 @@
-//! Takes in a sync: in one message, or in chunks between a begin and an end.
+//! Receives a sync: in one message, or in chunks between a begin and an end.
 //!
-//! Each workload counts as soon as it is told. That others are gone counts at the end, and only there: a sync that is broken off
-//! deletes nothing.
+//! Each workload counts as soon as it is received. That others are deleted is known at the end, and only there: a sync that is
+//! interrupted deletes nothing.
 
 use std::sync::Arc;
 
@@ -25,10 +25,11 @@ const AT_ONCE: usize = 256;
 #[derive(Debug)]
 pub(super) struct Sync {
     state: Arc<TenantState>,
-    /// The stream that tells it.
+    /// The stream that sends it.
     stream: u64,
     limits: Limits,
-    /// What has been told. It alone is compared with the limits: what the sync is about to remove doesn't count any more.
+    /// The workloads received so far. They alone are compared with the limits: workloads that the sync is about to remove don't
+    /// count any more.
     told: Usage,
     /// Workloads of before were forgotten, to make room.
     made_room: bool,
@@ -54,7 +55,7 @@ impl Sync {
     ///
     /// # Errors
     /// INVALID_ARGUMENT for what is no workload, RESOURCE_EXHAUSTED when there are too many: nothing of the message counts then.
-    /// ABORTED when a newer stream has begun. What had been told by then is true, and not complete.
+    /// ABORTED when a newer stream has begun. Workloads received by then stay known.
     pub(super) fn take(
         &mut self,
         updates: Vec<WorkloadUpdate>,
@@ -82,12 +83,12 @@ impl Sync {
         Ok(keys)
     }
 
-    /// What has to be looked at because of one workload. Before the first sync has ended nothing has: which companions are missing
-    /// is known at its end.
+    /// The companions to reconcile because of one workload: none before the first sync has ended, because only its end shows which
+    /// companions are missing.
     fn set(&mut self, data: &mut TenantData, workload: Workload, size: usize) -> Vec<CompanionKey> {
         if data.usage.update(&workload.id, size, &self.limits).is_err() {
-            // Those of before and those of now together are too many. What isn't told may still be to come: so it is forgotten,
-            // and unknown, as after a restart.
+            // Former and new workloads together are too many. A former one may still be sent: so it is forgotten, and unknown, as
+            // after a restart.
             if !std::mem::replace(&mut self.made_room, true) {
                 data.index.doubt(|id| self.told.contains(id));
                 data.usage.retain(&self.told);
@@ -98,7 +99,7 @@ impl Sync {
         if data.index.synced() { keys } else { Vec::new() }
     }
 
-    /// The sync has ended: what wasn't told is gone.
+    /// The sync has ended: workloads that it did not contain are deleted.
     ///
     /// # Errors
     /// ABORTED when a newer stream has begun.
@@ -112,7 +113,7 @@ impl Sync {
             let wanted: Vec<CompanionKey> = data.index.matches().collect();
             data.first_sync(&wanted);
             keys.extend(wanted);
-            // Companions from before this process began: what the sync doesn't want goes now.
+            // Companions from before this process started: those that no workload of the sync wants are deleted now.
             keys.extend(data.companion_keys());
         }
         keys.sort_unstable();

@@ -99,8 +99,8 @@ impl Workloads {
         let admitted = super::admitted(request)?;
         let messages = request.extensions().get::<Inbound>().and_then(Inbound::take);
         let messages = messages.ok_or_else(|| Status::internal("the call's messages have been taken"))?;
-        // A call whose agent goes away is dropped wherever it waits, and a stream has to end in order all the same. So it has
-        // a task of its own, which is told when the call is dropped.
+        // A call whose agent disconnects is dropped wherever it waits, and a stream has to end in order all the same. So the stream
+        // has a task of its own, which is cancelled when the call is dropped.
         let gone = CancellationToken::new();
         let session = self.open(admitted, chunked, gone.clone())?;
         let _told = gone.drop_guard();
@@ -154,7 +154,7 @@ impl Workloads {
             }
         }
         if current {
-            // Who goes for good gives the claim up, so that another replica may speak for the tenant.
+            // A replica that shuts down gives the claim up, so that another replica may act for the tenant.
             let mut fields = vec![("connected", json!(false)), ("since", json!(Time(self.wall())))];
             if self.drain.is_cancelled() {
                 fields.push(("holder", json!("")));
@@ -170,12 +170,12 @@ impl Workloads {
             () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
             () = session.gone.cancelled() => return Err(left()),
         }
-        // Not given up halfway: a claim that was raised has to be told of as lost.
+        // Not cancelled halfway: a claim that was raised has to be written as lost.
         let raised = claim::raise(&self.context, &session.id, &session.state).await?;
         session.claim = raised.claim;
         session.state.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
         let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
-        info!(%caller, tenant = %id, stream = number, claim, "stream begins");
+        info!(%caller, tenant = %id, stream = number, claim, "stream started");
         self.tell_rules(&session.state);
         let result = self.take_in(session, messages).await;
         if let Err(status) = &result
@@ -306,7 +306,7 @@ impl Workloads {
         Ok(data.index.update(workload))
     }
 
-    /// A sync was taken: nobody's companions wait for this to be written.
+    /// Writes to the Tenant's status that a sync was received. No companion waits for it.
     fn tell_sync(&self, session: &Session) {
         let count = session.state.lock().usage.count();
         let fields =
@@ -391,7 +391,7 @@ pub(super) fn aborted(superseded: Superseded) -> Status {
     Status::aborted(superseded.to_string())
 }
 
-/// For the log: nobody is there any more to read it.
+/// For the log: the caller is not connected any more.
 fn left() -> Status {
     Status::cancelled("the agent has gone away")
 }

@@ -1,4 +1,4 @@
-//! Machines and what belongs to them as the API has it.
+//! Machines, and the objects that belong to them, as the API has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,7 +24,7 @@ use super::pods::{PodSummary, Role, Slot};
 /// Age and name of a pool: who was first keeps a node.
 type PoolAge = (Timestamp, String);
 
-/// What is known.
+/// Machines, their pools, nodes, guests and reservations.
 #[derive(Debug)]
 pub(crate) struct MachineCache {
     /// Namespace of reservations.
@@ -81,8 +81,8 @@ fn created<K: Resource>(object: &K) -> Timestamp {
     object.meta().creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
 }
 
-/// Whether nothing but the status of an object may be different. Who looks at it has nothing new to do then; and what it
-/// writes there itself must not call it again at once, past the pauses between its tries.
+/// Whether nothing but the status of an object may have changed. Then there is nothing to do, and the controller's own status write
+/// must not queue the key again at once, past its backoff.
 fn only_status<K: Resource>(before: Option<&K>, now: Option<&K>) -> bool {
     let (Some(before), Some(now)) = (before.map(K::meta), now.map(K::meta)) else { return false };
     before.uid == now.uid
@@ -108,7 +108,7 @@ impl MachineCache {
         Self { core_namespace: core_namespace.to_owned(), inner: RwLock::default() }
     }
 
-    /// A Machine. Returns what to look at; so do the others.
+    /// A Machine exists, or is deleted. Returns the keys that this concerns; so do the other methods.
     pub(crate) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let (before, now) = inner.machines.change(change);
@@ -253,7 +253,7 @@ impl MachineCache {
         inner.concerned(both)
     }
 
-    /// Everything there is to look at.
+    /// The keys of all Machines and pools.
     pub(crate) fn all(&self) -> Vec<Key> {
         let inner = self.inner.read();
         let pools = inner.pools.0.keys().map(|name| Key::Pool(name.as_str().into()));
@@ -299,7 +299,7 @@ impl MachineCache {
         )
     }
 
-    /// The Machine that a group belongs to: the oldest that names it, where somebody let in more than one.
+    /// The Machine that a group belongs to: the oldest that names it, where several do.
     pub(super) fn first_of(&self, group: &str) -> Option<String> {
         let inner = self.inner.read();
         let age = |name: &String| inner.machines.0.get(name).map(|machine| created(&**machine));
@@ -323,7 +323,7 @@ impl MachineCache {
         marked.map(|(name, node)| (name.clone(), node.clone())).collect()
     }
 
-    /// What is seen of a type of a Machine.
+    /// The guests and reservations of a type of a Machine.
     pub(super) fn seen(&self, machine: &domain::Machine, group: &str, type_: &machine::MachineType) -> Seen {
         let inner = self.inner.read();
         let pool = pool_name(group);
@@ -377,7 +377,7 @@ impl MachineObjects {
         of.map(|pool| (created(&**pool), pool.name_any()))
     }
 
-    /// The Machines of the group that an object is of: also when it belongs to somebody else, and is in their way.
+    /// The Machines of the group that an object is labelled with, also when others own the object and it is in their way.
     fn concerned<K: Resource>(&self, (before, now): (Option<Arc<K>>, Option<Arc<K>>)) -> Vec<Key> {
         let label = |object: &Arc<K>| object.labels().get(keys::MACHINE_GROUP).cloned();
         let groups: BTreeSet<String> = before.iter().chain(&now).filter_map(label).collect();

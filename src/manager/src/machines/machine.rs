@@ -1,4 +1,4 @@
-//! One look at a Machine: its pool, its reservations, its status.
+//! A step for a Machine: its pool, its reservations, its status.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
@@ -160,7 +160,7 @@ struct MachineStep<'a> {
     object: &'a Machine,
     machine: &'a domain::Machine,
     group: &'a str,
-    /// Problems that somebody has to solve.
+    /// Problems that an administrator has to solve.
     problems: Vec<String>,
     /// A write that failed and has to be retried.
     failed: Option<kube::Error>,
@@ -169,7 +169,7 @@ struct MachineStep<'a> {
 }
 
 impl MachineStep<'_> {
-    /// Takes note of how a write ended. What the API server refuses is somebody's to put right.
+    /// Records how a write ended. A refusal by the API server is a problem that an administrator has to solve.
     fn note<T>(&mut self, what: &str, result: Result<T, kube::Error>) -> Option<T> {
         match result {
             Ok(value) => return Some(value),
@@ -375,19 +375,19 @@ fn serves(machine: &domain::Machine, type_: &str) -> bool {
     machine.pool.iter().any(|node| node.types.iter().any(|name| name == type_))
 }
 
-/// That an object of this name belongs to somebody else, in words.
+/// The problem that another controller owns an object of this name.
 fn foreign<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<String> {
     let mut others = live.owner_references().iter().filter(|owner| owner.controller == Some(true));
     let owner = others.next()?;
     if is_owned_by(live, &machine.uid().unwrap_or_default()) {
         return None;
     }
-    // One of an earlier life goes by itself.
+    // The garbage collector deletes an object of a former Machine of that name.
     Some(format!("{what}: belongs to {} {}; delete it, or wait until it is gone", owner.kind, owner.name))
 }
 
-/// That a Service or StatefulSet of this name is not the Machine's, in words. Where it has no controller its labels say whose
-/// it is: the namespace may be home to others too.
+/// The problem that a Service or StatefulSet of this name is not the Machine's. Where it has no controller its labels tell: the
+/// namespace may be used by others too.
 fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine) -> Option<String> {
     if is_owned_by(live, &machine.uid().unwrap_or_default()) {
         return None;
@@ -401,7 +401,7 @@ fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine
     (!all).then(|| format!("{what}: is not of this Machine; delete it, or choose another group or type name"))
 }
 
-/// How long a Pod's changes are gathered before a Machine is looked at: they come in crowds.
+/// How long changes of Pods are collected before a step for their Machine: they come in bursts.
 pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What a pool writes on its Nodes: an annotation, labels, and where the pool says so taints.
+//! The marks of a pool on its Nodes: an annotation, labels, and taints where the pool asks for them.
 //!
-//! What is ours is told by content: the label and taint [`keys::NODE_POOL`], and those under the domain whose value is the
-//! group. So what Imperator itself has written goes too, and what was left by a manager that was killed. Labels and taints
-//! are written together, in one patch: a node never has one without the other.
+//! Marks are recognised by their content: the label and taint [`keys::NODE_POOL`], and those under the domain whose value is the
+//! group. So marks that Imperator itself has written are removed too, and those of a manager that was killed. Labels and taints are
+//! written in one patch: a node never has one without the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +13,7 @@ use outrigger_core::keys;
 use outrigger_core::machine::{Mode, PoolNode, type_key};
 use serde_json::{Map, Value, json};
 
-/// What matters of a Node.
+/// The fields of a Node that pools depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NodeSummary {
     pub(super) uid: String,
@@ -30,7 +30,7 @@ pub(super) struct NodeSummary {
     pub(super) size: u64,
 }
 
-/// What a pool wants to be on a Node.
+/// The marks that a pool wants on a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Marks {
     annotation: Option<String>,
@@ -112,8 +112,8 @@ impl NodeSummary {
         labels.chain(taints).chain(self.annotation.clone()).collect()
     }
 
-    /// The patch that makes the marks of a group these; `None` when they are. `shared`: another pool has the node, and its
-    /// health is that one's to tell.
+    /// The patch that makes the marks of a group these; `None` when they are. `shared`: another pool has the node, and writes its
+    /// health.
     pub(super) fn patch(&self, group: &str, marks: &Marks, shared: bool) -> Option<Value> {
         let ours =
             |key: &str, value: &str| (key == keys::NODE_POOL && !shared) || (is_type(key) && value == group);

@@ -1,4 +1,4 @@
-//! What matters of a guest or a reservation.
+//! The fields of guests and reservations that slots depend on.
 
 use kube::ResourceExt;
 use outrigger_core::keys;

@@ -1,4 +1,4 @@
-//! One look at a MachineNodePool: what is written on its nodes, and its status.
+//! A step for a MachineNodePool: the marks on its nodes, and its status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 struct PoolWork {
     /// Patches by nodes.
     patches: BTreeMap<String, Value>,
-    /// What somebody has to do something about.
+    /// Problems that an administrator has to solve.
     problems: Vec<String>,
     /// The nodes as the status has them.
     conditions: Vec<NodeCondition>,

@@ -1,4 +1,4 @@
-//! NamespaceOffloadings and virtual nodes as the API has them.
+//! NamespaceOffloadings and virtual nodes, as the API has them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::controller::Key;
 /// Labels of a virtual node.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// What is known.
+/// NamespaceOffloadings and virtual nodes.
 #[derive(Debug, Default)]
 pub struct OffloadingCache {
     objects: RwLock<BTreeMap<String, Arc<NamespaceOffloading>>>,
@@ -24,7 +24,7 @@ pub struct OffloadingCache {
 
 impl OffloadingCache {
     /// A NamespaceOffloading. Returns the namespace to look at: none for one of another name than the one that counts, and
-    /// none for one that is gone, because its finalizer has gone before.
+    /// none for one that is deleted, because its finalizer has gone before.
     pub fn object(&self, change: Change<NamespaceOffloading>) -> Option<Key> {
         match change {
             Change::Applied(object) if object.name_any() == offloading::NAME => {

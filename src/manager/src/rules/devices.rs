@@ -1,5 +1,4 @@
-//! Keeps the ResourceClaimTemplates of rules: makes those again that somebody deletes, and deletes those that no companion
-//! names any more.
+//! Keeps the ResourceClaimTemplates of rules: creates missing ones again, and deletes those that no companion names any more.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -28,7 +27,7 @@ use crate::writes;
 /// The pause after a write that failed.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What is known of a rule's companions.
+/// How a rule's companions use its templates.
 #[derive(Debug, Clone, Copy, Default)]
 struct TemplateUse {
     /// Some exist.
@@ -61,7 +60,7 @@ pub(super) async fn keep(context: &Context, id: &RuleId) {
         }
         (rule.clone(), TemplateUse::of(&data.companions, rule))
     };
-    // The first companion may come at any time.
+    // The first companion may be created at any time.
     step(context, id, &location, &rule, TemplateUse { any: true, ..found }).await;
 }
 
@@ -92,10 +91,11 @@ async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule
     let wanted = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
     if found.any {
         match templates.ensure(context, &location.namespace, rule, &wanted).await {
-            // What is refused is told where a companion can't be made for it.
+            // A refusal is shown by the companion that can't be created because of it.
             Ok(()) | Err(WriteFailure::Refused(_)) => {}
-            Err(other) => {
-                info!(rule = %rule.name(), namespace = %location.namespace, ?other, "claim templates will be made later");
+            Err(failure) => {
+                let reason = failure.to_string();
+                info!(rule = %rule.name(), namespace = %location.namespace, reason, "creating ResourceClaimTemplates failed; retrying");
                 context.queues.rules.add_after(id.clone(), AGAIN);
             }
         }
@@ -114,14 +114,14 @@ async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule
         Ok(true) => {}
         Ok(false) => context.queues.rules.add_after(id.clone(), AGAIN),
         Err(error) => {
-            info!(rule = %rule.name(), namespace = %location.namespace, %error, "claim templates will be deleted later");
+            info!(rule = %rule.name(), namespace = %location.namespace, %error, "deleting ResourceClaimTemplates failed; retrying");
             context.queues.rules.add_after(id.clone(), AGAIN);
         }
     }
 }
 
 /// Whether the API server has the rule as it is known here, and no companion of it that was made from another template. The
-/// caches may be behind: templates are not deleted because one of them lacks a companion that names them, or the rule's
+/// caches may be stale: templates are not deleted because one of them lacks a companion that names them, or the rule's
 /// latest state.
 async fn is_settled(
     client: &Client,

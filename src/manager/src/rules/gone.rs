@@ -1,6 +1,6 @@
-//! Whether a companion's rule is gone, asked of the API server.
+//! Whether a companion's rule is deleted, as the API server says.
 //!
-//! A rule that the cache lacks may only be missing there: the watch of rules may be behind the watch of companions, or
+//! A rule that the cache lacks may only be missing there: the watch of rules may be stale the watch of companions, or
 //! may be failing. Nothing is deleted because one kind's cache lacks an object of another kind.
 
 use std::collections::HashMap;
@@ -18,17 +18,17 @@ use crate::context::Context;
 use crate::state::RuleId;
 use crate::writes::found;
 
-/// How long a rule that is gone is remembered, so that a rule with many companions costs one read and not one for each.
+/// How long a deleted rule is remembered, so that a rule with many companions costs one read and not one for each.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Rules that the API server has said to be gone, by uid. A uid never comes back, so an entry never becomes wrong.
+/// Rules that the API server has said to be deleted, by uid. A uid is never used again, so an entry never becomes wrong.
 #[derive(Debug, Default)]
 pub struct GoneRules {
     confirmed: Mutex<HashMap<String, Instant>>,
 }
 
 impl GoneRules {
-    /// Whether the rule with this uid is gone, or is an admin rule that is not about the tenant any more.
+    /// Whether the rule with this uid is deleted, or is an admin rule that is not about the tenant any more.
     ///
     /// # Errors
     /// When the API server does not say.

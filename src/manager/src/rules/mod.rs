@@ -70,7 +70,7 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     let written = writes::status(&rules, &over, &status).await?;
     debug!(rule = %id.name, namespace = %id.namespace, "status written");
     context.feeds.rules.answer(written);
-    // A refusal is told by the replica that was refused.
+    // The replica whose dry run was refused writes the Event of a refusal.
     let news = status.news(&before);
     for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
         context.events.rule(id, &over.uid, reason, message).await;

@@ -1,4 +1,4 @@
-//! A rule's status, computed from what is known.
+//! The status of a rule, computed from the caches.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -79,7 +79,7 @@ fn synced_condition(data: &TenantData) -> ConditionValue {
     }
 }
 
-/// A rule, and everything that bears on it.
+/// A rule, and everything that its status depends on.
 struct StatusInput<'a> {
     name: &'a RuleName,
     entry: &'a RuleEntry,
@@ -151,7 +151,7 @@ impl StatusInput<'_> {
         (Status::False, if earlier { "RollingOut" } else { "Pending" }, message)
     }
 
-    /// What there is to say where not all matches are kept.
+    /// The message where not all matches are kept.
     fn over_limit(&self, most: usize) -> String {
         format!(
             "{} matches of this rule are served, and some are not: the tenant's rules match more than {most} workloads in all, which is \
@@ -161,7 +161,7 @@ impl StatusInput<'_> {
         )
     }
 
-    /// Whether companions of an earlier template are being replaced, and what there is to say about those.
+    /// Whether companions of an earlier template are being replaced, and a note about them for the message.
     fn earlier(&self, created: i64) -> (bool, String) {
         let (Some(rule), Some(updated)) = (self.data.index.rule(self.name), self.updated()) else {
             return (false, String::new());

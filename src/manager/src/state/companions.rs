@@ -1,5 +1,5 @@
-//! The companions of one namespace, by key and counted by rule. What is newer is decided before it comes here, by the
-//! [`Feed`](outrigger_runtime::cache::Feed) of their kind.
+//! The companions of one namespace, by key and counted by rule. Which of two states of an object is newer has been decided before,
+//! by the [`Feed`](outrigger_runtime::cache::Feed) of its kind.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,15 +18,15 @@ pub struct Counts {
     pub created: i64,
     /// Of these, those that are ready: Pods whose Ready condition is true, claims that have devices.
     pub ready: i64,
-    /// Of these, claims that no Pod has used yet. They wait for nobody, and nobody for them.
+    /// Of these, claims that no Pod has used yet. A rollout doesn't wait for them.
     pub idle: i64,
     /// Besides these, claims that are being deleted. They stay as long as Pods use them.
     pub leaving: i64,
 }
 
 impl Counts {
-    /// What a user has to know of claims that can't go, to be put after what else there is to say; empty without any. Nothing
-    /// deletes the Pods that use them: those may be anybody's.
+    /// A note for users about claims that can't be deleted, to be appended to a message; empty where there are none. Nothing deletes
+    /// the Pods that use them, because others may own those.
     pub fn leaving_note(&self) -> String {
         match self.leaving {
             0 => String::new(),

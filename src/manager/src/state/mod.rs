@@ -1,9 +1,9 @@
-//! What the manager knows, in memory and synchronously: a [`TenantState`] for each namespace with its tenant's workloads, its
-//! rules and their companions. Everything that happens outside comes in as a method call here and returns the keys that
-//! have to be looked at again, so all of it is testable without a cluster.
+//! The state of the manager, in memory and synchronous: a [`TenantState`] for each namespace with its tenant's workloads, its rules
+//! and their companions. Each event is a method call that returns the keys to reconcile, so all of it is testable without a cluster.
 //!
-//! Each state has its own lock, held for microseconds and never across an await: one tenant's flood is not another's
-//! pause.
+//! Modules here know nothing of controllers, services and watches, which all build upon them.
+//!
+//! Each state has its own lock, held for microseconds and never across an await: one tenant's load doesn't delay the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -78,7 +78,7 @@ impl Key for RuleId {
     }
 }
 
-/// All namespaces that matter.
+/// The states of all namespaces.
 #[derive(Debug, Default)]
 pub struct TenantStates {
     admin: AdminNamespaces,
@@ -162,13 +162,13 @@ impl TenantStates {
         namespaces.iter().map(|namespace| self.state(namespace)).collect()
     }
 
-    /// Whose namespace it is.
+    /// The tenant that a namespace belongs to.
     pub fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
         let state = self.by_namespace.read().get(namespace).cloned()?;
         state.lock().tenant.clone()
     }
 
-    /// A namespace belongs to this tenant, or to none. Returns what has to be looked at again.
+    /// A namespace belongs to this tenant, or to none. Returns the companions that this concerns.
     pub fn set_tenant(&self, namespace: &str, tenant: Option<TenantId>) -> Vec<CompanionId> {
         let state = self.state(namespace);
         let mut data = state.lock();

@@ -78,7 +78,7 @@ impl AnnotationPauses {
         if since < written.pause {
             return Err(written.pause - since);
         }
-        // Quiet for a while: it begins anew.
+        // After a quiet time pauses are short again.
         *written = if since >= 2 * written.pause {
             first
         } else {

@@ -1,4 +1,4 @@
-//! Tenants and DPUs as the API has them, and who may speak for whom.
+//! Tenants and DPUs as the API has them, and which callers may act for which tenant.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -27,7 +27,7 @@ pub struct Registry {
     data: RwLock<RegistryData>,
     /// Node label that names the host of a DPU.
     host_label: String,
-    /// Identities that may speak for every tenant.
+    /// Identities that may act for every tenant.
     admins: Vec<Identity>,
     /// Counts changes of what [`Registry::authorize`] depends on.
     changes: watch::Sender<u64>,
@@ -51,7 +51,7 @@ struct RegistryData {
 pub struct TenantEntry {
     /// As the API has it.
     pub object: Arc<Tenant>,
-    /// What it says, or everything that is wrong with it.
+    /// The tenant, or its validation errors.
     pub tenant: Result<Arc<tenant::Tenant>, Vec<FieldError>>,
 }
 
@@ -66,7 +66,7 @@ impl TenantEntry {
         self.object.status.as_ref()?.stream.as_ref()?.refused.as_deref()
     }
 
-    /// What is not its status.
+    /// Everything but its status.
     fn matter(&self) -> impl PartialEq + '_ {
         let metadata = &self.object.metadata;
         let finalizers = self.object.finalizers();
@@ -74,7 +74,7 @@ impl TenantEntry {
     }
 }
 
-/// What has to be looked at again.
+/// The keys that a change of a Tenant concerns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Nodes whose owner may have changed.
@@ -83,14 +83,14 @@ pub struct Touched {
     pub tenants: BTreeSet<TenantId>,
 }
 
-/// A Node that sits in some host, or that carries our marks.
+/// A Node that is in some host, or that carries Outrigger's marks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dpu {
     /// The host it sits in.
     pub host: Option<String>,
-    /// What is ours on it.
+    /// Outrigger's marks on it.
     pub marks: Marks,
-    /// Everybody's taints, as they are.
+    /// All taints, as the API has them.
     pub taints: Vec<serde_json::Value>,
     /// Of the Node.
     pub resource_version: String,
@@ -134,7 +134,7 @@ impl Registry {
         self.data.read().nodes.get(node).cloned()
     }
 
-    /// Every Node that is a DPU or carries our marks.
+    /// Every Node that is a DPU or carries Outrigger's marks.
     pub fn dpus(&self) -> Vec<(String, Arc<Dpu>)> {
         self.data.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
     }
@@ -154,10 +154,10 @@ impl Registry {
         self.data.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
     }
 
-    /// Whether the caller may speak for a tenant now, and the tenant.
+    /// Whether the caller may act for a tenant now, and the tenant.
     ///
     /// # Errors
-    /// PERMISSION_DENIED, in the same words whether there is such a tenant or not, so that nobody can ask for names; to
+    /// PERMISSION_DENIED, with the same message whether there is such a tenant or not, so that names can't be guessed; to
     /// administrators NOT_FOUND. FAILED_PRECONDITION when the tenant can't be served.
     pub fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
         let data = self.data.read();
@@ -178,7 +178,7 @@ impl Registry {
         })
     }
 
-    /// Whether the caller may speak for every tenant, and for the platform.
+    /// Whether the caller may act for every tenant, and for the platform.
     pub fn is_admin(&self, caller: &Caller) -> bool {
         *caller == Caller::Local || caller.is_one_of(&self.admins)
     }
@@ -201,7 +201,7 @@ impl Registry {
         self.data.read().claimants(host).filter(|other| *other != id).cloned().collect()
     }
 
-    /// Whose a DPU should be.
+    /// The tenant that a DPU should be assigned to.
     pub fn verdict(&self, dpu: &Dpu) -> Verdict {
         let data = self.data.read();
         let owner = dpu.marks.owner.as_deref();
@@ -209,7 +209,7 @@ impl Registry {
         let entry =
             owner.and_then(|owner| TenantId::new(owner).ok()).and_then(|owner| data.tenants.get(&owner));
         if entry.is_some_and(|entry| entry.tenant.is_err() && !entry.deleting()) {
-            // What it claims can't be read just now. That is no reason to end its Pods.
+            // Its hosts are unknown while its spec is invalid. That is no reason to delete its Pods.
             return Verdict::Foreign;
         }
         Claims { tenants, owner_exists: entry.is_some() }.verdict(owner)
@@ -332,7 +332,7 @@ impl RegistryData {
     fn is_its_own(&self, caller: &Caller, id: &TenantId, entry: &TenantEntry) -> bool {
         let Ok(tenant) = &entry.tenant else { return false };
         let Caller::Certificate { names, .. } = caller else { return false };
-        // An identity that two tenants list is neither's: better nobody than the wrong one.
+        // An identity that two tenants list is valid for neither: no tenant is better than the wrong one.
         names.iter().any(|name| tenant.identities.contains(name))
             && !names.iter().any(|name| self.who_else(name, id).next().is_some())
     }
@@ -369,7 +369,7 @@ impl RegistryData {
     }
 }
 
-/// Puts a tenant on a list, or takes it off. Returns who else is on it.
+/// Adds a tenant to a list, or removes it. Returns the other tenants on the list.
 fn list<K: Clone + Eq + Hash>(
     lists: &mut HashMap<K, BTreeSet<TenantId>>,
     key: &K,

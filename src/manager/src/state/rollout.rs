@@ -1,8 +1,7 @@
-//! Rollouts: companions of an earlier template give way to those of the new one, a few at a time.
+//! Rollouts: companions of an earlier template are replaced by those of the new one, a few at a time.
 //!
-//! What is down is counted from what exists (the store's counts) and from what the rollout itself has taken away and not
-//! seen come back. Companions that nobody could run, because no DPU is in their host, don't count: they would hold up a
-//! rollout for ever.
+//! Unavailable companions are counted from those that exist and from those that the rollout itself has deleted and that have not been
+//! created again. Companions that no DPU could run don't count: they would block a rollout for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,11 +31,11 @@ struct Rollout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It serves still, and its end is decided.
+    /// It is available, and will be deleted.
     Doomed,
-    /// It doesn't serve, and is still there.
+    /// It is not available, and exists.
     Down,
-    /// It is gone, and not made again yet.
+    /// It is deleted, and not created again yet.
     Gone,
 }
 
@@ -59,7 +58,7 @@ impl Rollouts {
         availability: Availability,
     ) -> bool {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
-        // One that is down already goes at once: nobody misses it.
+        // A companion that is down already is replaced at once.
         let stage = if ready { Stage::Doomed } else { Stage::Down };
         let turn = strategy != UpdateStrategy::OnDelete
             && (!ready
@@ -74,7 +73,7 @@ impl Rollouts {
         turn
     }
 
-    /// A companion waits, whatever the budget: its rule's new template has not been tried out.
+    /// A companion waits, whatever the budget: its rule's new template has not been validated.
     pub fn wait(&mut self, key: &CompanionKey) {
         self.by_rule.entry(key.rule.clone()).or_default().waiting.insert(key.workload.clone());
     }
@@ -92,7 +91,7 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
-    /// A companion should be there and isn't, and nobody knows since when.
+    /// A companion should exist and doesn't, for an unknown time.
     pub fn missing(&mut self, key: &CompanionKey) {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
         rollout.replaced.insert(key.workload.clone(), Stage::Gone);
@@ -123,7 +122,7 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
-    /// What isn't wanted any more is not in anybody's way.
+    /// A companion that isn't wanted any more takes no part in a rollout.
     pub fn unwanted(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.waiting.remove(&key.workload);
@@ -144,7 +143,7 @@ impl Rollouts {
         self.by_rule.get(rule).is_some_and(|rollout| !rollout.waiting.is_empty())
     }
 
-    /// Those whose turn has come. They are asked about again, by [`Self::ask`].
+    /// The companions whose turn has come. [`Self::ask`] decides about each again.
     pub fn next(
         &mut self,
         rule: &RuleName,
@@ -163,14 +162,14 @@ impl Rollouts {
         keys
     }
 
-    /// Nothing waits any more: all that did are returned, to be asked about again.
+    /// No companion waits any more. Returns those that did: [`Self::ask`] decides about each again.
     pub fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
         let waiting = self.by_rule.get_mut(rule).map(|rollout| std::mem::take(&mut rollout.waiting));
         let key = |workload| CompanionKey { rule: rule.clone(), workload };
         waiting.unwrap_or_default().into_iter().map(key).collect()
     }
 
-    /// A rule is gone.
+    /// A rule is deleted.
     pub fn forget(&mut self, rule: &RuleName) {
         self.by_rule.remove(rule);
     }
@@ -185,8 +184,8 @@ impl Rollout {
 }
 
 impl TenantData {
-    /// The workloads are known for the first time. Companions that should be there and aren't are down, whatever took them
-    /// away: a rollout that another process began goes on from there.
+    /// The workloads are known for the first time. Companions that should exist and don't are down, whatever deleted them: a rollout
+    /// that another process began continues from there.
     pub fn first_sync(&mut self, keys: &[CompanionKey]) {
         for key in keys {
             let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });

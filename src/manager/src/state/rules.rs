@@ -1,4 +1,4 @@
-//! What is kept of a rule, and of companions of it that can't be made.
+//! The rules of a namespace, and the companions of them that can't be created.
 
 use std::sync::Arc;
 
@@ -39,11 +39,11 @@ pub struct RuleEntry {
 /// Why a companion can't be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The words for the user.
+    /// The message for the user.
     pub message: String,
-    /// Generation of the rule that was refused: another one is tried at once.
+    /// Generation of the rule that was refused: another generation is not delayed.
     pub generation: i64,
-    /// When to try again all the same.
+    /// When to retry the same generation.
     pub until: Instant,
 }
 
@@ -80,7 +80,7 @@ impl TenantData {
             && known.uid == entry.uid
             && known.generation == entry.generation
         {
-            // Only its status or metadata changed. Another replica may have tried it out: what was held back goes on.
+            // Only its status or metadata changed. Another replica may have validated its template: waiting companions continue.
             let passed =
                 !known.validation.has_passed() && known.errors.is_empty() && entry.is_told_accepted();
             let refused = known.validation.refusal().is_some();
@@ -132,7 +132,7 @@ impl TenantData {
         }
     }
 
-    /// A rule is gone. Returns the companions that it had; the garbage collector takes them.
+    /// A rule is deleted. Returns the companions that it had, which the garbage collector deletes.
     pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         self.rules.remove(name);
         self.rollouts.forget(name);
@@ -151,7 +151,7 @@ impl TenantData {
         held
     }
 
-    /// A template that has been tried out is not tried again: neither here, nor after a restart.
+    /// The validation of a rule's template. A valid template is not validated again, not even after a restart.
     fn validation_of(&self, rule: &Rule, entry: &RuleEntry) -> TemplateValidation {
         let known = self.rules.get(rule.name()).filter(|known| known.uid == entry.uid);
         let same = |known: &&Arc<Rule>| known.template_hash() == rule.template_hash();
@@ -162,8 +162,8 @@ impl TenantData {
         }
     }
 
-    /// Companions of a rule that can't be made, in the order of their workloads. A tenant may have as many as matches, so the others
-    /// are not looked at.
+    /// Companions of a rule that can't be created, in the order of their workloads. A tenant may have as many refusals as matches, so
+    /// those of other rules are skipped.
     pub fn refusals_of<'a>(
         &'a self,
         rule: &'a RuleName,

@@ -47,7 +47,7 @@ struct TenantVersion {
 /// The claim that a Tenant's status shows.
 #[derive(Debug, Clone, Copy)]
 pub struct ObservedClaim<'a> {
-    /// uid of the Tenant. A Tenant that is made anew begins to count anew.
+    /// uid of the Tenant. A Tenant that is created again begins to count anew.
     pub uid: &'a str,
     /// resourceVersion of the Tenant.
     pub resource_version: u64,
@@ -105,7 +105,7 @@ impl Stream {
         self.raising += 1;
     }
 
-    /// What became of it is known, or nobody waits for it any more.
+    /// The result of a claim is known, or its caller has been cancelled.
     pub(crate) fn raise_ends(&mut self) {
         self.raising = self.raising.saturating_sub(1);
     }
@@ -214,8 +214,8 @@ impl Stream {
         self.claim < claim && self.lose()
     }
 
-    /// A claim in this replica's name that no stream is for: it was raised, and nobody heard of it. While it stays, no replica
-    /// acts for the tenant.
+    /// A claim in this replica's name that no stream is for: it was raised, and the answer was lost. While it stays, no replica acts
+    /// for the tenant.
     pub(crate) fn unused_claim(&self) -> Option<u64> {
         let latest = self.own > self.claim && self.own > self.foreign;
         (latest && self.raising == 0).then_some(self.own)
@@ -242,7 +242,7 @@ impl Stream {
         self.released = false;
     }
 
-    /// Whether this replica acts for the tenant: it holds the latest claim, or nobody does and it leads.
+    /// Whether this replica acts for the tenant: it holds the latest claim, or no replica does and it leads.
     pub(crate) fn acts(&self, leads: bool) -> bool {
         if self.claim > self.foreign {
             return true;

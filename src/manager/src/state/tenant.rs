@@ -23,10 +23,10 @@ pub struct TenantState {
     data: Mutex<TenantData>,
 }
 
-/// What is behind a state's lock.
+/// The contents of a state, behind its lock.
 #[derive(Debug, Default)]
 pub struct TenantData {
-    /// Whose namespace it is. Nothing happens in a namespace of nobody.
+    /// The tenant that the namespace belongs to. Nothing is created in a namespace without a tenant.
     pub tenant: Option<TenantId>,
     /// Workloads and compiled rules.
     pub index: TenantIndex,
@@ -34,7 +34,7 @@ pub struct TenantData {
     pub rules: BTreeMap<RuleName, RuleEntry>,
     /// The companions of the tenant's own rules that exist.
     pub companions: CompanionCache,
-    /// Those of admin rules; `None` where they are not looked after from this namespace.
+    /// The companions of admin rules; `None` where another namespace of the tenant has them.
     pub admin_companions: Option<SharedCompanions>,
     /// Companions that can't be made for a reason that only a user can remove.
     pub refusals: BTreeMap<CompanionKey, Refusal>,
@@ -48,7 +48,7 @@ pub struct TenantData {
     pub stream: Stream,
     /// How much its workloads take.
     pub usage: Usage,
-    /// The tenant is being deleted: nothing is made for it any more.
+    /// The tenant is being deleted: nothing is created for it any more.
     pub closing: bool,
 }
 
@@ -89,7 +89,7 @@ impl TenantData {
         keys
     }
 
-    /// The companions among which those of this rule are; `None` where they are not looked after from here.
+    /// The cache that holds the companions of a rule; `None` where another namespace of the tenant has them.
     pub(crate) fn among<R>(
         &mut self,
         rule: &RuleName,
@@ -102,14 +102,14 @@ impl TenantData {
         }
     }
 
-    /// Whether this replica makes and tells what is to be made and told in this namespace; `leads`: it leads, and so
-    /// cares for tenants that nobody serves.
+    /// Whether this replica creates companions and writes statuses for this namespace. `leads`: it leads, and so acts for tenants
+    /// that no replica serves.
     pub fn acts(&self, leads: bool) -> bool {
         self.tenant.is_some() && !self.closing && self.stream.acts(leads)
     }
 
-    /// A Tenant's status shows who holds the claim on its stream. Whether that took it from this replica, or it is another
-    /// Tenant: what is known of the tenant's workloads is out of date from now on, and forgotten.
+    /// A Tenant's status shows the holder of the claim on its stream. Returns whether this replica has lost it, or it is another
+    /// Tenant: the tenant's workloads are forgotten then, because they are stale from now on.
     pub fn saw_claim(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
         let lost = self.stream.saw(shown, me);
         if lost {

@@ -1,6 +1,7 @@
-//! Trials: whether the API server would take the companions of a rule's template, before any that runs makes room for one.
+//! The validation of a rule's template by a dry run: whether the API server would accept its companions, before any that runs is
+//! replaced.
 //!
-//! The manager asks, by a creation that is never stored: the webhook must not hold the right to create Pods.
+//! The manager makes the dry run, because the webhook must not have the right to create Pods.
 
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 #[derive(Debug, Clone, Default)]
 pub struct TemplateValidation {
     verdict: Option<Result<(), String>>,
-    /// When it may be tried again, and the pause before that.
+    /// When it may be validated again, and the pause before that.
     next: Option<(Instant, Duration)>,
 }
 
 impl TemplateValidation {
-    /// It was tried before.
+    /// It was valid before.
     pub fn passed() -> Self {
         Self { verdict: Some(Ok(())), next: None }
     }
@@ -28,17 +29,17 @@ impl TemplateValidation {
         self.verdict == Some(Ok(()))
     }
 
-    /// In which words the API server refuses it.
+    /// The message of the API server's refusal.
     pub fn refusal(&self) -> Option<&str> {
         self.verdict.as_ref()?.as_ref().err().map(String::as_str)
     }
 
-    /// Whether it should be tried now.
+    /// Whether it should be validated now.
     pub fn is_due(&self, now: Instant) -> bool {
         !self.has_passed() && self.left(now).is_none()
     }
 
-    /// How long until it may be tried again; `None` when it has passed, or may be tried now.
+    /// How long until it may be validated again; `None` when it has passed, or may be validated now.
     pub fn left(&self, now: Instant) -> Option<Duration> {
         let (at, _) = self.next.filter(|_| !self.has_passed())?;
         at.checked_duration_since(now).filter(|left| !left.is_zero())

@@ -4,7 +4,7 @@
 //! so of two replicas with a stream of the same tenant exactly one has the latest. The other one sees it (every replica
 //! watches Tenants), drops its stream and stops writing.
 //!
-//! A claim is on the Tenant with one uid: the counter of a Tenant that is deleted and made anew begins anew.
+//! A claim is on the Tenant with one uid: the counter of a Tenant that is deleted and created again restarts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,14 @@ use crate::state::stream::RaisedClaim;
 use crate::worker::{Action, Controller};
 use crate::writes::{self, Version};
 
-/// How often a claim is tried while others write the same Tenant.
+/// Attempts at a claim while others write the same Tenant.
 const ATTEMPTS: usize = 20;
 
 /// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state.
 ///
 /// # Errors
-/// UNAVAILABLE when the API server can't be asked: nobody is served on a guess. The claim may have been raised all the same,
-/// see [`UnusedClaims`]. NOT_FOUND when the tenant is gone.
+/// UNAVAILABLE when the API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when
+/// the tenant is deleted.
 pub(crate) async fn raise(
     context: &Context,
     id: &TenantId,
@@ -59,7 +59,7 @@ pub(crate) async fn raise(
                 return Ok(RaisedClaim { uid, resource_version, claim: stream.claim });
             }
             Err(kube::Error::Api(status)) if status.code == 404 => return Err(gone()),
-            // The cache was behind, or another replica was faster: its claim is the one to go beyond.
+            // The cache was stale, or another replica was faster: the next claim has to be higher than that one.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(error) => return Err(unavailable(&error)),
         }
@@ -68,13 +68,13 @@ pub(crate) async fn raise(
     Err(Status::unavailable("the tenant's stream could not be claimed: too many others try; connect again"))
 }
 
-/// Says something about the stream, as long as the claim is the latest. What can't be said is only logged: the stream
-/// doesn't depend on it.
+/// Writes fields of the stream's status, as long as the claim is the latest. A failure is only logged: the stream doesn't depend on
+/// it.
 pub(crate) async fn tell(context: &Context, id: &TenantId, claim: u64, fields: &[(&str, Value)]) {
     match write(context, id, claim, fields).await {
         Ok(true) => {}
-        Ok(false) => debug!(tenant = %id, claim, "not said: the claim is not the latest"),
-        Err(error) => info!(tenant = %id, claim, %error, "the stream's status could not be written"),
+        Ok(false) => debug!(tenant = %id, claim, "stream status not written: the claim is not the latest"),
+        Err(error) => info!(tenant = %id, claim, %error, "writing the stream's status failed"),
     }
 }
 

@@ -136,18 +136,18 @@ impl Tenants {
             self.context.environment.clock.wall(),
         );
         self.write(&entry, &over, &wanted).await?;
-        // A namespace that goes tells of it; one that is freed by a label does too.
+        // A namespace that is deleted, or gets another label, queues its tenant.
         let soon = state == Some(namespace::State::Preparing);
         Ok(Action::Requeue(if soon { PREPARING } else { RESYNC }))
     }
 
-    /// A tenant that went without being released: somebody took its finalizer away. What it had in its own namespace goes with
-    /// that; what it had in the platform's would stay for ever.
+    /// A tenant that was deleted without being released, because its finalizer was removed by hand. Its companions of admin rules
+    /// would stay for ever.
     async fn gone(&self, id: &TenantId) -> Result<Action, kube::Error> {
         if self.context.states.admin_companions_of(id).lock().keys().next().is_none() {
             return Ok(Action::Done);
         }
-        // That the cache lacks it may only mean that its watch is behind.
+        // The cache may be stale.
         if found(self.api().get(id.as_str()).await)?.is_some() {
             return Ok(Action::Requeue(PAUSE));
         }
@@ -155,14 +155,14 @@ impl Tenants {
         Ok(if left == 0 { Action::Done } else { Action::Requeue(PAUSE) })
     }
 
-    /// The safe order: no stream and no new companions (the tenant is being deleted, and everyone sees that), then its
-    /// rules and Pods, then its DPUs, then itself.
+    /// Releases a tenant that is being deleted, in the safe order: no stream and no new companions (every replica sees the deletion),
+    /// then its rules and Pods, then its DPUs, then its finalizer.
     async fn release(&self, id: &TenantId, entry: &TenantEntry) -> Result<Action, kube::Error> {
         if !entry.object.finalizers().iter().any(|f| f == keys::TENANT_FINALIZER) {
             return Ok(Action::Done);
         }
         let uid = entry.object.uid().unwrap_or_default();
-        // What follows deletes by the tenant's name: a Tenant that has been made anew since is not the one that goes.
+        // What follows deletes by the tenant's name: a Tenant that has been created again since must be kept.
         let live = found(self.api().get(id.as_str()).await)?;
         let goes =
             |live: &Tenant| live.uid().as_deref() == Some(&uid) && live.metadata.deletion_timestamp.is_some();
@@ -190,7 +190,7 @@ impl Tenants {
             return Ok(Action::Requeue(PAUSE));
         }
         self.finalizer(&entry.object, false).await?;
-        info!(tenant = %id, "released");
+        info!(tenant = %id, "released tenant");
         Ok(Action::Done)
     }
 

@@ -1,4 +1,4 @@
-//! One step for one DPU: the domain says which, this makes it.
+//! Hands DPUs over from tenant to tenant: the domain decides on the step, this executes it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -23,12 +23,11 @@ use crate::state::registry::{Dpu, Registry};
 use crate::worker::Action;
 use crate::writes::{self, found, gone, only};
 
-/// How long a Node is nobody's before the next tenant gets it: long enough for a scheduler and a kubelet to learn that the
-/// former one's label is gone. Their watches take milliseconds; a scheduling cycle that has begun takes far less than
-/// this.
+/// How long a Node is unassigned before the next tenant gets it: long enough for a scheduler and a kubelet to see that the former
+/// tenant's label is removed. Their watches take milliseconds; a scheduling cycle takes far less than this.
 pub(super) const SETTLE: Duration = Duration::from_secs(3);
 
-/// How often Pods that have been told to go are looked for.
+/// Pause between two looks for Pods that are being deleted.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Hands DPUs over from tenant to tenant.
@@ -88,12 +87,12 @@ impl Handovers {
         }
     }
 
-    /// Forgets what was seen: another replica may have had the Nodes in hand since.
+    /// Forgets what was seen: another replica may have worked on the Nodes since.
     pub(super) fn forget(&self) {
         self.empty_since.lock().clear();
     }
 
-    /// Whether the Node has been nobody's, cordoned and empty for long enough.
+    /// Whether the Node has been unassigned, cordoned and empty for long enough.
     fn settled(&self, name: &str, dpu: &Dpu, empty: bool, now: Instant) -> bool {
         let mut since = self.empty_since.lock();
         if !empty || dpu.marks.owner.is_some() || dpu.marks.handover.is_none() {
@@ -104,8 +103,8 @@ impl Handovers {
     }
 }
 
-/// Whether the cache has these Tenants, and the one that is to have the DPU, as the API server has them: Pods are not deleted
-/// for a host that a Tenant has got back meanwhile.
+/// Whether the cache has these Tenants, and the one that shall get the DPU, as the API server has them: no Pod is deleted for a host
+/// that a Tenant has regained meanwhile.
 async fn are_current(
     client: &Client,
     registry: &Registry,
@@ -130,8 +129,8 @@ async fn are_current(
     Ok(true)
 }
 
-/// Pods on a Node that belong to other tenants than the one that is to have it. Asked of the API server, past its caches:
-/// what this says is acted upon.
+/// The Pods on a Node that belong to other tenants than the one that shall get it. They are listed past all caches, because they are
+/// deleted.
 async fn others(
     client: &Client,
     states: &TenantStates,
@@ -162,7 +161,7 @@ fn owner(states: &TenantStates, pod: &PartialObjectMeta<Pod>) -> Option<TenantId
 /// The longest grace period of a Pod that has to leave a DPU, in seconds: a tenant must not keep one by asking for years.
 const MAX_GRACE: u32 = 300;
 
-/// Tells Pods to go, with their own grace periods up to [`MAX_GRACE`].
+/// Deletes Pods, with their own grace periods up to [`MAX_GRACE`].
 async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -> Result<(), kube::Error> {
     for pod in others {
         let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
@@ -178,8 +177,7 @@ async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -
                 gone(pods.delete(&name, &params).await)?;
                 info!(pod = name, %namespace, node, left, "shortened the grace period: its tenant loses the DPU");
             }
-            // Its kubelet has seen the containers end and has taken the Pod off its books; finalizers are all that is left
-            // of it, and they keep nothing but the DPU.
+            // Its kubelet has seen the containers end. Only finalizers keep the Pod, and with it the DPU.
             (Some(_), Some(0)) if !pod.finalizers().is_empty() => {
                 let patch = json!({"metadata": {"uid": pod.uid(), "finalizers": null}});
                 gone(pods.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await)?;

@@ -1,4 +1,4 @@
-//! A tenant's conditions, computed from what is known.
+//! The status of a tenant, computed from the caches.
 
 use std::collections::BTreeMap;
 

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::shared::Shared;
 use crate::grpc::limits;
 
-/// Whose messages they are: a tenant's id, or that of administrators.
+/// The id of the tenant that messages count for, or that of administrators.
 pub(crate) type Payer = Arc<str>;
 
 /// What may be in memory of all callers' messages.

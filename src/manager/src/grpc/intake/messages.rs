@@ -1,7 +1,7 @@
 //! Messages out of the body of a call, one after the other: read, counted and paid for before they are decoded.
 //!
-//! tonic reads a message into a buffer that it keeps for as long as the call lasts, and decodes it then. So what has to be known
-//! before comes from here: the length that is announced, the parts that the bytes have, and whether there is room for them.
+//! tonic reads a message into a buffer that it keeps for as long as the call lasts, and decodes it then. What has to be known
+//! before is found out here: the announced length, the number of parts of the message, and whether there is room for them.
 
 use std::sync::Arc;
 
@@ -150,7 +150,7 @@ impl RawMessage {
     }
 }
 
-/// Does something whose time grows with a message's bytes: beside the threads that serve everybody, when there are many.
+/// Runs work whose duration grows with a message's bytes: on a blocking thread, when there are many.
 async fn aside<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! What every call goes through before tonic sees it: who calls, what the call may cost, and each of its messages.
+//! The checks that every call passes before tonic sees it: who calls, what the call may cost, and the bounds of each message.
 //!
 //! A call whose caller may not make it ends here, unread. The stream of workloads finds its [`Messages`] in the request's
 //! extensions. Of all other calls the one message they have is read here and handed on, and what it takes of the budgets, and
@@ -38,7 +38,7 @@ use super::access::{Access, Admitted};
 use super::limits;
 use super::rates::{Rates, Turn};
 
-/// Who pays for calls about admin rules: no tenant has this id.
+/// The payer of calls about admin rules: no tenant has this id.
 const ADMINISTRATORS: &str = "";
 
 /// The service whose calls are about no tenant.
@@ -158,7 +158,7 @@ fn holding(response: Response, holds: Holds) -> Response {
 }
 
 pin_project_lite::pin_project! {
-    /// A body that holds something until it has been sent, or nobody wants it any more.
+    /// A body that holds something until it has been sent or dropped.
     struct Holding {
         #[pin]
         body: Body,
