@@ -26,7 +26,7 @@ use crate::events::Events;
 use crate::latency::CompanionLatency;
 use crate::machines::{self, MachineCache};
 use crate::metrics::Metrics;
-use crate::offloading::{self, OffloadingCache};
+use crate::offloading::OffloadingCache;
 use crate::queue::Queue;
 use crate::state::registry::Registry;
 use crate::state::{CompanionId, RuleId, TenantStates};
@@ -126,7 +126,7 @@ pub struct Queues {
     /// Machines and their pools.
     pub machines: Queue<machines::Key>,
     /// Namespaces with a NamespaceOffloading.
-    pub offloadings: Queue<offloading::Key>,
+    pub offloadings: Queue<crate::state::Namespace>,
 }
 
 impl Queues {

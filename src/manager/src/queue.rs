@@ -6,8 +6,9 @@
 //! share under way. A tenant with ten thousand keys makes another one's single key wait for one turn, not for all of them.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::fmt::{Debug, Display};
+use std::fmt::Display;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
@@ -19,12 +20,14 @@ use tokio::time::Instant;
 
 /// A key of a [`Queue`]. Logs show it as its [`Display`].
 pub trait Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static {
-    /// What keys take turns by.
-    type Group: Clone + Eq + Hash + Debug + Send + Sync;
-
-    /// The group of this one.
-    fn group(&self) -> Self::Group;
+    /// The group that the key belongs to; by default it has one of its own.
+    fn group(&self) -> Group {
+        self.to_string().into()
+    }
 }
+
+/// A group of keys that share a turn.
+pub type Group = Arc<str>;
 
 /// How many keys of a queue wait for what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -51,11 +54,11 @@ pub struct Queue<K: Key> {
 
 #[derive(Debug)]
 struct QueueData<K: Key> {
-    ready: HashMap<K::Group, VecDeque<K>>,
+    ready: HashMap<Group, VecDeque<K>>,
     /// Groups that have a key in `ready`, in the order of their turns.
-    turns: VecDeque<K::Group>,
+    turns: VecDeque<Group>,
     /// How many keys of each group are in `busy`.
-    busy_of: HashMap<K::Group, usize>,
+    busy_of: HashMap<Group, usize>,
     /// The most keys of one group in `busy`.
     share: usize,
     /// Keys in `ready`, and keys in `busy` that have to come back.
@@ -228,7 +231,7 @@ impl<K: Key> QueueData<K> {
 
     /// The first key of the first group that has not its full share under way.
     fn take(&mut self) -> Option<K> {
-        let under_way = |group: &K::Group| self.busy_of.get(group).copied().unwrap_or_default();
+        let under_way = |group: &Group| self.busy_of.get(group).copied().unwrap_or_default();
         let turn = self.turns.iter().position(|group| under_way(group) < self.share)?;
         let group = self.turns.remove(turn)?;
         let line = self.ready.get_mut(&group)?;
@@ -244,7 +247,7 @@ impl<K: Key> QueueData<K> {
         Some(key)
     }
 
-    fn give_back(&mut self, group: &K::Group) {
+    fn give_back(&mut self, group: &Group) {
         if let Some(count) = self.busy_of.get_mut(group) {
             *count -= 1;
             if *count == 0 {
@@ -272,10 +275,8 @@ mod tests {
 
     /// The group is the first letter.
     impl Key for &'static str {
-        type Group = char;
-
-        fn group(&self) -> char {
-            self.chars().next().unwrap_or_default()
+        fn group(&self) -> Group {
+            self[..1].into()
         }
     }
 

@@ -20,11 +20,11 @@ use tracing::info;
 
 use crate::companions::object::Object;
 use crate::context::Context;
+use crate::machines;
 use crate::state::stream::ObservedClaim;
 use crate::state::{TenantData, TenantState};
 use crate::tenants::Key;
 use crate::tenants::claim::UNUSED;
-use crate::{machines, offloading};
 
 /// Starts all watches. The process is ready only after each has listed its objects.
 pub(crate) fn start(process: &Process, context: &Context) {
@@ -90,7 +90,7 @@ impl Context {
         if self.args.manage_offloading {
             // A label that somebody else has changed is put right.
             let offloaded = self.offloadings.get(&name).is_some();
-            self.queues.offloadings.add(offloaded.then(|| offloading::Key(name.as_str().into())));
+            self.queues.offloadings.add(offloaded.then(|| name.as_str().into()));
         }
         if self.args.manage_machines {
             self.queues.machines.add(self.machines.namespace(&name, namespace));

@@ -23,7 +23,6 @@ use outrigger_core::rule::Rule;
 use parking_lot::Mutex;
 
 use crate::context::Context;
-use crate::state::validation::TemplateValidation;
 use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState};
 use crate::writes::Version;
 
@@ -180,13 +179,9 @@ impl AdminRuleEntry {
         RuleEntry {
             uid: self.version.uid.clone(),
             generation: self.generation,
-            resource_version: String::new(),
-            status: outrigger_api::WorkloadRuleStatus::default(),
             errors: self.errors().to_vec(),
-            validation: TemplateValidation::default(),
             deleting: self.deleting,
-            revision: String::new(),
-            origin: String::new(),
+            ..RuleEntry::default()
         }
     }
 }

@@ -34,13 +34,7 @@ impl fmt::Display for Key {
     }
 }
 
-impl queue::Key for Key {
-    type Group = Self;
-
-    fn group(&self) -> Self {
-        self.clone()
-    }
-}
+impl queue::Key for Key {}
 
 /// What is remembered of a Machine.
 #[derive(Debug, Default)]

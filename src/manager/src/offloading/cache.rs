@@ -10,7 +10,7 @@ use outrigger_core::{keys, offloading};
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 
-use super::controller::Key;
+use crate::state::Namespace;
 
 /// Labels of a virtual node.
 pub(super) type Labels = BTreeMap<String, String>;
@@ -25,12 +25,12 @@ pub struct OffloadingCache {
 impl OffloadingCache {
     /// A NamespaceOffloading. Returns the namespace to look at: none for one of another name than the one that counts, and
     /// none for one that is deleted, because its finalizer has gone before.
-    pub fn object(&self, change: Change<NamespaceOffloading>) -> Option<Key> {
+    pub fn object(&self, change: Change<NamespaceOffloading>) -> Option<Namespace> {
         match change {
             Change::Applied(object) if object.name_any() == offloading::NAME => {
                 let namespace = object.namespace().unwrap_or_default();
                 self.objects.write().insert(namespace.clone(), Arc::new(object));
-                Some(Key(namespace.into()))
+                Some(namespace.into())
             }
             Change::Gone { namespace, name, .. } if name == offloading::NAME => {
                 self.objects.write().remove(&namespace);
@@ -59,8 +59,8 @@ impl OffloadingCache {
     }
 
     /// The keys of all namespaces that have one.
-    pub fn keys(&self) -> Vec<Key> {
-        self.objects.read().keys().map(|name| Key(name.as_str().into())).collect()
+    pub fn keys(&self) -> Vec<Namespace> {
+        self.objects.read().keys().map(|name| name.as_str().into()).collect()
     }
 
     /// Calls back with all virtual nodes.

@@ -5,10 +5,9 @@
 //! there has nothing left to take off. And as long as Pods are sent to admission there is an object that says where they
 //! may run.
 
-use std::fmt;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use kube::api::{Api, Patch};
 use kube::core::PartialObjectMeta;
@@ -21,32 +20,17 @@ use tracing::info;
 use super::status;
 use crate::context::Context;
 use crate::queue::{self, Queue};
+use crate::state::Namespace;
 use crate::worker::{Action, Controller};
 use crate::writes::{self, Version};
 
-/// The namespace to look at.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(pub Arc<str>);
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl queue::Key for Key {
-    type Group = Self;
-
-    fn group(&self) -> Self {
-        self.clone()
-    }
-}
+impl queue::Key for Namespace {}
 
 /// The controller of NamespaceOffloadings.
 pub(crate) struct Offloadings(pub(crate) Arc<Context>);
 
 impl Controller for Offloadings {
-    type Key = Key;
+    type Key = Namespace;
 
     const NAME: &'static str = "offloading";
     const AT_ONCE: usize = 8;
@@ -55,7 +39,7 @@ impl Controller for Offloadings {
         &self.0
     }
 
-    fn queue(&self) -> &Queue<Key> {
+    fn queue(&self) -> &Queue<Namespace> {
         &self.0.queues.offloadings
     }
 
@@ -63,7 +47,7 @@ impl Controller for Offloadings {
         self.0.queues.offloadings.add(self.0.offloadings.keys());
     }
 
-    async fn step(&self, Key(namespace): &Key) -> Result<Action, kube::Error> {
+    async fn step(&self, namespace: &Namespace) -> Result<Action, kube::Error> {
         let context = &*self.0;
         let Some(mut object) = context.offloadings.get(namespace) else { return Ok(Action::Done) };
         let held = object.finalizers().iter().any(|finalizer| finalizer == keys::OFFLOADING_FINALIZER);
@@ -117,7 +101,7 @@ async fn finalizer(
 
 /// Sets the namespace's label, or takes it off; looks first whether it is so already.
 async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kube::Error> {
-    let namespaces: Api<PartialObjectMeta<Namespace>> = Api::all(context.client.clone());
+    let namespaces: Api<PartialObjectMeta<core::Namespace>> = Api::all(context.client.clone());
     let Some(namespace) = namespaces.get_opt(name).await? else { return Ok(()) };
     let value = namespace.labels().get(keys::OFFLOADED).map(String::as_str);
     let wanted = offloaded.then_some("true");
@@ -126,7 +110,7 @@ async fn label(context: &Context, name: &str, offloaded: bool) -> Result<(), kub
         return Ok(());
     }
     let patch = json!({"metadata": {"uid": namespace.uid(), "labels": {keys::OFFLOADED: wanted}}});
-    let api: Api<Namespace> = Api::all(context.client.clone());
+    let api: Api<core::Namespace> = Api::all(context.client.clone());
     api.patch(name, &writes::patch(), &Patch::Merge(&patch)).await?;
     info!(namespace = name, offloaded, "offloading label written");
     Ok(())

@@ -9,5 +9,4 @@ mod controller;
 mod status;
 
 pub use cache::OffloadingCache;
-pub use controller::Key;
 pub(crate) use controller::Offloadings;

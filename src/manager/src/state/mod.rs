@@ -15,7 +15,7 @@ use outrigger_core::index::CompanionKey;
 use parking_lot::{Mutex, RwLock};
 
 use self::companions::CompanionCache;
-use crate::queue::Key;
+use crate::queue::{Group, Key};
 
 pub mod companions;
 pub mod pauses;
@@ -48,9 +48,7 @@ impl fmt::Display for CompanionId {
 }
 
 impl Key for CompanionId {
-    type Group = Namespace;
-
-    fn group(&self) -> Namespace {
+    fn group(&self) -> Group {
         self.namespace.clone()
     }
 }
@@ -71,9 +69,7 @@ impl fmt::Display for RuleId {
 }
 
 impl Key for RuleId {
-    type Group = Namespace;
-
-    fn group(&self) -> Namespace {
+    fn group(&self) -> Group {
         self.namespace.clone()
     }
 }

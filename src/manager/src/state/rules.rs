@@ -14,7 +14,7 @@ use super::tenant::TenantData;
 use super::validation::TemplateValidation;
 
 /// A rule as the API has it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RuleEntry {
     /// `metadata.uid`.
     pub uid: String,
@@ -65,11 +65,9 @@ impl TenantData {
             generation: object.metadata.generation.unwrap_or_default(),
             resource_version: object.resource_version().unwrap_or_default(),
             status: object.status.clone().unwrap_or_default(),
-            errors: Vec::new(),
-            validation: TemplateValidation::default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
-            revision: String::new(),
             origin: rule_wire::origin(object),
+            ..RuleEntry::default()
         };
         if object.metadata.deletion_timestamp.is_some() {
             // It only waits for its companions to go (foreground deletion); it must not get new ones.

@@ -158,13 +158,7 @@ impl Controller for UnusedClaims {
     }
 }
 
-impl queue::Key for TenantId {
-    type Group = Self;
-
-    fn group(&self) -> Self {
-        self.clone()
-    }
-}
+impl queue::Key for TenantId {}
 
 fn unavailable(error: &kube::Error) -> Status {
     Status::unavailable(format!("the tenant's stream could not be claimed: {error}; connect again"))

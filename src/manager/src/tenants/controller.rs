@@ -48,13 +48,7 @@ impl fmt::Display for Key {
     }
 }
 
-impl queue::Key for Key {
-    type Group = Self;
-
-    fn group(&self) -> Self {
-        self.clone()
-    }
-}
+impl queue::Key for Key {}
 
 /// The controller of Tenants and their DPUs.
 pub(crate) struct Tenants {
