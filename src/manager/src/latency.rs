@@ -78,7 +78,7 @@ impl TracedStep<'_> {
     }
 
     /// Another step follows for the same message.
-    pub fn goes_on(&mut self) {
+    pub fn continues(&mut self) {
         if let Some(request) = self.request.take() {
             self.latency.requests.lock().insert(self.id.clone(), request);
         }
@@ -115,7 +115,7 @@ mod tests {
         latency.requested(std::slice::from_ref(&id), &now);
         let mut step = latency.begin(&id);
         assert_eq!(step.request.as_ref().unwrap().at, early.at);
-        step.goes_on();
+        step.continues();
         latency.begin(&id).created();
         assert_eq!(count(), 1);
         // No message asked for it: a rule may have changed.

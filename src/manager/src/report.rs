@@ -147,7 +147,7 @@ fn count(data: &mut TenantData) -> Total {
     }
     for rule in &rules {
         total.wanted += data.index.matched(rule);
-        let counts = data.among(rule, |companions| companions.counts(rule)).unwrap_or_default();
+        let counts = data.with_companions(rule, |companions| companions.counts(rule)).unwrap_or_default();
         total.created += counts.created;
         total.ready += counts.ready;
     }
@@ -225,7 +225,7 @@ mod tests {
         state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
         assert_eq!(by_leader_and_other(), (StreamState::Lost, StreamState::Lost), "this replica's to tell");
         let claim = ObservedClaim { uid: "u", resource_version: 2, claim: 2, holder: "other" };
-        state.lock().saw_claim(claim, "me");
+        state.lock().claim_observed(claim, "me");
         assert_eq!(by_leader_and_other(), (StreamState::Elsewhere, StreamState::Elsewhere));
         assert!(of_tenant(&TenantStates::default().state("other"), true).is_none());
     }

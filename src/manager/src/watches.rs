@@ -84,7 +84,7 @@ impl Context {
             self.queues.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
             self.tenant_of(&name);
             let state = self.states.state(&name);
-            self.refile(&state);
+            self.update_admin_rules(&state);
             self.queues.rules.add(state.rule_ids());
         }
         if self.args.manage_offloading {
@@ -110,13 +110,13 @@ impl Context {
             None => self.states.of(&id).iter().for_each(|state| state.lock().closing = true),
         }
         for state in self.states.of(&id) {
-            self.refile(&state);
+            self.update_admin_rules(&state);
         }
     }
 
     /// Other admin rules may be about the tenant of a namespace now.
-    fn refile(&self, state: &TenantState) {
-        let (companions, rules) = self.admin_rules.refile(self, state);
+    fn update_admin_rules(&self, state: &TenantState) {
+        let (companions, rules) = self.admin_rules.update_admin_rules(self, state);
         self.queues.companions.add(companions);
         self.queues.rules.add(rules);
     }
@@ -148,7 +148,7 @@ impl Context {
                 claim: stream.claim,
                 holder: &stream.holder,
             };
-            let lost = data.saw_claim(claim, &self.identity);
+            let lost = data.claim_observed(claim, &self.identity);
             if data.stream.unused_claim().is_some() {
                 self.queues.unused_claims.add_after(id.clone(), UNUSED);
             }
@@ -292,7 +292,7 @@ impl Context {
         {
             let mut data = state.lock();
             for key in &keys {
-                data.saw_companion(key);
+                data.companion_observed(key);
             }
         }
         for key in &keys {

@@ -104,7 +104,7 @@ where
 ///
 /// # Errors
 /// Every other error.
-pub(crate) fn gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
@@ -148,10 +148,10 @@ where
         }
     })
     .await?;
-    let mut deleted = Vec::new();
+    let mut names = Vec::new();
     for (name, uid) in stay {
-        gone(objects.delete(&name, &only(&uid)).await)?;
-        deleted.push(name);
+        deleted(objects.delete(&name, &only(&uid)).await)?;
+        names.push(name);
     }
-    Ok((left, deleted))
+    Ok((left, names))
 }

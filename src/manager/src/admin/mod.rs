@@ -61,7 +61,7 @@ impl AdminRules {
         let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
         let mut rules = self.0.lock();
         let entry = AdminRuleEntry::new(object, rules.remove(&name));
-        let touched = file_everywhere(context, &name, Some(&entry));
+        let touched = update_states(context, &name, Some(&entry));
         rules.insert(name, entry);
         touched
     }
@@ -71,20 +71,24 @@ impl AdminRules {
         let Ok(name) = RuleName::admin(name) else { return Vec::new() };
         let mut rules = self.0.lock();
         rules.remove(&name);
-        file_everywhere(context, &name, None)
+        update_states(context, &name, None)
     }
 
     /// The tenant of a namespace has changed: other rules may be about it now. Returns the companions and the rules that
     /// this concerns.
-    pub fn refile(&self, context: &Context, state: &TenantState) -> (Vec<CompanionId>, Vec<RuleId>) {
+    pub fn update_admin_rules(
+        &self,
+        context: &Context,
+        state: &TenantState,
+    ) -> (Vec<CompanionId>, Vec<RuleId>) {
         let rules = self.0.lock();
         // All rules are added under one lock: companions of rules that are still missing would look like those of deleted rules.
         let mut data = state.lock();
-        let mut touched = move_in(context, state, &mut data);
+        let mut touched = assign_admin_companions(context, state, &mut data);
         let mut names = Vec::new();
         for (name, entry) in rules.iter() {
             let before = data.rules.contains_key(name);
-            touched.extend(file_in(context, &mut data, name, Some(entry)));
+            touched.extend(update_state(context, &mut data, name, Some(entry)));
             if before != data.rules.contains_key(name) {
                 names.push(context.states.admin_rule_id(name));
             }
@@ -95,7 +99,11 @@ impl AdminRules {
 
 /// Companions of admin rules belong to the state of the namespace that the Tenant names, and to no other namespace that may
 /// carry the tenant's label.
-fn move_in(context: &Context, state: &TenantState, data: &mut TenantData) -> Vec<CompanionKey> {
+fn assign_admin_companions(
+    context: &Context,
+    state: &TenantState,
+    data: &mut TenantData,
+) -> Vec<CompanionKey> {
     let tenant = data.tenant.clone().filter(|tenant| is_home(context, tenant, state));
     let store = tenant.map(|tenant| context.states.admin_companions_of(&tenant));
     let new = store.is_some() && data.admin_companions.is_none();
@@ -107,13 +115,13 @@ fn is_home(context: &Context, tenant: &TenantId, state: &TenantState) -> bool {
     context.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *state.namespace)
 }
 
-fn file_everywhere(context: &Context, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
-    let file = |state: &Arc<TenantState>| state.ids(file_in(context, &mut state.lock(), name, entry));
+fn update_states(context: &Context, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
+    let file = |state: &Arc<TenantState>| state.ids(update_state(context, &mut state.lock(), name, entry));
     context.states.all().iter().flat_map(file).collect()
 }
 
 /// Adds a rule to a state, or removes it. Returns the companions that this concerns: none where nothing changes.
-fn file_in(
+fn update_state(
     context: &Context,
     data: &mut TenantData,
     name: &RuleName,
@@ -122,7 +130,7 @@ fn file_in(
     match entry.filter(|entry| !entry.deleting && is_about(context, entry, data)) {
         Some(entry) => {
             let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
-            data.file_rule(name, entry.filed(), rule)
+            data.set_admin_rule(name, entry.filed(), rule)
         }
         None if data.rules.contains_key(name) => {
             let mut keys = data.remove_rule(name);

@@ -40,12 +40,12 @@ impl World {
         let tenant: Tenant = serde_json::from_value(object).unwrap();
         self.0.registry.tenant(Change::Applied(tenant));
         let states = self.0.states.of(&id(name));
-        states.iter().flat_map(|state| self.0.admin_rules.refile(&self.0, state).0).collect()
+        states.iter().flat_map(|state| self.0.admin_rules.update_admin_rules(&self.0, state).0).collect()
     }
 
     fn namespace(&self, name: &str, tenant: Option<&str>) -> Vec<CompanionId> {
         self.0.states.set_tenant(name, tenant.map(id));
-        self.0.admin_rules.refile(&self.0, &self.0.states.state(name)).0
+        self.0.admin_rules.update_admin_rules(&self.0, &self.0.states.state(name)).0
     }
 
     fn rule(&self, generation: i64, change: Value) -> Vec<CompanionId> {

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::latency::TracedStep;
 use crate::metrics::{Operation, WriteOutcome};
 use crate::queue::Queue;
-use crate::rules::gone::GoneRules;
+use crate::rules::deleted::DeletedRules;
 use crate::state::companions::CompanionCache;
 use crate::state::{CompanionId, Refusal, TenantData, TenantState};
 use crate::worker::{Action, Controller};
@@ -42,12 +42,12 @@ const STALE_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Companions {
     context: Arc<Context>,
     /// Rules of which the API server has said that they are deleted.
-    gone: GoneRules,
+    deleted_rules: DeletedRules,
 }
 
 impl Companions {
     pub(crate) fn new(context: &Arc<Context>) -> Self {
-        Self { context: context.clone(), gone: GoneRules::default() }
+        Self { context: context.clone(), deleted_rules: DeletedRules::default() }
     }
 }
 
@@ -71,7 +71,8 @@ impl Controller for Companions {
         let state = context.states.state(&id.namespace);
         let mut traced = context.latency.begin(id);
         let Some(location) = context.states.location(id) else { return Ok(Action::Done) };
-        let companion = Companion { context, gone: &self.gone, state: &state, id, location };
+        let companion =
+            Companion { context, deleted_rules: &self.deleted_rules, state: &state, id, location };
         let action = companion.step(&mut traced).await;
         // Whatever came of it, it may be another companion's turn now.
         let turns = state.lock().turns(&id.key.rule, &context.registry);
@@ -83,7 +84,7 @@ impl Controller for Companions {
 /// The companion that a step is made for.
 struct Companion<'a> {
     context: &'a Context,
-    gone: &'a GoneRules,
+    deleted_rules: &'a DeletedRules,
     state: &'a TenantState,
     id: &'a CompanionId,
     location: CompanionLocation,
@@ -98,7 +99,7 @@ impl Companion<'_> {
         let done = match plan {
             Plan::Nothing => return Action::Done,
             Plan::Wait => {
-                traced.goes_on();
+                traced.continues();
                 return Action::Done;
             }
             Plan::Create(object) => {
@@ -118,7 +119,7 @@ impl Companion<'_> {
             Plan::Delete { uid, reason } => {
                 let done = self.delete(kind, &uid, reason).instrument(traced.span("delete")).await;
                 // Another one may have to be created in its place.
-                traced.goes_on();
+                traced.continues();
                 done
             }
             Plan::Refuse(message) => Err(WriteFailure::Refused(message)),
@@ -142,12 +143,12 @@ impl Companion<'_> {
                 self.state.lock().refusals.remove(&self.id.key);
                 action
             }
-            Err(WriteFailure::LookAgain) => {
-                traced.goes_on();
+            Err(WriteFailure::CacheStale) => {
+                traced.continues();
                 Action::Wait
             }
             Err(WriteFailure::Transient(reason)) => {
-                traced.goes_on();
+                traced.continues();
                 info!(companion = %name, %namespace, reason, "write failed; retrying");
                 Action::Wait
             }
@@ -214,10 +215,11 @@ impl Companion<'_> {
                 debug!(companion = %name, kind = made.kind().as_str(), %namespace, "created companion");
                 self.learn(made);
                 let key = &self.id.key;
-                let known = self.state.lock().among(&key.rule, |companions| companions.get(key).is_some());
+                let known =
+                    self.state.lock().with_companions(&key.rule, |companions| companions.get(key).is_some());
                 // What was shown since is newer than a late answer, and may be that the companion is deleted: nothing else
                 // would bring the key back, where that was a list that doesn't have it.
-                if known == Some(false) { Err(WriteFailure::LookAgain) } else { Ok(Action::Done) }
+                if known == Some(false) { Err(WriteFailure::CacheStale) } else { Ok(Action::Done) }
             }
             Err(error) => match WriteFailure::of_create(&error, object, of_template) {
                 WriteFailure::Exists => self.exists(template::kind(object)).await,
@@ -241,7 +243,7 @@ impl Companion<'_> {
         let found = found.map_err(|error| WriteFailure::Transient(error.to_string()))?;
         // The next step is decided with the watch's next event, or after a pause.
         let is_other = found.is_some_and(|found| !self.learn(found));
-        Err(if is_other { WriteFailure::Exists } else { WriteFailure::LookAgain })
+        Err(if is_other { WriteFailure::Exists } else { WriteFailure::CacheStale })
     }
 
     async fn annotate(&self, kind: Kind, patch: &Value) -> Result<Action, WriteFailure> {
@@ -266,20 +268,20 @@ impl Companion<'_> {
             }
         }
         if matches!(reason, DeleteReason::RuleDeleted | DeleteReason::OtherRule) {
-            self.confirm_rule_gone(uid).await?;
+            self.confirm_rule_deleted(uid).await?;
         }
         let started = self.now();
         let result = self.objects(kind).delete(name, uid).await;
         self.wrote(Operation::Delete, &result, started);
         // Deleted, or replaced by another object: the watch shows which.
-        if let Err(error) = writes::gone(result) {
+        if let Err(error) = writes::deleted(result) {
             self.state.lock().rollouts.undo(key);
             return Err(WriteFailure::of(&error));
         }
         info!(companion = %name, %namespace, reason = reason.as_str(), "deleted companion");
         let mut data = self.state.lock();
-        data.among(&key.rule, |companions| companions.deleting(key, uid));
-        data.saw_companion(key);
+        data.with_companions(&key.rule, |companions| companions.deleting(key, uid));
+        data.companion_observed(key);
         Ok(Action::Done)
     }
 
@@ -288,15 +290,15 @@ impl Companion<'_> {
     ///
     /// # Errors
     /// When the rule is not deleted, or the API server does not say.
-    async fn confirm_rule_gone(&self, uid: &str) -> Result<(), WriteFailure> {
+    async fn confirm_rule_deleted(&self, uid: &str) -> Result<(), WriteFailure> {
         let key = &self.id.key;
         let uid_of_rule = |companions: &mut CompanionCache| {
             companions.get(key).filter(|o| o.uid == uid).map(|o| o.rule_uid.clone())
         };
-        let rule_uid = self.state.lock().among(&key.rule, uid_of_rule).flatten();
-        let Some(rule_uid) = rule_uid else { return Err(WriteFailure::LookAgain) };
+        let rule_uid = self.state.lock().with_companions(&key.rule, uid_of_rule).flatten();
+        let Some(rule_uid) = rule_uid else { return Err(WriteFailure::CacheStale) };
         let (rule, tenant) = (self.state.rule_id(&key.rule), &self.location.tenant);
-        match self.gone.is_gone(self.context, &rule, &rule_uid, tenant).await {
+        match self.deleted_rules.is_deleted(self.context, &rule, &rule_uid, tenant).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(WriteFailure::Transient(
                 "the companion's rule exists and is not in the cache yet".to_owned(),
@@ -361,7 +363,7 @@ fn is_stale(data: &mut TenantData, key: &CompanionKey) -> bool {
     let made_later = |companions: &mut CompanionCache| {
         companions.get(key).is_some_and(|o| o.rule_uid == uid && o.rule_generation > generation)
     };
-    data.among(&key.rule, made_later).unwrap_or_default()
+    data.with_companions(&key.rule, made_later).unwrap_or_default()
 }
 
 /// The next step for a companion, whatever else is going on, and the kind of what it is about.

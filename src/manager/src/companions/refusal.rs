@@ -9,7 +9,7 @@ use serde_json::Value;
 pub(crate) enum WriteFailure {
     /// The object is not what the write expected: the cache is stale.
     #[error("the cache is stale")]
-    LookAgain,
+    CacheStale,
     /// Something of that name exists already.
     #[error("an object of that name exists")]
     Exists,
@@ -48,7 +48,7 @@ impl WriteFailure {
         match status.code {
             409 if status.reason == "AlreadyExists" => Self::Exists,
             404 if is_namespace_missing(status) => Self::Refused(status.message.clone()),
-            404 | 409 => Self::LookAgain,
+            404 | 409 => Self::CacheStale,
             // A quota races with the deletions that free it; the API server says so by a conflict on the quota object.
             403 if status.message.contains("please apply your changes to the latest version") => {
                 Self::Transient(status.message.clone())
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn verdicts() {
         assert_eq!(WriteFailure::of(&status(409, "AlreadyExists", "")), WriteFailure::Exists);
-        assert_eq!(WriteFailure::of(&status(409, "Conflict", "")), WriteFailure::LookAgain);
-        assert_eq!(WriteFailure::of(&status(404, "NotFound", "")), WriteFailure::LookAgain);
+        assert_eq!(WriteFailure::of(&status(409, "Conflict", "")), WriteFailure::CacheStale);
+        assert_eq!(WriteFailure::of(&status(404, "NotFound", "")), WriteFailure::CacheStale);
         assert!(matches!(
             WriteFailure::of(&status(403, "Forbidden", "exceeded quota: q")),
             WriteFailure::Refused(_)
@@ -125,14 +125,14 @@ mod tests {
             );
             assert_eq!(
                 of_create(&error, &json!({"apiVersion": "v1", "kind": "Pod"})),
-                WriteFailure::LookAgain
+                WriteFailure::CacheStale
             );
         }
         let missing = json!({"code": 404, "reason": "NotFound", "message": "namespaces \"n\" not found",
             "details": {"name": "n", "kind": "namespaces"}});
         let missing = kube::Error::Api(Box::new(serde_json::from_value(missing).unwrap()));
         assert_eq!(of_create(&missing, &claim), WriteFailure::Refused("namespaces \"n\" not found".into()));
-        assert_eq!(of_create(&status(409, "Conflict", ""), &claim), WriteFailure::LookAgain);
+        assert_eq!(of_create(&status(409, "Conflict", ""), &claim), WriteFailure::CacheStale);
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Templates {
             if wanted.iter().any(|template| template.name == name) {
                 continue;
             }
-            writes::gone(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
+            writes::deleted(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
             info!(template = %name, namespace, rule = %rule.name(), "deleted ResourceClaimTemplate: no companion names it");
         }
         Ok(())
@@ -208,11 +208,11 @@ impl Templates {
 async fn exists(context: &Context, namespace: &str, rule: &Rule, name: &str) -> Result<(), WriteFailure> {
     match api(&context.client, namespace).get_metadata_opt(name).await {
         Err(error) => Err(WriteFailure::Transient(error.to_string())),
-        Ok(None) => Err(WriteFailure::LookAgain),
+        Ok(None) => Err(WriteFailure::CacheStale),
         Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
             let leaves = found.metadata.deletion_timestamp.is_some();
             context.feeds.templates.answer(found);
-            if leaves { Err(WriteFailure::LookAgain) } else { Ok(()) }
+            if leaves { Err(WriteFailure::CacheStale) } else { Ok(()) }
         }
         Ok(Some(_)) => Err(WriteFailure::Refused(format!(
             "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
@@ -246,7 +246,7 @@ pub(crate) async fn validate(
                 // It exists already.
                 WriteFailure::Exists => {}
                 WriteFailure::Refused(message) => return Some(Err(message)),
-                WriteFailure::LookAgain | WriteFailure::Transient(_) => return None,
+                WriteFailure::CacheStale | WriteFailure::Transient(_) => return None,
             }
         }
     }

@@ -171,7 +171,7 @@ impl MachineCache {
             None => inner.nodes.remove(name),
         };
         let same = match (&old, &new) {
-            (Some(old), Some(new)) => old.is_as(new),
+            (Some(old), Some(new)) => old.is_same_as(new),
             (None, None) => true,
             _ => false,
         };

@@ -49,7 +49,7 @@ pub(super) struct Ledgers {
 
 impl Ledgers {
     /// Forgets what is of another Machine of that name, or of another group of it.
-    pub(super) fn is_of(&mut self, uid: &str, group: &str) {
+    pub(super) fn reset_unless(&mut self, uid: &str, group: &str) {
         if self.uid != uid || self.group != group {
             *self = Self { uid: uid.to_owned(), group: group.to_owned(), types: BTreeMap::new() };
         }
@@ -144,7 +144,7 @@ mod tests {
         for (uid, group, left) in
             [("u", "g", false), ("u", "g", true), ("u", "h", false), ("v", "h", false), ("v", "h", true)]
         {
-            ledgers.is_of(uid, group);
+            ledgers.reset_unless(uid, group);
             assert_eq!(ledgers.types.contains_key("t"), left, "{uid} {group}");
             ledgers.types.insert("t".to_owned(), Ledger::new(4));
         }

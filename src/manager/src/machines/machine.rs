@@ -23,10 +23,10 @@ use tracing::info;
 
 use super::cache::{group, is_owned_by};
 use super::controller::{Machines, is_refusal};
-use super::objects::{self, is_in_the_way, says};
+use super::objects::{self, is_up_to_date, needs_recreation};
 use crate::context::Context;
 use crate::worker::Action;
-use crate::writes::{self, Version, gone, only};
+use crate::writes::{self, Version, only};
 
 impl Machines {
     pub(super) async fn machine(&self, name: &str) -> Result<Action, kube::Error> {
@@ -115,7 +115,7 @@ impl Machines {
         let mut all = self.ledgers.lock();
         let ledgers = all.entry(machine.name.clone()).or_default();
         let uid = object.uid().unwrap_or_default();
-        ledgers.is_of(&uid, group);
+        ledgers.reset_unless(&uid, group);
         let ledgers = &mut ledgers.types;
         ledgers.retain(|name, _| machine.type_named(name).is_some());
         let step = |type_: &MachineType| {
@@ -196,7 +196,7 @@ impl MachineStep<'_> {
         let wanted = objects::pool(self.object, self.group);
         let what = format!("MachineNodePool {name}");
         if let Some(live) = self.context.machines.get_pool(&name) {
-            if let Some(problem) = foreign(&*live, &what, self.object) {
+            if let Some(problem) = other_owner_problem(&*live, &what, self.object) {
                 return self.problems.push(problem);
             }
             if live.metadata.deletion_timestamp.is_some() {
@@ -208,7 +208,7 @@ impl MachineStep<'_> {
             self.problems.extend(ready.filter(|c| c.status == "False").map(|c| c.message.clone()));
             // The spec is compared as a whole.
             let others = json!({"metadata": wanted["metadata"], "spec": {}});
-            if live.spec == objects::pool_spec(self.object, self.group) && says(&*live, &others) {
+            if live.spec == objects::pool_spec(self.object, self.group) && is_up_to_date(&*live, &others) {
                 return;
             }
         }
@@ -239,10 +239,10 @@ impl MachineStep<'_> {
         let wanted = objects::service(self.object, self.group, &type_.name, args);
         match self.context.machines.get_service(name) {
             Some(live) => {
-                if let Some(problem) = not_ours(&*live, &wanted, &what, self.object) {
+                if let Some(problem) = unowned_problem(&*live, &wanted, &what, self.object) {
                     return self.problems.push(problem);
                 }
-                if live.metadata.deletion_timestamp.is_some() || says(&*live, &wanted) {
+                if live.metadata.deletion_timestamp.is_some() || is_up_to_date(&*live, &wanted) {
                     return;
                 }
             }
@@ -260,14 +260,14 @@ impl MachineStep<'_> {
         let wanted = objects::stateful_set(self.object, self.group, type_, replicas, args);
         match self.context.machines.get_set(name) {
             Some(live) => {
-                if let Some(problem) = not_ours(&*live, &wanted, &what, self.object) {
+                if let Some(problem) = unowned_problem(&*live, &wanted, &what, self.object) {
                     return self.problems.push(problem);
                 }
                 // It is created again when it is deleted.
-                if live.metadata.deletion_timestamp.is_some() || says(&*live, &wanted) {
+                if live.metadata.deletion_timestamp.is_some() || is_up_to_date(&*live, &wanted) {
                     return;
                 }
-                if is_in_the_way(&live, &wanted) {
+                if needs_recreation(&live, &wanted) {
                     return self
                         .delete(&sets, &*live, "deleted StatefulSet: its fields can't be changed")
                         .await;
@@ -329,7 +329,7 @@ impl MachineStep<'_> {
             return;
         }
         let (kind, name) = (K::kind(&()), object.name_any());
-        let deleted = gone(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
+        let deleted = writes::deleted(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
         if self.note(&format!("{kind} {name}"), deleted).is_some() {
             info!(%kind, name, "{message}");
         }
@@ -352,7 +352,7 @@ impl MachineStep<'_> {
         let live = api.get_opt(name).await;
         let Some(live) = self.note(what, live) else { return false };
         let Some(live) = live else { return true };
-        let problem = not_ours(&live, wanted, what, self.object);
+        let problem = unowned_problem(&live, wanted, what, self.object);
         if problem.is_none() && live.meta().deletion_timestamp.is_none() {
             return true;
         }
@@ -376,7 +376,7 @@ fn serves(machine: &domain::Machine, type_: &str) -> bool {
 }
 
 /// The problem that another controller owns an object of this name.
-fn foreign<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<String> {
+fn other_owner_problem<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<String> {
     let mut others = live.owner_references().iter().filter(|owner| owner.controller == Some(true));
     let owner = others.next()?;
     if is_owned_by(live, &machine.uid().unwrap_or_default()) {
@@ -388,11 +388,11 @@ fn foreign<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<Strin
 
 /// The problem that a Service or StatefulSet of this name is not the Machine's. Where it has no controller its labels tell: the
 /// namespace may be used by others too.
-fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine) -> Option<String> {
+fn unowned_problem<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine) -> Option<String> {
     if is_owned_by(live, &machine.uid().unwrap_or_default()) {
         return None;
     }
-    if let Some(problem) = foreign(live, what, machine) {
+    if let Some(problem) = other_owner_problem(live, what, machine) {
         return Some(problem);
     }
     let labels = wanted.pointer("/metadata/labels").and_then(Value::as_object);
@@ -439,7 +439,11 @@ mod tests {
                 json!({"metadata": {"name": "g-t", "labels": labels, "ownerReferences": owners}}),
             )
             .unwrap();
-            assert_eq!(not_ours(&live, &wanted, "Service core/g-t", &machine).is_none(), ours, "{name}");
+            assert_eq!(
+                unowned_problem(&live, &wanted, "Service core/g-t", &machine).is_none(),
+                ours,
+                "{name}"
+            );
         }
     }
 }

@@ -100,7 +100,7 @@ impl NodeSummary {
     }
 
     /// Whether nothing is different that matters.
-    pub(super) fn is_as(&self, other: &Self) -> bool {
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
         *self == Self { resource_version: self.resource_version.clone(), ..other.clone() }
     }
 

@@ -75,7 +75,7 @@ pub(super) fn stateful_set(
 }
 
 /// Whether a StatefulSet can't become what it should be: these fields never change. Imperator's own is such a one.
-pub(super) fn is_in_the_way(live: &StatefulSet, wanted: &Value) -> bool {
+pub(super) fn needs_recreation(live: &StatefulSet, wanted: &Value) -> bool {
     let live = serde_json::to_value(live).unwrap_or_default();
     ["/spec/podManagementPolicy", "/spec/serviceName", "/spec/selector/matchLabels"]
         .iter()
@@ -84,7 +84,7 @@ pub(super) fn is_in_the_way(live: &StatefulSet, wanted: &Value) -> bool {
 
 /// Whether an object says all that is wanted of it. What the API server fills in is no difference, nor what others add,
 /// but for where an addition changes what we mean.
-pub(super) fn says<K: Resource + serde::Serialize>(live: &K, wanted: &Value) -> bool {
+pub(super) fn is_up_to_date<K: Resource + serde::Serialize>(live: &K, wanted: &Value) -> bool {
     let owned = |live: &K| {
         let uid = wanted.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
         live.owner_references()
@@ -192,7 +192,7 @@ mod tests {
             (format!("{spec}/containers/0/resources/requests/cpu"), json!("4000m")),
             ("/metadata/labels/more".to_owned(), json!("x")),
         ] {
-            assert!(says(&live(|l| at(l, &path, value)), &wanted), "{path}");
+            assert!(is_up_to_date(&live(|l| at(l, &path, value)), &wanted), "{path}");
         }
         for (path, value) in [
             ("/spec/replicas".to_owned(), json!(9)),
@@ -204,20 +204,23 @@ mod tests {
             ("/metadata/ownerReferences".to_owned(), json!([])),
             ("/metadata/labels".to_owned(), json!({})),
         ] {
-            assert!(!says(&live(|l| at(l, &path, value)), &wanted), "{path}");
+            assert!(!is_up_to_date(&live(|l| at(l, &path, value)), &wanted), "{path}");
         }
         let service = service(&machine(), "g", "t", &args());
         let mut other = service.clone();
         other["spec"]["clusterIP"] = json!("10.0.0.1");
         other["spec"]["ports"][0]["targetPort"] = json!(80);
-        assert!(says(&serde_json::from_value::<Service>(other.clone()).unwrap(), &service));
+        assert!(is_up_to_date(&serde_json::from_value::<Service>(other.clone()).unwrap(), &service));
         other["spec"]["selector"]["x"] = json!("y");
-        assert!(!says(&serde_json::from_value::<Service>(other).unwrap(), &service));
+        assert!(!is_up_to_date(&serde_json::from_value::<Service>(other).unwrap(), &service));
     }
 
     #[test]
     fn imperators_own_statefulset_has_to_go_first() {
-        assert!(!is_in_the_way(&live(|l| l["spec"]["replicas"] = json!(9)), &set(2)));
-        assert!(is_in_the_way(&live(|l| l["spec"]["podManagementPolicy"] = json!("OrderedReady")), &set(2)));
+        assert!(!needs_recreation(&live(|l| l["spec"]["replicas"] = json!(9)), &set(2)));
+        assert!(needs_recreation(
+            &live(|l| l["spec"]["podManagementPolicy"] = json!("OrderedReady")),
+            &set(2)
+        ));
     }
 }

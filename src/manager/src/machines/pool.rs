@@ -167,13 +167,13 @@ impl Machines {
         let group = &pool.spec.machine_group_name;
         if self.other_first(name, group).is_some() {
             // What the group's marks are is for that one to say; it looks again when this one is gone.
-            return self.let_go(name, pool).await;
+            return self.finish_release(name, pool).await;
         }
         // Looks once more after it has written; where there is work again then, somebody else writes too.
         for _ in 0..2 {
             let patches = self.unclean(name, group).await?;
             if patches.is_empty() {
-                return self.let_go(name, pool).await;
+                return self.finish_release(name, pool).await;
             }
             let mut problems = Vec::new();
             if let Some(error) = self.write_nodes(patches, &mut problems).await {
@@ -201,7 +201,7 @@ impl Machines {
         Ok(patches)
     }
 
-    async fn let_go(&self, name: &str, pool: &MachineNodePool) -> Result<Action, kube::Error> {
+    async fn finish_release(&self, name: &str, pool: &MachineNodePool) -> Result<Action, kube::Error> {
         // A pool that is deleted with its last finalizer is answered too, and does not exist any more.
         if let Some(written) = self.finalizer(pool, false).await?
             && !written.finalizers().is_empty()

@@ -1,6 +1,6 @@
 //! The controller of rules: validates their templates by a dry run, keeps their ResourceClaimTemplates, and writes their status.
 
-pub mod gone;
+pub mod deleted;
 
 pub(crate) mod devices;
 
@@ -221,7 +221,7 @@ fn judge(error: &kube::Error, companion: &Value) -> Option<Result<(), String>> {
         WriteFailure::Exists => Some(Ok(())),
         WriteFailure::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
         WriteFailure::Refused(message) => Some(Err(message)),
-        WriteFailure::LookAgain | WriteFailure::Transient(_) => None,
+        WriteFailure::CacheStale | WriteFailure::Transient(_) => None,
     }
 }
 

@@ -67,7 +67,7 @@ impl TenantEntry {
     }
 
     /// Everything but its status.
-    fn matter(&self) -> impl PartialEq + '_ {
+    fn relevant(&self) -> impl PartialEq + '_ {
         let metadata = &self.object.metadata;
         let finalizers = self.object.finalizers();
         (metadata.uid.as_deref(), metadata.generation, self.deleting(), finalizers, self.tenant.as_ref())
@@ -231,7 +231,7 @@ impl Registry {
             Some(new) => data.tenants.insert(id.clone(), new.clone()),
             None => data.tenants.remove(&id),
         };
-        if old.as_deref().map(TenantEntry::matter) == new.as_deref().map(TenantEntry::matter) {
+        if old.as_deref().map(TenantEntry::relevant) == new.as_deref().map(TenantEntry::relevant) {
             let [before, now] = [&old, &new].map(|entry| entry.as_ref().and_then(|entry| entry.refused()));
             let told = if before == now { None } else { Some(id) };
             return Touched { nodes: Vec::new(), tenants: told.into_iter().collect() };

@@ -104,7 +104,7 @@ impl Rollouts {
     }
 
     /// A companion is like this now.
-    pub fn saw(&mut self, key: &CompanionKey, now: Option<&Observed>) {
+    pub fn observed(&mut self, key: &CompanionKey, now: Option<&Observed>) {
         let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
         let Some(stage) = rollout.replaced.get_mut(&key.workload) else { return };
         let serves = now.is_some_and(|o| o.ready && !o.terminating);
@@ -189,7 +189,9 @@ impl TenantData {
     pub fn first_sync(&mut self, keys: &[CompanionKey]) {
         for key in keys {
             let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
-            if wanted && self.among(&key.rule, |companions| companions.get(key).is_none()) == Some(true) {
+            if wanted
+                && self.with_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
+            {
                 self.rollouts.missing(key);
             }
         }
@@ -207,7 +209,7 @@ impl TenantData {
         let strategy = rule.update();
         let serves =
             |companions: &mut CompanionCache| companions.get(key).is_some_and(|o| o.ready && !o.terminating);
-        let ready = self.among(&key.rule, serves).unwrap_or_default();
+        let ready = self.with_companions(&key.rule, serves).unwrap_or_default();
         let availability = self.availability(&key.rule, registry);
         self.rollouts.ask(key, ready, strategy, availability)
     }
@@ -234,17 +236,17 @@ impl TenantData {
     }
 
     /// A companion may be other than before.
-    pub fn saw_companion(&mut self, key: &CompanionKey) {
+    pub fn companion_observed(&mut self, key: &CompanionKey) {
         if self.rollouts.concerns(key) {
-            let now = self.among(&key.rule, |companions| companions.get(key).cloned()).flatten();
-            self.rollouts.saw(key, now.as_ref());
+            let now = self.with_companions(&key.rule, |companions| companions.get(key).cloned()).flatten();
+            self.rollouts.observed(key, now.as_ref());
         }
     }
 
     fn availability(&mut self, rule: &RuleName, registry: &Registry) -> Availability {
         let tenant = self.tenant.clone();
         let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
-        self.among(rule, |companions| companions.availability(rule, has_dpu)).unwrap_or_default()
+        self.with_companions(rule, |companions| companions.availability(rule, has_dpu)).unwrap_or_default()
     }
 }
 
@@ -291,7 +293,7 @@ mod tests {
                 Some(new) => self.store.applied(&key.workload, key.clone(), new),
                 None => self.store.deleted(outrigger_core::template::Kind::Pod, &key.workload),
             };
-            self.rollouts.saw(key, self.store.get(key));
+            self.rollouts.observed(key, self.store.get(key));
         }
 
         /// Every key in the queue gets its step; returns those that are to be deleted.

@@ -49,7 +49,7 @@ pub struct Refusal {
 
 impl RuleEntry {
     /// Whether its status says that it is accepted as it is.
-    pub(super) fn is_told_accepted(&self) -> bool {
+    pub(super) fn is_accepted(&self) -> bool {
         let status = &self.status;
         status.observed_generation == Some(self.generation)
             && status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True")
@@ -79,8 +79,7 @@ impl TenantData {
             && known.generation == entry.generation
         {
             // Only its status or metadata changed. Another replica may have validated its template: waiting companions continue.
-            let passed =
-                !known.validation.has_passed() && known.errors.is_empty() && entry.is_told_accepted();
+            let passed = !known.validation.has_passed() && known.errors.is_empty() && entry.is_accepted();
             let refused = known.validation.refusal().is_some();
             if passed {
                 known.validation = TemplateValidation::passed();
@@ -110,7 +109,7 @@ impl TenantData {
 
     /// An admin rule is about the tenant and says this; `None` when it can't be served. Returns the companions it may change:
     /// none when it was known.
-    pub(crate) fn file_rule(
+    pub(crate) fn set_admin_rule(
         &mut self,
         name: &RuleName,
         entry: RuleEntry,
@@ -155,7 +154,7 @@ impl TenantData {
         let same = |known: &&Arc<Rule>| known.template_hash() == rule.template_hash();
         match (known, self.index.rule(rule.name()).filter(same)) {
             (Some(known), Some(_)) => known.validation.clone(),
-            _ if entry.is_told_accepted() => TemplateValidation::passed(),
+            _ if entry.is_accepted() => TemplateValidation::passed(),
             _ => TemplateValidation::default(),
         }
     }

@@ -168,7 +168,7 @@ impl Stream {
 
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
     /// replica has the stream, or it is another Tenant.
-    pub(crate) fn saw(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
+    pub(crate) fn observed(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
         let ObservedClaim { uid, resource_version, claim, holder } = shown;
         let before = self.tenant.replace(TenantVersion { uid: uid.to_owned(), resource_version });
         if let Some(before) = before {
@@ -316,9 +316,9 @@ mod tests {
         assert!(stream.acts(true) && !stream.acts(false));
         let OpenedStream { number: one, end: ended, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(5, 50)).unwrap();
-        assert!(!stream.saw(shown(4, "other", 40), ME), "an old one");
-        assert!(!stream.saw(shown(5, ME, 50), ME));
-        assert!(stream.saw(shown(6, "other", 60), ME));
+        assert!(!stream.observed(shown(4, "other", 40), ME), "an old one");
+        assert!(!stream.observed(shown(5, ME, 50), ME));
+        assert!(stream.observed(shown(6, "other", 60), ME));
         assert!(ended.is_cancelled() && !stream.connected && !stream.acts(true));
         assert_eq!(stream.check(one), Err(Superseded));
         // It comes back.
@@ -327,8 +327,8 @@ mod tests {
         stream.claimed(two, raised(7, 70)).unwrap();
         assert!(stream.acts(false));
         // Somebody else takes it and goes in order.
-        assert!(stream.saw(shown(8, "other", 80), ME));
-        assert!(!stream.saw(shown(8, "", 81), ME));
+        assert!(stream.observed(shown(8, "other", 80), ME));
+        assert!(!stream.observed(shown(8, "", 81), ME));
         assert!(stream.acts(true) && !stream.acts(false));
         stream.restart();
         assert_eq!(stream.claim(), 0);
@@ -339,7 +339,7 @@ mod tests {
         let mut stream = Stream::default();
         let one = stream.begin(9, Instant::now()).unwrap().number;
         // The watch is faster than the answer to our own, older claim.
-        assert!(!stream.saw(shown(3, "other", 30), ME));
+        assert!(!stream.observed(shown(3, "other", 30), ME));
         assert_eq!(stream.claimed(one, raised(2, 20)), Err(Superseded));
         assert_eq!((stream.highest("u"), stream.highest("another")), (3, 0));
     }
@@ -348,8 +348,10 @@ mod tests {
     fn a_tenant_that_is_made_anew_counts_anew() {
         // On another replica: it has seen many claims of the former Tenant.
         let mut stream = Stream::default();
-        assert!(!stream.saw(shown(9, "other", 90), ME));
-        assert!(!stream.saw(ObservedClaim { uid: "v", resource_version: 100, claim: 0, holder: "" }, ME));
+        assert!(!stream.observed(shown(9, "other", 90), ME));
+        assert!(
+            !stream.observed(ObservedClaim { uid: "v", resource_version: 100, claim: 0, holder: "" }, ME)
+        );
         assert!(stream.acts(true) && !stream.acts(false), "nobody serves the new one yet");
         let one = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(one, of("v", 1, 101)).unwrap();
@@ -358,25 +360,27 @@ mod tests {
         let mut stream = Stream::default();
         let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(9, 90)).unwrap();
-        assert!(!stream.saw(shown(9, ME, 90), ME));
-        assert!(stream.saw(ObservedClaim { uid: "v", resource_version: 100, claim: 1, holder: "other" }, ME));
+        assert!(!stream.observed(shown(9, ME, 90), ME));
+        assert!(
+            stream.observed(ObservedClaim { uid: "v", resource_version: 100, claim: 1, holder: "other" }, ME)
+        );
         assert!(end.is_cancelled() && !stream.acts(true), "what it knows is about the former one");
     }
 
     #[test]
     fn a_claim_on_a_tenant_that_the_watch_has_not_shown_yet_counts() {
         let mut stream = Stream::default();
-        stream.saw(shown(9, "other", 90), ME);
+        stream.observed(shown(9, "other", 90), ME);
         let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, of("v", 1, 101)).unwrap();
         // The end of the former Tenant, then the new one as it was made and as it was claimed.
-        assert!(!stream.saw(shown(9, "other", 95), ME));
+        assert!(!stream.observed(shown(9, "other", 95), ME));
         for (resource_version, claim, holder) in [(100, 0, ""), (101, 1, ME)] {
-            assert!(!stream.saw(ObservedClaim { uid: "v", resource_version, claim, holder }, ME));
+            assert!(!stream.observed(ObservedClaim { uid: "v", resource_version, claim, holder }, ME));
         }
         assert!(stream.acts(false) && !end.is_cancelled());
         // A claim on a Tenant that has been replaced since.
-        stream.saw(ObservedClaim { uid: "w", resource_version: 200, claim: 0, holder: "" }, ME);
+        stream.observed(ObservedClaim { uid: "w", resource_version: 200, claim: 0, holder: "" }, ME);
         let two = stream.begin(9, Instant::now()).unwrap().number;
         assert_eq!(stream.claimed(two, of("v", 2, 150)), Err(Superseded));
     }
@@ -387,18 +391,18 @@ mod tests {
         let mut stream = Stream::default();
         let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(12, 120)).unwrap();
-        assert!(!stream.saw(shown(12, ME, 120), ME));
-        assert!(stream.saw(shown(7, "other", 70), ME), "the other one has it again");
+        assert!(!stream.observed(shown(12, ME, 120), ME));
+        assert!(stream.observed(shown(7, "other", 70), ME), "the other one has it again");
         assert!(end.is_cancelled() && !stream.acts(true));
         assert_eq!(stream.highest("u"), 7);
         let two = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(two, raised(8, 80)).unwrap();
-        assert!(!stream.saw(shown(8, ME, 80), ME));
+        assert!(!stream.observed(shown(8, ME, 80), ME));
         assert!(stream.acts(false));
         // One of its own is restored: its stream ends all the same, since others count from the restored one.
-        assert!(stream.saw(shown(5, ME, 50), ME));
+        assert!(stream.observed(shown(5, ME, 50), ME));
         assert!(!stream.acts(false));
-        assert!(!stream.saw(shown(6, "other", 60), ME));
+        assert!(!stream.observed(shown(6, "other", 60), ME));
         assert!(!stream.acts(true), "the other one serves the tenant");
     }
 
@@ -406,7 +410,7 @@ mod tests {
     fn a_claim_that_was_raised_unheard_is_found() {
         let mut stream = Stream::default();
         stream.raise_begins();
-        assert!(!stream.saw(shown(1, ME, 10), ME));
+        assert!(!stream.observed(shown(1, ME, 10), ME));
         assert_eq!(stream.unused_claim(), None, "its answer may be on the way");
         stream.raise_ends();
         assert_eq!(stream.unused_claim(), Some(1));
@@ -415,10 +419,10 @@ mod tests {
         stream.claimed(one, raised(2, 20)).unwrap();
         assert_eq!(stream.unused_claim(), None);
         // A later one is raised unheard, and is committed after the wait for it.
-        assert!(!stream.saw(shown(3, ME, 30), ME));
+        assert!(!stream.observed(shown(3, ME, 30), ME));
         assert_eq!(stream.unused_claim(), Some(3));
         // It is given up: the leader cares for the tenant.
-        assert!(stream.saw(shown(3, "", 31), ME));
+        assert!(stream.observed(shown(3, "", 31), ME));
         assert_eq!((stream.unused_claim(), stream.acts(true), stream.acts(false)), (None, true, false));
     }
 }

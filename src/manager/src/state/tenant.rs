@@ -90,7 +90,7 @@ impl TenantData {
     }
 
     /// The cache that holds the companions of a rule; `None` where another namespace of the tenant has them.
-    pub(crate) fn among<R>(
+    pub(crate) fn with_companions<R>(
         &mut self,
         rule: &RuleName,
         f: impl FnOnce(&mut CompanionCache) -> R,
@@ -110,8 +110,8 @@ impl TenantData {
 
     /// A Tenant's status shows the holder of the claim on its stream. Returns whether this replica has lost it, or it is another
     /// Tenant: the tenant's workloads are forgotten then, because they are stale from now on.
-    pub fn saw_claim(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
-        let lost = self.stream.saw(shown, me);
+    pub fn claim_observed(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
+        let lost = self.stream.observed(shown, me);
         if lost {
             self.forget_workloads();
         }

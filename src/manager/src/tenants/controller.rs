@@ -104,7 +104,7 @@ impl Controller for Tenants {
 
 impl Tenants {
     async fn tenant(&self, id: &TenantId) -> Result<Action, kube::Error> {
-        let Some(entry) = self.context.registry.get(id) else { return self.gone(id).await };
+        let Some(entry) = self.context.registry.get(id) else { return self.release_deleted(id).await };
         if entry.deleting() {
             return self.release(id, &entry).await;
         }
@@ -137,7 +137,7 @@ impl Tenants {
 
     /// A tenant that was deleted without being released, because its finalizer was removed by hand. Its companions of admin rules
     /// would stay for ever.
-    async fn gone(&self, id: &TenantId) -> Result<Action, kube::Error> {
+    async fn release_deleted(&self, id: &TenantId) -> Result<Action, kube::Error> {
         if self.context.states.admin_companions_of(id).lock().keys().next().is_none() {
             return Ok(Action::Done);
         }

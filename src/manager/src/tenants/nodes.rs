@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::state::TenantStates;
 use crate::state::registry::{Dpu, Registry};
 use crate::worker::Action;
-use crate::writes::{self, found, gone, only};
+use crate::writes::{self, found, only};
 
 /// How long a Node is unassigned before the next tenant gets it: long enough for a scheduler and a kubelet to see that the former
 /// tenant's label is removed. Their watches take milliseconds; a scheduling cycle takes far less than this.
@@ -169,18 +169,18 @@ async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -
         let mut params = only(&pod.uid().unwrap_or_default());
         match (&pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) {
             (None, _) => {
-                gone(pods.delete(&name, &params).await)?;
+                writes::deleted(pods.delete(&name, &params).await)?;
                 info!(pod = name, %namespace, node, "deleted Pod: its tenant loses the DPU");
             }
             (Some(_), Some(left)) if left > i64::from(MAX_GRACE) => {
                 params.grace_period_seconds = Some(MAX_GRACE);
-                gone(pods.delete(&name, &params).await)?;
+                writes::deleted(pods.delete(&name, &params).await)?;
                 info!(pod = name, %namespace, node, left, "shortened the grace period: its tenant loses the DPU");
             }
             // Its kubelet has seen the containers end. Only finalizers keep the Pod, and with it the DPU.
             (Some(_), Some(0)) if !pod.finalizers().is_empty() => {
                 let patch = json!({"metadata": {"uid": pod.uid(), "finalizers": null}});
-                gone(pods.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await)?;
+                writes::deleted(pods.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await)?;
                 info!(pod = name, %namespace, node, finalizers = pod.finalizers().join(","), "removed finalizers: its tenant loses the DPU");
             }
             _ => {}

@@ -23,16 +23,16 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// Rules that the API server has said to be deleted, by uid. A uid is never used again, so an entry never becomes wrong.
 #[derive(Debug, Default)]
-pub struct GoneRules {
+pub struct DeletedRules {
     confirmed: Mutex<HashMap<String, Instant>>,
 }
 
-impl GoneRules {
+impl DeletedRules {
     /// Whether the rule with this uid is deleted, or is an admin rule that is not about the tenant any more.
     ///
     /// # Errors
     /// When the API server does not say.
-    pub(crate) async fn is_gone(
+    pub(crate) async fn is_deleted(
         &self,
         context: &Context,
         rule: &RuleId,
@@ -99,7 +99,7 @@ mod tests {
     async fn asked(api: &FakeApi, name: RuleName, uid: &str) -> Option<bool> {
         let rule = RuleId { namespace: "n".into(), name };
         let blue = TenantId::new("blue").unwrap();
-        GoneRules::default().is_gone(&fixtures::context(api.client()), &rule, uid, &blue).await.ok()
+        DeletedRules::default().is_deleted(&fixtures::context(api.client()), &rule, uid, &blue).await.ok()
     }
 
     #[tokio::test]
@@ -147,10 +147,10 @@ mod tests {
         let api = FakeApi::default();
         api.answers("GET", RULES, 404, not_found());
         let (gone, rule) =
-            (GoneRules::default(), RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() });
+            (DeletedRules::default(), RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() });
         let blue = TenantId::new("blue").unwrap();
         for _ in 0..3 {
-            assert!(gone.is_gone(&fixtures::context(api.client()), &rule, "u", &blue).await.unwrap());
+            assert!(gone.is_deleted(&fixtures::context(api.client()), &rule, "u", &blue).await.unwrap());
         }
         assert_eq!(api.calls("GET").len(), 1);
     }
