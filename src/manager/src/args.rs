@@ -24,12 +24,12 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = "tcp://:9090", value_name = "ADDRESS")]
     pub bind_address: Bind,
 
-    /// Serve gRPC in plain text, and believe whoever connects. Only on loopback addresses and socket files.
+    /// Serve gRPC in plain text and trust every caller. Allowed on loopback addresses and socket files only.
     #[arg(long, env = "OUTRIGGER_INSECURE")]
     pub insecure: bool,
 
-    /// Name in client certificates (SPIFFE id or DNS name) that may speak for every tenant. May be given several times,
-    /// or separated by commas.
+    /// Name in client certificates (SPIFFE id or DNS name) of an administrator, who may act for every tenant. May be
+    /// given several times, or separated by commas.
     #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = identity, value_name = "NAME")]
     pub admin_identity: Vec<Identity>,
 
@@ -44,11 +44,11 @@ pub struct ManagerArgs {
     )]
     pub max_message_bytes: usize,
 
-    /// Streams that one tenant may have open at once. Only the latest is served; the others are about to end.
+    /// Most streams that one tenant may have open. Only the latest is served; the others are being closed.
     #[arg(long, env = "OUTRIGGER_MAX_STREAMS_PER_TENANT", default_value_t = 4, value_name = "COUNT")]
     pub max_streams_per_tenant: usize,
 
-    /// Messages that one stream may send in a second. Who sends more is slowed down.
+    /// Most messages per second of one stream. Faster streams are slowed down.
     #[arg(long, env = "OUTRIGGER_MAX_MESSAGES_PER_SECOND", default_value_t = 20_000, value_name = "COUNT")]
     pub max_messages_per_second: u32,
 
@@ -56,7 +56,7 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = grpc::limits::CONNECTIONS, value_name = "COUNT")]
     pub max_connections: usize,
 
-    /// How old a connection may become before its agent has to connect again, give or take a tenth: 30m, 2h.
+    /// Age at which a connection is closed, so that its agent reconnects, plus or minus a tenth: 30m, 2h.
     #[arg(long, env = "OUTRIGGER_MAX_CONNECTION_AGE", default_value = "1h", value_parser = duration, value_name = "DURATION")]
     pub max_connection_age: Duration,
 
@@ -64,8 +64,8 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     pub host_label: String,
 
-    /// Serve NamespaceOffloadings where the cluster has them: label their namespaces and write their status. To be
-    /// turned off where Liqo's own controllers do so.
+    /// Serve NamespaceOffloadings where the cluster has them: label their namespaces and write their status. Turn this
+    /// off where Liqo's own controllers do so.
     #[arg(
         long,
         env = "OUTRIGGER_MANAGE_OFFLOADING",
@@ -75,8 +75,8 @@ pub struct ManagerArgs {
     )]
     pub manage_offloading: bool,
 
-    /// Serve Machines where the cluster has them: mark their nodes, hold slots by reservations, and write their status. To be
-    /// turned off where Imperator's own controllers do so.
+    /// Serve Machines where the cluster has them: mark their nodes, hold slots by reservations, and write their
+    /// status. Turn this off where Imperator's own controllers do so.
     #[arg(
         long,
         env = "OUTRIGGER_MANAGE_MACHINES",
@@ -86,11 +86,11 @@ pub struct ManagerArgs {
     )]
     pub manage_machines: bool,
 
-    /// Namespace of the reservations of Machines. It has to be there, with the roles in it.
+    /// Namespace of the reservations of Machines. It has to exist, with the roles in it.
     #[arg(long, env = "OUTRIGGER_CORE_NAMESPACE", default_value = keys::CORE_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub core_namespace: String,
 
-    /// Image of reservations: anything that waits, and ends when it is told to. It runs as user 65535 without any rights.
+    /// Image of reservations: a program that waits until it is terminated. It runs as user 65535 without any rights.
     #[arg(
         long,
         env = "OUTRIGGER_RESERVATION_IMAGE",
