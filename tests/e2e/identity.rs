@@ -39,7 +39,7 @@ async fn a_certificate_speaks_for_its_own_tenant_alone() {
     // The log has both: who, and for whom.
     let log = std::fs::read_to_string(o.plane.log("manager")).unwrap();
     let line =
-        log.lines().find(|line| line.contains("a caller is refused") && line.contains("id-blue")).unwrap();
+        log.lines().find(|line| line.contains("refused call") && line.contains("id-blue")).unwrap();
     assert!(line.contains("spiffe://outrigger/tenant/id-red"), "{line}");
     // The administrator may, and is told the truth.
     let admin = o.client_tls("id-admin", &[ADMIN]);

@@ -25,7 +25,7 @@ impl Events {
         self.events.publish(true, "CompanionRefused", "CreateCompanion", message, &about).await;
     }
 
-    /// Something about a rule that its author has to do something about.
+    /// A problem of a rule that its author has to solve.
     pub async fn rule(&self, rule: &RuleId, uid: &str, reason: &str, message: &str) {
         self.events.publish(true, reason, "ReconcileRule", message, &reference(rule, uid)).await;
     }
@@ -35,7 +35,7 @@ impl Events {
         self.events.publish(!good, reason, "ReconcileTenant", message, &tenant.object_ref(&())).await;
     }
 
-    /// Something about a Machine or its pool that somebody has to do something about.
+    /// A problem of a Machine or its pool that an administrator has to solve.
     pub async fn machine(&self, about: &ObjectReference, reason: &str, message: &str) {
         self.events.publish(true, reason, "ReconcileMachine", message, about).await;
     }

@@ -1,4 +1,4 @@
-//! What the manager counts.
+//! Metrics of the manager.
 
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Upper bounds of the lag's buckets, in seconds: from a moment to an API server that is away.
+/// Upper bounds of the latency's buckets, in seconds: up to an API server that is unavailable for minutes.
 const LAG_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
@@ -21,7 +21,7 @@ pub struct Metrics {
     /// Open workload streams.
     pub streams: Gauge<i64, AtomicI64>,
     /// Time from a workload's message to its companion's creation.
-    pub lag: Histogram,
+    pub latency: Histogram,
     messages: Family<MessageLabels, Counter>,
     writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
 }
@@ -52,16 +52,16 @@ pub enum Operation {
 
 /// How a write ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// Done.
     Ok,
-    /// The API server said no (4xx).
+    /// The API server refused it (4xx).
     Refused,
-    /// It did not work out (5xx, 429, no answer).
+    /// It failed (5xx, 429, no answer).
     Failed,
 }
 
-impl Outcome {
+impl WriteOutcome {
     /// How a call ended.
     pub fn of<T>(result: &Result<T, kube::Error>) -> Self {
         match result {
@@ -82,7 +82,7 @@ struct MessageLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     operation: Operation,
-    outcome: Outcome,
+    outcome: WriteOutcome,
 }
 
 impl Metrics {
@@ -90,13 +90,13 @@ impl Metrics {
     pub fn new(registry: &mut Registry) -> Self {
         let this = Self {
             streams: Gauge::default(),
-            lag: Histogram::new(LAG_BUCKETS),
+            latency: Histogram::new(LAG_BUCKETS),
             messages: Family::default(),
             writes: Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS)),
         };
         metrics::STREAMS.register(registry, this.streams.clone());
         metrics::MESSAGES.register(registry, this.messages.clone());
-        metrics::COMPANION_LAG.register(registry, this.lag.clone());
+        metrics::COMPANION_LAG.register(registry, this.latency.clone());
         metrics::COMPANION_WRITE.register(registry, this.writes.clone());
         this
     }
@@ -107,7 +107,7 @@ impl Metrics {
     }
 
     /// A write has ended.
-    pub fn wrote(&self, operation: Operation, outcome: Outcome, took: Duration) {
+    pub fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {
         self.writes.get_or_create(&WriteLabels { operation, outcome }).observe(took.as_secs_f64());
     }
 }

@@ -6,26 +6,31 @@
 //! share under way. A tenant with ten thousand keys makes another one's single key wait for one turn, not for all of them.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::fmt::Debug;
+use std::fmt::Display;
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use outrigger_runtime::environment::Environment;
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A key of a [`Queue`].
-pub trait Key: Clone + Eq + Hash + Ord {
-    /// What keys take turns by.
-    type Group: Clone + Eq + Hash + Debug;
-
-    /// The group of this one.
-    fn group(&self) -> Self::Group;
+/// A key of a [`Queue`]. Logs show it as its [`Display`].
+pub trait Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static {
+    /// The group that the key belongs to; by default it has one of its own.
+    fn group(&self) -> Group {
+        self.to_string().into()
+    }
 }
 
+/// A group of keys that share a turn.
+pub type Group = Arc<str>;
+
 /// How many keys of a queue wait for what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// To be handed out now.
     pub ready: usize,
@@ -38,21 +43,22 @@ pub struct Counts {
 /// A queue for many producers and one consumer.
 #[derive(Debug)]
 pub struct Queue<K: Key> {
-    inner: Mutex<Inner<K>>,
+    data: Mutex<QueueData<K>>,
     /// Wakes the consumer. One permit is enough: there is one consumer, and it looks at everything when it wakes.
     wake: Notify,
+    environment: Environment,
     backoff: ExponentialBuilder,
     /// The longest pause after a failure.
     max: Duration,
 }
 
 #[derive(Debug)]
-struct Inner<K: Key> {
-    ready: HashMap<K::Group, VecDeque<K>>,
+struct QueueData<K: Key> {
+    ready: HashMap<Group, VecDeque<K>>,
     /// Groups that have a key in `ready`, in the order of their turns.
-    turns: VecDeque<K::Group>,
+    turns: VecDeque<Group>,
     /// How many keys of each group are in `busy`.
-    busy_of: HashMap<K::Group, usize>,
+    busy_of: HashMap<Group, usize>,
     /// The most keys of one group in `busy`.
     share: usize,
     /// Keys in `ready`, and keys in `busy` that have to come back.
@@ -66,9 +72,9 @@ struct Inner<K: Key> {
 impl<K: Key> Queue<K> {
     /// An empty queue. `min` and `max` bound the pause after the first and after many failures of one key. Pauses are random
     /// within a factor of two, so that keys which failed together don't come back together, and none is longer than `max`.
-    pub fn new(min: Duration, max: Duration) -> Self {
+    pub fn new(environment: &Environment, min: Duration, max: Duration) -> Self {
         Self {
-            inner: Mutex::new(Inner {
+            data: Mutex::new(QueueData {
                 ready: HashMap::new(),
                 turns: VecDeque::new(),
                 busy_of: HashMap::new(),
@@ -80,6 +86,7 @@ impl<K: Key> Queue<K> {
                 failures: HashMap::new(),
             }),
             wake: Notify::new(),
+            environment: environment.clone(),
             max,
             backoff: ExponentialBuilder::default()
                 .with_min_delay(min)
@@ -94,7 +101,7 @@ impl<K: Key> Queue<K> {
     /// At most so many keys of one group are handed out at the same time, 1 at least.
     #[must_use]
     pub fn share(self, share: usize) -> Self {
-        self.inner.lock().share = share.max(1);
+        self.data.lock().share = share.max(1);
         self
     }
 
@@ -102,9 +109,9 @@ impl<K: Key> Queue<K> {
     pub fn add(&self, keys: impl IntoIterator<Item = K>) {
         let mut any = false;
         {
-            let mut inner = self.inner.lock();
+            let mut data = self.data.lock();
             for key in keys {
-                any |= inner.add(key);
+                any |= data.add(key);
             }
         }
         if any {
@@ -114,18 +121,18 @@ impl<K: Key> Queue<K> {
 
     /// Adds a key, to be handed out after `delay` at the earliest. An earlier time that it is waiting for stays.
     pub fn add_after(&self, key: K, delay: Duration) {
-        let at = Instant::now() + delay;
+        let at = self.environment.clock.now() + delay;
         {
-            let mut inner = self.inner.lock();
-            match inner.due.get(&key).copied() {
+            let mut data = self.data.lock();
+            match data.due.get(&key).copied() {
                 Some(before) if before <= at => return,
                 Some(before) => {
-                    inner.timers.remove(&(before, key.clone()));
+                    data.timers.remove(&(before, key.clone()));
                 }
                 None => {}
             }
-            inner.due.insert(key.clone(), at);
-            inner.timers.insert((at, key));
+            data.due.insert(key.clone(), at);
+            data.timers.insert((at, key));
         }
         self.wake.notify_one();
     }
@@ -133,8 +140,10 @@ impl<K: Key> Queue<K> {
     /// Adds a key that could not be dealt with, after a pause that grows with each failure in a row.
     pub fn retry(&self, key: K) {
         let pause = {
-            let mut inner = self.inner.lock();
-            let backoff = inner.failures.entry(key.clone()).or_insert_with(|| self.backoff.build());
+            let mut data = self.data.lock();
+            // Each key has its own jitter.
+            let begin = || self.backoff.with_jitter_seed(self.environment.random.seed()).build();
+            let backoff = data.failures.entry(key.clone()).or_insert_with(begin);
             backoff.next().unwrap_or(self.max).min(self.max)
         };
         self.add_after(key, pause);
@@ -142,21 +151,21 @@ impl<K: Key> Queue<K> {
 
     /// Says that a key was dealt with: its next failure counts as the first again.
     pub fn forget(&self, key: &K) {
-        self.inner.lock().failures.remove(key);
+        self.data.lock().failures.remove(key);
     }
 
     /// Says that the work on a key that [`Self::next`] handed out is over.
     pub fn done(&self, key: &K) {
         let any = {
-            let mut inner = self.inner.lock();
-            if inner.busy.remove(key) {
-                inner.give_back(&key.group());
+            let mut data = self.data.lock();
+            if data.busy.remove(key) {
+                data.give_back(&key.group());
             }
-            if inner.dirty.contains(key) {
-                inner.line_up(key.clone());
+            if data.dirty.contains(key) {
+                data.line_up(key.clone());
             }
             // Also one that only waited for its group's share.
-            !inner.turns.is_empty()
+            !data.turns.is_empty()
         };
         if any {
             self.wake.notify_one();
@@ -167,12 +176,12 @@ impl<K: Key> Queue<K> {
     pub async fn next(&self) -> K {
         loop {
             let timer = {
-                let mut inner = self.inner.lock();
-                inner.expire(Instant::now());
-                if let Some(key) = inner.take() {
+                let mut data = self.data.lock();
+                data.expire(self.environment.clock.now());
+                if let Some(key) = data.take() {
                     return key;
                 }
-                inner.timers.first().map(|(at, _)| *at)
+                data.timers.first().map(|(at, _)| *at)
             };
             match timer {
                 Some(at) => {
@@ -185,14 +194,14 @@ impl<K: Key> Queue<K> {
 
     /// Keys that wait to be handed out now.
     pub fn len(&self) -> usize {
-        self.inner.lock().ready.values().map(VecDeque::len).sum()
+        self.data.lock().ready.values().map(VecDeque::len).sum()
     }
 
     /// How many keys wait for what.
     pub fn counts(&self) -> Counts {
-        let inner = self.inner.lock();
-        let ready = inner.ready.values().map(VecDeque::len).sum();
-        Counts { ready, delayed: inner.timers.len(), busy: inner.busy.len() }
+        let data = self.data.lock();
+        let ready = data.ready.values().map(VecDeque::len).sum();
+        Counts { ready, delayed: data.timers.len(), busy: data.busy.len() }
     }
 
     /// Whether no key waits to be handed out now.
@@ -201,7 +210,7 @@ impl<K: Key> Queue<K> {
     }
 }
 
-impl<K: Key> Inner<K> {
+impl<K: Key> QueueData<K> {
     fn add(&mut self, key: K) -> bool {
         if !self.dirty.insert(key.clone()) || self.busy.contains(&key) {
             return false;
@@ -222,7 +231,7 @@ impl<K: Key> Inner<K> {
 
     /// The first key of the first group that has not its full share under way.
     fn take(&mut self) -> Option<K> {
-        let under_way = |group: &K::Group| self.busy_of.get(group).copied().unwrap_or_default();
+        let under_way = |group: &Group| self.busy_of.get(group).copied().unwrap_or_default();
         let turn = self.turns.iter().position(|group| under_way(group) < self.share)?;
         let group = self.turns.remove(turn)?;
         let line = self.ready.get_mut(&group)?;
@@ -238,7 +247,7 @@ impl<K: Key> Inner<K> {
         Some(key)
     }
 
-    fn give_back(&mut self, group: &K::Group) {
+    fn give_back(&mut self, group: &Group) {
         if let Some(count) = self.busy_of.get_mut(group) {
             *count -= 1;
             if *count == 0 {
@@ -266,10 +275,8 @@ mod tests {
 
     /// The group is the first letter.
     impl Key for &'static str {
-        type Group = char;
-
-        fn group(&self) -> char {
-            self.chars().next().unwrap_or_default()
+        fn group(&self) -> Group {
+            self[..1].into()
         }
     }
 
@@ -296,7 +303,7 @@ mod tests {
     }
 
     fn queue() -> Queue<&'static str> {
-        Queue::new(Duration::from_millis(100), Duration::from_secs(10))
+        Queue::new(&Environment::system(), Duration::from_millis(100), Duration::from_secs(10))
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,51 +1,40 @@
-//! What a manager has in hand, counted when somebody asks: for `/metrics`, and for `/debug`.
+//! The current numbers of a manager, counted on request: for `/metrics` and `/debug`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use outrigger_core::ids::TenantId;
-use outrigger_runtime::lease::Leadership;
-use outrigger_runtime::metrics::{self, Metric};
+use outrigger_runtime::Process;
+use outrigger_runtime::metrics::{self, LEADER, Metric, collect};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 
-use crate::machines;
-use crate::queue::{Counts, Queue};
-use crate::state::{CompanionId, Inner, RuleId, Space, Spaces};
-use crate::tenants::controller::Key;
+use crate::context::Context;
+use crate::queue::Counts;
+use crate::state::{TenantData, TenantState};
 
 type Number = Gauge<i64, AtomicI64>;
 
-/// Looks at what the manager knows.
-#[derive(Clone)]
-pub struct Reporter {
-    /// What is known.
-    pub spaces: Arc<Spaces>,
-    /// Whether this replica cares for tenants that nobody serves.
-    pub leadership: Leadership,
-    /// Companions to look at.
-    pub companions: Arc<Queue<CompanionId>>,
-    /// Rules to look at.
-    pub rules: Arc<Queue<RuleId>>,
-    /// Tenants and DPUs to look at.
-    pub tenants: Arc<Queue<Key>>,
-    /// Machines and their pools to look at.
-    pub machines: Arc<Queue<machines::Key>>,
+/// Shows the numbers of this manager in `/metrics` and `/debug`.
+pub(crate) fn start(process: &mut Process, context: &Arc<Context>) {
+    let reporter = Reporter(context.clone());
+    collect(&mut process.registry, reporter.clone());
+    LEADER.register(&mut process.registry, context.leadership.gauge());
+    process.report("manager", move || reporter.state());
 }
 
-impl fmt::Debug for Reporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reporter").finish_non_exhaustive()
-    }
-}
+/// Counts tenants, workloads, companions and queued keys.
+#[derive(Debug, Clone)]
+struct Reporter(Arc<Context>);
 
 /// Where a tenant's stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-enum Place {
+enum StreamState {
     Connected,
     Lost,
     Elsewhere,
@@ -53,7 +42,7 @@ enum Place {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StreamLabels {
-    stream: Place,
+    stream: StreamState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -69,7 +58,7 @@ struct QueueLabels {
     state: Waits,
 }
 
-/// What there is of one tenant, or of all.
+/// Numbers of one tenant, or of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Total {
     workloads: usize,
@@ -84,29 +73,40 @@ struct Total {
 struct OfTenant {
     id: TenantId,
     namespace: String,
-    place: Place,
-    /// What this replica sees to; nothing of a tenant that another one acts for.
+    stream: StreamState,
+    /// The numbers that this replica is responsible for: none of a tenant that another replica acts for.
     total: Total,
 }
 
 impl Reporter {
     /// Counts by rule are kept anyway, so this takes a moment for each rule, not for each companion.
     fn look(&self) -> Vec<OfTenant> {
-        let leads = self.leadership.leads();
-        let all = self.spaces.all();
-        all.iter().filter_map(|space| of_tenant(space, leads)).collect()
+        let leads = self.0.leadership.leads();
+        let all = self.0.states.all();
+        all.iter().filter_map(|state| of_tenant(state, leads)).collect()
     }
 
-    /// The same for people, tenants by name.
-    pub fn state(&self) -> Value {
+    /// The queues by name.
+    fn queues(&self) -> [(&'static str, Counts); 4] {
+        let queues = &self.0.queues;
+        [
+            ("companions", queues.companions.counts()),
+            ("rules", queues.rules.counts()),
+            ("tenants", queues.tenants.counts()),
+            ("machines", queues.machines.counts()),
+        ]
+    }
+
+    /// The numbers for people, tenants in the order of their namespaces.
+    pub(crate) fn state(&self) -> Value {
         let tenants: Vec<Value> = self
             .look()
             .into_iter()
-            .map(|OfTenant { id, namespace, place, total }| {
+            .map(|OfTenant { id, namespace, stream, total }| {
                 json!({
                     "tenant": id.as_str(),
                     "namespace": namespace,
-                    "stream": format!("{place:?}"),
+                    "stream": format!("{stream:?}"),
                     "workloads": total.workloads,
                     "companions": {
                         "wanted": total.wanted, "created": total.created, "ready": total.ready, "refused": total.refused,
@@ -114,47 +114,40 @@ impl Reporter {
                 })
             })
             .collect();
-        let queue =
-            |Counts { ready, delayed, busy }| json!({"ready": ready, "delayed": delayed, "busy": busy});
         json!({
-            "leads": self.leadership.leads(),
-            "queues": {
-                "companions": queue(self.companions.counts()),
-                "rules": queue(self.rules.counts()),
-                "tenants": queue(self.tenants.counts()),
-                "machines": queue(self.machines.counts()),
-            },
+            "leads": self.0.leadership.leads(),
+            "queues": self.queues().into_iter().collect::<BTreeMap<_, _>>(),
             "tenants": tenants,
         })
     }
 }
 
-/// What there is of a namespace's tenant, if it has one; `leads`: this replica leads.
-fn of_tenant(space: &Space, leads: bool) -> Option<OfTenant> {
-    let mut inner = space.lock();
-    let id = inner.tenant.clone()?;
-    let acts = inner.acts(leads);
-    let place = match (inner.stream.connected, acts) {
-        (true, _) => Place::Connected,
-        // This replica's that has lost it, or nobody's. These the leader counts, so that they are counted once.
-        (false, true) => Place::Lost,
-        (false, false) => Place::Elsewhere,
+/// The numbers of a namespace's tenant, if it has one; `leads`: this replica leads.
+fn of_tenant(state: &TenantState, leads: bool) -> Option<OfTenant> {
+    let mut data = state.lock();
+    let id = data.tenant.clone()?;
+    let acts = data.acts(leads);
+    let stream = match (data.stream.connected, acts) {
+        (true, _) => StreamState::Connected,
+        // This replica served it last, or none did: then the leader counts it, so that it is counted once.
+        (false, true) => StreamState::Lost,
+        (false, false) => StreamState::Elsewhere,
     };
-    let total = if acts { count(&mut inner) } else { Total::default() };
-    Some(OfTenant { id, namespace: space.namespace.to_string(), place, total })
+    let total = if acts { count(&mut data) } else { Total::default() };
+    Some(OfTenant { id, namespace: state.namespace.to_string(), stream, total })
 }
 
-fn count(inner: &mut Inner) -> Total {
-    let rules: Vec<_> = inner.rules.keys().cloned().collect();
+fn count(data: &mut TenantData) -> Total {
+    let rules: Vec<_> = data.rules.keys().cloned().collect();
     let mut total =
-        Total { workloads: inner.index.workloads(), refused: inner.refusals.len(), ..Total::default() };
-    if !inner.index.synced() {
-        // What is wanted isn't known yet, so what there is says nothing about what is missing.
+        Total { workloads: data.index.workloads(), refused: data.refusals.len(), ..Total::default() };
+    if !data.index.synced() {
+        // The number of wanted companions isn't known yet, so none can be said to be missing.
         return total;
     }
     for rule in &rules {
-        total.wanted += inner.index.matched(rule);
-        let counts = inner.among(rule, |companions| companions.counts(rule)).unwrap_or_default();
+        total.wanted += data.index.matched(rule);
+        let counts = data.with_companions(rule, |companions| companions.counts(rule)).unwrap_or_default();
         total.created += counts.created;
         total.ready += counts.ready;
     }
@@ -171,16 +164,16 @@ impl Collector for Reporter {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let tenants = Family::<StreamLabels, Number>::default();
         let workloads = Family::<StreamLabels, Number>::default();
-        for stream in [Place::Connected, Place::Lost, Place::Elsewhere] {
+        for stream in [StreamState::Connected, StreamState::Lost, StreamState::Elsewhere] {
             tenants.get_or_create(&StreamLabels { stream }).set(0);
         }
-        for stream in [Place::Connected, Place::Lost] {
+        for stream in [StreamState::Connected, StreamState::Lost] {
             workloads.get_or_create(&StreamLabels { stream }).set(0);
         }
         let mut all = Total::default();
-        for OfTenant { place: stream, total, .. } in self.look() {
+        for OfTenant { stream, total, .. } in self.look() {
             tenants.get_or_create(&StreamLabels { stream }).inc();
-            if stream != Place::Elsewhere {
+            if stream != StreamState::Elsewhere {
                 let count = i64::try_from(total.workloads).unwrap_or(i64::MAX);
                 workloads.get_or_create(&StreamLabels { stream }).inc_by(count);
             }
@@ -197,12 +190,7 @@ impl Collector for Reporter {
         show(&metrics::COMPANIONS_READY, number(all.ready))?;
         show(&metrics::COMPANIONS_REFUSED, number(all.refused))?;
         let queues = Family::<QueueLabels, Number>::default();
-        for (queue, counts) in [
-            ("companions", self.companions.counts()),
-            ("rules", self.rules.counts()),
-            ("tenants", self.tenants.counts()),
-            ("machines", self.machines.counts()),
-        ] {
+        for (queue, counts) in self.queues() {
             let Counts { ready, delayed, busy } = counts;
             for (state, count) in [(Waits::Ready, ready), (Waits::Delayed, delayed), (Waits::Busy, busy)] {
                 let count = i64::try_from(count).unwrap_or(i64::MAX);
@@ -216,76 +204,43 @@ impl Collector for Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::{Raised, Shown};
+    use crate::fixtures;
+    use crate::state::TenantStates;
+    use crate::state::stream::ObservedClaim;
+
+    fn state_of_a() -> Arc<TenantState> {
+        let states = TenantStates::default();
+        states.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
+        states.state("tenant-a")
+    }
 
     #[test]
     fn a_tenant_is_counted_once_whoever_looks() {
-        let spaces = Spaces::default();
-        spaces.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
-        let space = spaces.space("tenant-a");
-        let place = |leads| of_tenant(&space, leads).unwrap().place;
-        assert_eq!(
-            (place(true), place(false)),
-            (Place::Lost, Place::Elsewhere),
-            "nobody's: the leader tells"
-        );
-        let number = space.lock().stream.begin(1).unwrap().number;
-        space
-            .lock()
-            .stream
-            .claimed(number, Raised { uid: "u".to_owned(), resource_version: 1, claim: 1 })
-            .unwrap();
-        assert_eq!((place(true), place(false)), (Place::Connected, Place::Connected));
-        space.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
-        assert_eq!((place(true), place(false)), (Place::Lost, Place::Lost), "this replica's to tell");
-        let shown = Shown { uid: "u", resource_version: 2, claim: 2, holder: "other" };
-        space.lock().saw_claim(shown, "me");
-        assert_eq!((place(true), place(false)), (Place::Elsewhere, Place::Elsewhere));
-        assert!(of_tenant(&spaces.space("other"), true).is_none());
+        let state = state_of_a();
+        let stream = |leads| of_tenant(&state, leads).unwrap().stream;
+        let by_leader_and_other = || (stream(true), stream(false));
+        assert_eq!(by_leader_and_other(), (StreamState::Lost, StreamState::Elsewhere), "the leader tells");
+        let number = fixtures::connect(&state);
+        assert_eq!(by_leader_and_other(), (StreamState::Connected, StreamState::Connected));
+        state.lock().stream.end(number, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(by_leader_and_other(), (StreamState::Lost, StreamState::Lost), "this replica's to tell");
+        let claim = ObservedClaim { uid: "u", resource_version: 2, claim: 2, holder: "other" };
+        state.lock().claim_observed(claim, "me");
+        assert_eq!(by_leader_and_other(), (StreamState::Elsewhere, StreamState::Elsewhere));
+        assert!(of_tenant(&TenantStates::default().state("other"), true).is_none());
     }
 
     #[test]
     fn before_a_sync_nothing_is_missing_and_nothing_is_too_many() {
-        let spaces = Spaces::default();
-        spaces.set_tenant("tenant-a", Some(TenantId::new("a").unwrap()));
-        let space = spaces.space("tenant-a");
-        let total = || of_tenant(&space, true).unwrap().total;
-        let rule: outrigger_api::WorkloadRule = serde_json::from_value(json!({
-            "apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": "tenant-a", "uid": "u", "generation": 1},
-            "spec": {
-                "resourceKind": "v1/Pod", "dpuSelectionPolicy": "Any",
-                "workloadTerms": [{"matchExpressions": [
-                    {"key": ".state.extra.labels.app", "operator": "In", "values": ["web"]}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
-            },
-        }))
-        .unwrap();
-        let workload = outrigger_api::workload_wire::workload(outrigger_proto::v1::WorkloadUpdate {
-            workload_metadata: Some(outrigger_proto::v1::WorkloadMetadata {
-                id: "w".to_owned(),
-                orchestrator: 1,
-                resource_type: "v1/Pod".to_owned(),
-                resource_namespace: "default".to_owned(),
-                resource_name: "w".to_owned(),
-            }),
-            workload_state: Some(outrigger_proto::v1::WorkloadState {
-                node_name: "n".to_owned(),
-                ready: true,
-                extra: std::collections::HashMap::from([(
-                    "labels".to_owned(),
-                    outrigger_proto::v1::workload_state::ExtraData {
-                        data: std::collections::HashMap::from([("app".to_owned(), "web".to_owned())]),
-                    },
-                )]),
-            }),
-        })
-        .unwrap();
-        rule.compile().unwrap();
-        space.lock().apply_rule(&rule);
-        space.lock().index.update(workload.clone());
+        let state = state_of_a();
+        let total = || of_tenant(&state, true).unwrap().total;
+        let mut rule = fixtures::rule();
+        rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
+            {"key": ".metadata.resourceName", "operator": "In", "values": ["web"]}]}]);
+        state.lock().apply_rule(&serde_json::from_value(rule).unwrap());
+        state.lock().index.update(fixtures::workload("w"));
         assert_eq!((total().workloads, total().wanted), (1, 0));
-        space.lock().index.sync(vec![workload]);
+        state.lock().index.sync(vec![fixtures::workload("w")]);
         assert_eq!((total().workloads, total().wanted), (1, 1));
     }
 }

@@ -1,4 +1,4 @@
-//! How much of the manager a tenant's workloads take, compared with the tenant's limits.
+//! How many workloads a tenant has and how much memory they take, compared with the tenant's limits.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ impl Usage {
         Ok(())
     }
 
-    /// A workload is gone.
+    /// A workload is deleted.
     pub fn delete(&mut self, id: &WorkloadId) {
         self.bytes -= u64::from(self.sizes.remove(id).unwrap_or_default());
     }
@@ -138,7 +138,7 @@ mod tests {
         told.extend(all(2), &limits).unwrap();
         let error = told.extend(all(3), &limits).unwrap_err().to_string();
         assert_eq!(error, "Tenant spec.limits.workloads: 3 would be used, at most 2 are allowed");
-        // After a sync only those that were told are left, with the sizes that they have.
+        // After a sync only the workloads that it contained are left, with their sizes.
         usage.set(&id("0"), 12);
         usage.set(&id("1"), 10);
         usage.retain(&told);

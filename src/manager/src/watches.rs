@@ -1,362 +1,331 @@
-//! The watches of the infrastructure cluster, and what their events mean for the state.
-
-use std::sync::Arc;
+//! The watches of the infrastructure cluster, one for each kind, and what follows from a change of an object: state changes, and the
+//! keys that the change may concern are queued.
+//!
+//! Two kinds of Pods are watched, by labels that one selector can't combine: companions, and guests and reservations of Machines.
 
 use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::core::PartialObjectMeta;
-use kube::{Resource, ResourceExt};
-use outrigger_api::{AdminWorkloadRule, Tenant, WorkloadRule};
+use kube::{Api, Resource, ResourceExt};
+use outrigger_api::{AdminWorkloadRule, NamespaceOffloading, Tenant, WorkloadRule};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
+use outrigger_core::keys;
 use outrigger_core::template::Kind;
-use outrigger_runtime::cache::{Change, Feed, version};
+use outrigger_runtime::Process;
+use outrigger_runtime::cache::{Change, version};
+use outrigger_runtime::pod::Pod;
+use outrigger_runtime::watch::Watch;
 use tracing::info;
 
-use crate::admin::AdminRules;
-use crate::companions::object::{self, Object};
-use crate::companions::templates::Templates;
-use crate::queue::Queue;
-use crate::state::{CompanionId, Inner, RuleId, Space, Spaces};
-use crate::stream::Shown;
+use crate::companions::object::Object;
+use crate::context::Context;
+use crate::machines;
+use crate::state::stream::ObservedClaim;
+use crate::state::{TenantData, TenantState};
+use crate::tenants::Key;
 use crate::tenants::claim::UNUSED;
-use crate::tenants::controller::Key;
-use crate::tenants::registry::Registry;
 
-/// Takes events in and queues what has to be looked at again.
-#[derive(Clone)]
-pub struct Watches {
-    /// What is known.
-    pub spaces: Arc<Spaces>,
-    /// Companions to look at.
-    pub queue: Arc<Queue<CompanionId>>,
-    /// Rules whose status may have changed.
-    pub rules: Arc<Queue<RuleId>>,
-    /// Tenants and DPUs as they are.
-    pub registry: Arc<Registry>,
-    /// Tenants and DPUs to look at.
-    pub tenants: Arc<Queue<Key>>,
-    /// The platform's rules, and whom they are about.
-    pub admin: Arc<AdminRules>,
-    /// This replica, as claims call it.
-    pub me: Arc<str>,
-    /// Tenants with a claim of this replica that may be for no stream.
-    pub unused: Arc<Queue<TenantId>>,
+/// Starts all watches. The process is ready only after each has listed its objects.
+pub(crate) fn start(process: &Process, context: &Context) {
+    let (client, feeds) = (&context.client, &context.feeds);
+    Watch::all(client, "namespaces").start(process, feeds.namespaces.sink());
+    Watch::all(client, "tenants").start(process, feeds.tenants.sink());
+    Watch::all(client, "nodes").start(process, feeds.nodes.sink());
+    Watch::all(client, "quotas").labels(keys::TENANT).start(process, feeds.quotas.sink());
+    Watch::all(client, "workload rules").start(process, feeds.rules.sink());
+    // RBAC grants access to the namespace of admin rules only.
+    let rules = Api::namespaced(client.clone(), &context.args.admin_rules_namespace);
+    Watch::of(rules, "admin rules").start(process, feeds.admin_rules.sink());
+    Watch::all(client, "companions").labels(keys::RULE).start(process, feeds.pods.sink());
+    // A cluster may have Dynamic Resource Allocation turned off.
+    Watch::all(client, "claims").labels(keys::RULE).optional().start(process, feeds.claims.sink());
+    Watch::all(client, "claim templates")
+        .labels(keys::RULE)
+        .optional()
+        .start(process, feeds.templates.sink());
+    if context.args.manage_offloading {
+        Watch::all(client, "namespace offloadings").optional().start(process, feeds.offloadings.sink());
+    }
+    if context.args.manage_machines {
+        Watch::all(client, "machines").optional().start(process, feeds.machines.sink());
+        Watch::all(client, "machine node pools").optional().start(process, feeds.pools.sink());
+        let roles = format!("{} in ({}, {})", keys::POD_ROLE, keys::GUEST, keys::RESERVATION);
+        let slot_pods = Watch::all(client, "guests and reservations").labels(&roles);
+        slot_pods.start(process, feeds.slot_pods.sink());
+        let reservation = format!("{}={}", keys::POD_ROLE, keys::RESERVATION);
+        let core = &context.args.core_namespace;
+        let sets = Watch::of(Api::namespaced(client.clone(), core), "reservations").labels(&reservation);
+        sets.start(process, feeds.sets.sink());
+        let services = Watch::of(Api::namespaced(client.clone(), core), "reservations' services");
+        services.labels(&reservation).start(process, feeds.services.sink());
+    }
 }
 
-/// Where what is seen of objects goes that this process also writes: from the watch, and from the answers to writes.
-#[derive(Debug, Clone)]
-pub struct Feeds {
-    /// DPUs, and Nodes that may be one.
-    pub nodes: Feed<Node>,
-    /// Tenants' rules.
-    pub rules: Feed<WorkloadRule>,
-    /// The platform's rules.
-    pub admin_rules: Feed<AdminWorkloadRule>,
-    /// Companions of both.
-    pub companions: object::Feeds,
+/// Name of the object that a change is about, and the object if it exists.
+pub(crate) fn changed<K: Resource>(change: &Change<K>) -> (String, Option<&K>) {
+    match change {
+        Change::Applied(object) => (object.name_any(), Some(object)),
+        Change::Gone { name, .. } => (name.clone(), None),
+    }
 }
 
-impl Feeds {
-    /// Feeds that hand on to these.
-    pub fn new(watches: &Watches) -> Self {
-        let companions =
-            object::Feeds { pods: watches.companions(Kind::Pod), claims: watches.companions(Kind::Claim) };
-        Self {
-            nodes: watches.nodes(),
-            rules: watches.rules(),
-            admin_rules: watches.admin_rules(),
-            companions,
+impl Context {
+    /// A namespace's labels say which tenant it belongs to, whether it is offloaded, and whether its guests take slots.
+    pub(crate) fn namespace(&self, change: Change<PartialObjectMeta<Namespace>>) {
+        let (name, namespace) = changed(&change);
+        // The namespaces of admin rules belong to no tenant, whatever their labels say.
+        let tenant = namespace.and_then(|namespace| TenantId::of_namespace(namespace.labels()));
+        let tenant = tenant.filter(|_| !self.states.admin().contains(&name));
+        let before = self.states.tenant_of(&name);
+        if before.is_some() || tenant.is_some() {
+            self.queues.companions.add(self.states.set_tenant(&name, tenant.clone()));
+            // Also the tenant that it belonged to, which gets another namespace.
+            self.queues.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
+            self.tenant_of(&name);
+            let state = self.states.state(&name);
+            self.update_admin_rules(&state);
+            self.queues.rules.add(state.rule_ids());
+        }
+        if self.args.manage_offloading {
+            // A label that somebody else has changed is put right.
+            let offloaded = self.offloadings.get(&name).is_some();
+            self.queues.offloadings.add(offloaded.then(|| name.as_str().into()));
+        }
+        if self.args.manage_machines {
+            self.queues.machines.add(self.machines.namespace(&name, namespace));
         }
     }
-}
 
-impl Watches {
-    /// Namespaces say whose they are. Only those with a tenant's label are watched, so one that loses it is gone.
-    pub fn namespaces(&self) -> Feed<PartialObjectMeta<Namespace>> {
-        let this = self.clone();
-        Feed::new(move |change: Change<PartialObjectMeta<Namespace>>| {
-            let (name, tenant) = match change {
-                Change::Applied(namespace) => {
-                    (namespace.name_any(), TenantId::of_namespace(namespace.labels()))
-                }
-                Change::Gone { name, .. } => (name, None),
-            };
-            // Also the one that it was: its Tenant makes another.
-            // The platform's own are no tenant's, whatever their labels say.
-            let tenant = tenant.filter(|_| !this.spaces.admin().contains(&name));
-            let before = this.spaces.tenant_of(&name);
-            this.queue.add(this.spaces.set_tenant(&name, tenant.clone()));
-            this.tenants.add(before.into_iter().chain(tenant).map(Key::Tenant));
-            this.tenant_of(&name);
-            this.refile(&this.spaces.space(&name));
-            this.rules.add(this.spaces.space(&name).rule_ids());
-        })
-    }
-
-    /// Tenants say who may speak, what is whose, and which replica serves it.
-    pub fn tenants(&self) -> Feed<Tenant> {
-        let this = self.clone();
-        Feed::new(move |change: Change<Tenant>| {
-            let name = match &change {
-                Change::Applied(tenant) => tenant.name_any(),
-                Change::Gone { name, .. } => name.clone(),
-            };
-            let touched = this.registry.tenant(change);
-            this.tenants.add(touched.nodes.into_iter().map(Key::Node));
-            this.tenants.add(touched.tenants.into_iter().map(Key::Tenant));
-            let Ok(id) = TenantId::new(&name) else { return };
-            match this.registry.get(&id) {
-                Some(entry) => this.tenant_of(&entry.object.target_namespace()),
-                // Nothing is made any more for a tenant that is gone, whatever became of its namespace.
-                None => this.spaces.of(&id).iter().for_each(|space| space.lock().closing = true),
-            }
-            for space in this.spaces.of(&id) {
-                this.refile(&space);
-            }
-        })
+    /// A Tenant says which callers may act for it, which hosts it has, and which replica serves it.
+    pub(crate) fn tenant(&self, change: Change<Tenant>) {
+        let (name, _) = changed(&change);
+        let touched = self.registry.tenant(change);
+        self.queues.tenants.add(touched.nodes.into_iter().map(Key::Node));
+        self.queues.tenants.add(touched.tenants.into_iter().map(Key::Tenant));
+        let Ok(id) = TenantId::new(&name) else { return };
+        match self.registry.get(&id) {
+            Some(entry) => self.tenant_of(&entry.object.target_namespace()),
+            // Nothing is made any more for a tenant that is deleted, whatever became of its namespace.
+            None => self.states.of(&id).iter().for_each(|state| state.lock().closing = true),
+        }
+        for state in self.states.of(&id) {
+            self.update_admin_rules(&state);
+        }
     }
 
     /// Other admin rules may be about the tenant of a namespace now.
-    fn refile(&self, space: &Space) {
-        let (companions, rules) = self.admin.refile(space);
-        self.queue.add(companions);
-        self.rules.add(rules);
+    fn update_admin_rules(&self, state: &TenantState) {
+        let (companions, rules) = self.admin_rules.update_admin_rules(self, state);
+        self.queues.companions.add(companions);
+        self.queues.rules.add(rules);
     }
 
-    /// Brings a namespace's space up to what its Tenant says: who serves it, and whether it goes.
+    /// Brings a namespace's state up to what its Tenant says: which replica serves it, and whether it is being deleted.
     fn tenant_of(&self, namespace: &str) {
-        let Some(id) = self.spaces.tenant_of(namespace) else { return };
+        let Some(id) = self.states.tenant_of(namespace) else { return };
         let Some(entry) = self.registry.get(&id).filter(|entry| entry.object.target_namespace() == namespace)
         else {
             return;
         };
         let stream =
             entry.object.status.as_ref().and_then(|status| status.stream.clone()).unwrap_or_default();
-        let space = self.spaces.space(namespace);
+        let state = self.states.state(namespace);
         let (lost, changed, matched) = {
-            let mut inner = space.lock();
-            let known = |inner: &Inner| (inner.acts(true), inner.closing, inner.index.most());
-            let before = known(&inner);
-            inner.closing = entry.deleting();
+            let mut data = state.lock();
+            let serving = |data: &TenantData| (data.acts(true), data.closing, data.index.most());
+            let before = serving(&data);
+            data.closing = entry.deleting();
             // A Tenant that isn't valid has the limits that it had.
             let matched = match &entry.tenant {
-                Ok(tenant) => inner.index.limit(tenant.limits.matches()),
+                Ok(tenant) => data.index.limit(tenant.limits.matches()),
                 Err(_) => Vec::new(),
             };
             let metadata = &entry.object.metadata;
-            let shown = Shown {
+            let claim = ObservedClaim {
                 uid: metadata.uid.as_deref().unwrap_or_default(),
                 resource_version: version(metadata.resource_version.as_deref()),
                 claim: stream.claim,
                 holder: &stream.holder,
             };
-            let lost = inner.saw_claim(shown, &self.me);
-            if inner.stream.unused_claim().is_some() {
-                self.unused.add_after(id.clone(), UNUSED);
+            let lost = data.claim_observed(claim, &self.identity);
+            if data.stream.unused_claim().is_some() {
+                self.queues.unused_claims.add_after(id.clone(), UNUSED);
             }
-            (lost, before != known(&inner), matched)
+            (lost, before != serving(&data), matched)
         };
-        self.queue.add(space.ids(matched));
+        self.queues.companions.add(state.ids(matched));
         if lost {
-            info!(tenant = %id, claim = stream.claim, holder = stream.holder, "this replica serves the tenant no more");
+            info!(tenant = %id, claim = stream.claim, holder = stream.holder, "another replica serves the tenant now");
         }
         if changed {
-            self.rules.add(space.rule_ids());
+            self.queues.rules.add(state.rule_ids());
         }
     }
 
-    /// Nodes say in which host a DPU sits, and whose it is.
-    pub fn nodes(&self) -> Feed<Node> {
-        let this = self.clone();
-        Feed::new(move |change: Change<Node>| {
-            let name = match &change {
-                Change::Applied(node) => node.name_any(),
-                Change::Gone { name, .. } => name.clone(),
-            };
-            let (concerned, changed) = this.registry.node(change);
-            if changed {
-                this.tenants.add([Key::Node(name)]);
-                // Companions that no DPU could run don't hold a rollout up; which these are may be others now.
-                for space in concerned.iter().flat_map(|tenant| this.spaces.of(tenant)) {
-                    let turns = space.lock().all_turns(&this.registry);
-                    this.queue.add(space.ids(turns));
-                    // The status of rules says which hosts have no DPU.
-                    this.rules.add(space.rule_ids());
-                }
-                this.tenants.add(concerned.into_iter().map(Key::Tenant));
+    /// A Node says in which host a DPU is, and which tenant has it. It may be virtual, or belong to Machines.
+    pub(crate) fn node(&self, change: Change<Node>) {
+        let (name, node) = changed(&change);
+        if self.args.manage_offloading && self.offloadings.node(&name, node) {
+            self.queues.offloadings.add(self.offloadings.keys());
+        }
+        if self.args.manage_machines {
+            self.queues.machines.add(self.machines.node(&name, node));
+        }
+        let (concerned, changed) = self.registry.node(&name, node);
+        if changed {
+            self.queues.tenants.add([Key::Node(name)]);
+            // Companions that no DPU could run don't delay a rollout; which these are may have changed.
+            for state in concerned.iter().flat_map(|tenant| self.states.of(tenant)) {
+                let turns = state.lock().all_turns(&self.registry);
+                self.queues.companions.add(state.ids(turns));
+                // The status of rules says which hosts have no DPU.
+                self.queues.rules.add(state.rule_ids());
             }
-        })
-    }
-
-    /// Quotas say what has reached its limit.
-    pub fn quotas(&self) -> Feed<ResourceQuota> {
-        let this = self.clone();
-        Feed::new(move |change| {
-            let (namespace, changed) = this.registry.quota(change);
-            if changed {
-                this.tenants.add(this.spaces.tenant_of(&namespace).map(Key::Tenant));
-            }
-        })
-    }
-
-    /// Rules say what companions there should be.
-    pub fn rules(&self) -> Feed<WorkloadRule> {
-        let this = self.clone();
-        Feed::new(move |change| match change {
-            Change::Applied(rule) => this.rule(&rule),
-            Change::Gone { namespace, name, .. } => this.no_rule(&namespace, &name),
-        })
-    }
-
-    fn rule(&self, rule: &WorkloadRule) {
-        let space = self.spaces.space(&rule.namespace().unwrap_or_default());
-        let keys = space.lock().apply_rule(rule);
-        self.touched(&space, keys);
-        if let Ok(name) = RuleName::new(&rule.name_any()) {
-            self.rules.add([space.rule_id(&name)]);
+            self.queues.tenants.add(concerned.into_iter().map(Key::Tenant));
         }
     }
 
-    fn no_rule(&self, namespace: &str, name: &str) {
-        let Ok(name) = RuleName::new(name) else { return };
-        let space = self.spaces.space(namespace);
-        let keys = space.lock().remove_rule(&name);
-        self.touched(&space, keys);
+    /// A quota says which limit has been reached.
+    pub(crate) fn quota(&self, change: Change<ResourceQuota>) {
+        let (namespace, changed) = self.registry.quota(change);
+        if changed {
+            self.queues.tenants.add(self.states.tenant_of(&namespace).map(Key::Tenant));
+        }
     }
 
-    /// Admin rules do too, for the tenants that they are about.
-    pub fn admin_rules(&self) -> Feed<AdminWorkloadRule> {
-        let this = self.clone();
-        Feed::new(move |change: Change<AdminWorkloadRule>| {
-            let (name, companions) = match change {
-                Change::Applied(rule) => (rule.name_any(), this.admin.apply(&rule)),
-                Change::Gone { name, .. } => {
-                    let companions = this.admin.remove(&name);
-                    (name, companions)
-                }
-            };
-            this.queue.add(companions);
-            this.rules.add(RuleName::admin(&name).ok().map(|name| this.admin.id(&name)));
-        })
+    /// A rule says which companions there should be.
+    pub(crate) fn rule(&self, change: Change<WorkloadRule>) {
+        match change {
+            Change::Applied(rule) => {
+                let state = self.states.state(&rule.namespace().unwrap_or_default());
+                let keys = state.lock().apply_rule(&rule);
+                self.companions_changed(&state, keys);
+                self.queues.rules.add(RuleName::new(&rule.name_any()).ok().map(|name| state.rule_id(&name)));
+            }
+            Change::Gone { namespace, name, .. } => {
+                let Ok(name) = RuleName::new(&name) else { return };
+                let state = self.states.state(&namespace);
+                let keys = state.lock().remove_rule(&name);
+                self.companions_changed(&state, keys);
+            }
+        }
     }
 
-    /// What device claims are made from. A rule that has lost one gets it again.
-    pub fn templates(&self) -> Templates {
-        let this = self.clone();
-        Templates::new(move |namespace, rule| {
-            let id = if rule.is_admin() {
-                this.admin.id(&rule)
-            } else {
-                this.spaces.space(namespace).rule_id(&rule)
-            };
-            this.rules.add([id]);
-        })
+    /// An admin rule says so too, for the tenants that it is about.
+    pub(crate) fn admin_rule(&self, change: Change<AdminWorkloadRule>) {
+        let (name, rule) = changed(&change);
+        let companions = match rule {
+            Some(rule) => self.admin_rules.apply(self, rule),
+            None => self.admin_rules.remove(self, &name),
+        };
+        self.queues.companions.add(companions);
+        self.queues.rules.add(RuleName::admin(&name).ok().map(|name| self.states.admin_rule_id(&name)));
     }
 
-    /// Pods and ResourceClaims say what companions there are.
-    pub fn companions<K: Resource + Into<Object>>(&self, kind: Kind) -> Feed<K> {
-        let this = self.clone();
-        Feed::new(move |change: Change<K>| match change {
-            Change::Applied(object) => this.companion(&object.into()),
-            Change::Gone { namespace, name, .. } => this.no_companion(kind, &namespace, &name),
-        })
+    /// A ResourceClaimTemplate is a rule's. The rule that loses one gets it again.
+    pub(crate) fn template(&self, change: Change<PartialObjectMeta<ResourceClaimTemplate>>) {
+        if let Some((namespace, rule)) = self.templates.changed(change) {
+            self.queues.rules.add([self.states.state(&namespace).rule_id(&rule)]);
+        }
     }
 
-    fn companion(&self, object: &Object) {
+    /// A Pod or a ResourceClaim is a companion, or was one.
+    pub(crate) fn companion<K: Resource + Into<Object>>(&self, kind: Kind, change: Change<K>) {
+        match change {
+            Change::Applied(object) => self.companion_applied(&object.into()),
+            Change::Gone { namespace, name, .. } => self.companion_deleted(kind, &namespace, &name),
+        }
+    }
+
+    fn companion_applied(&self, object: &Object) {
         let metadata = object.metadata();
         let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
         let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
-        if *namespace == *self.spaces.admin().resources {
-            // Somebody who may has taken its marks away.
+        if *namespace == *self.states.admin().resources {
+            // Without its labels and annotations, which an administrator may have removed, it is no companion.
             let Some((tenant, key, observed)) = object.observe_admin() else {
-                return self.no_companion(object.kind(), namespace, name);
+                return self.companion_deleted(object.kind(), namespace, name);
             };
-            let before = self.spaces.admin_store(&tenant).lock().applied(name, key.clone(), observed);
-            return self.admin_touched(&tenant, before.into_iter().chain([key]).collect());
+            let companions = self.states.admin_companions_of(&tenant);
+            let before = companions.lock().applied(name, key.clone(), observed);
+            return self.admin_companions_changed(&tenant, before.into_iter().chain([key]).collect());
         }
-        // Somebody has taken its owner away.
+        // Without its owner reference, which somebody may have removed, it is no companion.
         let Some((key, observed)) = object.observe() else {
-            return self.no_companion(object.kind(), namespace, name);
+            return self.companion_deleted(object.kind(), namespace, name);
         };
-        let space = self.spaces.space(namespace);
-        let before = space.lock().companions.applied(name, key.clone(), observed);
-        self.touched(&space, before.into_iter().chain([key]).collect());
+        let state = self.states.state(namespace);
+        let before = state.lock().companions.applied(name, key.clone(), observed);
+        self.companions_changed(&state, before.into_iter().chain([key]).collect());
     }
 
-    fn no_companion(&self, kind: Kind, namespace: &str, name: &str) {
-        if *namespace == *self.spaces.admin().resources {
-            for (tenant, store) in self.spaces.admin_stores() {
-                let gone = store.lock().gone(kind, name);
-                if gone.is_some() {
-                    self.admin_touched(&tenant, gone.into_iter().collect());
+    fn companion_deleted(&self, kind: Kind, namespace: &str, name: &str) {
+        if *namespace == *self.states.admin().resources {
+            for (tenant, companions) in self.states.all_admin_companions() {
+                let deleted = companions.lock().deleted(kind, name);
+                if deleted.is_some() {
+                    self.admin_companions_changed(&tenant, deleted.into_iter().collect());
                 }
             }
             return;
         }
-        let Some(space) = self.spaces.known(namespace) else { return };
-        let gone = space.lock().companions.gone(kind, name);
-        self.touched(&space, gone.into_iter().collect());
+        let Some(state) = self.states.known(namespace) else { return };
+        let deleted = state.lock().companions.deleted(kind, name);
+        self.companions_changed(&state, deleted.into_iter().collect());
     }
 
-    fn admin_touched(&self, tenant: &TenantId, keys: Vec<CompanionKey>) {
+    fn admin_companions_changed(&self, tenant: &TenantId, keys: Vec<CompanionKey>) {
         for key in &keys {
-            self.rules.add_after(self.admin.id(&key.rule), crate::rules::SETTLE);
+            self.queues.rules.add_after(self.states.admin_rule_id(&key.rule), crate::rules::SETTLE);
         }
         if self.registry.get(tenant).is_none() {
-            // A replica that was behind has made it for a tenant that is gone: the leader deletes it.
-            self.tenants.add([Key::Tenant(tenant.clone())]);
+            // A replica whose cache was stale has created it for a tenant that is deleted: the leader deletes it.
+            self.queues.tenants.add([Key::Tenant(tenant.clone())]);
         }
-        for space in self.spaces.of(tenant) {
-            {
-                let mut inner = space.lock();
-                for key in &keys {
-                    inner.saw_companion(key);
-                }
-            }
-            self.queue.add(space.ids(keys.iter().cloned()));
+        for state in self.states.of(tenant) {
+            self.companions_changed(&state, keys.clone());
         }
     }
 
-    fn touched(&self, space: &Space, keys: Vec<CompanionKey>) {
+    fn companions_changed(&self, state: &TenantState, keys: Vec<CompanionKey>) {
         {
-            let mut inner = space.lock();
+            let mut data = state.lock();
             for key in &keys {
-                inner.saw_companion(key);
+                data.companion_observed(key);
             }
         }
         for key in &keys {
-            self.rules.add_after(space.rule_id(&key.rule), crate::rules::SETTLE);
+            self.queues.rules.add_after(state.rule_id(&key.rule), crate::rules::SETTLE);
         }
-        self.queue.add(space.ids(keys));
+        self.queues.companions.add(state.ids(keys));
+    }
+
+    /// A NamespaceOffloading says where the Pods of its namespace may run.
+    pub(crate) fn offloading(&self, change: Change<NamespaceOffloading>) {
+        self.queues.offloadings.add(self.offloadings.object(change));
+    }
+
+    /// A guest takes a slot of a Machine, or a reservation holds one.
+    pub(crate) fn slot_pod(&self, change: Change<Pod>) {
+        for key in self.machines.pod(change) {
+            self.queues.machines.add_after(key, machines::SETTLE);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use outrigger_core::keys;
-    use outrigger_runtime::pod::Pod;
+    use outrigger_runtime::fake_api::FakeApi;
     use outrigger_runtime::watch::Event;
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
 
-    #[test]
-    fn a_late_companion_of_a_tenant_that_is_gone_is_the_leaders_to_delete() {
-        let spaces = Arc::new(Spaces::default());
-        let registry = Arc::new(Registry::new(String::new(), Vec::new()));
-        let pause = (Duration::from_millis(100), Duration::from_secs(30));
-        let watches = Watches {
-            spaces: spaces.clone(),
-            queue: Arc::new(Queue::new(pause.0, pause.1)),
-            rules: Arc::new(Queue::new(pause.0, pause.1)),
-            registry: registry.clone(),
-            tenants: Arc::new(Queue::new(pause.0, pause.1)),
-            admin: Arc::new(AdminRules::new(spaces, registry.clone())),
-            me: "me".into(),
-            unused: Arc::new(Queue::new(pause.0, pause.1)),
-        };
+    #[tokio::test]
+    async fn a_late_companion_of_a_deleted_tenant_is_the_leaders_to_delete() {
+        let context = fixtures::context(FakeApi::default().client());
         let companion = |tenant: &str| -> Pod {
             serde_json::from_value(json!({"metadata": {"name": tenant, "namespace": keys::ADMIN_NAMESPACE,
                 "uid": tenant, "resourceVersion": "9", "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
@@ -365,11 +334,43 @@ mod tests {
         };
         let blue = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": "blue", "uid": "t"}, "spec": {}});
-        registry.tenant(Change::Applied(serde_json::from_value(blue).unwrap()));
-        let mut pods = watches.companions(Kind::Pod).sink();
-        pods(Event::Applied(companion("blue")));
-        assert_eq!(watches.tenants.len(), 0);
-        pods(Event::Applied(companion("gone")));
-        assert_eq!(watches.tenants.len(), 1);
+        context.registry.tenant(Change::Applied(serde_json::from_value(blue).unwrap()));
+        context.feeds.pods.event(Event::Applied(companion("blue")));
+        assert_eq!(context.queues.tenants.len(), 0);
+        context.feeds.pods.event(Event::Applied(companion("gone")));
+        assert_eq!(context.queues.tenants.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn one_namespace_concerns_tenants_offloading_and_machines_by_its_labels_alone() {
+        let context = fixtures::context(FakeApi::default().client());
+        let namespace = |labels: serde_json::Value| -> PartialObjectMeta<Namespace> {
+            serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": "n", "uid": "u", "labels": labels}}))
+            .unwrap()
+        };
+        let queued = || {
+            let queues = &context.queues;
+            (queues.tenants.len(), queues.offloadings.len(), queues.machines.len())
+        };
+        context.feeds.namespaces.event(Event::Applied(namespace(json!({}))));
+        assert_eq!(
+            (queued(), context.states.all().len()),
+            ((0, 0, 0), 0),
+            "a namespace of nobody costs nothing"
+        );
+        let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+            "metadata": {"name": "m"}, "spec": {"nodePool": [], "machineTypes": []}});
+        context.machines.machine(Change::Applied(serde_json::from_value(machine).unwrap()));
+        let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading", "namespace": "n"}, "spec": {}});
+        context.offloadings.object(Change::Applied(serde_json::from_value(offloading).unwrap()));
+        let guests = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
+        context.feeds.namespaces.event(Event::Applied(namespace(guests)));
+        assert_eq!(queued(), (0, 1, 1));
+        context.feeds.namespaces.event(Event::Applied(namespace(json!({keys::TENANT: "blue"}))));
+        assert_eq!((queued(), context.states.tenant_of("n")), ((1, 1, 1), TenantId::new("blue").ok()));
+        context.feeds.namespaces.event(Event::Applied(namespace(json!({}))));
+        assert_eq!((queued(), context.states.tenant_of("n")), ((1, 1, 1), None));
     }
 }

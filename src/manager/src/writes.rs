@@ -1,21 +1,34 @@
-//! What is said with every write to the API server.
+//! Writes to the API server, as all controllers make them.
 
-use kube::api::{DeleteParams, PatchParams, PostParams, Preconditions};
+use std::fmt::Debug;
+
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use kube::{Resource, ResourceExt};
 use outrigger_core::keys;
+use outrigger_runtime::watch;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
-/// With a creation or a replacement.
+/// Parameters of a creation or a replacement.
 pub(crate) fn post() -> PostParams {
     PostParams { field_manager: Some(keys::MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// With a creation that is only tried.
+/// Parameters of a creation that is validated and not stored.
 pub(crate) fn dry_run() -> PostParams {
     PostParams { dry_run: true, ..post() }
 }
 
-/// With a patch that is no server-side apply.
+/// Parameters of a patch that is no server-side apply.
 pub(crate) fn patch() -> PatchParams {
     PatchParams { field_manager: Some(keys::MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// Parameters of a server-side apply.
+pub(crate) fn apply() -> PatchParams {
+    PatchParams::apply(keys::MANAGER).force()
 }
 
 /// Deletes nothing but the object with this uid.
@@ -26,11 +39,72 @@ pub(crate) fn only(uid: &str) -> DeleteParams {
     }
 }
 
-/// That something is gone already, or another one by now, is as good as deleted.
+/// An object in the state that a write was computed from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+}
+
+impl Version {
+    /// The version of an object as it was read.
+    pub(crate) fn of<K: Resource>(object: &K) -> Self {
+        Self {
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            resource_version: object.resource_version().unwrap_or_default(),
+        }
+    }
+
+    fn metadata(&self) -> Value {
+        json!({"uid": self.uid, "resourceVersion": self.resource_version})
+    }
+}
+
+/// Writes a status, or the fields of it that have to change, over the version that it was computed from, and over no other: a
+/// replica that has been replaced overwrites nothing.
 ///
 /// # Errors
-/// Everything else.
-pub(crate) fn gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+/// As the API server says; a conflict where the object has changed since.
+pub(crate) async fn status<K>(api: &Api<K>, over: &Version, status: impl Serialize) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let body = json!({"metadata": over.metadata(), "status": status});
+    api.patch_status(&over.name, &patch(), &Patch::Merge(&body)).await
+}
+
+/// Adds the manager's finalizer to an object, or removes it. `None` where nothing had to be written. The list is replaced as a
+/// whole, so it is written only if nobody has changed it meanwhile.
+///
+/// # Errors
+/// As the API server says; a conflict where the object has changed since.
+pub(crate) async fn finalizer<K>(
+    api: &Api<K>,
+    over: &Version,
+    finalizers: &[String],
+    ours: &str,
+    wanted: bool,
+) -> kube::Result<Option<K>>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    if finalizers.iter().any(|finalizer| finalizer == ours) == wanted {
+        return Ok(None);
+    }
+    let mut metadata = over.metadata();
+    let others = finalizers.iter().map(String::as_str).filter(|finalizer| *finalizer != ours);
+    metadata["finalizers"] = others.chain(wanted.then_some(ours)).collect();
+    let body = json!({"metadata": metadata});
+    api.patch(&over.name, &patch(), &Patch::Merge(&body)).await.map(Some)
+}
+
+/// An object that does not exist any more, or another one of its name, counts as deleted.
+///
+/// # Errors
+/// Every other error.
+pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
@@ -38,15 +112,46 @@ pub(crate) fn gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error>
     }
 }
 
-/// What a read has found; `None` where the API server says that there is no such object. That it doesn't serve the kind, or
-/// not yet, says nothing about the object, so such an answer is an error here.
+/// The object that a read has found; `None` where the API server says that there is no such object. That it doesn't serve the
+/// kind, or not yet, says nothing about the object, so such an answer is an error here.
 ///
 /// # Errors
-/// Everything else.
+/// Every other error.
 pub(crate) fn found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(object) => Ok(Some(object)),
         Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Lists the objects that a selector and `wanted` select, and deletes those that are not being deleted yet. The API server is
+/// asked, past all caches. Returns how many are still there, and the names of those that were deleted now.
+///
+/// # Errors
+/// When the API server can't be asked, or refuses.
+pub(crate) async fn delete_all<K>(
+    objects: &Api<PartialObjectMeta<K>>,
+    selection: ListParams,
+    wanted: impl Fn(&ObjectMeta) -> bool,
+) -> kube::Result<(usize, Vec<String>)>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug,
+{
+    let (mut left, mut stay) = (0, Vec::new());
+    watch::list(objects, selection, |object| {
+        if wanted(&object.metadata) {
+            left += 1;
+            if object.metadata.deletion_timestamp.is_none() {
+                stay.push((object.name_any(), object.uid().unwrap_or_default()));
+            }
+        }
+    })
+    .await?;
+    let mut names = Vec::new();
+    for (name, uid) in stay {
+        deleted(objects.delete(&name, &only(&uid)).await)?;
+        names.push(name);
+    }
+    Ok((left, names))
 }

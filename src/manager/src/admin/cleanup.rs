@@ -1,4 +1,4 @@
-//! Companions that go whoever serves their tenant: its Tenant goes, or their rule does.
+//! Deletes companions whichever replica serves their tenant: when the Tenant or their rule is being deleted.
 
 use std::fmt::Debug;
 
@@ -7,14 +7,12 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use kube::api::{Api, ListParams, ObjectMeta};
 use kube::core::PartialObjectMeta;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, Resource};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::keys;
-use outrigger_runtime::watch;
-use serde::de::DeserializeOwned;
 use tracing::info;
 
-use crate::writes::{gone, only};
+use crate::writes;
 
 /// Deletes a tenant's companions of admin rules. Returns how many are still there.
 ///
@@ -49,7 +47,7 @@ pub(super) async fn of_rule(client: &Client, namespace: &str, rule: &RuleName) -
     delete::<ResourceClaimTemplate>(client, namespace, &labels, its).await
 }
 
-/// Asked of the API server, past its caches: what this says is acted upon.
+/// Deletes the companions of a kind that a selector and `wanted` select. Returns how many are still there.
 async fn delete<K>(
     client: &Client,
     namespace: &str,
@@ -57,27 +55,21 @@ async fn delete<K>(
     wanted: impl Fn(&ObjectMeta) -> bool,
 ) -> Result<usize, kube::Error>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug,
 {
     let objects: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), namespace);
-    let (mut left, mut stay) = (0, Vec::new());
-    let listed = watch::list(&objects, ListParams::default().labels(labels), |object| {
-        if wanted(&object.metadata) {
-            left += 1;
-            if object.metadata.deletion_timestamp.is_none() {
-                stay.push((object.name_any(), object.uid().unwrap_or_default()));
+    match writes::delete_all(&objects, ListParams::default().labels(labels), wanted).await {
+        Ok((left, deleted)) => {
+            for name in deleted {
+                info!(
+                    companion = name,
+                    namespace, "deleted companion: its rule or its tenant is being deleted"
+                );
             }
+            Ok(left)
         }
-    });
-    match listed.await {
-        Ok(()) => {}
-        // A cluster that doesn't have the kind has none of it.
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(0),
-        Err(error) => return Err(error),
+        // A cluster that doesn't have the kind has no objects of it.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(0),
+        Err(error) => Err(error),
     }
-    for (name, uid) in stay {
-        gone(objects.delete(&name, &only(&uid)).await)?;
-        info!(companion = name, namespace, "deleted: its rule or its tenant goes");
-    }
-    Ok(left)
 }

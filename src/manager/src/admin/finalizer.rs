@@ -1,62 +1,51 @@
 //! The finalizer on admin rules whose companions live in another namespace: no owner reference reaches there, so they have to
-//! be gone before the rule is.
+//! be deleted before the rule is.
 
 use std::time::Duration;
 
-use kube::Client;
-use kube::api::{Api, Patch};
+use kube::api::Api;
 use outrigger_api::AdminWorkloadRule;
-use outrigger_core::admin::AdminNamespaces;
-use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
-use serde_json::json;
 use tracing::info;
 
-use super::{Entry, cleanup};
+use super::{AdminRuleEntry, cleanup};
+use crate::context::Context;
+use crate::state::RuleId;
 use crate::writes;
 
-/// How often companions that have been told to go are looked for.
+/// Pause between two looks for companions that are being deleted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One step: puts the finalizer on a rule that needs it, or deletes the companions of one that is being deleted and then
-/// takes it off. Returns when to look again.
+/// One step: adds the finalizer to a rule that needs it, or deletes the companions of a rule that is being deleted and then
+/// removes it. Returns when to look again.
 ///
-/// Companions are deleted here also for tenants that another replica serves, or nobody does.
+/// Companions are deleted here also for tenants that another replica serves, or none does.
 ///
 /// # Errors
 /// When the API server can't be asked, or refuses.
 pub(super) async fn step(
-    client: &Client,
-    namespaces: &AdminNamespaces,
-    name: &RuleName,
-    entry: &Entry,
+    context: &Context,
+    id: &RuleId,
+    entry: &AdminRuleEntry,
 ) -> Result<Option<Duration>, kube::Error> {
-    let ours = |finalizer: &String| finalizer == keys::ADMIN_RULE_FINALIZER;
-    let has = entry.finalizers.iter().any(ours);
-    let wanted: Vec<String> = match (entry.deleting, has) {
-        (true, true) => {
-            let left = cleanup::of_rule(client, &namespaces.resources, name).await?;
-            if left > 0 {
-                return Ok(Some(PAUSE));
-            }
-            entry.finalizers.iter().filter(|finalizer| !ours(finalizer)).cloned().collect()
-        }
-        (false, false) if !namespaces.owned() => {
-            entry.finalizers.iter().cloned().chain([keys::ADMIN_RULE_FINALIZER.to_owned()]).collect()
-        }
-        _ => return Ok(None),
-    };
-    let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &namespaces.rules);
-    // The list is replaced as a whole: only if nobody has changed it meanwhile.
-    let patch = json!({"metadata":
-        {"uid": entry.uid, "resourceVersion": entry.resource_version, "finalizers": wanted}});
-    match rules.patch(name.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
-        Ok(_) => {
-            info!(rule = %name, namespace = %namespaces.rules, finalizers = ?wanted, "finalizers written");
-            Ok(None)
-        }
-        // Gone, or written by somebody else since: the watch shows it.
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
-        Err(error) => Err(error),
+    let namespaces = context.states.admin();
+    let has = entry.finalizers.iter().any(|finalizer| finalizer == keys::ADMIN_RULE_FINALIZER);
+    if entry.deleting && has && cleanup::of_rule(&context.client, &namespaces.resources, &id.name).await? > 0
+    {
+        return Ok(Some(PAUSE));
     }
+    let wanted = !entry.deleting && (has || !namespaces.owned());
+    let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
+    let written =
+        writes::finalizer(&rules, &entry.version, &entry.finalizers, keys::ADMIN_RULE_FINALIZER, wanted);
+    match written.await {
+        Ok(None) => {}
+        Ok(Some(_)) => {
+            info!(rule = %id.name, namespace = %id.namespace, present = wanted, "finalizer written");
+        }
+        // Deleted, or written by others since: the watch shows it.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(None)
 }

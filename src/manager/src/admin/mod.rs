@@ -1,15 +1,16 @@
 //! Admin rules: the platform's own, for the workloads of all tenants or of some.
 //!
-//! Each is filed in the space of every tenant that it is about, beside the tenant's own rules, under a name that can't be
-//! one of theirs. So all that holds for a tenant's rules holds for these: who serves the tenant makes the companions, none
-//! goes for a workload that hasn't been told yet, and no tenant's companions wait for another's. Only what exists is known
-//! by tenant instead of by namespace ([`Spaces::admin_store`]), because companions of all tenants share one.
+//! Each admin rule is added to the state of every tenant that it is about, beside the tenant's own rules, under a name that
+//! can't be one of theirs. So everything that holds for a tenant's rules holds for these: the replica that serves the tenant
+//! creates the companions, none is deleted for a workload that has not been reported yet, and no tenant's companions wait for
+//! another's. Only the companions that exist are known by tenant instead of by namespace
+//! ([`crate::state::TenantStates::admin_companions_of`]), because companions of all tenants share one namespace.
 
 mod cleanup;
 mod finalizer;
 mod status;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -21,159 +22,156 @@ use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use parking_lot::Mutex;
 
-use crate::rules::trial::Trial;
-use crate::state::{CompanionId, Inner, RuleEntry, RuleId, Space, Spaces};
-use crate::tenants::registry::Registry;
+use crate::context::Context;
+use crate::state::{CompanionId, RuleEntry, RuleId, TenantData, TenantState};
+use crate::writes::Version;
 
 pub(crate) use cleanup::release;
 pub(crate) use status::step;
 
-/// All admin rules, and where they are filed.
-#[derive(Debug)]
-pub struct AdminRules {
-    spaces: Arc<Spaces>,
-    registry: Arc<Registry>,
-    /// Held while rules are filed, so that of two changes at once the later one sees the earlier. Taken before any space's
-    /// lock.
-    rules: Mutex<HashMap<RuleName, Entry>>,
-}
+/// All admin rules. The lock is held while rules are added to states, so that of two concurrent changes the later one sees the
+/// earlier. It is taken before any state's lock.
+#[derive(Debug, Default)]
+pub struct AdminRules(Mutex<BTreeMap<RuleName, AdminRuleEntry>>);
 
 /// An admin rule as the API has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) uid: String,
+pub(crate) struct AdminRuleEntry {
+    pub(crate) version: Version,
     pub(crate) generation: i64,
-    pub(crate) resource_version: String,
     pub(crate) deleting: bool,
     pub(crate) finalizers: Vec<String>,
     pub(crate) status: AdminWorkloadRuleStatus,
-    /// What it says and whom it is about, or everything that is wrong with it.
+    /// The rule and the tenants that it is about, or its validation errors.
     pub(crate) compiled: Result<(Arc<Rule>, TenantSelector), Vec<FieldError>>,
 }
 
 impl AdminRules {
-    /// Knows none yet.
-    pub fn new(spaces: Arc<Spaces>, registry: Arc<Registry>) -> Self {
-        Self { spaces, registry, rules: Mutex::default() }
+    /// The names of all admin rules.
+    pub fn names(&self) -> Vec<RuleName> {
+        self.0.lock().keys().cloned().collect()
     }
 
-    /// An admin rule, cluster-wide.
-    pub fn id(&self, name: &RuleName) -> RuleId {
-        RuleId { namespace: self.spaces.admin().rules.clone(), name: name.clone() }
-    }
-
-    /// All of them, cluster-wide.
-    pub fn ids(&self) -> Vec<RuleId> {
-        self.rules.lock().keys().map(|name| self.id(name)).collect()
-    }
-
-    pub(crate) fn get(&self, name: &RuleName) -> Option<Entry> {
-        self.rules.lock().get(name).cloned()
+    pub(crate) fn get(&self, name: &RuleName) -> Option<AdminRuleEntry> {
+        self.0.lock().get(name).cloned()
     }
 
     /// A rule exists and looks like this. Returns the companions that it may change.
-    pub fn apply(&self, object: &AdminWorkloadRule) -> Vec<CompanionId> {
+    pub fn apply(&self, context: &Context, object: &AdminWorkloadRule) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
-        let mut rules = self.rules.lock();
-        let entry = Entry::new(object, rules.remove(&name));
-        let touched = self.file_everywhere(&name, Some(&entry));
+        let mut rules = self.0.lock();
+        let entry = AdminRuleEntry::new(object, rules.remove(&name));
+        let touched = update_states(context, &name, Some(&entry));
         rules.insert(name, entry);
         touched
     }
 
-    /// A rule is gone. Returns the companions that it had.
-    pub fn remove(&self, name: &str) -> Vec<CompanionId> {
+    /// A rule is deleted. Returns the companions that it had.
+    pub fn remove(&self, context: &Context, name: &str) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(name) else { return Vec::new() };
-        let mut rules = self.rules.lock();
+        let mut rules = self.0.lock();
         rules.remove(&name);
-        self.file_everywhere(&name, None)
+        update_states(context, &name, None)
     }
 
-    /// Whose a namespace is, or what is known of its tenant, has changed: other rules may be for it now. Returns the
-    /// companions and the rules that this touches.
-    pub fn refile(&self, space: &Space) -> (Vec<CompanionId>, Vec<RuleId>) {
-        let rules = self.rules.lock();
-        // All at once: companions whose rules were not filed yet would look like those of rules that are gone.
-        let mut inner = space.lock();
-        let mut touched = self.move_in(space, &mut inner);
+    /// The tenant of a namespace has changed: other rules may be about it now. Returns the companions and the rules that
+    /// this concerns.
+    pub fn update_admin_rules(
+        &self,
+        context: &Context,
+        state: &TenantState,
+    ) -> (Vec<CompanionId>, Vec<RuleId>) {
+        let rules = self.0.lock();
+        // All rules are added under one lock: companions of rules that are still missing would look like those of deleted rules.
+        let mut data = state.lock();
+        let mut touched = assign_admin_companions(context, state, &mut data);
         let mut names = Vec::new();
         for (name, entry) in rules.iter() {
-            let before = inner.rules.contains_key(name);
-            touched.extend(self.file_in(&mut inner, name, Some(entry)));
-            if before != inner.rules.contains_key(name) {
-                names.push(self.id(name));
+            let before = data.rules.contains_key(name);
+            touched.extend(update_state(context, &mut data, name, Some(entry)));
+            if before != data.rules.contains_key(name) {
+                names.push(context.states.admin_rule_id(name));
             }
         }
-        (space.ids(touched), names)
-    }
-
-    /// Companions of admin rules are looked after from the namespace that the Tenant names, and from no other that may carry
-    /// the tenant's label.
-    fn move_in(&self, space: &Space, inner: &mut Inner) -> Vec<CompanionKey> {
-        let tenant = inner.tenant.clone().filter(|tenant| self.is_home(tenant, space));
-        let store = tenant.map(|tenant| self.spaces.admin_store(&tenant));
-        let new = store.is_some() && inner.admin_companions.is_none();
-        inner.admin_companions = store;
-        if new { inner.companion_keys() } else { Vec::new() }
-    }
-
-    fn is_home(&self, tenant: &TenantId, space: &Space) -> bool {
-        self.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *space.namespace)
-    }
-
-    fn file_everywhere(&self, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionId> {
-        let file = |space: &Arc<Space>| space.ids(self.file_in(&mut space.lock(), name, entry));
-        self.spaces.all().iter().flat_map(file).collect()
-    }
-
-    /// Files a rule in a space, or takes it out. What is as it was touches nothing.
-    fn file_in(&self, inner: &mut Inner, name: &RuleName, entry: Option<&Entry>) -> Vec<CompanionKey> {
-        match entry.filter(|entry| !entry.deleting && self.is_about(entry, inner)) {
-            Some(entry) => {
-                let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
-                inner.file_rule(name, entry.filed(), rule)
-            }
-            None if inner.rules.contains_key(name) => {
-                let mut keys = inner.remove_rule(name);
-                if let Some(store) = &inner.admin_companions {
-                    keys.extend(store.lock().of_rule(name).map(|(key, _)| key));
-                }
-                keys
-            }
-            None => Vec::new(),
-        }
-    }
-
-    /// Whether a rule is about the workloads of a space's tenant. One that can't be read may be about anybody: it stays, or
-    /// is put, where it keeps the companions that there are and makes none.
-    fn is_about(&self, entry: &Entry, inner: &Inner) -> bool {
-        let Some(tenant) = inner.tenant.as_ref().filter(|_| inner.admin_companions.is_some()) else {
-            return false;
-        };
-        match &entry.compiled {
-            Ok((_, selector)) => {
-                self.registry.get(tenant).is_some_and(|known| selector.selects(tenant, known.object.labels()))
-            }
-            Err(_) => true,
-        }
+        (state.ids(touched), names)
     }
 }
 
-impl Entry {
-    /// What the API has, and of what was known before all that is still so.
+/// Companions of admin rules belong to the state of the namespace that the Tenant names, and to no other namespace that may
+/// carry the tenant's label.
+fn assign_admin_companions(
+    context: &Context,
+    state: &TenantState,
+    data: &mut TenantData,
+) -> Vec<CompanionKey> {
+    let tenant = data.tenant.clone().filter(|tenant| is_home(context, tenant, state));
+    let store = tenant.map(|tenant| context.states.admin_companions_of(&tenant));
+    let new = store.is_some() && data.admin_companions.is_none();
+    data.admin_companions = store;
+    if new { data.companion_keys() } else { Vec::new() }
+}
+
+fn is_home(context: &Context, tenant: &TenantId, state: &TenantState) -> bool {
+    context.registry.get(tenant).is_some_and(|entry| *entry.object.target_namespace() == *state.namespace)
+}
+
+fn update_states(context: &Context, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
+    let file = |state: &Arc<TenantState>| state.ids(update_state(context, &mut state.lock(), name, entry));
+    context.states.all().iter().flat_map(file).collect()
+}
+
+/// Adds a rule to a state, or removes it. Returns the companions that this concerns: none where nothing changes.
+fn update_state(
+    context: &Context,
+    data: &mut TenantData,
+    name: &RuleName,
+    entry: Option<&AdminRuleEntry>,
+) -> Vec<CompanionKey> {
+    match entry.filter(|entry| !entry.deleting && is_about(context, entry, data)) {
+        Some(entry) => {
+            let rule = entry.compiled.as_ref().ok().map(|(rule, _)| rule.clone());
+            data.set_admin_rule(name, entry.filed(), rule)
+        }
+        None if data.rules.contains_key(name) => {
+            let mut keys = data.remove_rule(name);
+            if let Some(store) = &data.admin_companions {
+                keys.extend(store.lock().of_rule(name).map(|(key, _)| key));
+            }
+            keys
+        }
+        None => Vec::new(),
+    }
+}
+
+/// Whether a rule is about the workloads of a state's tenant. An invalid rule may be about any tenant: it is in every state,
+/// where it keeps the companions that exist and creates none.
+fn is_about(context: &Context, entry: &AdminRuleEntry, data: &TenantData) -> bool {
+    let Some(tenant) = data.tenant.as_ref().filter(|_| data.admin_companions.is_some()) else {
+        return false;
+    };
+    match &entry.compiled {
+        Ok((_, selector)) => {
+            context.registry.get(tenant).is_some_and(|known| selector.selects(tenant, known.object.labels()))
+        }
+        Err(_) => true,
+    }
+}
+
+impl AdminRuleEntry {
+    /// The rule as the API has it. It is compiled again only if its spec has changed.
     fn new(object: &AdminWorkloadRule, before: Option<Self>) -> Self {
-        let uid = object.uid().unwrap_or_default();
+        let version = Version::of(object);
         let generation = object.metadata.generation.unwrap_or_default();
         // A rule's status changes far more often than its spec.
-        let same = before.filter(|before| before.uid == uid && before.generation == generation);
+        let same =
+            before.filter(|before| before.version.uid == version.uid && before.generation == generation);
         Self {
             compiled: same.map_or_else(
                 || object.compile().map(|admin| (Arc::new(admin.rule), admin.tenants)),
                 |before| before.compiled,
             ),
-            uid,
+            version,
             generation,
-            resource_version: object.resource_version().unwrap_or_default(),
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizers: object.finalizers().to_vec(),
             status: object.status.clone().unwrap_or_default(),
@@ -184,18 +182,14 @@ impl Entry {
         self.compiled.as_ref().err().map_or(&[], Vec::as_slice)
     }
 
-    /// As spaces know it.
+    /// The entry that states hold.
     fn filed(&self) -> RuleEntry {
         RuleEntry {
-            uid: self.uid.clone(),
+            uid: self.version.uid.clone(),
             generation: self.generation,
-            resource_version: String::new(),
-            status: outrigger_api::WorkloadRuleStatus::default(),
             errors: self.errors().to_vec(),
-            trial: Trial::default(),
             deleting: self.deleting,
-            revision: String::new(),
-            origin: String::new(),
+            ..RuleEntry::default()
         }
     }
 }

@@ -1,99 +1,78 @@
-//! The status of an admin rule. No replica knows all of it: how many workloads match, and what is refused, is known to the
-//! replica that serves the tenant, and what companions there are to all.
+//! The status of an admin rule. No replica knows all of it: the number of matches and the refusals are known to the replica that
+//! serves the tenant, the companions to every replica.
 //!
-//! So each replica writes what it knows of the tenants that it serves under `status.tenants`, and the leader sums up. That
-//! is a map and not a list, because a merge patch then writes a replica's own entries and leaves the others', without
-//! anybody having read them. Tenants without a match have no entry, and so cost no write.
+//! So each replica writes the entries of the tenants that it serves under `status.tenants`, and the leader sums up. That is a
+//! map and not a list, because a merge patch then writes a replica's own entries and keeps the others', without reading them.
+//! Tenants without a match have no entry, and so cost no write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::Arc;
 
 use futures::StreamExt;
 use jiff::Timestamp;
-use kube::api::{Api, Patch};
+use kube::api::Api;
 use outrigger_api::admin_workload_rule::TenantMatches;
-use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_api::conditions::Status;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
-use outrigger_core::validate;
 use serde_json::{Map, Value, json};
-use tracing::{debug, info};
+use tracing::debug;
 
-use super::{AdminRules, Entry, finalizer};
-use crate::companions::store::Counts;
-use crate::rules::{Controller, PACE, devices};
-use crate::state::{RuleId, Spaces};
+use super::{AdminRuleEntry, finalizer};
+use crate::conditions::{ConditionValue, conditions, rejected};
+use crate::context::Context;
+use crate::rules::{PACE, devices, validate_template};
+use crate::state::companions::Counts;
+use crate::state::{RuleId, TenantState, TenantStates};
+use crate::worker::Action;
 use crate::writes;
 
-/// Tenants for whom a template is tried out at once.
-const TRIALS: usize = 8;
+/// Tenants for whom a template is validated at once.
+const VALIDATIONS: usize = 8;
 
 /// Longest refusal that an entry has, in characters: there may be one for each tenant.
 const MAX_REFUSAL: usize = 256;
 
 /// One step for an admin rule: its finalizer, then its status.
-pub(crate) async fn step(controller: &Controller, id: &RuleId) {
-    let Controller { client, spaces, admin, queue, leadership, .. } = controller;
-    let Some(entry) = admin.get(&id.name) else { return queue.forget(id) };
-    let leads = leadership.leads();
-    if leads {
-        match finalizer::step(client, spaces.admin(), &id.name, &entry).await {
-            Ok(None) => {}
-            Ok(Some(pause)) => {
-                queue.forget(id);
-                queue.add_after(id.clone(), pause);
-            }
-            Err(error) => {
-                info!(rule = %id.name, %error, "the rule's finalizer will be written later");
-                return queue.retry(id.clone());
-            }
-        }
+pub(crate) async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
+    let Some(entry) = context.admin_rules.get(&id.name) else { return Ok(Action::Done) };
+    let leads = context.leadership.leads();
+    if leads && let Some(pause) = finalizer::step(context, id, &entry).await? {
+        context.queues.rules.add_after(id.clone(), pause);
     }
-    let wanted =
-        if entry.deleting { None } else { changes(spaces, &id.name, &entry, leads, Timestamp::now()) };
-    if !entry.deleting {
-        // A rule may be about very many tenants, and its status tells of a refusal with the next step.
-        let tries = futures::stream::iter(spaces.all());
-        tries.for_each_concurrent(TRIALS, |space| async move { controller.try_out(&space, id).await }).await;
-        if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
-            devices::keep_admins(controller, id, rule).await;
-        }
+    if entry.deleting {
+        return Ok(Action::Done);
     }
-    let Some(status) = wanted else { return queue.forget(id) };
-    let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &id.namespace);
-    // Only over what it was computed from: another replica may serve the tenants by now.
-    let patch =
-        json!({"metadata": {"uid": entry.uid, "resourceVersion": entry.resource_version}, "status": status});
-    match rules.patch_status(id.name.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
-        Ok(object) => {
-            debug!(rule = %id.name, "status written");
-            controller.admin_answers.answer(object);
-            queue.forget(id);
-            // Whatever changed meanwhile is written then; if nothing did, nothing is.
-            queue.add_after(id.clone(), PACE);
-        }
-        Err(kube::Error::Api(status)) if status.code == 404 => queue.forget(id),
-        // Written by somebody else since: the watch shows how.
-        Err(kube::Error::Api(status)) if status.code == 409 => queue.retry(id.clone()),
-        Err(error) => {
-            info!(rule = %id.name, %error, "status will be written later");
-            queue.retry(id.clone());
-        }
+    let wanted = changes(&context.states, &id.name, &entry, leads, context.environment.clock.wall());
+    // A rule may be about very many tenants, so its status shows a refusal only after the next step.
+    let validations = futures::stream::iter(context.states.all());
+    let validate = |state: Arc<TenantState>| async move { validate_template(context, &state, id).await };
+    validations.for_each_concurrent(VALIDATIONS, validate).await;
+    if let Some((rule, _)) = entry.compiled.as_ref().ok().filter(|_| leads) {
+        devices::keep_admins(context, id, rule).await;
     }
+    let Some(status) = wanted else { return Ok(Action::Done) };
+    let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
+    let object = writes::status(&rules, &entry.version, status).await?;
+    debug!(rule = %id.name, "status written");
+    context.feeds.admin_rules.answer(object);
+    // What has changed meanwhile is written then; if nothing has, nothing is.
+    Ok(Action::Requeue(PACE))
 }
 
 /// What of the status has to change, as a merge patch; `None` when nothing has to.
 pub(super) fn changes(
-    spaces: &Spaces,
+    states: &TenantStates,
     name: &RuleName,
-    entry: &Entry,
+    entry: &AdminRuleEntry,
     leads: bool,
     now: Timestamp,
 ) -> Option<Value> {
     let before = &entry.status;
-    let Known { own, about } = known(spaces, name, leads);
+    let ReplicaView { own, about } = known(states, name, leads);
     let mut tenants = before.tenants.clone();
     for (tenant, matches) in own {
         if matches == TenantMatches::default() {
@@ -103,7 +82,7 @@ pub(super) fn changes(
         }
     }
     if leads {
-        // Those that it isn't about any more have nobody else to say so.
+        // No other replica removes the entries of tenants that the rule isn't about any more.
         tenants.retain(|tenant, _| about.contains(tenant));
     }
     let mut patch = Map::new();
@@ -112,7 +91,7 @@ pub(super) fn changes(
         patch.insert("tenants".into(), changed.into());
     }
     if leads {
-        let wanted = summary(spaces, name, entry, tenants, about.len(), now);
+        let wanted = summary(states, name, entry, tenants, about.len(), now);
         let value = |status: &AdminWorkloadRuleStatus| serde_json::to_value(status).unwrap_or_default();
         let (old, new) = (value(before), value(&wanted));
         for field in ["observedGeneration", "matched", "created", "ready", "updated", "conditions"] {
@@ -124,7 +103,8 @@ pub(super) fn changes(
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// Entries that differ, whole; null for those that go. Absent fields are named too: a merge patch keeps what it doesn't name.
+/// The entries that differ, complete, and null for those that are removed. Absent fields are named too: a merge patch keeps
+/// what it doesn't name.
 fn difference(
     before: &BTreeMap<String, TenantMatches>,
     now: &BTreeMap<String, TenantMatches>,
@@ -139,27 +119,27 @@ fn difference(
     gone.chain(changed).collect()
 }
 
-/// What this replica knows.
-struct Known {
-    /// Of the tenants that it acts for.
+/// The part of the status that this replica knows.
+struct ReplicaView {
+    /// Entries of the tenants that it acts for.
     own: Vec<(String, TenantMatches)>,
     /// All tenants that the rule is about.
     about: BTreeSet<String>,
 }
 
-fn known(spaces: &Spaces, name: &RuleName, leads: bool) -> Known {
-    let mut known = Known { own: Vec::new(), about: BTreeSet::new() };
-    for space in spaces.all() {
-        let inner = space.lock();
-        let Some(tenant) = inner.tenant.as_ref().filter(|_| inner.rules.contains_key(name)) else { continue };
+fn known(states: &TenantStates, name: &RuleName, leads: bool) -> ReplicaView {
+    let mut known = ReplicaView { own: Vec::new(), about: BTreeSet::new() };
+    for state in states.all() {
+        let data = state.lock();
+        let Some(tenant) = data.tenant.as_ref().filter(|_| data.rules.contains_key(name)) else { continue };
         known.about.insert(tenant.to_string());
-        let matched = i64::try_from(inner.index.matched(name)).unwrap_or(i64::MAX);
-        // Who hasn't been told anything yet has nothing to tell: what was last known stays.
-        if !inner.acts(leads) || (matched == 0 && !inner.index.synced()) {
+        let matched = i64::try_from(data.index.matched(name)).unwrap_or(i64::MAX);
+        // A replica without a complete sync knows no matches: the entry that was written last stays.
+        if !data.acts(leads) || (matched == 0 && !data.index.synced()) {
             continue;
         }
-        let mut refusals = inner.refusals_of(name).map(|(_, refusal)| refusal);
-        let tried = inner.rules.get(name).and_then(|entry| entry.trial.refusal());
+        let mut refusals = data.refusals_of(name).map(|(_, refusal)| refusal);
+        let tried = data.rules.get(name).and_then(|entry| entry.validation.refusal());
         let untaken = tried.map(|refusal| refusal.chars().take(MAX_REFUSAL).collect());
         let refused = untaken.or_else(|| {
             refusals.next().map(|first| {
@@ -176,20 +156,17 @@ fn known(spaces: &Spaces, name: &RuleName, leads: bool) -> Known {
     known
 }
 
-/// Status, reason and message of a condition.
-type Told = (Status, &'static str, String);
-
-/// The whole, for all tenants together. `about`: how many tenants the rule is about.
+/// The fields of the status that sum up all tenants. `about`: how many tenants the rule is about.
 fn summary(
-    spaces: &Spaces,
+    states: &TenantStates,
     name: &RuleName,
-    entry: &Entry,
+    entry: &AdminRuleEntry,
     tenants: BTreeMap<String, TenantMatches>,
     about: usize,
     now: Timestamp,
 ) -> AdminWorkloadRuleStatus {
     let matched = tenants.values().map(|matches| matches.matched).sum();
-    let stores = spaces.admin_stores();
+    let stores = states.all_admin_companions();
     let mut counts = Counts::default();
     let hash = entry.compiled.as_ref().ok().map(|(rule, _)| rule.template_hash());
     let mut updated = 0;
@@ -211,14 +188,13 @@ fn summary(
     let accepted = entry.errors().is_empty();
     let strategy = entry.compiled.as_ref().ok().map(|(rule, _)| rule.update());
     let rolling = (updated < counts.created && strategy != Some(UpdateStrategy::OnDelete)).then_some(updated);
-    let condition = |kind, (status, reason, message): Told| {
-        condition(kind, status, reason, &message, entry.generation, now)
-    };
-    let conditions = vec![
-        condition("Accepted", accepted_condition(entry)),
-        condition("Matched", matched_condition(accepted, matched, tenants.len(), about)),
-        condition("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
+    let valid = (Status::True, "Valid", "the rule is served".to_owned());
+    let values = [
+        ("Accepted", rejected(entry.errors(), None).unwrap_or(valid)),
+        ("Matched", matched_condition(accepted, matched, tenants.len(), about)),
+        ("Ready", ready_condition(accepted, matched, &counts, rolling, &tenants, waiting)),
     ];
+    let conditions = conditions(&entry.status.conditions, entry.generation, now, values);
     AdminWorkloadRuleStatus {
         observed_generation: Some(entry.generation),
         matched: Some(matched),
@@ -226,21 +202,11 @@ fn summary(
         ready: Some(counts.ready),
         updated: Some(updated),
         tenants,
-        conditions: merge(&entry.status.conditions, conditions),
+        conditions,
     }
 }
 
-fn accepted_condition(entry: &Entry) -> Told {
-    match entry.errors() {
-        [] => (Status::True, "Valid", "the rule is served".to_owned()),
-        errors => {
-            let faults = validate::message(errors);
-            (Status::False, "Invalid", format!("companions stay as they are until this is mended: {faults}"))
-        }
-    }
-}
-
-fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) -> Told {
+fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) -> ConditionValue {
     match (accepted, matched) {
         (false, _) => (Status::Unknown, "Invalid", "see the Accepted condition".to_owned()),
         (true, _) if about == 0 => {
@@ -266,7 +232,7 @@ fn ready_condition(
     rolling: Option<i64>,
     tenants: &BTreeMap<String, TenantMatches>,
     waiting: impl FnOnce() -> Option<String>,
-) -> Told {
+) -> ConditionValue {
     if !accepted {
         return (Status::False, "Invalid", "see the Accepted condition".to_owned());
     }
@@ -291,12 +257,4 @@ fn ready_condition(
         return (Status::True, "AllReady", message);
     }
     (Status::False, "Pending", message + &counts.leaving_note() + &waiting().unwrap_or_default())
-}
-
-impl AdminRules {
-    /// What [`changes`] says, for tests.
-    #[cfg(test)]
-    pub(super) fn changes(&self, name: &RuleName, leads: bool) -> Option<Value> {
-        changes(&self.spaces, name, &self.get(name)?, leads, Timestamp::UNIX_EPOCH)
-    }
 }

@@ -1,23 +1,16 @@
-use std::collections::BTreeMap;
-
+use jiff::Timestamp;
 use outrigger_api::Tenant;
-use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
-use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::{CompanionKey, Desired};
-use outrigger_core::keys;
-use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::cache::Change;
+use outrigger_runtime::fake_api::FakeApi;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fixtures;
 
-/// What is known of a cluster with these tenants, each with its namespace.
-struct World {
-    spaces: Arc<Spaces>,
-    registry: Arc<Registry>,
-    admin: AdminRules,
-}
+/// A manager of a cluster with these tenants, each with its namespace.
+struct World(Arc<Context>);
 
 fn id(name: &str) -> TenantId {
     TenantId::new(name).unwrap()
@@ -33,10 +26,7 @@ fn key(workload: &str) -> CompanionKey {
 
 impl World {
     fn new(tenants: &[&str]) -> Self {
-        let spaces = Arc::new(Spaces::new(AdminNamespaces::default()));
-        let registry = Arc::new(Registry::new(keys::DPU_HOST.to_owned(), Vec::new()));
-        let admin = AdminRules::new(spaces.clone(), registry.clone());
-        let this = Self { spaces, registry, admin };
+        let this = Self(fixtures::context(FakeApi::default().client()));
         for tenant in tenants {
             this.tenant(tenant, json!({}));
             this.namespace(&format!("tenant-{tenant}"), Some(tenant));
@@ -48,61 +38,48 @@ impl World {
         let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
             "metadata": {"name": name, "labels": labels}, "spec": {}});
         let tenant: Tenant = serde_json::from_value(object).unwrap();
-        self.registry.tenant(Change::Applied(tenant));
-        self.spaces.of(&id(name)).iter().flat_map(|space| self.admin.refile(space).0).collect()
+        self.0.registry.tenant(Change::Applied(tenant));
+        let states = self.0.states.of(&id(name));
+        states.iter().flat_map(|state| self.0.admin_rules.update_admin_rules(&self.0, state).0).collect()
     }
 
     fn namespace(&self, name: &str, tenant: Option<&str>) -> Vec<CompanionId> {
-        self.spaces.set_tenant(name, tenant.map(id));
-        self.admin.refile(&self.spaces.space(name)).0
+        self.0.states.set_tenant(name, tenant.map(id));
+        self.0.admin_rules.update_admin_rules(&self.0, &self.0.states.state(name)).0
     }
 
     fn rule(&self, generation: i64, change: Value) -> Vec<CompanionId> {
-        let mut object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-            "metadata": {"name": "r", "namespace": "universe", "uid": "u", "generation": generation,
-                "resourceVersion": generation.to_string()},
-            "spec": {"dpuSelectionPolicy": "Any",
-                "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}});
+        let mut object = fixtures::admin_rule();
+        object["metadata"]["generation"] = json!(generation);
         for (key, value) in change.as_object().unwrap() {
             object["spec"][key] = value.clone();
         }
-        self.admin.apply(&serde_json::from_value(object).unwrap())
+        self.0.admin_rules.apply(&self.0, &serde_json::from_value(object).unwrap())
     }
 
     fn told(&self, tenant: &str, workloads: &[&str]) {
-        let workload = |id: &&str| Workload {
-            id: WorkloadId::new(id).unwrap(),
-            orchestrator: Orchestrator::Kubernetes,
-            resource_type: "v1/Pod".into(),
-            resource_namespace: "ns".into(),
-            resource_name: "web".into(),
-            node_name: None,
-            ready: true,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            extra: BTreeMap::new(),
-        };
-        self.spaces
-            .of_tenant(&id(tenant))
-            .unwrap()
-            .lock()
-            .index
-            .sync(workloads.iter().map(workload).collect());
+        let workloads = workloads.iter().map(|id| fixtures::workload(id)).collect();
+        self.0.states.of_tenant(&id(tenant)).unwrap().lock().index.sync(workloads);
+    }
+
+    /// What of the rule's status has to change.
+    fn changes(&self, leads: bool) -> Option<Value> {
+        let entry = self.0.admin_rules.get(&name())?;
+        status::changes(&self.0.states, &name(), &entry, leads, Timestamp::UNIX_EPOCH)
     }
 
     /// The namespaces where the rule is filed.
     fn filed(&self) -> Vec<String> {
-        let is = |space: &Arc<Space>| space.lock().rules.contains_key(&name());
+        let is = |state: &Arc<TenantState>| state.lock().rules.contains_key(&name());
         let mut all: Vec<_> =
-            self.spaces.all().iter().filter(|s| is(s)).map(|s| s.namespace.to_string()).collect();
+            self.0.states.all().iter().filter(|s| is(s)).map(|s| s.namespace.to_string()).collect();
         all.sort();
         all
     }
 }
 
-#[test]
-fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
+#[tokio::test]
+async fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     let world = World::new(&["blue", "red"]);
     world.told("blue", &["w"]);
     let touched = world.rule(1, json!({}));
@@ -122,113 +99,98 @@ fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     let touched = world.tenant("blue", json!({"tier": "gold"}));
     assert_eq!((world.filed(), touched.len()), (vec!["tenant-blue".to_owned()], 1));
     // Its companions are looked at when it is not about their tenant any more.
-    world.spaces.admin_store(&id("blue")).lock().applied("other", key("other"), Observed::default());
+    world.0.states.admin_companions_of(&id("blue")).lock().applied(
+        "other",
+        key("other"),
+        Observed::default(),
+    );
     let touched = world.tenant("blue", json!({}));
     let keys: Vec<_> = touched.into_iter().map(|c| c.key).collect();
     assert_eq!(keys, [key("w"), key("other")]);
     world.rule(3, json!({}));
-    assert_eq!(world.admin.remove("r").len(), 2);
+    assert_eq!(world.0.admin_rules.remove(&world.0, "r").len(), 2);
     assert_eq!(world.filed(), Vec::<String>::new());
 }
 
-#[test]
-fn a_rule_that_can_not_be_read_keeps_what_it_has() {
+#[tokio::test]
+async fn a_rule_that_can_not_be_read_keeps_what_it_has() {
     let world = World::new(&["blue"]);
     world.told("blue", &["w"]);
     world.rule(1, json!({"dpuSelectionPolicy": "Some"}));
-    let space = world.spaces.space("tenant-blue");
-    assert!(matches!(space.lock().index.desired(&key("w")), Desired::RuleUnknown));
+    let state = world.0.states.state("tenant-blue");
+    assert!(matches!(state.lock().index.desired(&key("w")), Desired::RuleUnknown));
     assert_eq!(
         world.filed(),
         ["tenant-blue"],
         "or its companions would be taken for those of a rule that is gone"
     );
     assert_eq!(world.rule(2, json!({})).len(), 1);
-    assert!(matches!(space.lock().index.desired(&key("w")), Desired::Wanted { .. }));
+    assert!(matches!(state.lock().index.desired(&key("w")), Desired::Wanted { .. }));
     // A tenant's rule of the same name is another one.
     let own = RuleName::new("r").unwrap();
-    assert!(!space.lock().rules.contains_key(&own));
-    space.lock().remove_rule(&own);
+    assert!(!state.lock().rules.contains_key(&own));
+    state.lock().remove_rule(&own);
     assert_eq!(world.filed(), ["tenant-blue"]);
 }
 
-#[test]
-fn companions_that_were_seen_before_their_tenant_are_not_lost() {
+#[tokio::test]
+async fn companions_that_were_seen_before_their_tenant_are_not_lost() {
     let world = World::new(&[]);
     world.rule(1, json!({}));
-    world.spaces.admin_store(&id("blue")).lock().applied("w", key("w"), Observed::default());
+    world.0.states.admin_companions_of(&id("blue")).lock().applied("w", key("w"), Observed::default());
     world.namespace("tenant-blue", Some("blue"));
-    let space = world.spaces.space("tenant-blue");
-    assert!(space.lock().admin_companions.is_none(), "there is no such Tenant yet");
+    let state = world.0.states.state("tenant-blue");
+    assert!(state.lock().admin_companions.is_none(), "there is no such Tenant yet");
     let touched = world.tenant("blue", json!({}));
-    assert_eq!(touched, space.ids([key("w")]));
-    assert_eq!(space.lock().companion_keys(), [key("w")]);
+    assert_eq!(touched, state.ids([key("w")]));
+    assert_eq!(state.lock().companion_keys(), [key("w")]);
     world.namespace("tenant-blue", None);
-    assert!(space.lock().companion_keys().is_empty());
-    assert_eq!(world.spaces.admin_store(&id("blue")).lock().keys().count(), 1);
+    assert!(state.lock().companion_keys().is_empty());
+    assert_eq!(world.0.states.admin_companions_of(&id("blue")).lock().keys().count(), 1);
 }
 
-#[test]
-fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up() {
+#[tokio::test]
+async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up() {
     let world = World::new(&["blue", "red", "idle"]);
     world.rule(1, json!({}));
     // The leader acts for those that nobody serves; it has been told nothing of red.
     world.told("blue", &["a", "b"]);
     world.told("idle", &[]);
-    let patch = world.admin.changes(&name(), true).unwrap();
+    let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"blue": {"matched": 2, "refused": null}}), "{patch}");
     assert_eq!((&patch["matched"], &patch["created"]), (&json!(2), &json!(0)));
     assert_eq!(patch["conditions"][2]["reason"], "Pending");
     // Who doesn't lead and serves nobody has nothing to say.
-    assert_eq!(world.admin.changes(&name(), false), None);
+    assert_eq!(world.changes(false), None);
 
     let before =
         json!({"blue": {"matched": 2}, "red": {"matched": 3, "refused": "no"}, "gone": {"matched": 1}});
-    let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-        "metadata": {"name": "r", "namespace": "universe", "uid": "u", "generation": 1, "resourceVersion": "9"},
-        "spec": world.admin.get(&name()).map(|_| json!({})), "status": {"tenants": before}});
-    world.admin.apply(&serde_json::from_value(object).unwrap());
-    let store = world.spaces.admin_store(&id("red"));
+    let mut object = fixtures::admin_rule();
+    object["status"] = json!({"tenants": before});
+    world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
+    let store = world.0.states.admin_companions_of(&id("red"));
     store.lock().applied("x", key("x"), Observed { ready: true, ..Observed::default() });
-    let patch = world.admin.changes(&name(), true).unwrap();
-    // What another replica has said of red stays, and nobody is left to speak of a tenant that is gone.
+    let patch = world.changes(true).unwrap();
+    // What another replica has said of red stays, and nobody is left to speak of a tenant that is deleted.
     assert_eq!(patch["tenants"], json!({"gone": null}));
     assert_eq!((&patch["matched"], &patch["created"], &patch["ready"]), (&json!(5), &json!(1), &json!(1)));
     assert_eq!(patch["conditions"][2]["message"], "for tenant red: no");
     // Red is told now, and has nothing that matches.
     world.told("red", &[]);
-    let patch = world.admin.changes(&name(), true).unwrap();
+    let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"gone": null, "red": null}));
 }
 
-#[test]
-fn nothing_is_written_when_nothing_has_changed() {
+#[tokio::test]
+async fn nothing_is_written_when_nothing_has_changed() {
     let world = World::new(&["blue"]);
     world.rule(1, json!({}));
     world.told("blue", &["a"]);
-    let status = world.admin.changes(&name(), true).unwrap();
+    let status = world.changes(true).unwrap();
     let mut stored = json!({});
-    merge(&mut stored, &status);
-    let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-        "metadata": {"name": "r", "uid": "u", "generation": 1}, "spec": {}, "status": stored});
-    world.admin.apply(&serde_json::from_value(object).unwrap());
-    assert_eq!(world.admin.changes(&name(), true), None);
-}
-
-/// A merge patch, as the API server applies it.
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            into.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut into[key.as_str()], value);
-        }
-    }
+    fixtures::merge_patch(&mut stored, &status);
+    let mut object = fixtures::admin_rule();
+    object["status"] = stored;
+    world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
+    assert_eq!(world.changes(true), None);
 }

@@ -1,14 +1,11 @@
-//! The companion controller: takes a key, compares what is wanted with what there is, and makes one step.
+//! Companions: the objects that serve matched workloads, where they live, what is observed of them, and their controller.
 
+pub(crate) mod location;
 pub mod object;
 pub mod observe;
-pub mod pauses;
-pub(crate) mod place;
-pub mod rollout;
-pub mod store;
 pub mod templates;
 
-mod reconcile;
+mod controller;
 pub(crate) mod refusal;
 
-pub use reconcile::{Controller, MAX_IN_FLIGHT, MAX_OF_ONE_TENANT};
+pub(crate) use controller::{Companions, MAX_OF_ONE_TENANT};

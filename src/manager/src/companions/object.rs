@@ -1,4 +1,4 @@
-//! Companions as the API has them: Pods, and ResourceClaims.
+//! Companions as the API has them: Pods and ResourceClaims.
 
 use std::fmt::Debug;
 
@@ -11,13 +11,13 @@ use outrigger_core::companion::Observed;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::template::{self, Kind};
-use outrigger_runtime::cache::Feed;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::telemetry::inject_headers;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::observe::{observe, observe_admin, observe_admin_claim, observe_claim};
+use super::observe::{look, look_at_claim, of_admin, of_tenant};
+use crate::context::Feeds;
 use crate::writes;
 
 /// A companion, or what may be one.
@@ -58,38 +58,30 @@ impl Object {
         }
     }
 
-    /// [`observe`] of it.
+    /// The companion of a tenant's rule that it is, and what is known of it.
     pub fn observe(&self) -> Option<(CompanionKey, Observed)> {
-        match self {
-            Self::Pod(pod) => observe(pod),
-            Self::Claim(claim) => observe_claim(claim),
-        }
+        let (key, rule_uid) = of_tenant(self.metadata())?;
+        Some((key, self.look(rule_uid)))
     }
 
-    /// [`observe_admin`] of it.
+    /// The companion of an admin rule that it is, and the tenant whose workload it serves.
     pub fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
+        let (tenant, key, rule_uid) = of_admin(self.metadata())?;
+        Some((tenant, key, self.look(rule_uid)))
+    }
+
+    fn look(&self, rule_uid: &str) -> Observed {
         match self {
-            Self::Pod(pod) => observe_admin(pod),
-            Self::Claim(claim) => observe_admin_claim(claim),
+            Self::Pod(pod) => look(pod, rule_uid),
+            Self::Claim(claim) => look_at_claim(claim, rule_uid),
         }
     }
-}
 
-/// Where what is seen of companions goes, by their kinds.
-#[derive(Debug, Clone)]
-pub struct Feeds {
-    /// Pods.
-    pub pods: Feed<Pod>,
-    /// ResourceClaims.
-    pub claims: Feed<ResourceClaim>,
-}
-
-impl Feeds {
-    /// A write or a read was answered with this object. No lock of a space may be held.
-    pub(crate) fn answer(&self, object: Object) {
-        match object {
-            Object::Pod(pod) => self.pods.answer(*pod),
-            Object::Claim(claim) => self.claims.answer(*claim),
+    /// Takes it in as the answer to a write or a read. No lock of a state may be held.
+    pub(crate) fn answer(self, feeds: &Feeds) {
+        match self {
+            Self::Pod(pod) => feeds.pods.answer(*pod),
+            Self::Claim(claim) => feeds.claims.answer(*claim),
         };
     }
 }

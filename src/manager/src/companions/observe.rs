@@ -1,4 +1,4 @@
-//! What is kept of a companion: little, because there is one for each match.
+//! The observed state of a companion. It is small, because there is one companion for each match.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,33 +12,20 @@ use outrigger_core::keys;
 use outrigger_core::template::Kind;
 use outrigger_runtime::pod::Pod;
 
-/// Whose companion a Pod is, and what is worth knowing of it. `None` for a Pod that is no companion of a tenant's rule.
+/// The companion of a tenant's rule that a Pod is, and its observed state; `None` for any other Pod.
 pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
     let (key, rule_uid) = of_tenant(&pod.metadata)?;
     Some((key, look(pod, rule_uid)))
 }
 
-/// The same of a ResourceClaim.
+/// The companion of a tenant's rule that a ResourceClaim is, and its observed state; `None` for any other ResourceClaim.
 pub fn observe_claim(claim: &ResourceClaim) -> Option<(CompanionKey, Observed)> {
     let (key, rule_uid) = of_tenant(&claim.metadata)?;
     Some((key, look_at_claim(claim, rule_uid)))
 }
 
-/// The same of a Pod in the namespace where the companions of admin rules live, and the tenant whose workload it serves.
-/// Only the manager can have written what this reads there.
-pub fn observe_admin(pod: &Pod) -> Option<(TenantId, CompanionKey, Observed)> {
-    let (tenant, key, rule_uid) = of_admin(&pod.metadata)?;
-    Some((tenant, key, look(pod, rule_uid)))
-}
-
-/// The same of a ResourceClaim.
-pub fn observe_admin_claim(claim: &ResourceClaim) -> Option<(TenantId, CompanionKey, Observed)> {
-    let (tenant, key, rule_uid) = of_admin(&claim.metadata)?;
-    Some((tenant, key, look_at_claim(claim, rule_uid)))
-}
-
-/// Whose companion an object is that a tenant's rule owns, and the rule's uid.
-fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
+/// The companion that an object with this metadata is if a tenant's rule owns it, and the rule's uid.
+pub(super) fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
     let owner = metadata
         .owner_references
         .as_deref()?
@@ -48,7 +35,9 @@ fn of_tenant(metadata: &ObjectMeta) -> Option<(CompanionKey, &str)> {
     Some((key, &owner.uid))
 }
 
-fn of_admin(metadata: &ObjectMeta) -> Option<(TenantId, CompanionKey, &str)> {
+/// The companion that an object with this metadata is if it is in the namespace of admin companions: its tenant, its key, and the
+/// rule's uid. Only the manager can write these labels and annotations there.
+pub(super) fn of_admin(metadata: &ObjectMeta) -> Option<(TenantId, CompanionKey, &str)> {
     let tenant = TenantId::of_namespace(metadata.labels.as_ref()?)?;
     let annotations = metadata.annotations.as_ref()?;
     let rule = RuleName::admin(annotations.get(keys::ADMIN_RULE)?).ok()?;
@@ -60,7 +49,7 @@ fn workload(metadata: &ObjectMeta) -> Option<Arc<str>> {
     Some(metadata.labels.as_ref()?.get(keys::WORKLOAD)?.as_str().into())
 }
 
-/// What its metadata tells of a companion of any kind.
+/// The observed state of a companion as far as its metadata shows it.
 fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
     let none = BTreeMap::new();
     let annotations = metadata.annotations.as_ref().unwrap_or(&none);
@@ -88,7 +77,7 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
     }
 }
 
-fn look(pod: &Pod, rule_uid: &str) -> Observed {
+pub(super) fn look(pod: &Pod, rule_uid: &str) -> Observed {
     let status = pod.status.as_ref();
     let condition = |kind: &str| {
         status.and_then(|s| s.conditions.as_deref()).into_iter().flatten().find(|c| c.type_ == kind)
@@ -106,8 +95,8 @@ fn look(pod: &Pod, rule_uid: &str) -> Observed {
     }
 }
 
-/// A claim is ready when devices are allocated to it: nothing else of it could be.
-fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
+/// The observed state of a ResourceClaim, which is ready when devices are allocated to it.
+pub(super) fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
     const WAITS: &str =
         "no device is allocated yet: that is done when a Pod that uses the claim is scheduled";
     let ready = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
@@ -119,7 +108,7 @@ fn look_at_claim(claim: &ResourceClaim, rule_uid: &str) -> Observed {
     }
 }
 
-/// The most telling of what the scheduler and the kubelet say of a Pod that isn't ready.
+/// Why a Pod isn't ready: the scheduler's message, else a waiting container, else the message of the Pod's status.
 fn why_not_ready(pod: &Pod) -> String {
     let Some(status) = &pod.status else { return String::new() };
     let conditions = status.conditions.as_deref().unwrap_or_default();

@@ -1,61 +1,61 @@
-//! What an answer of the API server to a write means for the next step.
+//! Failed writes of companions, and which step follows.
 
 use kube::core::Status;
 use outrigger_core::claim;
 use serde_json::Value;
 
-/// What to do after a write failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The object is not what the write expected; look again at once.
-    LookAgain,
+/// Why a write of a companion failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WriteFailure {
+    /// The object is not what the write expected: the cache is stale.
+    #[error("the cache is stale")]
+    CacheStale,
     /// Something of that name exists already.
+    #[error("an object of that name exists")]
     Exists,
-    /// Nobody's fault and perhaps over soon: try again with growing pauses.
+    /// The failure may pass by itself: the write is retried with growing pauses.
+    #[error("{0}")]
     Transient(String),
     /// The request will be refused again until a user changes something.
+    #[error("{0}")]
     Refused(String),
 }
 
-/// Reads the error of a create, patch or delete of a companion.
-pub(crate) fn verdict(error: &kube::Error) -> Verdict {
-    verdict_with(error, of_template)
-}
-
-/// Reads the error of a create, patch or delete of something that a rule makes; `field` tells what the rule calls one of its
-/// fields.
-pub(crate) fn verdict_with(error: &kube::Error, field: impl Fn(&str) -> String) -> Verdict {
-    let kube::Error::Api(status) = error else { return Verdict::Transient(error.to_string()) };
-    match status.code {
-        409 if status.reason == "AlreadyExists" => Verdict::Exists,
-        404 if is_namespace_missing(status) => Verdict::Refused(status.message.clone()),
-        404 | 409 => Verdict::LookAgain,
-        // A quota races with the deletions that free it; the API server says so by a conflict on the quota object.
-        403 if status.message.contains("please apply your changes to the latest version") => {
-            Verdict::Transient(status.message.clone())
-        }
-        400 | 403 | 405 | 413 | 422 => Verdict::Refused(explain(status, field)),
-        _ => Verdict::Transient(status.message.clone()),
+impl WriteFailure {
+    /// Reads the error of a create, patch or delete of a companion.
+    pub(crate) fn of(error: &kube::Error) -> Self {
+        Self::with_fields(error, of_template)
     }
-}
 
-/// Reads the error of a create of `object`, otherwise as [`verdict_with`]: there is nothing to be looked for again where a
-/// cluster has no such kind.
-pub(crate) fn verdict_of_create(
-    error: &kube::Error,
-    object: &Value,
-    field: impl Fn(&str) -> String,
-) -> Verdict {
-    const SERVED: &str = claim::API_VERSION;
-    match error {
-        kube::Error::Api(status)
-            if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
-        {
-            Verdict::Refused(format!(
-                "this cluster doesn't serve {SERVED}, which devices need: Kubernetes does from version 1.34 on"
-            ))
+    /// Reads the error of a create of `object`. `field` tells what the rule calls one of the object's fields.
+    pub(crate) fn of_create(error: &kube::Error, object: &Value, field: impl Fn(&str) -> String) -> Self {
+        const SERVED: &str = claim::API_VERSION;
+        match error {
+            // A kind that the cluster doesn't serve is no stale cache.
+            kube::Error::Api(status)
+                if status.code == 404 && object["apiVersion"] == SERVED && !is_namespace_missing(status) =>
+            {
+                Self::Refused(format!(
+                    "this cluster doesn't serve {SERVED}, which devices need: Kubernetes does from version 1.34 on"
+                ))
+            }
+            _ => Self::with_fields(error, field),
         }
-        _ => verdict_with(error, field),
+    }
+
+    fn with_fields(error: &kube::Error, field: impl Fn(&str) -> String) -> Self {
+        let kube::Error::Api(status) = error else { return Self::Transient(error.to_string()) };
+        match status.code {
+            409 if status.reason == "AlreadyExists" => Self::Exists,
+            404 if is_namespace_missing(status) => Self::Refused(status.message.clone()),
+            404 | 409 => Self::CacheStale,
+            // A quota races with the deletions that free it; the API server says so by a conflict on the quota object.
+            403 if status.message.contains("please apply your changes to the latest version") => {
+                Self::Transient(status.message.clone())
+            }
+            400 | 403 | 405 | 413 | 422 => Self::Refused(explain(status, field)),
+            _ => Self::Transient(status.message.clone()),
+        }
     }
 }
 
@@ -96,36 +96,43 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        assert_eq!(verdict(&status(409, "AlreadyExists", "")), Verdict::Exists);
-        assert_eq!(verdict(&status(409, "Conflict", "")), Verdict::LookAgain);
-        assert_eq!(verdict(&status(404, "NotFound", "")), Verdict::LookAgain);
-        assert!(matches!(verdict(&status(403, "Forbidden", "exceeded quota: q")), Verdict::Refused(_)));
+        assert_eq!(WriteFailure::of(&status(409, "AlreadyExists", "")), WriteFailure::Exists);
+        assert_eq!(WriteFailure::of(&status(409, "Conflict", "")), WriteFailure::CacheStale);
+        assert_eq!(WriteFailure::of(&status(404, "NotFound", "")), WriteFailure::CacheStale);
         assert!(matches!(
-            verdict(&status(500, "InternalError", "failed calling webhook")),
-            Verdict::Transient(_)
+            WriteFailure::of(&status(403, "Forbidden", "exceeded quota: q")),
+            WriteFailure::Refused(_)
         ));
-        assert!(matches!(verdict(&status(503, "", "not yet")), Verdict::Transient(_)));
-        assert!(matches!(verdict(&status(429, "TooManyRequests", "")), Verdict::Transient(_)));
+        assert!(matches!(
+            WriteFailure::of(&status(500, "InternalError", "failed calling webhook")),
+            WriteFailure::Transient(_)
+        ));
+        assert!(matches!(WriteFailure::of(&status(503, "", "not yet")), WriteFailure::Transient(_)));
+        assert!(matches!(WriteFailure::of(&status(429, "TooManyRequests", "")), WriteFailure::Transient(_)));
     }
 
     #[test]
     fn a_kind_that_is_not_served_is_not_looked_for() {
         let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"});
-        let of_create = |error: &kube::Error, object: &Value| verdict_of_create(error, object, of_template);
+        let of_create =
+            |error: &kube::Error, object: &Value| WriteFailure::of_create(error, object, of_template);
         for reason in ["NotFound", "Failed to parse error data"] {
             let error = status(404, reason, "404 page not found");
             let verdict = of_create(&error, &claim);
             assert!(
-                matches!(&verdict, Verdict::Refused(m) if m.contains("doesn't serve resource.k8s.io/v1")),
+                matches!(&verdict, WriteFailure::Refused(m) if m.contains("doesn't serve resource.k8s.io/v1")),
                 "{verdict:?}"
             );
-            assert_eq!(of_create(&error, &json!({"apiVersion": "v1", "kind": "Pod"})), Verdict::LookAgain);
+            assert_eq!(
+                of_create(&error, &json!({"apiVersion": "v1", "kind": "Pod"})),
+                WriteFailure::CacheStale
+            );
         }
         let missing = json!({"code": 404, "reason": "NotFound", "message": "namespaces \"n\" not found",
             "details": {"name": "n", "kind": "namespaces"}});
         let missing = kube::Error::Api(Box::new(serde_json::from_value(missing).unwrap()));
-        assert_eq!(of_create(&missing, &claim), Verdict::Refused("namespaces \"n\" not found".into()));
-        assert_eq!(of_create(&status(409, "Conflict", ""), &claim), Verdict::LookAgain);
+        assert_eq!(of_create(&missing, &claim), WriteFailure::Refused("namespaces \"n\" not found".into()));
+        assert_eq!(of_create(&status(409, "Conflict", ""), &claim), WriteFailure::CacheStale);
     }
 
     #[test]
@@ -147,8 +154,8 @@ mod tests {
             ..Status::default()
         }));
         assert_eq!(
-            verdict(&error),
-            Verdict::Refused("spec.template.spec.containers[0].image: Required value".into())
+            WriteFailure::of(&error),
+            WriteFailure::Refused("spec.template.spec.containers[0].image: Required value".into())
         );
     }
 }

@@ -1,13 +1,12 @@
 //! The ResourceClaimTemplates that companions' device claims are made from: one for each rule and device claim.
 //!
-//! A template can't be changed, so its name depends on what it says, and another one is made for another spec. It is there
-//! before the first companion that names it, and goes when no companion does so any more.
+//! A template can't be changed, so its name depends on its spec, and another spec leads to another template. A template is
+//! created before the first companion that names it, and deleted when no companion names it any more.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-use kube::api::Api;
+use kube::api::{Api, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_core::claim::Template;
@@ -15,31 +14,28 @@ use outrigger_core::companion::is_owner;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
-use outrigger_runtime::cache::{Change, Feed};
-use outrigger_runtime::watch::Event;
+use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 use serde_json::Value;
 use tracing::{debug, info};
 
 use super::object::create_raw;
-use super::refusal::{Verdict, verdict_of_create};
+use super::refusal::WriteFailure;
+use crate::context::Context;
 use crate::state::Namespace;
 use crate::writes;
 
-/// Which templates there are.
-#[derive(Debug)]
-pub struct Templates {
-    known: Arc<RwLock<Known>>,
-    feed: Feed<Metadata>,
-}
+/// The templates that exist, by name and by rule.
+#[derive(Debug, Default)]
+pub struct Templates(RwLock<TemplateIndex>);
 
 #[derive(Debug, Default)]
-struct Known {
-    /// Namespace and name -> whose it is.
+struct TemplateIndex {
+    /// The owner by namespace and name.
     by_name: HashMap<Name, Owner>,
     /// uid of the rule -> its templates, with their uids.
     by_rule: HashMap<String, BTreeMap<Name, String>>,
-    /// Those that are on their way out, and whose they are. Until they are gone nothing else can have their names.
+    /// The rules of templates that are being deleted. Until they are deleted nothing else can have their names.
     leaving: HashMap<Name, RuleName>,
 }
 
@@ -52,7 +48,7 @@ struct Owner {
     rule: RuleName,
 }
 
-impl Known {
+impl TemplateIndex {
     /// A template exists and looks like this. Returns the rule that loses it, because it is being deleted.
     fn applied(&mut self, template: &Metadata) -> Option<RuleName> {
         let name = name(template);
@@ -73,8 +69,8 @@ impl Known {
         }
     }
 
-    /// A template is gone. Returns the rule that it was of.
-    fn gone(&mut self, name: &Name) -> Option<RuleName> {
+    /// A template is deleted. Returns the rule that it was of.
+    fn deleted(&mut self, name: &Name) -> Option<RuleName> {
         let left = self.leaving.remove(name);
         self.remove(name).or(left)
     }
@@ -99,7 +95,7 @@ impl Known {
 
 type Metadata = PartialObjectMeta<ResourceClaimTemplate>;
 
-/// Whose a template is; `None` for one that the manager didn't make.
+/// The rule that a template was created for; `None` where the manager did not create it.
 fn owner(template: &Metadata) -> Option<Owner> {
     let annotations = template.annotations();
     let rule = match annotations.get(keys::ADMIN_RULE) {
@@ -118,46 +114,33 @@ fn name(template: &Metadata) -> Name {
 }
 
 impl Templates {
-    /// No templates are known yet. `touched` is called for each rule that has lost a template, with the template's namespace.
-    pub fn new(mut touched: impl FnMut(&str, RuleName) + Send + 'static) -> Self {
-        let known = Arc::<RwLock<Known>>::default();
-        let keeps = known.clone();
-        let feed = Feed::new(move |change: Change<Metadata>| {
-            let (namespace, lost) = match change {
-                Change::Applied(template) => {
-                    (template.namespace().unwrap_or_default(), keeps.write().applied(&template))
-                }
-                Change::Gone { namespace, name, .. } => {
-                    let lost = keeps.write().gone(&(namespace.clone(), name));
-                    (namespace, lost)
-                }
-            };
-            if let Some(rule) = lost {
-                touched(&namespace, rule);
+    /// A template exists, or is deleted. Returns the rule that loses one by that, and the template's namespace.
+    pub(crate) fn changed(&self, change: Change<Metadata>) -> Option<(String, RuleName)> {
+        let mut index = self.0.write();
+        let (namespace, lost) = match change {
+            Change::Applied(template) => (template.namespace().unwrap_or_default(), index.applied(&template)),
+            Change::Gone { namespace, name, .. } => {
+                let lost = index.deleted(&(namespace.clone(), name));
+                (namespace, lost)
             }
-        });
-        Self { known, feed }
-    }
-
-    /// Takes in what the watch shows.
-    pub fn sink(&self) -> impl FnMut(Event<Metadata>) + Send + use<> {
-        self.feed.sink()
+        };
+        Some((namespace, lost?))
     }
 
     /// Whether a rule needs templates, or has some.
     pub(crate) fn concern(&self, rule: &Rule) -> bool {
-        !rule.devices().claims().is_empty() || self.known.read().by_rule.contains_key(rule.uid())
+        !rule.devices().claims().is_empty() || self.0.read().by_rule.contains_key(rule.uid())
     }
 
     fn is_known(&self, namespace: &str, name: &str, rule_uid: &str) -> bool {
-        let known = self.known.read();
-        known.by_name.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|owner| owner.uid == rule_uid)
+        let index = self.0.read();
+        index.by_name.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|owner| owner.uid == rule_uid)
     }
 
     /// Names and uids of the templates that a rule has in a namespace.
     fn of_rule(&self, namespace: &str, rule_uid: &str) -> Vec<(String, String)> {
-        let known = self.known.read();
-        let of_rule = known.by_rule.get(rule_uid).into_iter().flatten();
+        let index = self.0.read();
+        let of_rule = index.by_rule.get(rule_uid).into_iter().flatten();
         of_rule
             .filter(|((at, _), _)| at == namespace)
             .map(|((_, name), uid)| (name.clone(), uid.clone()))
@@ -176,43 +159,27 @@ impl Templates {
     /// What the first that couldn't be made means for the companion that needs it.
     pub(crate) async fn ensure(
         &self,
-        client: &Client,
+        context: &Context,
         namespace: &str,
         rule: &Rule,
         wanted: &[Template],
-    ) -> Result<(), Verdict> {
+    ) -> Result<(), WriteFailure> {
         for template in wanted {
             if self.is_known(namespace, &template.name, rule.uid()) {
                 continue;
             }
-            match create(client, namespace, &template.object, false).await {
+            match create(&context.client, namespace, &template.object, &writes::post()).await {
                 Ok(made) => {
-                    debug!(template = %template.name, namespace, "created");
-                    self.feed.answer(made);
+                    debug!(template = %template.name, namespace, "created ResourceClaimTemplate");
+                    context.feeds.templates.answer(made);
                 }
-                Err(error) => match verdict_of(template, &error) {
-                    Verdict::Exists => self.exists(client, namespace, rule, &template.name).await?,
+                Err(error) => match failure_of(template, &error) {
+                    WriteFailure::Exists => exists(context, namespace, rule, &template.name).await?,
                     other => return Err(other),
                 },
             }
         }
         Ok(())
-    }
-
-    /// The watch is behind, or the name is taken.
-    async fn exists(&self, client: &Client, namespace: &str, rule: &Rule, name: &str) -> Result<(), Verdict> {
-        match api(client, namespace).get_metadata_opt(name).await {
-            Err(error) => Err(Verdict::Transient(error.to_string())),
-            Ok(None) => Err(Verdict::LookAgain),
-            Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
-                let leaves = found.metadata.deletion_timestamp.is_some();
-                self.feed.answer(found);
-                if leaves { Err(Verdict::LookAgain) } else { Ok(()) }
-            }
-            Ok(Some(_)) => Err(Verdict::Refused(format!(
-                "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
-            ))),
-        }
     }
 
     /// Deletes those of a rule's templates that aren't wanted. To be called only when no companion names one of them.
@@ -230,10 +197,26 @@ impl Templates {
             if wanted.iter().any(|template| template.name == name) {
                 continue;
             }
-            writes::gone(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
-            info!(template = %name, namespace, rule = %rule.name(), "deleted: no companion uses it any more");
+            writes::deleted(api(client, namespace).delete(&name, &writes::only(&uid)).await)?;
+            info!(template = %name, namespace, rule = %rule.name(), "deleted ResourceClaimTemplate: no companion names it");
         }
         Ok(())
+    }
+}
+
+/// A template of the name exists: the cache is stale, or the name is taken.
+async fn exists(context: &Context, namespace: &str, rule: &Rule, name: &str) -> Result<(), WriteFailure> {
+    match api(&context.client, namespace).get_metadata_opt(name).await {
+        Err(error) => Err(WriteFailure::Transient(error.to_string())),
+        Ok(None) => Err(WriteFailure::CacheStale),
+        Ok(Some(found)) if owner(&found).is_some_and(|owner| owner.uid == rule.uid()) => {
+            let leaves = found.metadata.deletion_timestamp.is_some();
+            context.feeds.templates.answer(found);
+            if leaves { Err(WriteFailure::CacheStale) } else { Ok(()) }
+        }
+        Ok(Some(_)) => Err(WriteFailure::Refused(format!(
+            "a ResourceClaimTemplate {name} exists that is not this rule's; delete it"
+        ))),
     }
 }
 
@@ -245,25 +228,25 @@ async fn create(
     client: &Client,
     namespace: &str,
     object: &Value,
-    dry_run: bool,
+    params: &PostParams,
 ) -> Result<Metadata, kube::Error> {
-    let params = if dry_run { writes::dry_run() } else { writes::post() };
-    create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, &params).await
+    create_raw::<ResourceClaimTemplate, Metadata>(client, namespace, object, params).await
 }
 
-/// Whether the API server would take a rule's templates: the first refusal, if there is one; `None` where it didn't say.
-pub(crate) async fn try_out(
+/// Validates a rule's templates by a dry run. Returns the first refusal, if there is one; `None` where the API server did not
+/// answer.
+pub(crate) async fn validate(
     client: &Client,
     namespace: &Namespace,
     templates: &[Template],
 ) -> Option<Result<(), String>> {
     for template in templates {
-        if let Err(error) = create(client, namespace, &template.object, true).await {
-            match verdict_of(template, &error) {
-                // It is there, as it should be.
-                Verdict::Exists => {}
-                Verdict::Refused(message) => return Some(Err(message)),
-                Verdict::LookAgain | Verdict::Transient(_) => return None,
+        if let Err(error) = create(client, namespace, &template.object, &writes::dry_run()).await {
+            match failure_of(template, &error) {
+                // It exists already.
+                WriteFailure::Exists => {}
+                WriteFailure::Refused(message) => return Some(Err(message)),
+                WriteFailure::CacheStale | WriteFailure::Transient(_) => return None,
             }
         }
     }
@@ -271,9 +254,9 @@ pub(crate) async fn try_out(
 }
 
 /// What an error means, with the fields as the rule has them.
-fn verdict_of(template: &Template, error: &kube::Error) -> Verdict {
-    verdict_of_create(error, &template.object, |field| {
-        // The claim's spec is one further down in a template.
+fn failure_of(template: &Template, error: &kube::Error) -> WriteFailure {
+    WriteFailure::of_create(error, &template.object, |field| {
+        // The claim's spec is nested in the template's spec.
         let field = field.strip_prefix("spec.").unwrap_or(field);
         format!("spec.deviceClaims[{}].{field}", template.place)
     })
@@ -283,7 +266,6 @@ fn verdict_of(template: &Template, error: &kube::Error) -> Verdict {
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::sync::Mutex;
 
     fn template(name: &str, uid: &str, rule_uid: &str) -> Metadata {
         serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": uid,
@@ -293,67 +275,53 @@ mod tests {
         .unwrap()
     }
 
+    fn gone(name: &str) -> Change<Metadata> {
+        Change::Gone { namespace: "n".to_owned(), name: name.to_owned(), uid: String::new() }
+    }
+
     #[test]
-    fn what_the_watch_shows_is_known_by_rule() {
-        let lost = Arc::new(Mutex::new(Vec::new()));
-        let told = lost.clone();
-        let templates = Templates::new(move |namespace, rule| {
-            told.lock().unwrap().push((namespace.to_owned(), rule.to_string()));
-        });
-        let mut watch = templates.sink();
-        for event in [
-            Event::ListStarted,
-            Event::Listed(template("a", "1", "u")),
-            Event::Listed(template("b", "2", "u")),
-            Event::ListCompleted { version: 0 },
-            Event::Applied(template("c", "3", "v")),
-        ] {
-            watch(event);
+    fn templates_are_known_by_their_rules() {
+        let templates = Templates::default();
+        let lost = |change| templates.changed(change).map(|(namespace, rule)| format!("{namespace}/{rule}"));
+        for (name, uid, rule) in [("a", "1", "u"), ("b", "2", "u"), ("c", "3", "v")] {
+            assert_eq!(lost(Change::Applied(template(name, uid, rule))), None);
         }
         let of =
             |rule: &str| templates.of_rule("n", rule).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!((of("u"), of("v")), (vec!["a".to_owned(), "b".into()], vec!["c".to_owned()]));
         assert!(templates.is_known("n", "a", "u") && !templates.is_known("n", "a", "v"));
         assert!(!templates.is_known("m", "a", "u"));
-        // A rule of the same name takes it over, and one is deleted.
-        watch(Event::Applied(template("c", "4", "u")));
-        watch(Event::Deleted(template("a", "1", "u")));
-        let mut nobodys = template("b", "2", "u");
-        nobodys.metadata.owner_references = None;
-        watch(Event::Applied(nobodys));
+        // A template of the same name belongs to another rule now. Its end is shown too.
+        assert_eq!(lost(gone("c")).as_deref(), Some("n/r"));
+        assert_eq!(lost(Change::Applied(template("c", "4", "u"))), None);
+        assert_eq!(lost(gone("a")).as_deref(), Some("n/r"));
+        let mut unowned = template("b", "2", "u");
+        unowned.metadata.owner_references = None;
+        assert_eq!(lost(Change::Applied(unowned)), None);
         assert_eq!((of("u"), of("v")), (vec!["c".to_owned()], Vec::new()));
-        // The one that was taken over has lost one too.
-        assert_eq!(
-            *lost.lock().unwrap(),
-            [("n".to_owned(), "r".to_owned()), ("n".to_owned(), "r".to_owned())]
-        );
-        assert_eq!(templates.known.read().by_rule.len(), 1);
+        assert_eq!(templates.0.read().by_rule.len(), 1);
     }
 
     #[test]
-    fn a_rule_hears_of_a_template_that_leaves_slowly() {
-        let told = Arc::new(Mutex::new(0));
-        let count = told.clone();
-        let templates = Templates::new(move |_, _| *count.lock().unwrap() += 1);
-        let mut watch = templates.sink();
-        watch(Event::Applied(template("a", "1", "u")));
+    fn a_rule_loses_a_template_when_its_deletion_begins_and_when_it_ends() {
+        let templates = Templates::default();
+        let loses = |change| templates.changed(change).is_some();
         let mut leaving = template("a", "1", "u");
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        for (event, times) in [
-            (Event::Applied(leaving.clone()), 1),
+        for (change, expected) in [
+            (Change::Applied(template("a", "1", "u")), false),
+            (Change::Applied(leaving.clone()), true),
             // Its finalizers change.
-            (Event::Applied(leaving.clone()), 1),
-            (Event::Deleted(leaving.clone()), 2),
-            (Event::Applied(template("a", "2", "u")), 2),
-            (Event::Deleted(template("a", "2", "u")), 3),
+            (Change::Applied(leaving.clone()), false),
+            (gone("a"), true),
+            (Change::Applied(template("a", "2", "u")), false),
+            (gone("a"), true),
+            // A template that is first seen while it is being deleted.
+            (Change::Applied(leaving), false),
+            (gone("a"), true),
         ] {
-            watch(event);
-            assert_eq!(*told.lock().unwrap(), times);
+            assert_eq!(loses(change.clone()), expected, "{change:?}");
         }
-        // One that is first seen so.
-        watch(Event::Applied(leaving.clone()));
-        watch(Event::Deleted(leaving));
-        assert_eq!(*told.lock().unwrap(), 4);
-        assert!(templates.known.read().leaving.is_empty());
+        assert!(templates.0.read().leaving.is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! Who may call, and for whom. [`super::intake`] asks before a call is read; handlers find the answer in its extensions.
+//! Who may call, and for which tenant. [`super::intake`] checks that before a call is read; handlers find the result in the
+//! extensions of the request.
 
 use std::sync::Arc;
 
@@ -11,23 +12,20 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tracing::warn;
 
-use crate::tenants::identity::Caller;
-use crate::tenants::registry::Registry;
+use crate::context::Context;
+use crate::identity::Caller;
 
-/// The door that every call comes through.
+/// Decides who may call, and for which tenant.
 #[derive(Debug)]
-pub struct Access {
-    /// Who may speak for whom.
-    pub registry: Arc<Registry>,
-    /// Whether tenants, rules and companions have been listed: before that nobody is served.
-    pub readiness: Readiness,
-    /// Whether connections are in plain text because that was asked for: whoever reaches us is believed then.
-    pub plain: bool,
+pub(super) struct Access {
+    context: Arc<Context>,
+    /// Whether tenants, rules and companions have been listed: before that no call is served.
+    readiness: Readiness,
 }
 
-/// A call that has come through.
+/// A call that has been admitted.
 #[derive(Debug, Clone)]
-pub struct Admitted {
+pub(super) struct Admitted {
     /// Who calls.
     pub caller: Caller,
     /// The tenant that the call is about.
@@ -37,33 +35,38 @@ pub struct Admitted {
 }
 
 impl Access {
+    /// Access as the context's settings and Tenants allow it.
+    pub(super) fn new(context: &Arc<Context>, readiness: &Readiness) -> Self {
+        Self { context: context.clone(), readiness: readiness.clone() }
+    }
+
     /// Who calls.
     ///
     /// # Errors
     /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
-    pub fn caller(&self, peer: Option<&Peer>) -> Result<Caller, Status> {
-        Caller::of(peer, self.plain)
-            .inspect_err(|status| warn!(reason = status.message(), "a caller is refused"))
+    pub(super) fn caller(&self, peer: Option<&Peer>) -> Result<Caller, Status> {
+        Caller::of(peer, self.context.args.insecure)
+            .inspect_err(|status| warn!(reason = status.message(), "refused call"))
     }
 
-    /// The tenant that a call is about, when the caller may speak for it.
+    /// The tenant that a call is about, when the caller may act for it.
     ///
     /// # Errors
     /// As [`Self::authorize`]; INVALID_ARGUMENT when no tenant is named, UNAVAILABLE when this replica isn't ready.
-    pub fn tenant(&self, caller: Caller, metadata: &MetadataMap) -> Result<Admitted, Status> {
+    pub(super) fn tenant(&self, caller: Caller, metadata: &MetadataMap) -> Result<Admitted, Status> {
         let id = super::tenant_id(metadata)?;
         self.ready()?;
         let tenant = self.authorize(&caller, &id)?;
         Ok(Admitted { caller, id, tenant })
     }
 
-    /// Lets an administrator in, and nobody else, whatever the call is about.
+    /// Admits administrators only, whatever the call is about.
     ///
     /// # Errors
-    /// PERMISSION_DENIED to everybody else, tenants first of all; UNAVAILABLE when this replica isn't ready.
-    pub fn admin(&self, caller: &Caller) -> Result<(), Status> {
-        if !self.registry.is_admin(caller) {
-            warn!(%caller, "a caller is refused: it is no administrator");
+    /// PERMISSION_DENIED to all other callers, tenants included; UNAVAILABLE when this replica isn't ready.
+    pub(super) fn admin(&self, caller: &Caller) -> Result<(), Status> {
+        if !self.context.registry.is_admin(caller) {
+            warn!(%caller, "refused call: the caller is no administrator");
             return Err(Status::permission_denied("the client certificate is no administrator's"));
         }
         self.ready()
@@ -77,18 +80,18 @@ impl Access {
         }
     }
 
-    /// Whether the caller may speak for the tenant now.
+    /// Whether the caller may act for the tenant now.
     ///
     /// # Errors
-    /// As [`Registry::authorize`]. The log has both names.
-    pub fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<Tenant>, Status> {
-        self.registry.authorize(caller, id).inspect_err(|status| {
-            warn!(%caller, tenant = %id, code = ?status.code(), reason = status.message(), "a caller is refused");
+    /// As [`crate::state::registry::Registry::authorize`]. The log has both names.
+    pub(super) fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<Tenant>, Status> {
+        self.context.registry.authorize(caller, id).inspect_err(|status| {
+            warn!(%caller, tenant = %id, code = %status.code(), reason = status.message(), "refused call");
         })
     }
 
-    /// Changes of who may speak for whom, from now on.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.registry.changes()
+    /// Changes of who may act for whom, from now on.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.context.registry.changes()
     }
 }

@@ -3,36 +3,36 @@
 
 use std::sync::Arc;
 
-use kube::Client;
 use kube::api::Api;
 use outrigger_api::{AdminWorkloadRule, admin_rule_wire};
 use outrigger_core::field::FieldError;
 use outrigger_proto::admin;
 use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleService;
 use outrigger_runtime::serve::Peer;
-use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
-use tracing::Instrument;
 
+use super::Answer;
 use super::access::Access;
 use super::verbs::{self, Wire};
-use crate::state::Namespace;
+use crate::context::Context;
 
 /// Serves admin rules.
 #[derive(Clone)]
-pub struct AdminRules {
-    /// The infrastructure cluster.
-    pub client: Client,
-    /// Who is an administrator.
-    pub access: Arc<Access>,
-    /// Where admin rules live.
-    pub namespace: Namespace,
+pub(super) struct AdminRules {
+    context: Arc<Context>,
+    access: Arc<Access>,
 }
 
 impl AdminRules {
+    /// Serves those who are administrators.
+    pub(super) fn new(context: &Arc<Context>, access: &Arc<Access>) -> Self {
+        Self { context: context.clone(), access: access.clone() }
+    }
+
     fn api<T>(&self, request: &Request<T>) -> Result<Api<AdminWorkloadRule>, Status> {
         self.access.admin(&self.access.caller(request.extensions().get::<Peer>())?)?;
-        Ok(Api::namespaced(self.client.clone(), &self.namespace))
+        let Context { client, args, .. } = &*self.context;
+        Ok(Api::namespaced(client.clone(), &args.admin_rules_namespace))
     }
 }
 
@@ -62,51 +62,34 @@ impl Wire for AdminWorkloadRule {
 
 #[tonic::async_trait]
 impl AdminWorkloadRuleService for AdminRules {
-    async fn create(
-        &self,
-        request: Request<admin::CreateRequest>,
-    ) -> Result<Response<admin::CreateResponse>, Status> {
+    async fn create(&self, request: Request<admin::CreateRequest>) -> Answer<admin::CreateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Create", request.metadata());
-        verbs::create(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(admin::CreateResponse {}))
     }
 
-    async fn update(
-        &self,
-        request: Request<admin::UpdateRequest>,
-    ) -> Result<Response<admin::UpdateResponse>, Status> {
+    async fn update(&self, request: Request<admin::UpdateRequest>) -> Answer<admin::UpdateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Update", request.metadata());
-        verbs::update(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(admin::UpdateResponse {}))
     }
 
-    async fn delete(
-        &self,
-        request: Request<admin::DeleteRequest>,
-    ) -> Result<Response<admin::DeleteResponse>, Status> {
+    async fn delete(&self, request: Request<admin::DeleteRequest>) -> Answer<admin::DeleteResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Delete", request.metadata());
-        verbs::delete(&api, &request.get_ref().id).instrument(span).await?;
+        verbs::delete(&api, &request.get_ref().id).await?;
         Ok(Response::new(admin::DeleteResponse {}))
     }
 
-    async fn get(&self, request: Request<admin::GetRequest>) -> Result<Response<admin::GetResponse>, Status> {
+    async fn get(&self, request: Request<admin::GetRequest>) -> Answer<admin::GetResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/Get", request.metadata());
-        let rule = verbs::get(&api, &request.get_ref().id).instrument(span).await?;
+        let rule = verbs::get(&api, &request.get_ref().id).await?;
         Ok(Response::new(admin::GetResponse { rule: Some(rule) }))
     }
 
-    async fn list(
-        &self,
-        request: Request<admin::ListRequest>,
-    ) -> Result<Response<admin::ListResponse>, Status> {
+    async fn list(&self, request: Request<admin::ListRequest>) -> Answer<admin::ListResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.admin.workload.v1.AdminWorkloadRuleService/List", request.metadata());
         let admin::ListRequest { page_size, page_token } = request.into_inner();
-        let (rules, next_page_token) = verbs::list(&api, page_size, page_token).instrument(span).await?;
+        let (rules, next_page_token) = verbs::list(&api, page_size, page_token).await?;
         Ok(Response::new(admin::ListResponse { rules, next_page_token }))
     }
 }

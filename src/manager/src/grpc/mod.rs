@@ -2,9 +2,9 @@
 
 mod access;
 mod admin_rules;
+mod bucket;
 mod intake;
 pub mod limits;
-mod pace;
 mod rates;
 mod rules;
 mod status;
@@ -12,18 +12,86 @@ mod sync;
 mod verbs;
 mod workloads;
 
-pub use access::Access;
-pub use admin_rules::AdminRules;
-pub use intake::Intake;
-pub use rules::Rules;
-pub use workloads::Workloads;
+use std::sync::Arc;
 
+use axum::middleware::from_fn_with_state;
 use outrigger_core::ids::TenantId;
 use outrigger_proto::TENANT_ID;
+use outrigger_proto::admin::admin_workload_rule_service_server::AdminWorkloadRuleServiceServer;
+use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleServiceServer;
+use outrigger_proto::v1::workload_service_server::WorkloadServiceServer;
+use outrigger_runtime::Process;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Status};
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
-use access::Admitted;
+use crate::context::Context;
+use access::{Access, Admitted};
+use admin_rules::AdminRules;
+use intake::Intake;
+use rules::Rules;
+use workloads::Workloads;
+
+/// What a call is answered with.
+type Answer<T> = Result<Response<T>, Status>;
+
+/// All services, behind the checks that every call has to pass. Whatever accepts connections may serve this: a listener of the
+/// process, or a connection in memory. It has to say who calls by a [`Peer`](outrigger_runtime::serve::Peer) among the extensions
+/// of each request.
+///
+/// # Errors
+/// When the descriptors of the services can't be used for reflection.
+pub fn router(process: &Process, context: &Arc<Context>) -> anyhow::Result<axum::Router> {
+    let access = Arc::new(Access::new(context, &process.readiness));
+    let clock = context.environment.clock;
+    let intake = Arc::new(Intake::new(access.clone(), clock, context.args.max_message_bytes));
+    let router = routes(process, context, &access)?.into_axum_router();
+    Ok(router.layer(from_fn_with_state(intake, Intake::take_in)))
+}
+
+fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> anyhow::Result<Routes> {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    let (readiness, drain) = (process.readiness.clone(), process.drain.clone());
+    process.drained(async move {
+        report_health(&reporter, ServingStatus::NotServing).await;
+        tokio::select! {
+            () = readiness.done() => report_health(&reporter, ServingStatus::Serving).await,
+            () = drain.cancelled() => return,
+        }
+        drain.cancelled().await;
+        report_health(&reporter, ServingStatus::NotServing).await;
+    });
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(outrigger_proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // tonic reads no messages of streams. Those of other calls have been compared with their bounds before it reads them.
+    let workloads = Workloads::new(context, access, &process.drain);
+    let workloads = WorkloadServiceServer::new(workloads).max_decoding_message_size(0);
+    let most = limits::RULE_MESSAGE.bytes;
+    let rules = WorkloadRuleServiceServer::new(Rules(context.clone())).max_decoding_message_size(most);
+    let admin_rules = AdminWorkloadRuleServiceServer::new(AdminRules::new(context, access));
+    Ok(Routes::new(workloads)
+        .add_service(rules)
+        .add_service(admin_rules.max_decoding_message_size(most))
+        .add_service(health.max_decoding_message_size(limits::SMALL_BYTES))
+        .add_service(reflection().build_v1()?.max_decoding_message_size(limits::SMALL_BYTES))
+        .add_service(reflection().build_v1alpha()?.max_decoding_message_size(limits::SMALL_BYTES)))
+}
+
+async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
+    use tonic::server::NamedService;
+    for service in [
+        WorkloadServiceServer::<Workloads>::NAME,
+        WorkloadRuleServiceServer::<Rules>::NAME,
+        AdminWorkloadRuleServiceServer::<AdminRules>::NAME,
+    ] {
+        reporter.set_service_status(service, status).await;
+    }
+}
 
 /// The tenant that a call's metadata names.
 ///

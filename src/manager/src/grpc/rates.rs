@@ -1,30 +1,35 @@
-//! How often a tenant's callers may speak about rules, and how much they may say.
+//! How many calls about rules a tenant's callers may make in a time, and how many bytes they may send.
 //!
 //! Each call may lead to a write of half a mebibyte, of which etcd keeps every version for minutes. So calls and bytes a second
 //! have limits, and who is faster is slowed down; only who would wait for long is refused.
-//!
-//! The buckets are own code: they follow limits that change while the process runs, take more than they hold at once (a rule may
-//! be larger than what a second allows) and go by tokio's clock, which tests can stop.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_core::tenant::Limits;
+use outrigger_runtime::environment::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tonic::Status;
 
+use super::bucket::Bucket;
 use super::intake::Payer;
 use super::limits::{RULE_BURST_SECONDS, RULE_CALL_PATIENCE};
+
+/// What may come at once after a pause.
+const BURST: Duration = Duration::from_secs(RULE_BURST_SECONDS as u64);
 
 /// Payers of whom nothing was heard for this long are forgotten: their buckets are full again by then.
 const FORGOTTEN: Duration = Duration::from_secs(2 * RULE_BURST_SECONDS as u64);
 
-/// What is known of each payer's calls.
-#[derive(Debug, Default)]
-pub(super) struct Rates(Mutex<HashMap<Payer, Rate>>);
+/// The rates of all payers' calls.
+#[derive(Debug)]
+pub(super) struct Rates {
+    by_payer: Mutex<HashMap<Payer, Rate>>,
+    clock: Clock,
+}
 
 #[derive(Debug)]
 struct Rate {
@@ -35,42 +40,18 @@ struct Rate {
     seen: Instant,
 }
 
-/// A call whose turn it is. A List ends its turn when this is dropped.
+/// A call that may be made now. A List ends its turn when this is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     _list: Option<OwnedSemaphorePermit>,
 }
 
-/// Fills at a rate. It may owe something: who takes waits until nothing is owed.
-#[derive(Debug)]
-struct Bucket {
-    /// When it was full, or will be if nothing more is taken.
-    full_at: Instant,
-}
-
-impl Bucket {
-    /// Takes an amount. How long to wait before it may be used; nothing is taken when that is longer than `patience`.
-    fn take(
-        &mut self,
-        amount: u64,
-        per_second: u64,
-        patience: Duration,
-        now: Instant,
-    ) -> Result<Duration, Duration> {
-        let cost = Duration::from_secs_f64(amount as f64 / per_second.max(1) as f64);
-        let depth = Duration::from_secs(RULE_BURST_SECONDS.into());
-        let full_at = self.full_at.max(now);
-        // What a single call takes beyond the depth is owed by those that come after it.
-        let wait = (full_at + cost.min(depth)).saturating_duration_since(now + depth);
-        if wait > patience {
-            return Err(wait);
-        }
-        self.full_at = full_at + cost;
-        Ok(wait)
-    }
-}
-
 impl Rates {
+    /// Without any call so far.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { by_payer: Mutex::default(), clock }
+    }
+
     /// Waits until a call may be made. `limits`: those of the tenant; without any, which is so for administrators, there is no
     /// rate.
     ///
@@ -118,18 +99,18 @@ impl Rates {
     }
 
     fn with<T>(&self, payer: &Payer, f: impl FnOnce(&mut Rate, Instant) -> T) -> T {
-        let now = Instant::now();
-        let mut rates = self.0.lock();
+        let now = self.clock.now();
+        let mut rates = self.by_payer.lock();
         if !rates.contains_key(payer) {
             rates.retain(|_, rate| {
                 now.saturating_duration_since(rate.seen) < FORGOTTEN
-                    || rate.calls.full_at.max(rate.bytes.full_at) > now
+                    || !(rate.calls.is_full(now) && rate.bytes.is_full(now))
                     || Arc::strong_count(&rate.list) > 1
             });
         }
         let rate = rates.entry(payer.clone()).or_insert_with(|| Rate {
-            calls: Bucket { full_at: now },
-            bytes: Bucket { full_at: now },
+            calls: Bucket::new(BURST, now),
+            bytes: Bucket::new(BURST, now),
             list: Arc::new(Semaphore::new(1)),
             seen: now,
         });
@@ -163,6 +144,7 @@ async fn wait_for(
 #[cfg(test)]
 mod tests {
     use futures::FutureExt;
+    use outrigger_runtime::environment::Environment;
 
     use super::*;
 
@@ -172,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_goes_through_then_calls_are_slowed_down_and_at_last_refused() {
-        let (rates, payer) = (Rates::default(), Payer::from("a"));
+        let (rates, payer) = (Rates::new(Environment::system().clock), Payer::from("a"));
         let start = Instant::now();
         for _ in 0..20 {
             rates.turn(&payer, false, Some(&limits())).await.unwrap();
@@ -194,7 +176,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_message_of_more_than_the_burst_goes_through_and_the_next_pays_for_it() {
-        let (rates, payer) = (Rates::default(), Payer::from("a"));
+        let (rates, payer) = (Rates::new(Environment::system().clock), Payer::from("a"));
         let start = Instant::now();
         rates.bytes(&payer, 1_500, Some(&limits())).await.unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
@@ -211,12 +193,12 @@ mod tests {
         );
         tokio::time::advance(FORGOTTEN).await;
         rates.bytes(&Payer::from("b"), 1, Some(&limits)).await.unwrap();
-        assert_eq!(rates.0.lock().len(), 1, "who has nothing to pay any more is forgotten");
+        assert_eq!(rates.by_payer.lock().len(), 1, "who has nothing to pay any more is forgotten");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tenant_has_one_list_at_once() {
-        let (rates, payer) = (Rates::default(), Payer::from("a"));
+        let (rates, payer) = (Rates::new(Environment::system().clock), Payer::from("a"));
         let first = rates.turn(&payer, true, Some(&limits())).await.unwrap();
         let error = rates.turn(&payer, true, Some(&limits())).await.unwrap_err();
         assert!(error.message().contains("at most 1 at once"), "{error}");

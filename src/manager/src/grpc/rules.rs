@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use kube::Client;
 use kube::ResourceExt;
 use kube::api::Api;
 use outrigger_api::{WorkloadRule, rule_wire};
@@ -12,22 +11,17 @@ use outrigger_core::keys;
 use outrigger_core::tenant::Tenant;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::WorkloadRuleService;
-use outrigger_runtime::telemetry::called;
 use tonic::{Request, Response, Status};
-use tracing::Instrument;
 
+use super::Answer;
 use super::access::Admitted;
 use super::verbs::{self, Wire};
-use crate::state::{RuleEntry, Space, Spaces};
+use crate::context::Context;
+use crate::state::{RuleEntry, TenantState};
 
-/// Serves rules.
+/// Serves the rules of tenants.
 #[derive(Clone)]
-pub struct Rules {
-    /// The infrastructure cluster.
-    pub client: Client,
-    /// Rules as they are known: brief lists are made from this alone.
-    pub spaces: Arc<Spaces>,
-}
+pub(super) struct Rules(pub Arc<Context>);
 
 impl Rules {
     fn api<T>(&self, request: &Request<T>) -> Result<Api<WorkloadRule>, Status> {
@@ -36,7 +30,7 @@ impl Rules {
     }
 
     fn rules_of(&self, tenant: &Tenant) -> Api<WorkloadRule> {
-        Api::namespaced(self.client.clone(), &tenant.namespace)
+        Api::namespaced(self.0.client.clone(), &tenant.namespace)
     }
 }
 
@@ -70,59 +64,44 @@ impl Wire for WorkloadRule {
 
 #[tonic::async_trait]
 impl WorkloadRuleService for Rules {
-    async fn create(
-        &self,
-        request: Request<v1::CreateRequest>,
-    ) -> Result<Response<v1::CreateResponse>, Status> {
+    async fn create(&self, request: Request<v1::CreateRequest>) -> Answer<v1::CreateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Create", request.metadata());
-        verbs::create(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(v1::CreateResponse {}))
     }
 
-    async fn update(
-        &self,
-        request: Request<v1::UpdateRequest>,
-    ) -> Result<Response<v1::UpdateResponse>, Status> {
+    async fn update(&self, request: Request<v1::UpdateRequest>) -> Answer<v1::UpdateResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Update", request.metadata());
-        verbs::update(&api, request.get_ref().rule.as_ref()).instrument(span).await?;
+        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
         Ok(Response::new(v1::UpdateResponse {}))
     }
 
-    async fn delete(
-        &self,
-        request: Request<v1::DeleteRequest>,
-    ) -> Result<Response<v1::DeleteResponse>, Status> {
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Delete", request.metadata());
-        verbs::delete(&api, &request.get_ref().id).instrument(span).await?;
+        verbs::delete(&api, &request.get_ref().id).await?;
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
-    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+    async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
         let api = self.api(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/Get", request.metadata());
-        let rule = verbs::get(&api, &request.get_ref().id).instrument(span).await?;
+        let rule = verbs::get(&api, &request.get_ref().id).await?;
         Ok(Response::new(v1::GetResponse { rule: Some(rule) }))
     }
 
-    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+    async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
         let Admitted { tenant, .. } = super::admitted(&request)?;
-        let span = called("/universe.workload.v1.WorkloadRuleService/List", request.metadata());
         if request.get_ref().brief {
-            return Ok(Response::new(brief(&self.spaces.space(&tenant.namespace))));
+            return Ok(Response::new(brief(&self.0.states.state(&tenant.namespace))));
         }
         let v1::ListRequest { page_size, page_token, .. } = request.into_inner();
-        let (rules, next_page_token) =
-            verbs::list(&self.rules_of(&tenant), page_size, page_token).instrument(span).await?;
+        let (rules, next_page_token) = verbs::list(&self.rules_of(&tenant), page_size, page_token).await?;
         Ok(Response::new(v1::ListResponse { rules, next_page_token }))
     }
 }
 
 /// Rules without what they say, as the watch has shown them.
-fn brief(space: &Space) -> v1::ListResponse {
-    let inner = space.lock();
+fn brief(state: &TenantState) -> v1::ListResponse {
+    let data = state.lock();
     let rule = |(name, entry): (&RuleName, &RuleEntry)| v1::Rule {
         id: name.to_string(),
         data: None,
@@ -130,6 +109,6 @@ fn brief(space: &Space) -> v1::ListResponse {
         revision: entry.revision.clone(),
         status: Some(rule_wire::status_message(&entry.status, entry.generation)),
     };
-    let own = inner.rules.iter().filter(|(name, _)| !name.is_admin());
+    let own = data.rules.iter().filter(|(name, _)| !name.is_admin());
     v1::ListResponse { rules: own.map(rule).collect(), next_page_token: String::new() }
 }

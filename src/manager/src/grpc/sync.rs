@@ -1,7 +1,7 @@
-//! Takes in a sync: in one message, or in chunks between a begin and an end.
+//! Receives a sync: in one message, or in chunks between a begin and an end.
 //!
-//! Each workload counts as soon as it is told. That others are gone counts at the end, and only there: a sync that is broken off
-//! deletes nothing.
+//! Each workload counts as soon as it is received. That others are deleted is known at the end, and only there: a sync that is
+//! interrupted deletes nothing.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use parking_lot::MutexGuard;
 use tonic::Status;
 
 use super::workloads::{aborted, bad, exhausted};
-use crate::state::{Inner, Space};
+use crate::state::{TenantData, TenantState};
 use crate::usage::{self, Usage};
 
 /// How many workloads are taken in at once. Whoever else needs the tenant's state waits for so many at most: the watch of
@@ -24,11 +24,12 @@ const AT_ONCE: usize = 256;
 /// A sync that has begun.
 #[derive(Debug)]
 pub(super) struct Sync {
-    space: Arc<Space>,
-    /// The stream that tells it.
+    state: Arc<TenantState>,
+    /// The stream that sends it.
     stream: u64,
     limits: Limits,
-    /// What has been told. It alone is compared with the limits: what the sync is about to remove doesn't count any more.
+    /// The workloads received so far. They alone are compared with the limits: workloads that the sync is about to remove don't
+    /// count any more.
     told: Usage,
     /// Workloads of before were forgotten, to make room.
     made_room: bool,
@@ -40,13 +41,13 @@ impl Sync {
     /// # Errors
     /// RESOURCE_EXHAUSTED when there are too many.
     pub(super) fn begin(
-        space: Arc<Space>,
+        state: Arc<TenantState>,
         stream: u64,
         limits: Limits,
         announced: u64,
     ) -> Result<Self, Status> {
         usage::within(announced, 0, &limits).map_err(|e| exhausted(&e))?;
-        Ok(Self { space, stream, limits, told: Usage::default(), made_room: false })
+        Ok(Self { state, stream, limits, told: Usage::default(), made_room: false })
     }
 
     /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
@@ -54,7 +55,7 @@ impl Sync {
     ///
     /// # Errors
     /// INVALID_ARGUMENT for what is no workload, RESOURCE_EXHAUSTED when there are too many: nothing of the message counts then.
-    /// ABORTED when a newer stream has begun. What had been told by then is true, and not complete.
+    /// ABORTED when a newer stream has begun. Workloads received by then stay known.
     pub(super) fn take(
         &mut self,
         updates: Vec<WorkloadUpdate>,
@@ -69,51 +70,51 @@ impl Sync {
         }
         let sizes = workloads.iter().map(|(workload, size)| (workload.id.clone(), *size));
         self.told.extend(sizes, &self.limits).map_err(|e| exhausted(&e))?;
-        let space = self.space.clone();
+        let state = self.state.clone();
         let mut keys = Vec::new();
         let mut workloads = workloads.into_iter().peekable();
         while workloads.peek().is_some() {
-            let mut inner = self.lock(&space)?;
+            let mut data = self.lock(&state)?;
             for (workload, size) in workloads.by_ref().take(AT_ONCE) {
-                keys.extend(self.set(&mut inner, workload, size));
+                keys.extend(self.set(&mut data, workload, size));
             }
-            MutexGuard::unlock_fair(inner);
+            MutexGuard::unlock_fair(data);
         }
         Ok(keys)
     }
 
-    /// What has to be looked at because of one workload. Before the first sync has ended nothing has: which companions are missing
-    /// is known at its end.
-    fn set(&mut self, inner: &mut Inner, workload: Workload, size: usize) -> Vec<CompanionKey> {
-        if inner.usage.update(&workload.id, size, &self.limits).is_err() {
-            // Those of before and those of now together are too many. What isn't told may still be to come: so it is forgotten,
-            // and unknown, as after a restart.
+    /// The companions to reconcile because of one workload: none before the first sync has ended, because only its end shows which
+    /// companions are missing.
+    fn set(&mut self, data: &mut TenantData, workload: Workload, size: usize) -> Vec<CompanionKey> {
+        if data.usage.update(&workload.id, size, &self.limits).is_err() {
+            // Former and new workloads together are too many. A former one may still be sent: so it is forgotten, and unknown, as
+            // after a restart.
             if !std::mem::replace(&mut self.made_room, true) {
-                inner.index.doubt(|id| self.told.contains(id));
-                inner.usage.retain(&self.told);
+                data.index.doubt(|id| self.told.contains(id));
+                data.usage.retain(&self.told);
             }
-            inner.usage.set(&workload.id, size);
+            data.usage.set(&workload.id, size);
         }
-        let keys = inner.index.update(workload);
-        if inner.index.synced() { keys } else { Vec::new() }
+        let keys = data.index.update(workload);
+        if data.index.synced() { keys } else { Vec::new() }
     }
 
-    /// The sync has ended: what wasn't told is gone.
+    /// The sync has ended: workloads that it did not contain are deleted.
     ///
     /// # Errors
     /// ABORTED when a newer stream has begun.
     pub(super) fn end(self) -> Result<Vec<CompanionKey>, Status> {
-        let space = self.space.clone();
-        let mut inner = self.lock(&space)?;
-        let first = !inner.index.synced();
-        inner.usage.retain(&self.told);
-        let mut keys = inner.index.complete(|id| self.told.contains(id));
+        let state = self.state.clone();
+        let mut data = self.lock(&state)?;
+        let first = !data.index.synced();
+        data.usage.retain(&self.told);
+        let mut keys = data.index.complete(|id| self.told.contains(id));
         if first {
-            let wanted: Vec<CompanionKey> = inner.index.matches().collect();
-            inner.first_sync(&wanted);
+            let wanted: Vec<CompanionKey> = data.index.matches().collect();
+            data.first_sync(&wanted);
             keys.extend(wanted);
-            // Companions from before this process began: what the sync doesn't want goes now.
-            keys.extend(inner.companion_keys());
+            // Companions from before this process started: those that no workload of the sync wants are deleted now.
+            keys.extend(data.companion_keys());
         }
         keys.sort_unstable();
         keys.dedup();
@@ -121,10 +122,10 @@ impl Sync {
     }
 
     /// A newer stream may begin at any time.
-    fn lock<'a>(&self, space: &'a Space) -> Result<MutexGuard<'a, Inner>, Status> {
-        let inner = space.lock();
-        inner.stream.check(self.stream).map_err(aborted)?;
-        Ok(inner)
+    fn lock<'a>(&self, state: &'a TenantState) -> Result<MutexGuard<'a, TenantData>, Status> {
+        let data = state.lock();
+        data.stream.check(self.stream).map_err(aborted)?;
+        Ok(data)
     }
 }
 

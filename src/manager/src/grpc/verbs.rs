@@ -15,7 +15,7 @@ use super::limits::{LIST_BYTES, LIST_PAGE};
 use super::status::{invalid, refused};
 use crate::writes;
 
-/// How often an update is tried while others write the same rule.
+/// Attempts at an update while others write the same rule.
 const ATTEMPTS: usize = 10;
 
 /// A rule as the API has it, and the message that carries it.
@@ -42,8 +42,8 @@ async fn read<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> Result<R, Sta
     let rule = rule.ok_or_else(|| invalid(&[FieldError::new("rule", "is missing")]))?;
     let object = R::read(rule).map_err(|errors| invalid(&errors))?;
     let Err(errors) = object.check() else { return Ok(object) };
-    // The API server says what it would say to kubectl, so that both ways read the same; where it would take the rule
-    // (its webhook is away, say), we don't.
+    // A dry run gets the words that kubectl would get, so that both ways read the same. The rule is refused also where the API
+    // server would accept it, for example because its webhook is unavailable.
     match api.create(&writes::dry_run(), &object).await {
         Err(error) if is_about_fields(&error) => Err(refused(&error)),
         _ => Err(invalid(&errors)),
@@ -69,7 +69,7 @@ pub(super) async fn update<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> 
         }
         match api.replace(&name, &writes::post(), &found).await {
             Ok(_) => return Ok(()),
-            // Somebody else has written it since: its labels, say. Only the spec is ours to replace.
+            // Others have written the rule since, for example its labels. Only the spec is replaced here.
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
             Err(error) => return Err(refused(&error)),
         }

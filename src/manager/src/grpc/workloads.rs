@@ -22,44 +22,26 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{Instrument, debug_span, info, warn};
 
+use super::Answer;
 use super::access::{Access, Admitted};
-use super::intake::{Inbound, Taken};
-use super::pace::Pace;
+use super::bucket::Bucket;
+use super::intake::{DecodedMessage, Inbound};
 use super::sync::Sync;
-use crate::lag::{Asked, Lag};
-use crate::metrics::{Metrics, StreamMessage};
-use crate::queue::Queue;
-use crate::state::{CompanionId, RuleId, Space, Spaces};
-use crate::stream::{Begun, Superseded};
-use crate::tenants::claim::{Claims, UNUSED};
-use crate::tenants::identity::Caller;
+use crate::context::Context;
+use crate::identity::Caller;
+use crate::metrics::StreamMessage;
+use crate::state::TenantState;
+use crate::state::stream::{OpenedStream, Superseded};
+use crate::tenants::claim::{self, UNUSED};
 use crate::usage::{self, Exceeded};
 
 /// Serves workload streams.
 #[derive(Clone)]
-pub struct Workloads {
-    /// What is known.
-    pub spaces: Arc<Spaces>,
-    /// Who may speak for whom.
-    pub access: Arc<Access>,
-    /// Which replica serves whom.
-    pub claims: Claims,
-    /// Companions to look at.
-    pub queue: Arc<Queue<CompanionId>>,
-    /// Rules whose status may have changed.
-    pub rules: Arc<Queue<RuleId>>,
-    /// Counts.
-    pub metrics: Arc<Metrics>,
-    /// Which companions messages have asked for.
-    pub lag: Arc<Lag>,
-    /// Tenants with a claim of this replica that may be for no stream.
-    pub unused: Arc<Queue<TenantId>>,
-    /// Cancelled when the process drains: streams end, agents go to another replica.
-    pub drain: CancellationToken,
-    /// Streams that one tenant may have open at once.
-    pub max_streams: usize,
-    /// Messages that one stream may send in a second; who sends more waits.
-    pub max_rate: u32,
+pub(super) struct Workloads {
+    context: Arc<Context>,
+    access: Arc<Access>,
+    /// Cancelled when the process drains: streams end, and agents connect to another replica.
+    drain: CancellationToken,
 }
 
 #[tonic::async_trait]
@@ -67,28 +49,29 @@ impl WorkloadService for Workloads {
     async fn workload_stream(
         &self,
         request: Request<Streaming<WorkloadStreamRequest>>,
-    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+    ) -> Answer<WorkloadStreamResponse> {
         self.stream(&request, false).await
     }
 
     async fn workload_chunked_stream(
         &self,
         request: Request<Streaming<WorkloadChunkedStreamRequest>>,
-    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+    ) -> Answer<WorkloadStreamResponse> {
         self.stream(&request, true).await
     }
 }
 
 /// What a stream says. Messages of either call are read as those that may be chunks: they have the same numbers.
-type Messages = Pin<Box<dyn Stream<Item = Result<Taken<WorkloadChunkedStreamRequest>, Status>> + Send>>;
+type Messages =
+    Pin<Box<dyn Stream<Item = Result<DecodedMessage<WorkloadChunkedStreamRequest>, Status>> + Send>>;
 
 /// One open stream.
 struct Session {
     caller: Caller,
     id: TenantId,
     tenant: Arc<Tenant>,
-    space: Arc<Space>,
-    begun: Begun,
+    state: Arc<TenantState>,
+    begun: OpenedStream,
     /// Cancelled when the agent has gone away.
     gone: CancellationToken,
     claim: u64,
@@ -103,25 +86,29 @@ struct Session {
 /// Least time between two writes of a stream's syncs to the Tenant's status.
 const TELL: Duration = Duration::from_secs(5);
 
+/// The messages of a stream that may come at once after a pause, as the time in which its rate allows them.
+const BURST: Duration = Duration::from_millis(100);
+
 impl Workloads {
-    async fn stream<T>(
-        &self,
-        request: &Request<T>,
-        chunked: bool,
-    ) -> Result<Response<WorkloadStreamResponse>, Status> {
+    /// Serves streams until `drain` is cancelled.
+    pub(super) fn new(context: &Arc<Context>, access: &Arc<Access>, drain: &CancellationToken) -> Self {
+        Self { context: context.clone(), access: access.clone(), drain: drain.clone() }
+    }
+
+    async fn stream<T>(&self, request: &Request<T>, chunked: bool) -> Answer<WorkloadStreamResponse> {
         let admitted = super::admitted(request)?;
         let messages = request.extensions().get::<Inbound>().and_then(Inbound::take);
         let messages = messages.ok_or_else(|| Status::internal("the call's messages have been taken"))?;
-        // A call whose agent goes away is dropped wherever it waits, and a stream has to end in order all the same. So it has
-        // a task of its own, which is told when the call is dropped.
+        // A call whose agent disconnects is dropped wherever it waits, and a stream has to end in order all the same. So the stream
+        // has a task of its own, which is cancelled when the call is dropped.
         let gone = CancellationToken::new();
         let session = self.open(admitted, chunked, gone.clone())?;
         let _told = gone.drop_guard();
         let this = self.clone();
         let served = tokio::spawn(async move {
-            this.metrics.streams.inc();
+            this.context.metrics.streams.inc();
             let result = this.serve(session, Box::pin(messages.decoded())).await;
-            this.metrics.streams.dec();
+            this.context.metrics.streams.dec();
             result
         });
         served.await.map_err(|e| Status::internal(e.to_string()))??;
@@ -130,49 +117,49 @@ impl Workloads {
 
     fn open(&self, admitted: Admitted, chunked: bool, gone: CancellationToken) -> Result<Session, Status> {
         let Admitted { caller, id, tenant } = admitted;
-        let space = self.spaces.space(&tenant.namespace);
+        let state = self.context.states.state(&tenant.namespace);
+        let most = self.context.args.max_streams_per_tenant.max(1);
         let begun = {
-            let mut inner = space.lock();
-            if inner.tenant.as_ref() != Some(&id) {
+            let mut data = state.lock();
+            if data.tenant.as_ref() != Some(&id) {
                 let message =
                     format!("namespace {} of tenant {id} is not there yet; connect again", tenant.namespace);
                 return Err(Status::unavailable(message));
             }
-            inner.stream.begin(self.max_streams)
+            data.stream.begin(most, self.now())
         };
         let Some(begun) = begun else {
-            let message = format!("tenant {id} has {} streams open already; end one", self.max_streams);
+            let message = format!("tenant {id} has {most} streams open already; end one");
             return Err(Status::resource_exhausted(message));
         };
-        Ok(Session { caller, id, tenant, space, begun, gone, claim: 0, untold: false, chunked, sync: None })
+        Ok(Session { caller, id, tenant, state, begun, gone, claim: 0, untold: false, chunked, sync: None })
     }
 
     async fn serve(&self, mut session: Session, messages: Messages) -> Result<(), Status> {
         let result = self.claim_and_take_in(&mut session, messages).await;
-        let Session { caller, id, space, begun: Begun { number, .. }, claim, .. } = &session;
+        let Session { caller, id, state, begun: OpenedStream { number, .. }, claim, .. } = &session;
         let (current, unused) = {
-            let mut inner = space.lock();
-            (inner.stream.end(*number, Timestamp::now()), inner.stream.unused_claim())
+            let mut data = state.lock();
+            (data.stream.end(*number, self.wall()), data.stream.unused_claim())
         };
         if unused.is_some() {
-            self.unused.add_after(id.clone(), UNUSED);
+            self.context.queues.unused_claims.add_after(id.clone(), UNUSED);
         }
-        self.tell_rules(space);
+        self.tell_rules(state);
         match &result {
             Ok(()) => info!(tenant = %id, stream = number, claim, "stream ended"),
             Err(status) => {
-                let (code, message) = (status.code(), status.message());
-                warn!(%caller, tenant = %id, stream = number, claim, ?code, reason = message, "stream ended");
+                let (code, reason) = (status.code(), status.message());
+                warn!(%caller, tenant = %id, stream = number, claim, %code, reason, "stream ended");
             }
         }
         if current {
-            let (claims, id, claim) = (self.claims.clone(), id.clone(), *claim);
-            // Who goes for good gives the claim up, so that another replica may speak for the tenant.
-            let mut fields = vec![("connected", json!(false)), ("since", json!(Time(Timestamp::now())))];
+            // A replica that shuts down gives the claim up, so that another replica may act for the tenant.
+            let mut fields = vec![("connected", json!(false)), ("since", json!(Time(self.wall())))];
             if self.drain.is_cancelled() {
                 fields.push(("holder", json!("")));
             }
-            claims.tell(&id, claim, &fields).await;
+            claim::tell(&self.context, id, *claim, &fields).await;
         }
         result
     }
@@ -183,27 +170,29 @@ impl Workloads {
             () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
             () = session.gone.cancelled() => return Err(left()),
         }
-        // Not given up halfway: a claim that was raised has to be told of as lost.
-        let raised = self.claims.raise(&session.id, &session.space).await?;
+        // Not cancelled halfway: a claim that was raised has to be written as lost.
+        let raised = claim::raise(&self.context, &session.id, &session.state).await?;
         session.claim = raised.claim;
-        session.space.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
-        let Session { caller, id, begun: Begun { number, .. }, claim, .. } = &session;
-        info!(%caller, tenant = %id, stream = number, claim, "stream begins");
-        self.tell_rules(&session.space);
+        session.state.lock().stream.claimed(session.begun.number, raised).map_err(aborted)?;
+        let Session { caller, id, begun: OpenedStream { number, .. }, claim, .. } = &session;
+        info!(%caller, tenant = %id, stream = number, claim, "stream started");
+        self.tell_rules(&session.state);
         let result = self.take_in(session, messages).await;
         if let Err(status) = &result
             && status.code() == Code::ResourceExhausted
         {
-            self.claims.tell(&session.id, session.claim, &[("refused", json!(status.message()))]).await;
+            claim::tell(&self.context, &session.id, session.claim, &[("refused", json!(status.message()))])
+                .await;
         }
         result
     }
 
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
         let mut changes = self.access.changes();
-        let expiry = expiry(&session.caller);
-        let mut pace = Pace::new(self.max_rate);
-        let mut tell = Instant::now();
+        let expiry = self.expiry(&session.caller);
+        let mut pace = Bucket::new(BURST, self.now());
+        let per_second = self.context.args.max_messages_per_second.max(10).into();
+        let mut tell = self.now();
         loop {
             let message = tokio::select! {
                 message = messages.next() => message.transpose()?,
@@ -211,7 +200,7 @@ impl Workloads {
                 () = session.gone.cancelled() => return Err(left()),
                 () = tokio::time::sleep_until(tell), if session.untold => {
                     session.untold = false;
-                    tell = Instant::now() + TELL;
+                    tell = self.now() + TELL;
                     self.tell_sync(session);
                     continue;
                 }
@@ -228,18 +217,23 @@ impl Workloads {
                 }
             };
             // What it holds of the budget is given back when it has been taken in.
-            let Some(Taken { message, held }) = message else { return Ok(()) };
+            let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = kind(&message));
-            let asked = Asked::now(&span);
+            let request = self.context.latency.request(&span);
             let keys = self.apply(session, message).instrument(span).await?;
             for key in &keys {
-                self.rules.add_after(session.space.rule_id(&key.rule), crate::rules::SETTLE);
+                self.context.queues.rules.add_after(session.state.rule_id(&key.rule), crate::rules::SETTLE);
             }
-            let ids = session.space.ids(keys);
-            self.lag.asked(&ids, &asked);
-            self.queue.add(ids);
+            let ids = session.state.ids(keys);
+            self.context.latency.requested(&ids, &request);
+            self.context.queues.companions.add(ids);
             drop(held);
-            pace.wait().await;
+            // Whoever is faster waits, and HTTP/2 makes its client wait too.
+            if let Ok(wait) = pace.take(1, per_second, Duration::MAX, self.now())
+                && !wait.is_zero()
+            {
+                tokio::time::sleep(wait).await;
+            }
         }
     }
 
@@ -249,7 +243,7 @@ impl Workloads {
         message: WorkloadChunkedStreamRequest,
     ) -> Result<Vec<CompanionKey>, Status> {
         let Some(message) = message.message else { return Err(none_set(session.chunked)) };
-        self.metrics.received(metric(&message));
+        self.context.metrics.received(metric(&message));
         match message {
             Message::WorkloadUpdate(_) | Message::WorkloadDelete(_) | Message::WorkloadSync(_)
                 if session.sync.is_some() =>
@@ -262,10 +256,10 @@ impl Workloads {
             Message::WorkloadDelete(delete) => {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
                     .map_err(|e| bad(e.under("workload_delete")))?;
-                let mut inner = session.space.lock();
-                inner.stream.check(session.begun.number).map_err(aborted)?;
-                inner.usage.delete(&id);
-                Ok(inner.index.delete(&id))
+                let mut data = session.state.lock();
+                data.stream.check(session.begun.number).map_err(aborted)?;
+                data.usage.delete(&id);
+                Ok(data.index.delete(&id))
             }
             Message::WorkloadSync(sync) => {
                 let mut all = session.begin_sync(0)?;
@@ -306,35 +300,49 @@ impl Workloads {
     fn update(&self, session: &Session, update: WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
         let size = usage::size(&update);
         let workload = workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
-        let mut inner = session.space.lock();
-        inner.stream.check(session.begun.number).map_err(aborted)?;
-        inner.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
-        Ok(inner.index.update(workload))
+        let mut data = session.state.lock();
+        data.stream.check(session.begun.number).map_err(aborted)?;
+        data.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
+        Ok(data.index.update(workload))
     }
 
-    /// A sync was taken: nobody's companions wait for this to be written.
+    /// Writes to the Tenant's status that a sync was received. No companion waits for it.
     fn tell_sync(&self, session: &Session) {
-        let count = session.space.lock().usage.count();
-        let fields = [
-            ("lastSync", json!(Time(Timestamp::now()))),
-            ("workloads", json!(count)),
-            ("refused", json!(null)),
-        ];
-        let (claims, id, claim) = (self.claims.clone(), session.id.clone(), session.claim);
-        tokio::spawn(async move { claims.tell(&id, claim, &fields).await });
+        let count = session.state.lock().usage.count();
+        let fields =
+            [("lastSync", json!(Time(self.wall()))), ("workloads", json!(count)), ("refused", json!(null))];
+        let (context, id, claim) = (self.context.clone(), session.id.clone(), session.claim);
+        tokio::spawn(async move { claim::tell(&context, &id, claim, &fields).await });
+    }
+
+    fn now(&self) -> Instant {
+        self.context.environment.clock.now()
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.context.environment.clock.wall()
+    }
+
+    /// When the caller's certificate expires. A clock that is set back doesn't matter: TLS has looked at it once.
+    fn expiry(&self, caller: &Caller) -> Instant {
+        /// A year, for callers without a certificate.
+        const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+        let now = SystemTime::from(self.wall());
+        let left = caller.not_after().map(|end| end.duration_since(now).unwrap_or_default());
+        self.now() + left.unwrap_or(FAR).min(FAR)
     }
 
     /// The Synced condition of all the tenant's rules may have changed.
-    fn tell_rules(&self, space: &Space) {
-        for rule in space.rule_ids() {
-            self.rules.add_after(rule, crate::rules::SETTLE);
+    fn tell_rules(&self, state: &TenantState) {
+        for rule in state.rule_ids() {
+            self.context.queues.rules.add_after(rule, crate::rules::SETTLE);
         }
     }
 }
 
 impl Session {
     fn begin_sync(&self, announced: u64) -> Result<Sync, Status> {
-        Sync::begin(self.space.clone(), self.begun.number, self.tenant.limits, announced)
+        Sync::begin(self.state.clone(), self.begun.number, self.tenant.limits, announced)
     }
 }
 
@@ -379,19 +387,11 @@ fn metric(message: &Message) -> StreamMessage {
     }
 }
 
-/// When the caller's word ends. A clock that is set back doesn't matter: TLS has looked at it once.
-fn expiry(caller: &Caller) -> Instant {
-    /// A year, for those that never end.
-    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    let left = caller.not_after().map(|end| end.duration_since(SystemTime::now()).unwrap_or_default());
-    Instant::now() + left.unwrap_or(FAR).min(FAR)
-}
-
 pub(super) fn aborted(superseded: Superseded) -> Status {
     Status::aborted(superseded.to_string())
 }
 
-/// For the log: nobody is there any more to read it.
+/// For the log: the caller is not connected any more.
 fn left() -> Status {
     Status::cancelled("the agent has gone away")
 }

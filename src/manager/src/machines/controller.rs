@@ -1,30 +1,22 @@
-//! The controllers of Machines and MachineNodePools. One replica runs them, under the manager's Lease.
+//! The controller of Machines and MachineNodePools.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::Client;
+use kube::Resource;
 use outrigger_api::conditions::{self, Status};
 use outrigger_core::machine::usage::Ledger;
-use outrigger_runtime::lease::Leadership;
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::warn;
 
-use super::Feeds;
-use super::objects::Settings;
-use super::store::Store;
-use crate::events::Events;
-use crate::queue::Queue;
-use crate::worker;
+use crate::context::Context;
+use crate::queue::{self, Queue};
+use crate::worker::{Action, Controller};
 
-/// Keys that are worked on at once.
-const AT_ONCE: usize = 8;
-
-/// What there is to look at.
+/// A key of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     /// A Machine, by its name.
@@ -33,13 +25,16 @@ pub enum Key {
     Pool(Arc<str>),
 }
 
-impl crate::queue::Key for Key {
-    type Group = Self;
-
-    fn group(&self) -> Self {
-        self.clone()
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine(name) => write!(f, "machine/{name}"),
+            Self::Pool(name) => write!(f, "pool/{name}"),
+        }
     }
 }
+
+impl queue::Key for Key {}
 
 /// What is remembered of a Machine.
 #[derive(Debug, Default)]
@@ -49,101 +44,88 @@ pub(super) struct Ledgers {
     /// Of which group, for its slots are on that one's nodes.
     group: String,
     /// By the type's name.
-    pub(super) types: HashMap<String, Ledger>,
+    pub(super) types: BTreeMap<String, Ledger>,
 }
 
 impl Ledgers {
     /// Forgets what is of another Machine of that name, or of another group of it.
-    pub(super) fn is_of(&mut self, uid: &str, group: &str) {
+    pub(super) fn reset_unless(&mut self, uid: &str, group: &str) {
         if self.uid != uid || self.group != group {
-            *self = Self { uid: uid.to_owned(), group: group.to_owned(), types: HashMap::new() };
+            *self = Self { uid: uid.to_owned(), group: group.to_owned(), types: BTreeMap::new() };
         }
     }
 }
 
-/// Makes Machines and MachineNodePools what they should be.
-#[derive(Clone)]
-pub(super) struct Controller {
-    /// The cluster.
-    pub(super) client: Client,
-    /// What is known.
-    pub(super) store: Arc<Store>,
-    /// Where answers go.
-    pub(super) feeds: Feeds,
-    /// What to look at.
-    pub(super) queue: Arc<Queue<Key>>,
-    /// Whether this replica is the one.
-    pub(super) leadership: Leadership,
-    /// Tells users.
-    pub(super) events: Arc<Events>,
-    /// What does not come from Machines.
-    pub(super) settings: Arc<Settings>,
+/// The controller of Machines and MachineNodePools.
+pub(crate) struct Machines {
+    pub(super) context: Arc<Context>,
     /// What is remembered of each Machine, by its name.
-    pub(super) ledgers: Arc<Mutex<HashMap<String, Ledgers>>>,
+    pub(super) ledgers: Mutex<BTreeMap<String, Ledgers>>,
     /// The moment that ledgers count from.
     pub(super) began: Instant,
 }
 
-/// What became of a step: when to look again without a cause.
-pub(super) type Stepped = Result<Option<Duration>, kube::Error>;
-
-impl Controller {
-    /// Works on the queue for ever, while this replica leads.
-    pub(super) async fn run(self) {
-        let (queue, leadership) = (self.queue.clone(), self.leadership.clone());
-        let gained = || {
-            // The status may have been written by another one since.
-            self.ledgers.lock().clear();
-            self.queue.add(self.store.all());
-        };
-        let step = |key| {
-            let this = self.clone();
-            async move { this.step(&key).await }
-        };
-        worker::led(queue, AT_ONCE, leadership, gained, step).await;
+impl Machines {
+    pub(crate) fn new(context: &Arc<Context>) -> Self {
+        let began = context.environment.clock.now();
+        Self { context: context.clone(), ledgers: Mutex::default(), began }
     }
 
-    async fn step(&self, key: &Key) {
-        let result = match key {
-            Key::Machine(name) => self.machine(name).await,
-            Key::Pool(name) => self.pool(name).await,
-        };
-        match result {
-            Ok(again) => {
-                self.queue.forget(key);
-                if let Some(pause) = again {
-                    self.queue.add_after(key.clone(), pause);
-                }
-            }
-            // Somebody else has written it since; the watch will show how.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                self.queue.retry(key.clone());
-            }
-            Err(error) => {
-                warn!(?key, %error, "will be tried again");
-                self.queue.retry(key.clone());
-            }
-        }
-    }
-
-    /// Tells of faults that weren't told before.
+    /// Writes an Event for a failure that the conditions of before don't tell.
     pub(super) async fn tell(&self, about: &ObjectReference, old: &[Condition], new: &Condition) {
         let known =
             |c: &Condition| c.type_ == new.type_ && c.status == new.status && c.message == new.message;
         if new.status == "False" && !old.iter().any(known) {
-            self.events.machine(about, "Failure", &new.message).await;
+            self.context.events.machine(about, "Failure", &new.message).await;
         }
+    }
+
+    /// The conditions that an object should have, and among them Ready in Imperator's words, with the problems that there are.
+    pub(super) fn conditions<K: Resource>(
+        &self,
+        object: &K,
+        before: &[Condition],
+        problems: &[String],
+    ) -> (Condition, Vec<Condition>) {
+        let generation = object.meta().generation.unwrap_or_default();
+        let (status, reason, message) = if problems.is_empty() {
+            (Status::True, "Success", "update status conditions".to_owned())
+        } else {
+            (Status::False, "Failure", problems.join("; "))
+        };
+        let now = self.context.environment.clock.wall();
+        let ready = conditions::condition("Ready", status, reason, &message, generation, now);
+        let others = before.iter().filter(|c| c.type_ != ready.type_).cloned();
+        let all = others.chain([ready.clone()]).collect();
+        (ready, conditions::merge(before, all))
     }
 }
 
-/// The condition Ready in Imperator's words, with the faults that there are.
-pub(super) fn ready(faults: &[String], generation: Option<i64>) -> Condition {
-    let generation = generation.unwrap_or_default();
-    let now = jiff::Timestamp::now();
-    if faults.is_empty() {
-        conditions::condition("Ready", Status::True, "Success", "update status conditions", generation, now)
-    } else {
-        conditions::condition("Ready", Status::False, "Failure", &faults.join("; "), generation, now)
+impl Controller for Machines {
+    type Key = Key;
+
+    const NAME: &'static str = "machines";
+    const AT_ONCE: usize = 8;
+
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn queue(&self) -> &Queue<Key> {
+        &self.context.queues.machines
+    }
+
+    fn gained(&self) {
+        // Another replica may have written the status since.
+        self.ledgers.lock().clear();
+        self.context.queues.machines.add(self.context.machines.all());
+    }
+
+    async fn step(&self, key: &Key) -> Result<Action, kube::Error> {
+        match key {
+            Key::Machine(name) => self.machine(name).await,
+            Key::Pool(name) => self.pool(name).await,
+        }
     }
 }
 
@@ -162,7 +144,7 @@ mod tests {
         for (uid, group, left) in
             [("u", "g", false), ("u", "g", true), ("u", "h", false), ("v", "h", false), ("v", "h", true)]
         {
-            ledgers.is_of(uid, group);
+            ledgers.reset_unless(uid, group);
             assert_eq!(ledgers.types.contains_key("t"), left, "{uid} {group}");
             ledgers.types.insert("t".to_owned(), Ledger::new(4));
         }

@@ -1,16 +1,16 @@
-//! One look at a Machine: its pool, its reservations, its status.
+//! A step for a Machine: its pool, its reservations, its status.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use kube::{Resource, ResourceExt};
-use outrigger_api::conditions;
 use outrigger_api::machine::{AvailableMachine, MachineStatus};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
@@ -19,84 +19,65 @@ use outrigger_core::machine::{self as domain, MachineType, name_fault, pool_name
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tracing::info;
 
-use super::controller::{Controller, Stepped, is_refusal, ready};
-use super::objects::{self, is_in_the_way, says};
-use super::store::{group, is_owned_by};
-use crate::writes::{self, gone, only};
+use super::cache::{group, is_owned_by};
+use super::controller::{Machines, is_refusal};
+use super::objects::{self, is_up_to_date, needs_recreation};
+use crate::context::Context;
+use crate::worker::Action;
+use crate::writes::{self, Version, only};
 
-/// What a look has found out.
-#[derive(Default)]
-struct Findings {
-    /// What somebody has to do something about.
-    faults: Vec<String>,
-    /// What is not told, and has to be tried again.
-    retry: Option<kube::Error>,
-}
-
-impl Findings {
-    /// Takes note of how a write ended. What the API server refuses is somebody's to put right.
-    fn note<T>(&mut self, what: &str, result: Result<T, kube::Error>) -> Option<T> {
-        match result {
-            Ok(value) => return Some(value),
-            Err(error) => {
-                if is_refusal(&error) {
-                    self.faults.push(format!("{what}: {error}"));
-                }
-                self.retry = Some(error);
-            }
-        }
-        None
-    }
-}
-
-impl Controller {
-    pub(super) async fn machine(&self, name: &str) -> Stepped {
-        let there = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
-        let Some(object) = self.store.get_machine(name).filter(there) else {
+impl Machines {
+    pub(super) async fn machine(&self, name: &str) -> Result<Action, kube::Error> {
+        let exists = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
+        let Some(object) = self.context.machines.get_machine(name).filter(exists) else {
             // The garbage collector does the rest, by the owner references.
             self.ledgers.lock().remove(name);
-            return Ok(None);
+            return Ok(Action::Done);
         };
-        let uid = object.uid().unwrap_or_default();
-        let mut found = Findings::default();
         let mut available = object.status.clone().unwrap_or_default().available_machines;
-        let mut again = None;
-        match self.judge(&object) {
-            Err(fault) => found.faults.push(fault),
-            Ok((machine, group)) => {
-                self.keep_pool(&object, group, &mut found).await;
-                let plans = self.plans(&object, &machine, group);
-                for (type_, plan) in machine.types.iter().zip(&plans) {
-                    if !self.leadership.leads() {
-                        return Ok(None);
-                    }
-                    // The others do without it.
-                    if let Some(fault) = name_fault(group, &type_.name) {
-                        found.faults.push(fault);
-                        continue;
-                    }
-                    self.keep_type(&object, &machine, group, type_, plan, &mut found).await;
-                }
-                self.tidy(&uid, group, &machine, &mut found).await;
-                again = plans.iter().filter_map(|plan| plan.again).min();
-                available = machine
-                    .types
-                    .iter()
-                    .zip(&plans)
-                    .map(|(type_, plan)| AvailableMachine {
-                        name: type_.name.clone(),
-                        usage: plan.usage.into(),
-                    })
-                    .collect();
+        let (machine, group) = match self.judge(&object) {
+            Ok(judged) => judged,
+            Err(problem) => {
+                self.write_machine(&object, available, &[problem]).await?;
+                return Ok(Action::Done);
+            }
+        };
+        let plans = self.plans(&object, &machine, group);
+        let mut step = MachineStep {
+            context: &self.context,
+            object: &object,
+            machine: &machine,
+            group,
+            problems: Vec::new(),
+            failed: None,
+            waits: false,
+        };
+        step.keep_pool().await;
+        for (type_, plan) in machine.types.iter().zip(&plans) {
+            if !self.context.leadership.leads() {
+                return Ok(Action::Done);
+            }
+            // A type without valid names is left out; the others are served.
+            match name_fault(group, &type_.name) {
+                Some(problem) => step.problems.push(problem),
+                None => step.keep_type(type_, plan).await,
             }
         }
-        self.write_machine(&object, available, &found.faults).await?;
-        match found.retry {
+        step.delete_unused().await;
+        let usage_of = |(type_, plan): (&MachineType, &Plan)| AvailableMachine {
+            name: type_.name.clone(),
+            usage: plan.usage.into(),
+        };
+        available = machine.types.iter().zip(&plans).map(usage_of).collect();
+        self.write_machine(&object, available, &step.problems).await?;
+        match step.failed {
             Some(error) => Err(error),
-            None => Ok(again),
+            None if step.waits => Ok(Action::Wait),
+            None => {
+                Ok(plans.iter().filter_map(|plan| plan.again).min().map_or(Action::Done, Action::Requeue))
+            }
         }
     }
 
@@ -104,14 +85,14 @@ impl Controller {
     fn judge<'a>(&self, object: &'a Machine) -> Result<(domain::Machine, &'a str), String> {
         let machine = object
             .compile()
-            .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let Some(group) = group(object) else {
             return Err(format!(
                 "metadata.labels[{}]: is missing; name the group there",
                 keys::MACHINE_GROUP
             ));
         };
-        if let Some(first) = self.store.first_of(group)
+        if let Some(first) = self.context.machines.first_of(group)
             && first != machine.name
         {
             return Err(format!(
@@ -130,164 +111,217 @@ impl Controller {
 
     /// How the slots of each type are used, and what follows.
     fn plans(&self, object: &Machine, machine: &domain::Machine, group: &str) -> Vec<Plan> {
-        let now = Instant::now().duration_since(self.began);
+        let now = self.context.environment.clock.now() - self.began;
         let mut all = self.ledgers.lock();
         let ledgers = all.entry(machine.name.clone()).or_default();
         let uid = object.uid().unwrap_or_default();
-        ledgers.is_of(&uid, group);
+        ledgers.reset_unless(&uid, group);
         let ledgers = &mut ledgers.types;
         ledgers.retain(|name, _| machine.type_named(name).is_some());
         let step = |type_: &MachineType| {
             let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {
                 // What the status says is of this group only if its reservations are there.
-                let set = self.store.get_set(&reservation_name(group, &type_.name));
+                let set = self.context.machines.get_set(&reservation_name(group, &type_.name));
                 let usage =
                     set.filter(|set| is_owned_by(&**set, &uid)).and_then(|_| object.usage(&type_.name));
                 Ledger::new(usage.and_then(|usage| usage.slots).unwrap_or_default())
             });
-            let plan = ledger.step(&self.store.seen(machine, group, type_), now);
+            let plan = ledger.step(&self.context.machines.seen(machine, group, type_), now);
             offered(plan, group, &type_.name)
         };
         machine.types.iter().map(step).collect()
     }
 
-    async fn keep_pool(&self, object: &Machine, group: &str, found: &mut Findings) {
-        let name = pool_name(group);
-        let wanted = objects::pool(object, group);
-        let live = self.store.get_pool(&name);
+    async fn write_machine(
+        &self,
+        object: &Machine,
+        available_machines: Vec<AvailableMachine>,
+        problems: &[String],
+    ) -> Result<(), kube::Error> {
+        let before = object.status.clone().unwrap_or_default();
+        let (ready, conditions) = self.conditions(object, &before.conditions, problems);
+        let wanted = MachineStatus { conditions, available_machines };
+        if object.status.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        let machines: Api<Machine> = Api::all(self.context.client.clone());
+        // Lists are replaced as a whole; one that is empty has to be said.
+        let status = json!({"conditions": wanted.conditions, "availableMachines": wanted.available_machines});
+        let written = writes::status(&machines, &Version::of(object), status).await?;
+        self.context.feeds.machines.answer(written);
+        self.tell(&object.object_ref(&()), &before.conditions, &ready).await;
+        Ok(())
+    }
+}
+
+/// A step for a Machine: its pool, and the Service and the StatefulSet of each of its types.
+struct MachineStep<'a> {
+    context: &'a Context,
+    object: &'a Machine,
+    machine: &'a domain::Machine,
+    group: &'a str,
+    /// Problems that an administrator has to solve.
+    problems: Vec<String>,
+    /// A write that failed and has to be retried.
+    failed: Option<kube::Error>,
+    /// An object is in the way, and no watch tells when it is deleted.
+    waits: bool,
+}
+
+impl MachineStep<'_> {
+    /// Records how a write ended. A refusal by the API server is a problem that an administrator has to solve.
+    fn note<T>(&mut self, what: &str, result: Result<T, kube::Error>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(error) => {
+                if is_refusal(&error) {
+                    self.problems.push(format!("{what}: {error}"));
+                }
+                self.failed = Some(error);
+            }
+        }
+        None
+    }
+
+    /// The objects of a kind in the namespace of reservations.
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.context.client.clone(), &self.context.args.core_namespace)
+    }
+
+    async fn keep_pool(&mut self) {
+        let name = pool_name(self.group);
+        let wanted = objects::pool(self.object, self.group);
         let what = format!("MachineNodePool {name}");
-        if let Some(live) = &live {
-            if let Some(fault) = foreign(&**live, &what, object) {
-                found.faults.push(fault);
-                return;
+        if let Some(live) = self.context.machines.get_pool(&name) {
+            if let Some(problem) = other_owner_problem(&*live, &what, self.object) {
+                return self.problems.push(problem);
             }
             if live.metadata.deletion_timestamp.is_some() {
-                // Its nodes are being cleaned; it is made anew then.
+                // Its nodes are being cleaned; it is created again afterwards.
                 return;
             }
             let status = live.status.as_ref();
             let ready = status.and_then(|status| status.conditions.iter().find(|c| c.type_ == "Ready"));
-            if let Some(ready) = ready.filter(|ready| ready.status == "False") {
-                found.faults.push(ready.message.clone());
-            }
-            if live.spec == objects::pool_spec(object, group) && says(&**live, &labels_only(&wanted)) {
+            self.problems.extend(ready.filter(|c| c.status == "False").map(|c| c.message.clone()));
+            // The spec is compared as a whole.
+            let others = json!({"metadata": wanted["metadata"], "spec": {}});
+            if live.spec == objects::pool_spec(self.object, self.group) && is_up_to_date(&*live, &others) {
                 return;
             }
         }
-        let pools: Api<MachineNodePool> = Api::all(self.client.clone());
-        if let Some(pool) = found.note(&what, apply(&pools, &name, &wanted).await) {
-            self.feeds.pools.answer(pool);
+        let pools: Api<MachineNodePool> = Api::all(self.context.client.clone());
+        if let Some(pool) = self.apply(&pools, &name, &wanted, &what).await {
+            self.context.feeds.pools.answer(pool);
         }
     }
 
-    async fn keep_type(
-        &self,
-        object: &Machine,
-        machine: &domain::Machine,
-        group: &str,
-        type_: &MachineType,
-        plan: &Plan,
-        found: &mut Findings,
-    ) {
-        let name = reservation_name(group, &type_.name);
-        let namespace = &self.settings.core_namespace;
-        let what = format!("Service {namespace}/{name}");
-        let wanted = objects::service(object, group, &type_.name, &self.settings);
-        let live = self.store.get_service(&name);
-        let services: Api<Service> = Api::namespaced(self.client.clone(), namespace);
-        let differs = match &live {
-            Some(live) => live.metadata.deletion_timestamp.is_none() && !says(&**live, &wanted),
-            None => is_free(&services, &name, &wanted, &what, object, found).await,
-        };
-        if let Some(fault) = live.as_deref().and_then(|live| not_ours(live, &wanted, &what, object)) {
-            found.faults.push(fault);
-        } else if differs && let Some(service) = found.note(&what, apply(&services, &name, &wanted).await) {
-            self.feeds.services.answer(service);
-        }
+    async fn keep_type(&mut self, type_: &MachineType, plan: &Plan) {
+        let name = reservation_name(self.group, &type_.name);
+        self.keep_service(&name, type_).await;
         if plan.left_out {
             let message = format!(
-                "{} of {} slots of machine type {} find no place on the nodes of group {group}; lower available, or add nodes",
-                plan.short, type_.available, type_.name
+                "{} of {} slots of machine type {} find no place on the nodes of group {}; lower available, or add nodes",
+                plan.short, type_.available, type_.name, self.group
             );
-            self.events.machine(&object.object_ref(&()), "NoRoom", &message).await;
+            self.context.events.machine(&self.object.object_ref(&()), "NoRoom", &message).await;
         }
-        if !serves(machine, &type_.name) {
-            return;
+        if serves(self.machine, &type_.name) {
+            self.keep_set(&name, type_, plan.replicas).await;
         }
-        let what = format!("StatefulSet {namespace}/{name}");
-        let sets: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-        let wanted = objects::stateful_set(object, group, type_, plan.replicas, &self.settings);
-        match self.store.get_set(&name) {
-            Some(live) if not_ours(&*live, &wanted, &what, object).is_some() => {
-                found.faults.extend(not_ours(&*live, &wanted, &what, object));
-                return;
-            }
-            // It is made anew when it is gone.
-            Some(live) if live.metadata.deletion_timestamp.is_some() => return,
-            Some(live) if is_in_the_way(&live, &wanted) => {
-                let deleted = gone(sets.delete(&name, &only(&live.uid().unwrap_or_default())).await);
-                if found.note(&what, deleted).is_some() {
-                    info!(statefulset = name, "deleted: it can't become what it should be, and is made anew");
+    }
+
+    async fn keep_service(&mut self, name: &str, type_: &MachineType) {
+        let (services, args) = (self.api::<Service>(), &self.context.args);
+        let what = format!("Service {}/{name}", args.core_namespace);
+        let wanted = objects::service(self.object, self.group, &type_.name, args);
+        match self.context.machines.get_service(name) {
+            Some(live) => {
+                if let Some(problem) = unowned_problem(&*live, &wanted, &what, self.object) {
+                    return self.problems.push(problem);
                 }
-                return;
+                if live.metadata.deletion_timestamp.is_some() || is_up_to_date(&*live, &wanted) {
+                    return;
+                }
             }
-            Some(live) if says(&*live, &wanted) => return,
-            Some(_) => {}
+            None if !self.is_free(&services, name, &wanted, &what).await => return,
+            None => {}
+        }
+        if let Some(service) = self.apply(&services, name, &wanted, &what).await {
+            self.context.feeds.services.answer(service);
+        }
+    }
+
+    async fn keep_set(&mut self, name: &str, type_: &MachineType, replicas: u32) {
+        let (sets, args) = (self.api::<StatefulSet>(), &self.context.args);
+        let what = format!("StatefulSet {}/{name}", args.core_namespace);
+        let wanted = objects::stateful_set(self.object, self.group, type_, replicas, args);
+        match self.context.machines.get_set(name) {
+            Some(live) => {
+                if let Some(problem) = unowned_problem(&*live, &wanted, &what, self.object) {
+                    return self.problems.push(problem);
+                }
+                // It is created again when it is deleted.
+                if live.metadata.deletion_timestamp.is_some() || is_up_to_date(&*live, &wanted) {
+                    return;
+                }
+                if needs_recreation(&live, &wanted) {
+                    return self
+                        .delete(&sets, &*live, "deleted StatefulSet: its fields can't be changed")
+                        .await;
+                }
+            }
             None => {
-                if let Some(fault) = self.no_priority(found).await {
-                    found.faults.push(fault);
-                    return;
-                }
-                if !is_free(&sets, &name, &wanted, &what, object, found).await {
+                if !self.has_priority().await || !self.is_free(&sets, name, &wanted, &what).await {
                     return;
                 }
             }
         }
-        if let Some(set) = found.note(&what, apply(&sets, &name, &wanted).await) {
-            info!(statefulset = name, replicas = plan.replicas, "written");
-            self.feeds.sets.answer(set);
+        if let Some(set) = self.apply(&sets, name, &wanted, &what).await {
+            info!(statefulset = name, replicas, "StatefulSet written");
+            self.context.feeds.sets.answer(set);
         }
     }
 
-    /// Without their PriorityClass no reservation could be made, and none would say why.
-    async fn no_priority(&self, found: &mut Findings) -> Option<String> {
-        let classes: Api<PriorityClass> = Api::all(self.client.clone());
-        let class = classes.get_opt(keys::RESERVATION_PRIORITY).await;
-        let missing = found.note("PriorityClass", class)?.is_none();
-        missing.then(|| {
-            found.retry.get_or_insert_with(|| {
-                kube::Error::Api(Box::new(kube::core::Status::failure("", "NotFound").with_code(404)))
-            });
-            format!(
-                "PriorityClass {}: is missing; apply deploy/base/machines/rbac.yaml",
-                keys::RESERVATION_PRIORITY
-            )
-        })
+    /// Whether the PriorityClass of reservations exists: without it no reservation could be created, and none would say why.
+    async fn has_priority(&mut self) -> bool {
+        const CLASS: &str = keys::RESERVATION_PRIORITY;
+        let classes: Api<PriorityClass> = Api::all(self.context.client.clone());
+        let class = classes.get_opt(CLASS).await;
+        let Some(class) = self.note("PriorityClass", class) else { return false };
+        if class.is_none() {
+            self.waits = true;
+            let problem = format!("PriorityClass {CLASS}: is missing; apply deploy/base/machines/rbac.yaml");
+            self.problems.push(problem);
+        }
+        class.is_some()
     }
 
-    /// Deletes what belongs to the Machine and should not be there any more.
-    async fn tidy(&self, uid: &str, group: &str, machine: &domain::Machine, found: &mut Findings) {
-        let (pools, sets, services) = self.store.belongings(uid);
-        let pool = pool_name(group);
-        let names = |used: bool| -> BTreeSet<String> {
-            let types = machine.types.iter().filter(|t| !used || serves(machine, &t.name));
-            types.map(|t| reservation_name(group, &t.name)).collect()
+    /// Deletes objects of the Machine that it doesn't need any more.
+    async fn delete_unused(&mut self) {
+        const UNUSED: &str = "deleted: its Machine has no use for it any more";
+        let (pools, sets, services) =
+            self.context.machines.belongings(&self.object.uid().unwrap_or_default());
+        let names = |types: &mut dyn Iterator<Item = &MachineType>| -> BTreeSet<String> {
+            types.map(|t| reservation_name(self.group, &t.name)).collect()
         };
-        let (all, used) = (names(false), names(true));
-        let namespace = &self.settings.core_namespace;
+        let all = names(&mut self.machine.types.iter());
+        let served = names(&mut self.machine.types.iter().filter(|t| serves(self.machine, &t.name)));
+        let pool = pool_name(self.group);
         for object in pools.iter().filter(|object| object.name_any() != pool) {
-            self.delete(&Api::<MachineNodePool>::all(self.client.clone()), &**object, found).await;
+            self.delete(&Api::all(self.context.client.clone()), &**object, UNUSED).await;
         }
-        for object in sets.iter().filter(|object| !used.contains(&object.name_any())) {
-            self.delete(&Api::<StatefulSet>::namespaced(self.client.clone(), namespace), &**object, found)
-                .await;
+        for object in sets.iter().filter(|object| !served.contains(&object.name_any())) {
+            self.delete(&self.api(), &**object, UNUSED).await;
         }
         for object in services.iter().filter(|object| !all.contains(&object.name_any())) {
-            self.delete(&Api::<Service>::namespaced(self.client.clone(), namespace), &**object, found).await;
+            self.delete(&self.api(), &**object, UNUSED).await;
         }
     }
 
-    async fn delete<K>(&self, api: &Api<K>, object: &K, found: &mut Findings)
+    async fn delete<K>(&mut self, api: &Api<K>, object: &K, message: &'static str)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
@@ -295,36 +329,36 @@ impl Controller {
             return;
         }
         let (kind, name) = (K::kind(&()), object.name_any());
-        let deleted = gone(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
-        if found.note(&format!("{kind} {name}"), deleted).is_some() {
-            info!(%kind, name, "deleted: its Machine has no use for it any more");
+        let deleted = writes::deleted(api.delete(&name, &only(&object.uid().unwrap_or_default())).await);
+        if self.note(&format!("{kind} {name}"), deleted).is_some() {
+            info!(%kind, name, "{message}");
         }
     }
 
-    async fn write_machine(
-        &self,
-        object: &Machine,
-        available_machines: Vec<AvailableMachine>,
-        faults: &[String],
-    ) -> Result<(), kube::Error> {
-        let before = object.status.clone().unwrap_or_default();
-        let now = ready(faults, object.metadata.generation);
-        let others = before.conditions.iter().filter(|c| c.type_ != now.type_).cloned();
-        let all = others.chain([now.clone()]).collect();
-        let wanted =
-            MachineStatus { conditions: conditions::merge(&before.conditions, all), available_machines };
-        if object.status.as_ref() == Some(&wanted) {
-            return Ok(());
+    async fn apply<K>(&mut self, api: &Api<K>, name: &str, wanted: &Value, what: &str) -> Option<K>
+    where
+        K: Resource + Clone + DeserializeOwned + Serialize + Debug,
+    {
+        let applied = api.patch(name, &writes::apply(), &Patch::Apply(wanted)).await;
+        self.note(what, applied)
+    }
+
+    /// Whether nobody else has a name that the watch shows nothing of: it shows only objects with our label. Otherwise that is a
+    /// problem, and the step has to be retried: the watch won't tell when the other object is deleted.
+    async fn is_free<K>(&mut self, api: &Api<K>, name: &str, wanted: &Value, what: &str) -> bool
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
+        let live = api.get_opt(name).await;
+        let Some(live) = self.note(what, live) else { return false };
+        let Some(live) = live else { return true };
+        let problem = unowned_problem(&live, wanted, what, self.object);
+        if problem.is_none() && live.meta().deletion_timestamp.is_none() {
+            return true;
         }
-        let machines: Api<Machine> = Api::all(self.client.clone());
-        // Lists are replaced as a whole; one that is empty has to be said.
-        let status = json!({"conditions": wanted.conditions, "availableMachines": wanted.available_machines});
-        let patch = json!({"metadata": {"uid": object.uid()}, "status": status});
-        let written =
-            machines.patch_status(&object.name_any(), &writes::patch(), &Patch::Merge(&patch)).await?;
-        self.feeds.machines.answer(written);
-        self.tell(&object.object_ref(&()), &before.conditions, &now).await;
-        Ok(())
+        self.problems.extend(problem);
+        self.waits = true;
+        false
     }
 }
 
@@ -341,25 +375,25 @@ fn serves(machine: &domain::Machine, type_: &str) -> bool {
     machine.pool.iter().any(|node| node.types.iter().any(|name| name == type_))
 }
 
-/// That an object of this name belongs to somebody else, in words.
-fn foreign<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<String> {
+/// The problem that another controller owns an object of this name.
+fn other_owner_problem<K: Resource>(live: &K, what: &str, machine: &Machine) -> Option<String> {
     let mut others = live.owner_references().iter().filter(|owner| owner.controller == Some(true));
     let owner = others.next()?;
     if is_owned_by(live, &machine.uid().unwrap_or_default()) {
         return None;
     }
-    // One of an earlier life goes by itself.
+    // The garbage collector deletes an object of a former Machine of that name.
     Some(format!("{what}: belongs to {} {}; delete it, or wait until it is gone", owner.kind, owner.name))
 }
 
-/// That a Service or StatefulSet of this name is not the Machine's, in words. Where it has no controller its labels say whose
-/// it is: the namespace may be home to others too.
-fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine) -> Option<String> {
+/// The problem that a Service or StatefulSet of this name is not the Machine's. Where it has no controller its labels tell: the
+/// namespace may be used by others too.
+fn unowned_problem<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine) -> Option<String> {
     if is_owned_by(live, &machine.uid().unwrap_or_default()) {
         return None;
     }
-    if let Some(fault) = foreign(live, what, machine) {
-        return Some(fault);
+    if let Some(problem) = other_owner_problem(live, what, machine) {
+        return Some(problem);
     }
     let labels = wanted.pointer("/metadata/labels").and_then(Value::as_object);
     let has = |(key, value): (&String, &Value)| live.labels().get(key).map(String::as_str) == value.as_str();
@@ -367,46 +401,8 @@ fn not_ours<K: Resource>(live: &K, wanted: &Value, what: &str, machine: &Machine
     (!all).then(|| format!("{what}: is not of this Machine; delete it, or choose another group or type name"))
 }
 
-/// Whether nobody else has a name that the watch shows nothing of: it shows only what has our label. Else says who, and
-/// that it has to be tried again, for the watch won't tell when that one goes.
-async fn is_free<K>(
-    api: &Api<K>,
-    name: &str,
-    wanted: &Value,
-    what: &str,
-    machine: &Machine,
-    found: &mut Findings,
-) -> bool
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let Some(live) = found.note(what, api.get_opt(name).await) else { return false };
-    let Some(live) = live else { return true };
-    let fault = not_ours(&live, wanted, what, machine);
-    if fault.is_none() && live.meta().deletion_timestamp.is_none() {
-        return true;
-    }
-    found.faults.extend(fault);
-    found.retry.get_or_insert_with(|| {
-        kube::Error::Api(Box::new(kube::core::Status::failure("", "Conflict").with_code(409)))
-    });
-    false
-}
-
-/// What of the pool is compared apart from its spec, which is compared as a whole.
-fn labels_only(wanted: &Value) -> Value {
-    json!({"metadata": wanted["metadata"], "spec": {}})
-}
-
-async fn apply<K>(api: &Api<K>, name: &str, wanted: &Value) -> Result<K, kube::Error>
-where
-    K: Resource + Clone + DeserializeOwned + Serialize + Debug,
-{
-    api.patch(name, &PatchParams::apply(keys::MANAGER).force(), &Patch::Apply(wanted)).await
-}
-
-/// How long a Pod's changes are gathered before a Machine is looked at: they come in crowds.
-pub(super) const SETTLE: Duration = Duration::from_millis(100);
+/// How long changes of Pods are collected before a step for their Machine: they come in bursts.
+pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
@@ -443,7 +439,11 @@ mod tests {
                 json!({"metadata": {"name": "g-t", "labels": labels, "ownerReferences": owners}}),
             )
             .unwrap();
-            assert_eq!(not_ours(&live, &wanted, "Service core/g-t", &machine).is_none(), ours, "{name}");
+            assert_eq!(
+                unowned_problem(&live, &wanted, "Service core/g-t", &machine).is_none(),
+                ours,
+                "{name}"
+            );
         }
     }
 }

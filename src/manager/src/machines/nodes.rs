@@ -1,8 +1,8 @@
-//! What a pool writes on its Nodes: an annotation, labels, and where the pool says so taints.
+//! The marks of a pool on its Nodes: an annotation, labels, and taints where the pool asks for them.
 //!
-//! What is ours is told by content: the label and taint [`keys::NODE_POOL`], and those under the domain whose value is the
-//! group. So what Imperator itself has written goes too, and what was left by a manager that was killed. Labels and taints
-//! are written together, in one patch: a node never has one without the other.
+//! Marks are recognised by their content: the label and taint [`keys::NODE_POOL`], and those under the domain whose value is the
+//! group. So marks that Imperator itself has written are removed too, and those of a manager that was killed. Labels and taints are
+//! written in one patch: a node never has one without the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,9 +13,9 @@ use outrigger_core::keys;
 use outrigger_core::machine::{Mode, PoolNode, type_key};
 use serde_json::{Map, Value, json};
 
-/// What matters of a Node.
+/// The fields of a Node that pools depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NodeSeen {
+pub(super) struct NodeSummary {
     pub(super) uid: String,
     pub(super) resource_version: String,
     /// The annotation.
@@ -30,7 +30,7 @@ pub(super) struct NodeSeen {
     pub(super) size: u64,
 }
 
-/// What a pool wants to be on a Node.
+/// The marks that a pool wants on a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Marks {
     annotation: Option<String>,
@@ -76,7 +76,7 @@ fn text<'a>(taint: &'a Value, field: &str) -> &'a str {
     taint.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-impl NodeSeen {
+impl NodeSummary {
     pub(super) fn of(node: &Node) -> Self {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
         let mut size = DefaultHasher::new();
@@ -100,7 +100,7 @@ impl NodeSeen {
     }
 
     /// Whether nothing is different that matters.
-    pub(super) fn is_as(&self, other: &Self) -> bool {
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
         *self == Self { resource_version: self.resource_version.clone(), ..other.clone() }
     }
 
@@ -112,8 +112,8 @@ impl NodeSeen {
         labels.chain(taints).chain(self.annotation.clone()).collect()
     }
 
-    /// The patch that makes the marks of a group these; `None` when they are. `shared`: another pool has the node, and its
-    /// health is that one's to tell.
+    /// The patch that makes the marks of a group these; `None` when they are. `shared`: another pool has the node, and writes its
+    /// health.
     pub(super) fn patch(&self, group: &str, marks: &Marks, shared: bool) -> Option<Value> {
         let ours =
             |key: &str, value: &str| (key == keys::NODE_POOL && !shared) || (is_type(key) && value == group);
@@ -177,10 +177,10 @@ mod tests {
     const T1: &str = "imperator.tenzen-y.io/t1";
     const T2: &str = "imperator.tenzen-y.io/t2";
 
-    fn node(labels: Value, annotations: Value, taints: Value) -> NodeSeen {
+    fn node(labels: Value, annotations: Value, taints: Value) -> NodeSummary {
         let node = json!({"metadata": {"name": "n", "uid": "u", "resourceVersion": "7", "labels": labels,
             "annotations": annotations}, "spec": {"taints": taints}});
-        NodeSeen::of(&serde_json::from_value(node).unwrap())
+        NodeSummary::of(&serde_json::from_value(node).unwrap())
     }
 
     fn entry(mode: Mode, taint: bool, type_: &str) -> PoolNode {

@@ -9,14 +9,7 @@ use outrigger_core::machine::{MachineType, pool_name, reservation_labels, reserv
 use outrigger_core::quantity::Quantity;
 use serde_json::{Value, json};
 
-/// What does not come from the Machine.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Namespace of reservations.
-    pub core_namespace: String,
-    /// Image of reservations.
-    pub image: String,
-}
+use crate::args::ManagerArgs;
 
 /// What the pool of a Machine says.
 pub(super) fn pool_spec(machine: &Machine, group: &str) -> MachineNodePoolSpec {
@@ -37,10 +30,10 @@ pub(super) fn pool(machine: &Machine, group: &str) -> Value {
 }
 
 /// The Service of a type. Nothing answers there; it is the StatefulSet's, and Imperator's users know its name.
-pub(super) fn service(machine: &Machine, group: &str, type_: &str, settings: &Settings) -> Value {
+pub(super) fn service(machine: &Machine, group: &str, type_: &str, args: &ManagerArgs) -> Value {
     let labels = reservation_labels(group, type_);
     json!({"apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": reservation_name(group, type_), "namespace": settings.core_namespace, "labels": labels,
+        "metadata": {"name": reservation_name(group, type_), "namespace": args.core_namespace, "labels": labels,
             "ownerReferences": [machine.controller_owner_ref(&())]},
         "spec": {"type": "ClusterIP", "selector": labels, "ports": [{"port": 80, "protocol": "TCP"}]}})
 }
@@ -54,13 +47,13 @@ pub(super) fn stateful_set(
     group: &str,
     type_: &MachineType,
     replicas: u32,
-    settings: &Settings,
+    args: &ManagerArgs,
 ) -> Value {
     let name = reservation_name(group, &type_.name);
     let labels = reservation_labels(group, &type_.name);
     let resources = type_.resources();
     json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
-    "metadata": {"name": name, "namespace": settings.core_namespace, "labels": labels,
+    "metadata": {"name": name, "namespace": args.core_namespace, "labels": labels,
         "ownerReferences": [machine.controller_owner_ref(&())]},
     "spec": {"replicas": replicas, "podManagementPolicy": "Parallel", "serviceName": name,
         "selector": {"matchLabels": labels},
@@ -74,7 +67,7 @@ pub(super) fn stateful_set(
             "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
                 "nodeSelectorTerms": [{"matchExpressions": type_.expressions(group)}]}}},
             "tolerations": type_.tolerations(group),
-            "containers": [{"name": "sleeper", "image": settings.image,
+            "containers": [{"name": "sleeper", "image": args.reservation_image,
                 "resources": {"requests": resources, "limits": resources},
                 "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
                     "capabilities": {"drop": ["ALL"]}}}],
@@ -82,7 +75,7 @@ pub(super) fn stateful_set(
 }
 
 /// Whether a StatefulSet can't become what it should be: these fields never change. Imperator's own is such a one.
-pub(super) fn is_in_the_way(live: &StatefulSet, wanted: &Value) -> bool {
+pub(super) fn needs_recreation(live: &StatefulSet, wanted: &Value) -> bool {
     let live = serde_json::to_value(live).unwrap_or_default();
     ["/spec/podManagementPolicy", "/spec/serviceName", "/spec/selector/matchLabels"]
         .iter()
@@ -91,7 +84,7 @@ pub(super) fn is_in_the_way(live: &StatefulSet, wanted: &Value) -> bool {
 
 /// Whether an object says all that is wanted of it. What the API server fills in is no difference, nor what others add,
 /// but for where an addition changes what we mean.
-pub(super) fn says<K: Resource + serde::Serialize>(live: &K, wanted: &Value) -> bool {
+pub(super) fn is_up_to_date<K: Resource + serde::Serialize>(live: &K, wanted: &Value) -> bool {
     let owned = |live: &K| {
         let uid = wanted.pointer("/metadata/ownerReferences/0/uid").and_then(Value::as_str);
         live.owner_references()
@@ -139,6 +132,7 @@ fn as_much(a: &Value, b: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures;
     use k8s_openapi::api::core::v1::Service;
 
     fn machine() -> Machine {
@@ -150,13 +144,13 @@ mod tests {
         .unwrap()
     }
 
-    fn settings() -> Settings {
-        Settings { core_namespace: "core".to_owned(), image: "pause".to_owned() }
+    fn args() -> ManagerArgs {
+        ManagerArgs { reservation_image: "pause".to_owned(), ..fixtures::args() }
     }
 
     fn set(replicas: u32) -> Value {
         let machine = machine();
-        stateful_set(&machine, "g", &machine.compile().unwrap().types[0], replicas, &settings())
+        stateful_set(&machine, "g", &machine.compile().unwrap().types[0], replicas, &args())
     }
 
     fn live(change: impl FnOnce(&mut Value)) -> StatefulSet {
@@ -198,7 +192,7 @@ mod tests {
             (format!("{spec}/containers/0/resources/requests/cpu"), json!("4000m")),
             ("/metadata/labels/more".to_owned(), json!("x")),
         ] {
-            assert!(says(&live(|l| at(l, &path, value)), &wanted), "{path}");
+            assert!(is_up_to_date(&live(|l| at(l, &path, value)), &wanted), "{path}");
         }
         for (path, value) in [
             ("/spec/replicas".to_owned(), json!(9)),
@@ -210,20 +204,23 @@ mod tests {
             ("/metadata/ownerReferences".to_owned(), json!([])),
             ("/metadata/labels".to_owned(), json!({})),
         ] {
-            assert!(!says(&live(|l| at(l, &path, value)), &wanted), "{path}");
+            assert!(!is_up_to_date(&live(|l| at(l, &path, value)), &wanted), "{path}");
         }
-        let service = service(&machine(), "g", "t", &settings());
+        let service = service(&machine(), "g", "t", &args());
         let mut other = service.clone();
         other["spec"]["clusterIP"] = json!("10.0.0.1");
         other["spec"]["ports"][0]["targetPort"] = json!(80);
-        assert!(says(&serde_json::from_value::<Service>(other.clone()).unwrap(), &service));
+        assert!(is_up_to_date(&serde_json::from_value::<Service>(other.clone()).unwrap(), &service));
         other["spec"]["selector"]["x"] = json!("y");
-        assert!(!says(&serde_json::from_value::<Service>(other).unwrap(), &service));
+        assert!(!is_up_to_date(&serde_json::from_value::<Service>(other).unwrap(), &service));
     }
 
     #[test]
     fn imperators_own_statefulset_has_to_go_first() {
-        assert!(!is_in_the_way(&live(|l| l["spec"]["replicas"] = json!(9)), &set(2)));
-        assert!(is_in_the_way(&live(|l| l["spec"]["podManagementPolicy"] = json!("OrderedReady")), &set(2)));
+        assert!(!needs_recreation(&live(|l| l["spec"]["replicas"] = json!(9)), &set(2)));
+        assert!(needs_recreation(
+            &live(|l| l["spec"]["podManagementPolicy"] = json!("OrderedReady")),
+            &set(2)
+        ));
     }
 }

@@ -1,4 +1,4 @@
-//! What matters of a guest or a reservation.
+//! The fields of guests and reservations that slots depend on.
 
 use kube::ResourceExt;
 use outrigger_core::keys;
@@ -20,13 +20,13 @@ pub(super) enum Role {
 
 /// A guest or a reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PodSeen {
+pub(super) struct PodSummary {
     pub(super) slot: Slot,
     pub(super) role: Role,
     pub(super) state: PodState,
 }
 
-impl PodSeen {
+impl PodSummary {
     /// `None` for a Pod that is neither. Labels alone make no reservation: it has to be in the core namespace, and made by its
     /// StatefulSet.
     pub(super) fn of(pod: &Pod, core_namespace: &str) -> Option<Self> {
@@ -72,7 +72,7 @@ mod tests {
     fn seen(namespace: &str, name: &str, role: &str, owner: Value) -> Option<Role> {
         let pod = json!({"metadata": {"name": name, "namespace": namespace, "ownerReferences": owner,
             "labels": {keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role}}});
-        PodSeen::of(&serde_json::from_value(pod).unwrap(), "core").map(|seen| seen.role)
+        PodSummary::of(&serde_json::from_value(pod).unwrap(), "core").map(|seen| seen.role)
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! Keeps the ResourceClaimTemplates of rules: makes those again that somebody deletes, and deletes those that no companion
-//! names any more.
+//! Keeps the ResourceClaimTemplates of rules: creates missing ones again, and deletes those that no companion names any more.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,30 +13,31 @@ use outrigger_api::{AdminWorkloadRule, WorkloadRule};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
 use outrigger_core::{claim, keys};
+use outrigger_runtime::watch;
 use serde::de::DeserializeOwned;
 use tracing::info;
 
-use super::Controller;
-use crate::companions::place::Place;
-use crate::companions::refusal::Verdict;
-use crate::companions::store::Store;
+use crate::companions::location::CompanionLocation;
+use crate::companions::refusal::WriteFailure;
+use crate::context::Context;
+use crate::state::companions::CompanionCache;
 use crate::state::{CompanionId, Namespace, RuleId};
 use crate::writes;
 
 /// The pause after a write that failed.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What is known of a rule's companions.
+/// How a rule's companions use its templates.
 #[derive(Debug, Clone, Copy, Default)]
-struct Use {
+struct TemplateUse {
     /// Some exist.
     any: bool,
     /// Some were made from another template than the rule's own, and so may name other ResourceClaimTemplates.
     earlier: bool,
 }
 
-impl Use {
-    fn of(companions: &Store, rule: &Rule) -> Self {
+impl TemplateUse {
+    fn of(companions: &CompanionCache, rule: &Rule) -> Self {
         let mut found = Self::default();
         for (_, companion) in companions.of_rule(rule.name()) {
             found.any = true;
@@ -48,84 +48,87 @@ impl Use {
 }
 
 /// The templates of a tenant's rule. Of one that isn't valid, or that the API server refuses, everything stays as it is.
-pub(super) async fn keep(controller: &Controller, id: &RuleId) {
-    let space = controller.spaces.space(&id.namespace);
-    let Some(place) = place(controller, &id.namespace, id) else { return };
+pub(super) async fn keep(context: &Context, id: &RuleId) {
+    let state = context.states.state(&id.namespace);
+    let Some(location) = location(context, &id.namespace, id) else { return };
     let (rule, found) = {
-        let inner = space.lock();
-        let served = inner.rules.get(&id.name).is_some_and(|e| !e.deleting && e.trial.has_passed());
-        let Some(rule) = inner.index.rule(&id.name).filter(|_| served) else { return };
-        if !inner.acts(controller.leadership.leads()) || !controller.templates.concern(rule) {
+        let data = state.lock();
+        let served = data.rules.get(&id.name).is_some_and(|e| !e.deleting && e.validation.has_passed());
+        let Some(rule) = data.index.rule(&id.name).filter(|_| served) else { return };
+        if !data.acts(context.leadership.leads()) || !context.templates.concern(rule) {
             return;
         }
-        (rule.clone(), Use::of(&inner.companions, rule))
+        (rule.clone(), TemplateUse::of(&data.companions, rule))
     };
-    // The first companion may come at any time.
-    step(controller, id, &place, &rule, Use { any: true, ..found }).await;
+    // The first companion may be created at any time.
+    step(context, id, &location, &rule, TemplateUse { any: true, ..found }).await;
 }
 
 /// The templates of an admin rule, which serve the companions of all tenants: the leader's to keep.
-pub(crate) async fn keep_admins(controller: &Controller, id: &RuleId, rule: &Arc<Rule>) {
-    if !controller.templates.concern(rule) {
+pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Arc<Rule>) {
+    if !context.templates.concern(rule) {
         return;
     }
-    let mut found = Use::default();
+    let mut found = TemplateUse::default();
     let mut namespace = None;
-    for (tenant, store) in controller.spaces.admin_stores() {
-        let one = Use::of(&store.lock(), rule);
-        found = Use { any: found.any || one.any, earlier: found.earlier || one.earlier };
-        namespace = namespace.or_else(|| controller.spaces.of_tenant(&tenant).map(|s| s.namespace.clone()));
+    for (tenant, store) in context.states.all_admin_companions() {
+        let one = TemplateUse::of(&store.lock(), rule);
+        found = TemplateUse { any: found.any || one.any, earlier: found.earlier || one.earlier };
+        namespace = namespace.or_else(|| context.states.of_tenant(&tenant).map(|s| s.namespace.clone()));
     }
-    let Some(place) = namespace.and_then(|namespace| place(controller, &namespace, id)) else { return };
-    step(controller, id, &place, rule, found).await;
+    let Some(location) = namespace.and_then(|namespace| location(context, &namespace, id)) else { return };
+    step(context, id, &location, rule, found).await;
 }
 
 /// Where a rule's companions of a tenant live.
-fn place(controller: &Controller, namespace: &Namespace, id: &RuleId) -> Option<Place> {
+fn location(context: &Context, namespace: &Namespace, id: &RuleId) -> Option<CompanionLocation> {
     let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
-    controller.spaces.place(&CompanionId { namespace: namespace.clone(), key })
+    context.states.location(&CompanionId { namespace: namespace.clone(), key })
 }
 
-async fn step(controller: &Controller, id: &RuleId, place: &Place, rule: &Rule, found: Use) {
-    let Controller { client, templates, queue, .. } = controller;
-    let wanted = claim::templates(rule, &place.tenant, &place.namespace, place.owned);
+async fn step(context: &Context, id: &RuleId, location: &CompanionLocation, rule: &Rule, found: TemplateUse) {
+    let (client, templates) = (&context.client, &context.templates);
+    let wanted = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
     if found.any {
-        match templates.ensure(client, &place.namespace, rule, &wanted).await {
-            // What is refused is told where a companion can't be made for it.
-            Ok(()) | Err(Verdict::Refused(_)) => {}
-            Err(other) => {
-                info!(rule = %rule.name(), namespace = %place.namespace, ?other, "claim templates will be made later");
-                queue.add_after(id.clone(), AGAIN);
+        match templates.ensure(context, &location.namespace, rule, &wanted).await {
+            // A refusal is shown by the companion that can't be created because of it.
+            Ok(()) | Err(WriteFailure::Refused(_)) => {}
+            Err(failure) => {
+                let reason = failure.to_string();
+                info!(rule = %rule.name(), namespace = %location.namespace, reason, "creating ResourceClaimTemplates failed; retrying");
+                context.queues.rules.add_after(id.clone(), AGAIN);
             }
         }
     }
-    if found.earlier || !templates.has_more(&place.namespace, rule, &wanted) {
+    if found.earlier || !templates.has_more(&location.namespace, rule, &wanted) {
         return;
     }
     let tidied = async {
-        let settled = is_settled(client, id, place, rule).await?;
+        let settled = is_settled(client, id, location, rule).await?;
         if settled {
-            templates.tidy(client, &place.namespace, rule, &wanted).await?;
+            templates.tidy(client, &location.namespace, rule, &wanted).await?;
         }
         Ok::<_, kube::Error>(settled)
     };
     match tidied.await {
         Ok(true) => {}
-        Ok(false) => queue.add_after(id.clone(), AGAIN),
+        Ok(false) => context.queues.rules.add_after(id.clone(), AGAIN),
         Err(error) => {
-            info!(rule = %rule.name(), namespace = %place.namespace, %error, "claim templates will be deleted later");
-            queue.add_after(id.clone(), AGAIN);
+            info!(rule = %rule.name(), namespace = %location.namespace, %error, "deleting ResourceClaimTemplates failed; retrying");
+            context.queues.rules.add_after(id.clone(), AGAIN);
         }
     }
 }
 
-/// Companions that are listed at once.
-const PAGE: u32 = 500;
-
 /// Whether the API server has the rule as it is known here, and no companion of it that was made from another template. The
-/// caches may be behind: templates are not deleted because one of them lacks a companion that names them, or the rule's
+/// caches may be stale: templates are not deleted because one of them lacks a companion that names them, or the rule's
 /// latest state.
-async fn is_settled(client: &Client, id: &RuleId, place: &Place, rule: &Rule) -> Result<bool, kube::Error> {
+async fn is_settled(
+    client: &Client,
+    id: &RuleId,
+    location: &CompanionLocation,
+    rule: &Rule,
+) -> Result<bool, kube::Error> {
     let known = if id.name.is_admin() {
         is_known::<AdminWorkloadRule>(client, id, rule).await?
     } else {
@@ -140,18 +143,10 @@ async fn is_settled(client: &Client, id: &RuleId, place: &Place, rule: &Rule) ->
         annotation(keys::RULE_UID) == Some(rule.uid())
             && annotation(keys::TEMPLATE_HASH) != Some(rule.template_hash())
     };
-    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &place.namespace);
-    let mut params = ListParams::default().labels(&labels).limit(PAGE);
-    loop {
-        let page = pods.list(&params).await?;
-        if page.items.iter().any(earlier) {
-            return Ok(false);
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(true),
-        }
-    }
+    let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &location.namespace);
+    let mut settled = true;
+    watch::list(&pods, ListParams::default().labels(&labels), |pod| settled &= !earlier(&pod)).await?;
+    Ok(settled)
 }
 
 async fn is_known<K>(client: &Client, id: &RuleId, rule: &Rule) -> Result<bool, kube::Error>
@@ -172,15 +167,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
 
     const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/n/workloadrules/r";
     const PODS: &str = "/api/v1/namespaces/n/pods";
 
     fn object(generation: i64) -> serde_json::Value {
-        json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": "n", "uid": "u", "generation": generation},
-            "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+        let mut rule = fixtures::rule();
+        rule["metadata"]["generation"] = json!(generation);
+        rule
     }
 
     #[tokio::test]
@@ -189,13 +184,13 @@ mod tests {
         let rule: WorkloadRule = serde_json::from_value(object(1)).unwrap();
         let rule = rule.compile().unwrap();
         let id = RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() };
-        let place = Place {
+        let location = CompanionLocation {
             tenant: TenantId::new("blue").unwrap(),
             namespace: "n".into(),
             name: String::new(),
             owned: true,
         };
-        let settled = async || is_settled(&api.client(), &id, &place, &rule).await.ok();
+        let settled = async || is_settled(&api.client(), &id, &location, &rule).await.ok();
         let companion = |uid: &str, hash: &str| json!({"metadata": {"name": hash, "annotations": {keys::RULE_UID: uid, keys::TEMPLATE_HASH: hash}}});
         let list = |items: Vec<serde_json::Value>| json!({"metadata": {}, "items": items});
         api.answers("GET", RULE, 200, object(1));

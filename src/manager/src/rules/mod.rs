@@ -1,7 +1,6 @@
-//! The rule controller: whether the API server would take a rule's companions, and what became of the rule, in its status.
+//! The controller of rules: validates their templates by a dry run, keeps their ResourceClaimTemplates, and writes their status.
 
-pub mod gone;
-pub mod trial;
+pub mod deleted;
 
 pub(crate) mod devices;
 
@@ -10,96 +9,138 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, Patch};
-use outrigger_api::{AdminWorkloadRule, WorkloadRule, WorkloadRuleStatus};
+use kube::api::Api;
+use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::claim::{self, Template};
 use outrigger_core::companion;
 use outrigger_core::index::CompanionKey;
-use outrigger_runtime::cache::Feed;
-use outrigger_runtime::lease::Leadership;
-use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
-use tracing::{debug, info};
+use serde_json::Value;
+use tracing::debug;
 
-use crate::admin::{self, AdminRules};
+use crate::admin;
 use crate::companions::object;
-use crate::companions::refusal::{Verdict, of_template, verdict_of_create};
-use crate::companions::templates::{self, Templates};
-use crate::events::Events;
+use crate::companions::refusal::{WriteFailure, of_template};
+use crate::companions::templates;
+use crate::context::Context;
 use crate::queue::Queue;
-use crate::state::{CompanionId, Inner, Namespace, RuleId, Space, Spaces};
-use crate::tenants::registry::Registry;
-use crate::writes;
+use crate::state::{CompanionId, Namespace, RuleId, TenantState};
+use crate::worker::{Action, Controller};
+use crate::writes::{self, Version};
 
-/// How long a rule's status waits for more changes before it is written: companions come and go in crowds.
+/// How long a rule's status waits for more changes before it is written: companions change in crowds.
 pub const SETTLE: Duration = Duration::from_millis(200);
 
 /// Least time between two writes of one rule's status.
 pub(crate) const PACE: Duration = Duration::from_secs(1);
 
-/// Rules that may wait for the API server at once.
-const MAX_IN_FLIGHT: usize = 16;
+/// The controller of rules.
+pub(crate) struct Rules(pub(crate) Arc<Context>);
 
-/// Tries out templates, and writes the status of rules.
-#[derive(Clone)]
-pub struct Controller {
-    /// The infrastructure cluster.
-    pub client: Client,
-    /// What is known.
-    pub spaces: Arc<Spaces>,
-    /// Rules whose status may have changed.
-    pub queue: Arc<Queue<RuleId>>,
-    /// Companions to look at.
-    pub companions: Arc<Queue<CompanionId>>,
-    /// Tells users.
-    pub events: Arc<Events>,
-    /// Which hosts have DPUs.
-    pub registry: Arc<Registry>,
-    /// Whether this replica cares for tenants that nobody serves.
-    pub leadership: Leadership,
-    /// The platform's rules, whose status is written by several replicas.
-    pub admin: Arc<AdminRules>,
-    /// What device claims are made from.
-    pub templates: Arc<Templates>,
-    /// Where answers to writes of tenants' rules go.
-    pub answers: Feed<WorkloadRule>,
-    /// Where answers to writes of the platform's rules go.
-    pub admin_answers: Feed<AdminWorkloadRule>,
+impl Controller for Rules {
+    type Key = RuleId;
+
+    const NAME: &'static str = "rules";
+    const AT_ONCE: usize = 16;
+    const LEADER_ONLY: bool = false;
+
+    fn context(&self) -> &Context {
+        &self.0
+    }
+
+    fn queue(&self) -> &Queue<RuleId> {
+        &self.0.queues.rules
+    }
+
+    async fn step(&self, id: &RuleId) -> Result<Action, kube::Error> {
+        if id.name.is_admin() { admin::step(&self.0, id).await } else { step(&self.0, id).await }
+    }
 }
 
-/// A rule's template on its way to the API server.
-struct Attempt {
-    /// Where its companions live.
-    namespace: Namespace,
-    uid: String,
-    hash: String,
-    /// What its device claims are made from.
-    templates: Vec<Template>,
-    /// The companion, or what is wrong with it already.
-    companion: Result<Value, String>,
+/// One step for a tenant's rule.
+async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
+    let state = context.states.state(&id.namespace);
+    fill(context, &state, id);
+    validate_template(context, &state, id).await;
+    devices::keep(context, id).await;
+    let Some(StatusChange { over, before, status }) = status_change(context, &state, id) else {
+        return Ok(Action::Done);
+    };
+    let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
+    let written = writes::status(&rules, &over, &status).await?;
+    debug!(rule = %id.name, namespace = %id.namespace, "status written");
+    context.feeds.rules.answer(written);
+    // The replica whose dry run was refused writes the Event of a refusal.
+    let news = status.news(&before);
+    for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
+        context.events.rule(id, &over.uid, reason, message).await;
+    }
+    // What has changed meanwhile is written then; if nothing has, nothing is.
+    Ok(Action::Requeue(PACE))
+}
+
+/// Where matches were left out for the tenant's limit and there is room by now, they are taken in, a few at a time.
+fn fill(context: &Context, state: &TenantState, id: &RuleId) {
+    let (keys, more) = {
+        let mut data = state.lock();
+        (data.index.fill(), data.index.has_more())
+    };
+    for key in &keys {
+        context.queues.rules.add_after(state.rule_id(&key.rule), SETTLE);
+    }
+    context.queues.companions.add(state.ids(keys));
+    if more {
+        context.queues.rules.add_after(id.clone(), SETTLE);
+    }
 }
 
 /// A status that a rule should have.
-struct Wanted {
-    uid: String,
-    /// Of the rule that it was computed from.
-    resource_version: String,
+struct StatusChange {
+    /// The rule that it was computed from.
+    over: Version,
     /// The status that the rule has.
     before: WorkloadRuleStatus,
     status: WorkloadRuleStatus,
 }
 
-impl Attempt {
+/// The status that a rule should have, if it has another one.
+fn status_change(context: &Context, state: &TenantState, id: &RuleId) -> Option<StatusChange> {
+    let data = state.lock();
+    // The status of a rule that is being deleted stays as it is.
+    let entry = data.rules.get(&id.name).filter(|entry| !entry.deleting)?;
+    if !data.acts(context.leadership.leads()) {
+        return None;
+    }
+    let now = context.environment.clock.wall();
+    let status = status::compute(&id.name, entry, &data, &context.registry, now);
+    let over = Version {
+        name: id.name.to_string(),
+        uid: entry.uid.clone(),
+        resource_version: entry.resource_version.clone(),
+    };
+    (status != entry.status).then(|| StatusChange { over, before: entry.status.clone(), status })
+}
+
+/// A dry run of a rule's template.
+struct DryRun {
+    /// The namespace of its companions.
+    namespace: Namespace,
+    uid: String,
+    hash: String,
+    /// The ResourceClaimTemplates of its device claims.
+    templates: Vec<Template>,
+    /// The companion, or the error that makes a dry run pointless.
+    companion: Result<Value, String>,
+}
+
+impl DryRun {
     /// Asks the API server, which stores nothing of it. `None` where it didn't say.
-    async fn verdict(&self, client: &Client) -> Option<Result<(), String>> {
+    async fn answer(&self, client: &Client) -> Option<Result<(), String>> {
         let companion = match &self.companion {
             Ok(companion) => companion,
             Err(message) => return Some(Err(message.clone())),
         };
-        match templates::try_out(client, &self.namespace, &self.templates).await {
+        match templates::validate(client, &self.namespace, &self.templates).await {
             Some(Ok(())) => {}
             other => return other,
         }
@@ -110,167 +151,77 @@ impl Attempt {
     }
 }
 
-impl Controller {
-    /// Works on the queue for ever, up to [`MAX_IN_FLIGHT`] rules at once.
-    pub async fn run(self) {
-        let slots = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        loop {
-            let Ok(slot) = slots.clone().acquire_owned().await else { return };
-            let id = self.queue.next().await;
-            let this = self.clone();
-            tokio::spawn(async move {
-                if id.name.is_admin() {
-                    admin::step(&this, &id).await;
-                } else {
-                    this.step(&id).await;
-                }
-                this.queue.done(&id);
-                drop(slot);
-            });
-        }
+/// The dry run that a rule's template needs now in this namespace, if it needs one.
+fn dry_run(context: &Context, state: &TenantState, id: &RuleId) -> Option<DryRun> {
+    let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
+    let location = context.states.location(&CompanionId { namespace: state.namespace.clone(), key })?;
+    let data = state.lock();
+    let entry = data.rules.get(&id.name)?;
+    if !data.acts(context.leadership.leads()) {
+        return None;
     }
+    let now = context.environment.clock.now();
+    if let Some(left) = entry.validation.left(now) {
+        // The queue keeps the earliest time only, and this step may have replaced it.
+        context.queues.rules.add_after(id.clone(), left);
+    }
+    if !entry.validation.is_due(now) {
+        return None;
+    }
+    // An admin rule may be about very many tenants; only where it matches does its template matter.
+    if id.name.is_admin() && data.index.matched(&id.name) == 0 {
+        return None;
+    }
+    let rule = data.index.rule(&id.name)?;
+    let companion = companion::trial(rule, &location.home());
+    let templates = claim::templates(rule, &location.tenant, &location.namespace, location.owned);
+    let (uid, hash) = (entry.uid.clone(), rule.template_hash().to_owned());
+    Some(DryRun { namespace: location.namespace, uid, hash, templates, companion })
+}
 
-    async fn step(&self, id: &RuleId) {
-        let space = self.spaces.space(&id.namespace);
-        self.fill(&space, id);
-        self.try_out(&space, id).await;
-        devices::keep(self, id).await;
-        let Some(Wanted { uid, resource_version, before, status }) = self.wanted(id) else {
-            self.queue.forget(id);
+/// Asks the API server whether it would accept a companion of a rule for this namespace's tenant, if that isn't known, and lets
+/// companions go on that waited for the answer.
+pub(crate) async fn validate_template(context: &Context, state: &TenantState, id: &RuleId) {
+    let Some(dry_run) = dry_run(context, state, id) else { return };
+    let answer = dry_run.answer(&context.client).await;
+    let result = match &answer {
+        None => "no answer",
+        Some(Ok(())) => "accepted",
+        Some(Err(_)) => "refused",
+    };
+    debug!(rule = %id.name, namespace = %id.namespace, result, "template validated by dry run");
+    let (released, again, refusal) = {
+        let mut data = state.lock();
+        let rule = data.index.rule(&id.name);
+        if !rule.is_some_and(|rule| rule.template_hash() == dry_run.hash && rule.uid() == dry_run.uid) {
+            // The template has changed: its event has queued the rule again.
             return;
-        };
-        let api: Api<WorkloadRule> = Api::namespaced(self.client.clone(), &id.namespace);
-        let params = writes::patch();
-        // Only over what it was computed from: another replica may serve the tenant by now.
-        let patch = json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": status});
-        match api.patch_status(id.name.as_str(), &params, &Patch::Merge(&patch)).await {
-            Ok(written) => {
-                debug!(rule = %id.name, namespace = %id.namespace, "status written");
-                let news = status.news(&before);
-                self.answers.answer(written);
-                // What is refused is told by who has tried it.
-                for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
-                    self.events.rule(id, &uid, reason, message).await;
-                }
-                self.queue.forget(id);
-                // Whatever changed meanwhile is written then; if nothing did, nothing is.
-                self.queue.add_after(id.clone(), PACE);
-            }
-            Err(kube::Error::Api(status)) if status.code == 404 => self.queue.forget(id),
-            // Written by somebody else since: the watch shows how.
-            Err(kube::Error::Api(status)) if status.code == 409 => self.queue.retry(id.clone()),
-            Err(error) => {
-                info!(rule = %id.name, namespace = %id.namespace, %error, "status will be written later");
-                self.queue.retry(id.clone());
-            }
         }
+        let Some(entry) = data.rules.get_mut(&id.name) else { return };
+        let before = entry.validation.refusal().map(str::to_owned);
+        let again = entry.validation.record(answer, context.environment.clock.now());
+        let refusal =
+            entry.validation.refusal().map(str::to_owned).filter(|new| before.as_ref() != Some(new));
+        let released = if again.is_none() { data.released(&id.name, before.is_some()) } else { Vec::new() };
+        (released, again, refusal)
+    };
+    context.queues.companions.add(state.ids(released));
+    if let Some(pause) = again {
+        context.queues.rules.add_after(id.clone(), pause);
     }
-
-    /// Where matches were left out for the tenant's limit and there is room by now, they are taken in, a few at a time.
-    fn fill(&self, space: &Space, id: &RuleId) {
-        let (keys, more) = {
-            let mut inner = space.lock();
-            (inner.index.fill(), inner.index.has_more())
-        };
-        for key in &keys {
-            self.queue.add_after(space.rule_id(&key.rule), SETTLE);
-        }
-        self.companions.add(space.ids(keys));
-        if more {
-            self.queue.add_after(id.clone(), SETTLE);
-        }
-    }
-
-    /// The template of the rule, if it should be tried out in this space now.
-    fn attempt(&self, space: &Space, id: &RuleId) -> Option<Attempt> {
-        let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
-        let place = self.spaces.place(&CompanionId { namespace: space.namespace.clone(), key })?;
-        let inner = space.lock();
-        let entry = inner.rules.get(&id.name)?;
-        if !inner.acts(self.leadership.leads()) {
-            return None;
-        }
-        let now = Instant::now();
-        if let Some(left) = entry.trial.left(now) {
-            // The queue keeps the earliest time only, and whatever brought us here has taken this one's place.
-            self.queue.add_after(id.clone(), left);
-        }
-        if !entry.trial.is_due(now) {
-            return None;
-        }
-        // An admin rule may be about very many tenants; only where it matches does its template matter.
-        if id.name.is_admin() && inner.index.matched(&id.name) == 0 {
-            return None;
-        }
-        let rule = inner.index.rule(&id.name)?;
-        let companion = companion::trial(rule, &place.home());
-        let templates = claim::templates(rule, &place.tenant, &place.namespace, place.owned);
-        let (uid, hash) = (entry.uid.clone(), rule.template_hash().to_owned());
-        Some(Attempt { namespace: place.namespace, uid, hash, templates, companion })
-    }
-
-    /// Asks the API server whether it would take a companion for this space's tenant, if that isn't known, and lets those that
-    /// waited for the answer go on.
-    pub(crate) async fn try_out(&self, space: &Space, id: &RuleId) {
-        let Some(attempt) = self.attempt(space, id) else { return };
-        let verdict = attempt.verdict(&self.client).await;
-        debug!(rule = %id.name, namespace = %id.namespace, ?verdict, "template tried out");
-        let (held, again, news) = {
-            let mut inner = space.lock();
-            let current = |inner: &Inner| {
-                inner
-                    .index
-                    .rule(&id.name)
-                    .is_some_and(|rule| rule.template_hash() == attempt.hash && rule.uid() == attempt.uid)
-            };
-            if !current(&inner) {
-                // Another template by now: its event has queued the rule again.
-                return;
-            }
-            let Some(entry) = inner.rules.get_mut(&id.name) else { return };
-            let before = entry.trial.refusal().map(str::to_owned);
-            let refused = before.is_some();
-            let again = entry.trial.record(verdict, Instant::now());
-            let news = entry.trial.refusal().map(str::to_owned).filter(|now| before.as_ref() != Some(now));
-            let held = if again.is_none() { inner.released(&id.name, refused) } else { Vec::new() };
-            (held, again, news)
-        };
-        self.companions.add(space.ids(held));
-        if let Some(pause) = again {
-            self.queue.add_after(id.clone(), pause);
-        }
-        if let Some(message) = news {
-            self.events.rule(id, &attempt.uid, "TemplateRefused", &message).await;
-        }
-    }
-
-    /// The status that the rule should have, if it has another one.
-    fn wanted(&self, id: &RuleId) -> Option<Wanted> {
-        let space = self.spaces.space(&id.namespace);
-        let inner = space.lock();
-        // Of one that is being deleted there is nothing more to tell.
-        let entry = inner.rules.get(&id.name).filter(|entry| !entry.deleting)?;
-        if !inner.acts(self.leadership.leads()) {
-            return None;
-        }
-        let status = status::compute(&id.name, entry, &inner, &self.registry, Timestamp::now());
-        (status != entry.status).then(|| Wanted {
-            uid: entry.uid.clone(),
-            resource_version: entry.resource_version.clone(),
-            before: entry.status.clone(),
-            status,
-        })
+    if let Some(message) = refusal {
+        context.events.rule(id, &dry_run.uid, "TemplateRefused", &message).await;
     }
 }
 
 /// What a refused creation says about the template; `None` where it says nothing.
 fn judge(error: &kube::Error, companion: &Value) -> Option<Result<(), String>> {
-    match verdict_of_create(error, companion, of_template) {
+    match WriteFailure::of_create(error, companion, of_template) {
         // The last of all checks: everything else has been passed.
-        Verdict::Exists => Some(Ok(())),
-        Verdict::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
-        Verdict::Refused(message) => Some(Err(message)),
-        Verdict::LookAgain | Verdict::Transient(_) => None,
+        WriteFailure::Exists => Some(Ok(())),
+        WriteFailure::Refused(message) if message.contains("exceeded quota") => Some(Ok(())),
+        WriteFailure::Refused(message) => Some(Err(message)),
+        WriteFailure::CacheStale | WriteFailure::Transient(_) => None,
     }
 }
 

@@ -1,37 +1,35 @@
-//! A rule's status, computed from what is known.
+//! The status of a rule, computed from the caches.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use jiff::Timestamp;
 use outrigger_api::WorkloadRuleStatus;
-use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_api::conditions::Status;
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::tenant::Limits;
 
-use crate::state::{Inner, RuleEntry};
-use crate::tenants::registry::Registry;
+use crate::conditions::{ConditionValue, conditions, rejected};
+use crate::state::registry::Registry;
+use crate::state::{RuleEntry, TenantData};
 
 /// The status that a rule should have now. Transition times come from the one it has.
 pub(super) fn compute(
     name: &RuleName,
     entry: &RuleEntry,
-    inner: &Inner,
+    data: &TenantData,
     registry: &Registry,
     now: Timestamp,
 ) -> WorkloadRuleStatus {
-    let rule = Known { name, entry, inner, registry };
-    let counts = inner.companions.counts(name);
-    let condition = |kind, (status, reason, message): Told| {
-        condition(kind, status, reason, &message, entry.generation, now)
-    };
-    let conditions = vec![
-        condition("Accepted", accepted_condition(entry)),
-        condition("Synced", synced_condition(inner)),
-        condition("Matched", rule.matched_condition()),
-        condition("Ready", rule.ready_condition()),
+    let rule = StatusInput { name, entry, data, registry };
+    let counts = data.companions.counts(name);
+    let values = [
+        ("Accepted", accepted_condition(entry)),
+        ("Synced", synced_condition(data)),
+        ("Matched", rule.matched_condition()),
+        ("Ready", rule.ready_condition()),
     ];
     WorkloadRuleStatus {
         observed_generation: Some(entry.generation),
@@ -40,7 +38,7 @@ pub(super) fn compute(
         ready: Some(counts.ready),
         updated: Some(rule.updated().unwrap_or(counts.created)),
         sync_result: entry.status.sync_result.clone(),
-        conditions: merge(&entry.status.conditions, conditions),
+        conditions: conditions(&entry.status.conditions, entry.generation, now, values),
     }
 }
 
@@ -49,30 +47,19 @@ const REFUSED: &str = "Refused";
 const NO_DPU: &str = "NoDPU";
 const LIMIT_REACHED: &str = "LimitReached";
 
-/// Status, reason and message of a condition.
-type Told = (Status, &'static str, String);
-
-fn accepted_condition(entry: &RuleEntry) -> Told {
-    const STAY: &str = "companions stay as they are until this is mended: ";
-    if !entry.errors.is_empty() {
-        let mut message = STAY.to_owned();
-        for (i, error) in entry.errors.iter().enumerate() {
-            let _ = write!(message, "{}{error}", if i == 0 { "" } else { "; " });
-        }
-        return (Status::False, INVALID, message);
+fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
+    if let Some(rejected) = rejected(&entry.errors, entry.validation.refusal()) {
+        return rejected;
     }
-    if let Some(refusal) = entry.trial.refusal() {
-        return (Status::False, REFUSED, format!("{STAY}{refusal}"));
-    }
-    if entry.trial.has_passed() {
+    if entry.validation.has_passed() {
         return (Status::True, "Valid", "the rule is served".to_owned());
     }
     (Status::Unknown, "Untried", "the API server has not said yet whether it takes the template".to_owned())
 }
 
-fn synced_condition(inner: &Inner) -> Told {
-    let stream = &inner.stream;
-    match (inner.index.synced(), stream.connected, stream.lost_at) {
+fn synced_condition(data: &TenantData) -> ConditionValue {
+    let stream = &data.stream;
+    match (data.index.synced(), stream.connected, stream.lost_at) {
         (true, true, _) => (Status::True, "StreamConnected", "the tenant's workloads are known".to_owned()),
         (_, false, Some(since)) => (
             Status::Unknown,
@@ -92,30 +79,30 @@ fn synced_condition(inner: &Inner) -> Told {
     }
 }
 
-/// A rule, and everything that bears on it.
-struct Known<'a> {
+/// A rule, and everything that its status depends on.
+struct StatusInput<'a> {
     name: &'a RuleName,
     entry: &'a RuleEntry,
-    inner: &'a Inner,
+    data: &'a TenantData,
     registry: &'a Registry,
 }
 
-impl Known<'_> {
+impl StatusInput<'_> {
     fn matched(&self) -> i64 {
-        i64::try_from(self.inner.index.matched(self.name)).unwrap_or(i64::MAX)
+        i64::try_from(self.data.index.matched(self.name)).unwrap_or(i64::MAX)
     }
 
     /// How many companions were made from the template as it is; `None` for a rule that isn't valid.
     fn updated(&self) -> Option<i64> {
-        let rule = self.inner.index.rule(self.name)?;
-        Some(self.inner.companions.updated(self.name, rule.template_hash()))
+        let rule = self.data.index.rule(self.name)?;
+        Some(self.data.companions.updated(self.name, rule.template_hash()))
     }
 
-    fn matched_condition(&self) -> Told {
-        let known = self.inner.index.workloads();
+    fn matched_condition(&self) -> ConditionValue {
+        let known = self.data.index.workloads();
         match (self.entry.errors.is_empty(), self.matched()) {
             (false, _) => (Status::Unknown, INVALID, "see the Accepted condition".to_owned()),
-            (true, 0) if self.inner.index.over_limit(self.name).is_some() => {
+            (true, 0) if self.data.index.over_limit(self.name).is_some() => {
                 (Status::Unknown, LIMIT_REACHED, "see the Ready condition".to_owned())
             }
             (true, 0) => (Status::False, "NoMatch", format!("none of {known} known workloads matches")),
@@ -123,14 +110,14 @@ impl Known<'_> {
         }
     }
 
-    fn ready_condition(&self) -> Told {
+    fn ready_condition(&self) -> ConditionValue {
         if !self.entry.errors.is_empty() {
             return (Status::False, INVALID, "see the Accepted condition".to_owned());
         }
-        if let Some(refusal) = self.entry.trial.refusal() {
+        if let Some(refusal) = self.entry.validation.refusal() {
             return (Status::False, REFUSED, refusal.to_owned());
         }
-        let mut refused = self.inner.refusals_of(self.name);
+        let mut refused = self.data.refusals_of(self.name);
         if let Some((_, first)) = refused.next() {
             let others = match refused.count() {
                 0 => String::new(),
@@ -139,13 +126,13 @@ impl Known<'_> {
             return (Status::False, REFUSED, format!("{}{others}", first.message));
         }
         let matched = self.matched();
-        if let Some(most) = self.inner.index.over_limit(self.name) {
+        if let Some(most) = self.data.index.over_limit(self.name) {
             return (Status::False, LIMIT_REACHED, self.over_limit(most));
         }
         if matched == 0 {
             return (Status::True, "NoMatch", "no companion is wanted".to_owned());
         }
-        let counts = self.inner.companions.counts(self.name);
+        let counts = self.data.companions.counts(self.name);
         let mut message = format!("{} of {matched} companions are ready", counts.ready);
         let (earlier, note) = self.earlier(counts.created);
         message.push_str(&note);
@@ -156,15 +143,15 @@ impl Known<'_> {
         if let Some(none) = self.without_dpu() {
             return (Status::False, NO_DPU, format!("{message}; {none}"));
         }
-        let mut waiting = self.inner.companions.of_rule(self.name);
+        let mut waiting = self.data.companions.of_rule(self.name);
         let waiting = waiting.find(|(_, o)| !o.ready && !o.message.is_empty());
-        if let (Some((key, observed)), Some(tenant)) = (waiting, &self.inner.tenant) {
+        if let (Some((key, observed)), Some(tenant)) = (waiting, &self.data.tenant) {
             let _ = write!(message, "; {}: {}", companion::name(&key, tenant), observed.message);
         }
         (Status::False, if earlier { "RollingOut" } else { "Pending" }, message)
     }
 
-    /// What there is to say where not all matches are kept.
+    /// The message where not all matches are kept.
     fn over_limit(&self, most: usize) -> String {
         format!(
             "{} matches of this rule are served, and some are not: the tenant's rules match more than {most} workloads in all, which is \
@@ -174,9 +161,9 @@ impl Known<'_> {
         )
     }
 
-    /// Whether companions of an earlier template are being replaced, and what there is to say about those.
+    /// Whether companions of an earlier template are being replaced, and a note about them for the message.
     fn earlier(&self, created: i64) -> (bool, String) {
-        let (Some(rule), Some(updated)) = (self.inner.index.rule(self.name), self.updated()) else {
+        let (Some(rule), Some(updated)) = (self.data.index.rule(self.name), self.updated()) else {
             return (false, String::new());
         };
         if updated >= created {
@@ -197,10 +184,10 @@ impl Known<'_> {
 
     /// The hosts whose companions wait for a DPU that isn't there.
     fn without_dpu(&self) -> Option<String> {
-        let tenant = self.inner.tenant.as_ref()?;
-        let unplaced = self.inner.companions.unplaced(self.name).filter(|(_, o)| !o.terminating);
+        let tenant = self.data.tenant.as_ref()?;
+        let unplaced = self.data.companions.unplaced(self.name).filter(|o| !o.terminating);
         let hosts: BTreeSet<&str> = unplaced
-            .filter_map(|(_, o)| o.host.as_deref())
+            .filter_map(|o| o.host.as_deref())
             .filter(|host| !self.registry.has_dpu(tenant, host))
             .collect();
         let first = hosts.first()?;

@@ -1,85 +1,56 @@
-use std::collections::BTreeMap;
-
-use outrigger_core::ids::{RuleName, TenantId, WorkloadId};
+use outrigger_core::ids::RuleName;
 use outrigger_core::index::Desired;
-use outrigger_core::workload::{Orchestrator, Workload};
-use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::{FakeApi, failure};
 
+use serde_json::json;
+use tokio::time::Instant;
+
 use super::*;
-use crate::rules::trial::Trial;
+use crate::fixtures;
 use crate::state::Refusal;
+use crate::state::TenantData;
+use crate::state::validation::TemplateValidation;
 
 const STATUS: &str =
     "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r/status";
 
 fn rule(resource_version: &str) -> Value {
-    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-        "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "u", "generation": 1,
-            "resourceVersion": resource_version},
-        "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+    let mut rule = fixtures::rule();
+    rule["metadata"]["resourceVersion"] = json!(resource_version);
+    rule
 }
 
-/// A controller whose only tenant has the rule, and knows no workload yet.
-fn controller(api: &FakeApi) -> (Controller, RuleId) {
-    let spaces = Arc::new(Spaces::default());
-    let registry = Arc::new(Registry::new(String::new(), Vec::new()));
-    let queue = || Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30)));
-    let seen = spaces.clone();
-    let answers = Feed::new(move |change: Change<WorkloadRule>| {
-        if let Change::Applied(rule) = change {
-            seen.space("tenant-blue").lock().apply_rule(&rule);
-        }
-    });
-    let controller = Controller {
-        client: api.client(),
-        spaces: spaces.clone(),
-        queue: queue(),
-        companions: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
-        events: Arc::new(Events::new(api.client(), "me".to_owned())),
-        registry: registry.clone(),
-        leadership: Leadership::default(),
-        admin: Arc::new(AdminRules::new(spaces.clone(), registry)),
-        templates: Arc::new(Templates::new(|_, _| ())),
-        answers,
-        admin_answers: Feed::new(drop),
-    };
-    spaces.set_tenant("tenant-blue", TenantId::new("blue").ok());
-    {
-        let space = spaces.space("tenant-blue");
-        let mut inner = space.lock();
-        let begun = inner.stream.begin(1).unwrap();
-        let raised = crate::stream::Raised { uid: "t".to_owned(), resource_version: 1, claim: 1 };
-        inner.stream.claimed(begun.number, raised).unwrap();
-        inner.apply_rule(&serde_json::from_value(rule("5")).unwrap());
-    }
+/// The context of a manager whose only tenant has the rule, and knows no workload yet.
+fn world(api: &FakeApi) -> (Arc<Context>, RuleId) {
+    let context = fixtures::context(api.client());
+    let state = fixtures::served_tenant(&context);
+    state.lock().apply_rule(&serde_json::from_value(rule("5")).unwrap());
     let id = RuleId { namespace: "tenant-blue".into(), name: RuleName::new("r").unwrap() };
-    (controller, id)
+    (context, id)
 }
 
 #[tokio::test]
 async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
     let api = FakeApi::default();
-    let (controller, id) = controller(&api);
-    let space = controller.spaces.space("tenant-blue");
+    let (context, id) = world(&api);
+    let state = context.states.state("tenant-blue");
     let written = || {
         let calls = api.calls("PATCH").into_iter();
         calls.map(|(_, body)| body["metadata"]["resourceVersion"].clone()).collect::<Vec<_>>()
     };
     // Another replica has written it meanwhile.
     api.answers("PATCH", STATUS, 409, failure(409, "Conflict"));
-    controller.step(&id).await;
+    let conflict = step(&context, &id).await;
+    assert!(matches!(conflict, Err(kube::Error::Api(status)) if status.code == 409), "it is looked at again");
     assert_eq!(written(), ["5"]);
-    assert!(controller.queue.counts().delayed > 0, "it is looked at again");
     // The watch shows what the other has written.
-    space.lock().apply_rule(&serde_json::from_value(rule("6")).unwrap());
+    state.lock().apply_rule(&serde_json::from_value(rule("6")).unwrap());
     let mut after = rule("7");
     after["status"] = json!({"observedGeneration": 1});
     api.answers("PATCH", STATUS, 200, after);
-    controller.step(&id).await;
+    assert_eq!(step(&context, &id).await.unwrap(), Action::Requeue(PACE));
     assert_eq!(written(), ["5", "6"]);
-    let entry = space.lock().rules[&id.name].clone();
+    let entry = state.lock().rules[&id.name].clone();
     assert_eq!((entry.status.observed_generation, entry.resource_version.as_str()), (Some(1), "7"));
 }
 
@@ -87,74 +58,64 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
 async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     const WORKLOADS: usize = 200;
     let api = FakeApi::default();
-    let (controller, id) = controller(&api);
-    let space = controller.spaces.space("tenant-blue");
-    let workload = |i: usize| Workload {
-        id: WorkloadId::new(&format!("w{i}")).unwrap(),
-        orchestrator: Orchestrator::Kubernetes,
-        resource_type: "v1/Pod".into(),
-        resource_namespace: "ns".into(),
-        resource_name: format!("web-{i}"),
-        node_name: None,
-        ready: true,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        extra: BTreeMap::new(),
-    };
+    let (context, id) = world(&api);
+    let state = context.states.state("tenant-blue");
+    let workload = |i: usize| fixtures::workload(&format!("w{i}"));
     let told = |condition: &str| {
-        let inner = space.lock();
-        let entry = &inner.rules[&id.name];
-        let status = status::compute(&id.name, entry, &inner, &controller.registry, Timestamp::now());
+        let data = state.lock();
+        let entry = &data.rules[&id.name];
+        let status =
+            status::compute(&id.name, entry, &data, &context.registry, context.environment.clock.wall());
         let told = status.conditions.into_iter().find(|told| told.type_ == condition).unwrap();
         (told.status, told.reason, told.message)
     };
     let reason = |condition: &str| told(condition).1;
     {
-        let mut inner = space.lock();
-        inner.index.limit(0);
+        let mut data = state.lock();
+        data.index.limit(0);
         let mut object = rule("6");
         object["spec"]["workloadTerms"] =
             json!([{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]);
         object["metadata"]["generation"] = json!(2);
-        inner.apply_rule(&serde_json::from_value(object).unwrap());
-        inner.rules.get_mut(&id.name).unwrap().trial = Trial::passed();
-        inner.index.sync((0..WORKLOADS).map(workload).collect());
+        data.apply_rule(&serde_json::from_value(object).unwrap());
+        data.rules.get_mut(&id.name).unwrap().validation = TemplateValidation::passed();
+        data.index.sync((0..WORKLOADS).map(workload).collect());
     }
     assert_eq!((reason("Matched"), reason("Ready")), ("LimitReached".to_owned(), "LimitReached".to_owned()));
-    space.lock().index.limit(3);
+    state.lock().index.limit(3);
     let (status, _, message) = told("Ready");
     assert_eq!(status, "False");
     assert!(message.starts_with("3 matches of this rule are served, and some are not"), "{message}");
     assert!(message.contains("more than 3 workloads"), "{message}");
     // The platform raises the limit. Whatever the change itself took in, the rule's own steps take in the rest.
-    space.lock().index.limit(WORKLOADS);
-    assert!(space.lock().index.has_more());
-    (0..WORKLOADS).for_each(|_| controller.fill(&space, &id));
-    assert!(!space.lock().index.has_more());
-    assert!(controller.companions.counts().ready > 0 && controller.queue.counts().delayed > 0);
-    let matched = space.lock().index.matched(&id.name);
+    state.lock().index.limit(WORKLOADS);
+    assert!(state.lock().index.has_more());
+    (0..WORKLOADS).for_each(|_| fill(&context, &state, &id));
+    assert!(!state.lock().index.has_more());
+    assert!(context.queues.companions.counts().ready > 0 && context.queues.rules.counts().delayed > 0);
+    let matched = state.lock().index.matched(&id.name);
     assert_eq!((matched, reason("Ready")), (WORKLOADS, "Pending".to_owned()));
     // A lower limit deletes nothing.
-    space.lock().index.limit(1);
+    state.lock().index.limit(1);
     let key = CompanionKey { rule: id.name.clone(), workload: "w7".into() };
-    assert!(!matches!(space.lock().index.desired(&key), Desired::Unwanted));
+    assert!(!matches!(state.lock().index.desired(&key), Desired::Unwanted));
 }
 
 #[test]
 fn what_is_refused_of_a_rule_is_not_anothers() {
-    let mut inner = Inner::default();
+    let mut data = TenantData::default();
     let own = RuleName::new("r").unwrap();
     let others = [RuleName::new("q").unwrap(), RuleName::new("r-1").unwrap(), RuleName::admin("r").unwrap()];
     for rule in others.iter().chain([&own]) {
         for workload in ["", "a", "b"] {
             let key = CompanionKey { rule: rule.clone(), workload: workload.into() };
             let refusal = Refusal { message: rule.as_str().to_owned(), generation: 1, until: Instant::now() };
-            inner.refusals.insert(key, refusal);
+            data.refusals.insert(key, refusal);
         }
     }
-    let count = |inner: &Inner, rule: &RuleName| inner.refusals_of(rule).count();
-    assert!(others.iter().chain([&own]).all(|rule| count(&inner, rule) == 3));
-    assert!(inner.refusals_of(&own).all(|(key, _)| key.rule == own));
-    inner.remove_rule(&own);
-    assert_eq!((count(&inner, &own), inner.refusals.len()), (0, 9));
+    let count = |data: &TenantData, rule: &RuleName| data.refusals_of(rule).count();
+    assert!(others.iter().chain([&own]).all(|rule| count(&data, rule) == 3));
+    assert!(data.refusals_of(&own).all(|(key, _)| key.rule == own));
+    data.remove_rule(&own);
+    assert_eq!((count(&data, &own), data.refusals.len()), (0, 9));
 }

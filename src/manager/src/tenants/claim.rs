@@ -4,15 +4,14 @@
 //! so of two replicas with a stream of the same tenant exactly one has the latest. The other one sees it (every replica
 //! watches Tenants), drops its stream and stops writing.
 //!
-//! A claim is on the Tenant with one uid: the counter of a Tenant that is deleted and made anew begins anew.
+//! A claim is on the Tenant with one uid: the counter of a Tenant that is deleted and created again restarts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 use kube::api::{Api, Patch};
-use kube::{Client, ResourceExt};
 use outrigger_api::{StreamStatus, Tenant};
 use outrigger_core::ids::TenantId;
 use outrigger_runtime::cache::version;
@@ -20,114 +19,100 @@ use serde_json::{Value, json};
 use tonic::Status;
 use tracing::{debug, info};
 
-use super::registry::Registry;
+use crate::context::Context;
 use crate::queue::{self, Queue};
-use crate::state::{Space, Spaces};
-use crate::stream::Raised;
-use crate::writes;
+use crate::state::TenantState;
+use crate::state::stream::RaisedClaim;
+use crate::worker::{Action, Controller};
+use crate::writes::{self, Version};
 
-/// How often a claim is tried while others write the same Tenant.
+/// Attempts at a claim while others write the same Tenant.
 const ATTEMPTS: usize = 20;
 
-/// Makes claims in the name of this replica.
-#[derive(Clone)]
-pub struct Claims {
-    client: Client,
-    registry: Arc<Registry>,
-    me: Arc<str>,
+/// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state.
+///
+/// # Errors
+/// UNAVAILABLE when the API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when
+/// the tenant is deleted.
+pub(crate) async fn raise(
+    context: &Context,
+    id: &TenantId,
+    state: &TenantState,
+) -> Result<RaisedClaim, Status> {
+    let _raising = Raising::new(state);
+    let gone = || Status::not_found(format!("there is no tenant {id} any more"));
+    let mut tenant = context.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
+    for _ in 0..ATTEMPTS {
+        let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();
+        let uid = tenant.uid().unwrap_or_default();
+        let highest = state.lock().stream.highest(&uid);
+        let stream = StreamStatus {
+            claim: before.claim.max(highest) + 1,
+            holder: context.identity.to_string(),
+            connected: true,
+            since: Some(Time(context.environment.clock.wall())),
+            ..before
+        };
+        match writes::status(&api(context), &Version::of(&tenant), json!({"stream": stream})).await {
+            Ok(written) => {
+                let resource_version = version(written.resource_version().as_deref());
+                return Ok(RaisedClaim { uid, resource_version, claim: stream.claim });
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => return Err(gone()),
+            // The cache was stale, or another replica was faster: the next claim has to be higher than that one.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(error) => return Err(unavailable(&error)),
+        }
+        tenant = api(context).get_opt(id.as_str()).await.map_err(|e| unavailable(&e))?.ok_or_else(gone)?;
+    }
+    Err(Status::unavailable("the tenant's stream could not be claimed: too many others try; connect again"))
 }
 
-impl Claims {
-    /// Claims of the replica called `me`: a name that no other has, nor this one's earlier life.
-    pub fn new(client: Client, registry: Arc<Registry>, me: &str) -> Self {
-        Self { client, registry, me: me.into() }
+/// Writes fields of the stream's status, as long as the claim is the latest. A failure is only logged: the stream doesn't depend on
+/// it.
+pub(crate) async fn tell(context: &Context, id: &TenantId, claim: u64, fields: &[(&str, Value)]) {
+    match write(context, id, claim, fields).await {
+        Ok(true) => {}
+        Ok(false) => debug!(tenant = %id, claim, "stream status not written: the claim is not the latest"),
+        Err(error) => info!(tenant = %id, claim, %error, "writing the stream's status failed"),
     }
+}
 
-    /// The replica's name.
-    pub fn me(&self) -> &str {
-        &self.me
+/// Writes fields of the stream's status, as long as the claim is the latest. Whether it is.
+async fn write(
+    context: &Context,
+    id: &TenantId,
+    claim: u64,
+    fields: &[(&str, Value)],
+) -> Result<bool, kube::Error> {
+    let mut patch = vec![
+        json!({"op": "test", "path": "/status/stream/claim", "value": claim}),
+        json!({"op": "test", "path": "/status/stream/holder", "value": &*context.identity}),
+    ];
+    // `add` replaces what is there.
+    patch.extend(fields.iter().map(
+        |(field, value)| json!({"op": "add", "path": format!("/status/stream/{field}"), "value": value}),
+    ));
+    let patch = serde_json::from_value(Value::Array(patch)).map_err(kube::Error::SerdeError)?;
+    match api(context).patch_status(id.as_str(), &writes::patch(), &Patch::Json::<()>(patch)).await {
+        Ok(_) => Ok(true),
+        // A test that failed: the claim is another's by now.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 422) => Ok(false),
+        Err(error) => Err(error),
     }
+}
 
-    /// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's space.
-    ///
-    /// # Errors
-    /// UNAVAILABLE when the API server can't be asked: nobody is served on a guess. The claim may have been raised all the same,
-    /// see [`give_up_unused`]. NOT_FOUND when the tenant is gone.
-    pub async fn raise(&self, id: &TenantId, space: &Space) -> Result<Raised, Status> {
-        let _raising = Raising::new(space);
-        let gone = || Status::not_found(format!("there is no tenant {id} any more"));
-        let mut tenant = self.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
-        for _ in 0..ATTEMPTS {
-            let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();
-            let uid = tenant.uid().unwrap_or_default();
-            let highest = space.lock().stream.highest(&uid);
-            let stream = StreamStatus {
-                claim: before.claim.max(highest) + 1,
-                holder: self.me.to_string(),
-                connected: true,
-                since: Some(Time(Timestamp::now())),
-                ..before
-            };
-            let patch = json!({"metadata": {"uid": uid, "resourceVersion": tenant.resource_version()},
-                "status": {"stream": stream}});
-            match self.api().patch_status(id.as_str(), &writes::patch(), &Patch::Merge(&patch)).await {
-                Ok(written) => {
-                    let resource_version = version(written.resource_version().as_deref());
-                    return Ok(Raised { uid, resource_version, claim: stream.claim });
-                }
-                Err(kube::Error::Api(status)) if status.code == 404 => return Err(gone()),
-                // The cache was behind, or another replica was faster: its claim is the one to go beyond.
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(unavailable(&error)),
-            }
-            tenant = self.api().get_opt(id.as_str()).await.map_err(|e| unavailable(&e))?.ok_or_else(gone)?;
-        }
-        Err(Status::unavailable(
-            "the tenant's stream could not be claimed: too many others try; connect again",
-        ))
-    }
-
-    /// Says something about the stream, as long as the claim is the latest. What can't be said is only logged: the stream
-    /// doesn't depend on it.
-    pub async fn tell(&self, id: &TenantId, claim: u64, fields: &[(&str, Value)]) {
-        match self.write(id, claim, fields).await {
-            Ok(true) => {}
-            Ok(false) => debug!(tenant = %id, claim, "not said: the claim is not the latest"),
-            Err(error) => info!(tenant = %id, claim, %error, "the stream's status could not be written"),
-        }
-    }
-
-    /// Writes fields of the stream's status, as long as the claim is the latest. Whether it is.
-    async fn write(&self, id: &TenantId, claim: u64, fields: &[(&str, Value)]) -> Result<bool, kube::Error> {
-        let mut patch = vec![
-            json!({"op": "test", "path": "/status/stream/claim", "value": claim}),
-            json!({"op": "test", "path": "/status/stream/holder", "value": &*self.me}),
-        ];
-        // `add` replaces what is there.
-        patch.extend(fields.iter().map(
-            |(field, value)| json!({"op": "add", "path": format!("/status/stream/{field}"), "value": value}),
-        ));
-        let patch = serde_json::from_value(Value::Array(patch)).map_err(kube::Error::SerdeError)?;
-        match self.api().patch_status(id.as_str(), &writes::patch(), &Patch::Json::<()>(patch)).await {
-            Ok(_) => Ok(true),
-            // A test that failed: the claim is another's by now.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 422) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn api(&self) -> Api<Tenant> {
-        Api::all(self.client.clone())
-    }
+fn api(context: &Context) -> Api<Tenant> {
+    Api::all(context.client.clone())
 }
 
 /// A claim that is being raised.
-struct Raising<'a>(&'a Space);
+struct Raising<'a>(&'a TenantState);
 
 impl<'a> Raising<'a> {
-    fn new(space: &'a Space) -> Self {
-        space.lock().stream.raise_begins();
-        Self(space)
+    fn new(state: &'a TenantState) -> Self {
+        state.lock().stream.raise_begins();
+        Self(state)
     }
 }
 
@@ -141,45 +126,39 @@ impl Drop for Raising<'_> {
 /// it has gone for good.
 pub const UNUSED: Duration = Duration::from_secs(10);
 
-/// Gives up claims in this replica's name that no stream is for: the answer to their write was lost, and the agent didn't come
-/// back. As long as they stay no replica acts for the tenant.
-pub async fn give_up_unused(claims: Claims, spaces: Arc<Spaces>, queue: Arc<Queue<TenantId>>) {
-    loop {
-        let id = queue.next().await;
-        let (claims, spaces, queue) = (claims.clone(), spaces.clone(), queue.clone());
-        tokio::spawn(async move {
-            match claims.give_up(&id, &spaces).await {
-                Ok(()) => queue.forget(&id),
-                Err(error) => {
-                    info!(tenant = %id, %error, "a claim that no stream is for will be given up later");
-                    queue.retry(id.clone());
-                }
+/// The controller that gives up claims in this replica's name that no stream is for: the answer to their write was lost, and
+/// the agent didn't come back. As long as they stay no replica acts for the tenant.
+pub(crate) struct UnusedClaims(pub(crate) Arc<Context>);
+
+impl Controller for UnusedClaims {
+    type Key = TenantId;
+
+    const NAME: &'static str = "unused claims";
+    const AT_ONCE: usize = 16;
+    const LEADER_ONLY: bool = false;
+
+    fn context(&self) -> &Context {
+        &self.0
+    }
+
+    fn queue(&self) -> &Queue<TenantId> {
+        &self.0.queues.unused_claims
+    }
+
+    async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {
+        let unused = self.0.states.of(id).iter().find_map(|state| state.lock().stream.unused_claim());
+        if let Some(claim) = unused {
+            let now = Time(self.0.environment.clock.wall());
+            let fields = [("connected", json!(false)), ("since", json!(now)), ("holder", json!(""))];
+            if write(&self.0, id, claim, &fields).await? {
+                info!(tenant = %id, claim, "gave up a claim that no stream is for");
             }
-            queue.done(&id);
-        });
-    }
-}
-
-impl Claims {
-    async fn give_up(&self, id: &TenantId, spaces: &Spaces) -> Result<(), kube::Error> {
-        let unused = spaces.of(id).iter().find_map(|space| space.lock().stream.unused_claim());
-        let Some(claim) = unused else { return Ok(()) };
-        let fields =
-            [("connected", json!(false)), ("since", json!(Time(Timestamp::now()))), ("holder", json!(""))];
-        if self.write(id, claim, &fields).await? {
-            info!(tenant = %id, claim, "gave up a claim that no stream is for");
         }
-        Ok(())
+        Ok(Action::Done)
     }
 }
 
-impl queue::Key for TenantId {
-    type Group = Self;
-
-    fn group(&self) -> Self {
-        self.clone()
-    }
-}
+impl queue::Key for TenantId {}
 
 fn unavailable(error: &kube::Error) -> Status {
     Status::unavailable(format!("the tenant's stream could not be claimed: {error}; connect again"))

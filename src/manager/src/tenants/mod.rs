@@ -1,12 +1,13 @@
-//! Tenants: who they are, what is theirs, and who may speak for them.
+//! Tenants: their namespaces, their DPUs, and which replica serves their streams.
 //!
-//! [`registry`] is what is known, on every replica; [`identity`] reads who calls; [`claim`] says which replica serves a
-//! tenant's stream; [`controller`] makes namespaces and DPUs what they should be, on the replica that leads.
+//! [`crate::state::registry`] is what is known, on every replica; [`claim`] says which replica serves a tenant's stream;
+//! `controller` makes namespaces and DPUs what they should be, on the replica that leads.
 
 pub mod claim;
-pub mod controller;
-pub mod identity;
+mod controller;
 pub mod namespace;
-pub mod nodes;
-pub mod registry;
+mod nodes;
 mod status;
+
+pub use controller::Key;
+pub(crate) use controller::Tenants;

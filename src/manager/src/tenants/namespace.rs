@@ -1,25 +1,22 @@
-//! A tenant's namespace in the infrastructure cluster, and what is in it from the start.
+//! A tenant's namespace in the infrastructure cluster, and the objects that Outrigger creates in it.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PostParams};
 use kube::core::PartialObjectMeta;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::{claim, keys};
-use outrigger_runtime::watch;
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::registry::{CLAIMS, count};
-use crate::writes::{self, gone, only};
+use crate::state::registry::{CLAIMS, count};
+use crate::writes::{self, only};
 
 /// Name of what Outrigger puts into each tenant's namespace.
 const NAME: &str = "outrigger";
@@ -32,7 +29,7 @@ pub const ROLE: &str = "outrigger-manager-tenant";
 pub enum State {
     /// It can.
     Ready,
-    /// It is somebody else's, or nobody's; the words say what to do.
+    /// It belongs to another tenant or to none; the message says what to do.
     NotOurs(String),
     /// It is being deleted.
     Terminating,
@@ -40,7 +37,7 @@ pub enum State {
     Preparing,
 }
 
-/// Who the manager is to the API server, as the subject of a RoleBinding.
+/// The manager's own user, as the subject of a RoleBinding.
 ///
 /// # Errors
 /// When the API server can't be asked.
@@ -81,7 +78,7 @@ pub async fn ensure(
             let namespace: Namespace = serde_json::from_value(namespace).map_err(kube::Error::SerdeError)?;
             let params = writes::post();
             namespaces.create(&params, &namespace).await?;
-            info!(tenant = id, namespace = %name, "namespace made");
+            info!(tenant = id, namespace = %name, "created namespace");
         }
         Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => return Ok(State::Terminating),
         Some(namespace) => {
@@ -112,7 +109,7 @@ pub async fn ensure(
     Ok(if counted { State::Ready } else { State::Preparing })
 }
 
-/// Lets the manager make companions there.
+/// Grants the manager the right to create companions there.
 async fn bind(client: &Client, namespace: &str, myself: &Value) -> Result<(), kube::Error> {
     let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), namespace);
     let wanted = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
@@ -126,11 +123,11 @@ async fn bind(client: &Client, namespace: &str, myself: &Value) -> Result<(), ku
     {
         return Ok(());
     }
-    bindings.patch(keys::MANAGER, &PatchParams::apply(keys::MANAGER).force(), &Patch::Apply(&wanted)).await?;
+    bindings.patch(keys::MANAGER, &writes::apply(), &Patch::Apply(&wanted)).await?;
     Ok(())
 }
 
-/// Sets the tenant's limits. Whether the quota controller has counted what there is.
+/// Sets the tenant's limits. Returns whether the quota controller has counted the objects that exist.
 async fn limit(client: &Client, tenant: &Tenant) -> Result<bool, kube::Error> {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &tenant.namespace);
     let rules = format!("count/workloadrules.{}", keys::WORKLOAD_GROUP);
@@ -150,7 +147,7 @@ async fn limit(client: &Client, tenant: &Tenant) -> Result<bool, kube::Error> {
             let wanted = json!({"apiVersion": "v1", "kind": "ResourceQuota",
                 "metadata": {"name": NAME, "namespace": tenant.namespace, "labels": {keys::TENANT: id}},
                 "spec": {"hard": hard}});
-            let params = PatchParams::apply(keys::MANAGER).force();
+            let params = writes::apply();
             quotas.patch(NAME, &params, &Patch::Apply(&wanted)).await?
         }
     };
@@ -170,8 +167,8 @@ fn same(found: Option<&BTreeMap<String, Quantity>>, wanted: &Value) -> bool {
         })
 }
 
-/// Gives back the namespace of a tenant that is being deleted: one that was made for it goes; one that was adopted stays,
-/// without rules and Pods. Returns what is still there, in words; `None` when nothing is.
+/// Releases the namespace of a tenant that is being deleted: one that was created for it is deleted; one that was adopted stays,
+/// without rules and Pods. Returns a message about what still exists; `None` when nothing does.
 ///
 /// # Errors
 /// When the API server can't be asked, or refuses.
@@ -190,35 +187,16 @@ pub async fn release(
     if made {
         if namespace.metadata.deletion_timestamp.is_none() {
             namespaces.delete(name, &only(&namespace.uid().unwrap_or_default())).await?;
-            info!(tenant = id, namespace = name, "namespace deleted");
+            info!(tenant = id, namespace = name, "deleted namespace");
         }
         return Ok(Some(format!("namespace {name}")));
     }
-    // Rules first: who has none gets no new companions.
+    // Rules first: without rules no companion is created.
     let rules: Api<PartialObjectMeta<WorkloadRule>> = Api::namespaced(client.clone(), name);
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), name);
-    delete_all(&rules).await?;
-    let left = delete_all(&pods).await?;
+    writes::delete_all(&rules, ListParams::default(), |_| true).await?;
+    let (left, _) = writes::delete_all(&pods, ListParams::default(), |_| true).await?;
     Ok((left > 0).then(|| format!("{left} Pods in namespace {name}")))
-}
-
-/// Deletes all objects of a kind in a namespace. Returns how many there were.
-async fn delete_all<K>(objects: &Api<PartialObjectMeta<K>>) -> Result<usize, kube::Error>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug,
-{
-    let (mut count, mut stay) = (0, Vec::new());
-    watch::list(objects, ListParams::default(), |object| {
-        count += 1;
-        if object.metadata.deletion_timestamp.is_none() {
-            stay.push((object.name_any(), object.uid().unwrap_or_default()));
-        }
-    })
-    .await?;
-    for (name, uid) in stay {
-        gone(objects.delete(&name, &only(&uid)).await)?;
-    }
-    Ok(count)
 }
 
 #[cfg(test)]

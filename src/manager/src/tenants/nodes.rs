@@ -1,10 +1,10 @@
-//! One step for one DPU: the domain says which, this makes it.
+//! Hands DPUs over from tenant to tenant: the domain decides on the step, this executes it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, ListParams, Patch};
 use kube::core::PartialObjectMeta;
 use kube::{Client, ResourceExt};
 use outrigger_api::Tenant;
@@ -17,62 +17,47 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::info;
 
-use super::registry::{Dpu, Registry};
-use crate::state::Spaces;
-use crate::writes::{self, found, gone, only};
+use crate::context::Context;
+use crate::state::TenantStates;
+use crate::state::registry::{Dpu, Registry};
+use crate::worker::Action;
+use crate::writes::{self, found, only};
 
-/// How long a Node is nobody's before the next tenant gets it: long enough for a scheduler and a kubelet to learn that the
-/// former one's label is gone. Their watches take milliseconds; a scheduling cycle that has begun takes far less than
-/// this.
-pub const SETTLE: Duration = Duration::from_secs(3);
+/// How long a Node is unassigned before the next tenant gets it: long enough for a scheduler and a kubelet to see that the former
+/// tenant's label is removed. Their watches take milliseconds; a scheduling cycle takes far less than this.
+pub(super) const SETTLE: Duration = Duration::from_secs(3);
 
-/// How often Pods that have been told to go are looked for.
+/// Pause between two looks for Pods that are being deleted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What remains to be done for a Node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum After {
-    /// Nothing.
-    Done,
-    /// Another step, now.
-    Again,
-    /// Another step, in a while.
-    Later(Duration),
-}
-
-/// Moves DPUs from tenant to tenant.
+/// Hands DPUs over from tenant to tenant.
 #[derive(Debug, Default)]
-pub struct Nodes {
-    /// Since when Nodes have been seen cordoned, nobody's and empty. Forgotten by a restart, which only takes longer then.
+pub(super) struct Handovers {
+    /// Since when Nodes have been seen cordoned, unowned and empty. Forgotten by a restart, which only takes longer then.
     empty_since: Mutex<HashMap<String, Instant>>,
 }
 
-impl Nodes {
-    pub(super) async fn step(
-        &self,
-        client: &Client,
-        registry: &Registry,
-        spaces: &Spaces,
-        name: &str,
-        answered: impl FnOnce(Node),
-    ) -> Result<After, kube::Error> {
+impl Handovers {
+    /// One step for one DPU.
+    pub(super) async fn step(&self, context: &Context, name: &str) -> Result<Action, kube::Error> {
+        let Context { client, registry, states, .. } = context;
         let Some(dpu) = registry.dpu(name) else {
             self.empty_since.lock().remove(name);
-            return Ok(After::Done);
+            return Ok(Action::Done);
         };
         let verdict = registry.verdict(&dpu);
         // Asked without the Node's Pods first: mostly they don't matter, and listing them costs a request.
         let next = match step(&dpu.marks, &verdict, || Err(())) {
             Ok(next) => next,
             Err(()) => {
-                let others = others(client, spaces, &verdict, name).await?;
-                let settled = self.settled(name, &dpu, others.is_empty());
+                let others = others(client, states, &verdict, name).await?;
+                let settled = self.settled(name, &dpu, others.is_empty(), context.environment.clock.now());
                 let seen = Seen { others: !others.is_empty(), settled };
                 let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
                 if next == Step::Clear {
-                    let losers = others.iter().filter_map(|pod| owner(spaces, pod)).collect();
+                    let losers = others.iter().filter_map(|pod| owner(states, pod)).collect();
                     if !are_current(client, registry, losers, &verdict).await? {
-                        return Ok(After::Later(PAUSE));
+                        return Ok(Action::Requeue(PAUSE));
                     }
                     clear(client, name, &others).await?;
                 }
@@ -82,45 +67,44 @@ impl Nodes {
         match next {
             Step::Done => {
                 self.empty_since.lock().remove(name);
-                Ok(After::Done)
+                Ok(Action::Done)
             }
-            Step::Clear | Step::Settle => Ok(After::Later(PAUSE)),
+            Step::Clear | Step::Settle => Ok(Action::Requeue(PAUSE)),
             Step::Mark(marks) => {
-                let patch = patch(&dpu, &marks);
                 let nodes: Api<Node> = Api::all(client.clone());
-                let params = writes::patch();
-                let node = nodes.patch(name, &params, &Patch::Merge(&patch)).await?;
+                let patch = Patch::Merge(patch(&dpu, &marks));
+                let node = nodes.patch(name, &writes::patch(), &patch).await?;
                 info!(
                     node = name,
                     tenant = marks.owner.as_deref().unwrap_or("none"),
                     previous_tenant = dpu.marks.owner.as_deref().unwrap_or("none"),
                     handover = marks.handover.as_deref().unwrap_or("none"),
-                    "DPU marked"
+                    "assigned DPU to tenant"
                 );
-                answered(node);
-                Ok(After::Again)
+                context.feeds.nodes.answer(node);
+                Ok(Action::Requeue(Duration::ZERO))
             }
         }
     }
 
-    /// Forgets what was seen: another replica may have had the Nodes in hand since.
+    /// Forgets what was seen: another replica may have worked on the Nodes since.
     pub(super) fn forget(&self) {
         self.empty_since.lock().clear();
     }
 
-    /// Whether the Node has been nobody's, cordoned and empty for long enough.
-    fn settled(&self, name: &str, dpu: &Dpu, empty: bool) -> bool {
+    /// Whether the Node has been unassigned, cordoned and empty for long enough.
+    fn settled(&self, name: &str, dpu: &Dpu, empty: bool, now: Instant) -> bool {
         let mut since = self.empty_since.lock();
         if !empty || dpu.marks.owner.is_some() || dpu.marks.handover.is_none() {
             since.remove(name);
             return false;
         }
-        since.entry(name.to_owned()).or_insert_with(Instant::now).elapsed() >= SETTLE
+        now.duration_since(*since.entry(name.to_owned()).or_insert(now)) >= SETTLE
     }
 }
 
-/// Whether the cache has these Tenants, and the one that is to have the DPU, as the API server has them: Pods are not deleted
-/// for a host that a Tenant has got back meanwhile.
+/// Whether the cache has these Tenants, and the one that shall get the DPU, as the API server has them: no Pod is deleted for a host
+/// that a Tenant has regained meanwhile.
 async fn are_current(
     client: &Client,
     registry: &Registry,
@@ -145,18 +129,18 @@ async fn are_current(
     Ok(true)
 }
 
-/// Pods on a Node that belong to other tenants than the one that is to have it. Asked of the API server, past its caches:
-/// what this says is acted upon.
+/// The Pods on a Node that belong to other tenants than the one that shall get it. They are listed past all caches, because they are
+/// deleted.
 async fn others(
     client: &Client,
-    spaces: &Spaces,
+    states: &TenantStates,
     verdict: &Verdict,
     node: &str,
 ) -> Result<Vec<PartialObjectMeta<Pod>>, kube::Error> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
     let mut others = Vec::new();
     watch::list(&pods, ListParams::default().fields(&format!("spec.nodeName={node}")), |pod| {
-        if owner(spaces, &pod).is_some_and(|owner| *verdict != Verdict::Of(owner)) {
+        if owner(states, &pod).is_some_and(|owner| *verdict != Verdict::Of(owner)) {
             others.push(pod);
         }
     })
@@ -166,18 +150,18 @@ async fn others(
 
 /// The tenant that a Pod belongs to. Companions of admin rules belong to the tenant whose workload they serve, as far as who
 /// may have a DPU is concerned: nobody but the manager can have written their label.
-fn owner(spaces: &Spaces, pod: &PartialObjectMeta<Pod>) -> Option<TenantId> {
+fn owner(states: &TenantStates, pod: &PartialObjectMeta<Pod>) -> Option<TenantId> {
     let namespace = pod.namespace().unwrap_or_default();
-    if *namespace == *spaces.admin().resources {
+    if *namespace == *states.admin().resources {
         return TenantId::of_namespace(pod.labels());
     }
-    spaces.tenant_of(&namespace)
+    states.tenant_of(&namespace)
 }
 
 /// The longest grace period of a Pod that has to leave a DPU, in seconds: a tenant must not keep one by asking for years.
 const MAX_GRACE: u32 = 300;
 
-/// Tells Pods to go, with their own grace periods up to [`MAX_GRACE`].
+/// Deletes Pods, with their own grace periods up to [`MAX_GRACE`].
 async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -> Result<(), kube::Error> {
     for pod in others {
         let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
@@ -185,20 +169,19 @@ async fn clear(client: &Client, node: &str, others: &[PartialObjectMeta<Pod>]) -
         let mut params = only(&pod.uid().unwrap_or_default());
         match (&pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) {
             (None, _) => {
-                gone(pods.delete(&name, &params).await)?;
-                info!(pod = name, %namespace, node, "deleted: its tenant loses the DPU");
+                writes::deleted(pods.delete(&name, &params).await)?;
+                info!(pod = name, %namespace, node, "deleted Pod: its tenant loses the DPU");
             }
             (Some(_), Some(left)) if left > i64::from(MAX_GRACE) => {
                 params.grace_period_seconds = Some(MAX_GRACE);
-                gone(pods.delete(&name, &params).await)?;
-                info!(pod = name, %namespace, node, left, "given less time to go");
+                writes::deleted(pods.delete(&name, &params).await)?;
+                info!(pod = name, %namespace, node, left, "shortened the grace period: its tenant loses the DPU");
             }
-            // Its kubelet has seen the containers end and has taken the Pod off its books; finalizers are all that is left
-            // of it, and they keep nothing but the DPU.
+            // Its kubelet has seen the containers end. Only finalizers keep the Pod, and with it the DPU.
             (Some(_), Some(0)) if !pod.finalizers().is_empty() => {
                 let patch = json!({"metadata": {"uid": pod.uid(), "finalizers": null}});
-                gone(pods.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await)?;
-                info!(pod = name, %namespace, node, finalizers = ?pod.finalizers(), "its finalizers are taken away");
+                writes::deleted(pods.patch(&name, &writes::patch(), &Patch::Merge(&patch)).await)?;
+                info!(pod = name, %namespace, node, finalizers = pod.finalizers().join(","), "removed finalizers: its tenant loses the DPU");
             }
             _ => {}
         }

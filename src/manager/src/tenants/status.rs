@@ -1,15 +1,18 @@
-//! A tenant's conditions, computed from what is known.
+//! The status of a tenant, computed from the caches.
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use outrigger_api::conditions::{Status, condition, merge};
-use outrigger_core::field::FieldError;
+use outrigger_api::conditions::Status;
 use outrigger_core::ids::TenantId;
 use outrigger_core::tenant::Tenant;
+use outrigger_core::validate;
 use serde::Serialize;
 
 use super::namespace;
-use super::registry::{Entry, Registry};
+use crate::conditions::{ConditionValue, conditions};
+use crate::state::registry::{Registry, TenantEntry};
 
 /// Names that a message lists.
 const SHOWN: usize = 5;
@@ -17,16 +20,16 @@ const SHOWN: usize = 5;
 /// What the controller writes of a tenant's status; the stream is its holder's.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Written {
+pub(super) struct ControllerStatus {
     pub(super) observed_generation: Option<i64>,
     pub(super) namespace: Option<String>,
     pub(super) dpus: Option<i64>,
     pub(super) conditions: Vec<Condition>,
 }
 
-impl Written {
+impl ControllerStatus {
     /// What is written there now.
-    pub(super) fn now(entry: &Entry) -> Self {
+    pub(super) fn now(entry: &TenantEntry) -> Self {
         let status = entry.object.status.clone().unwrap_or_default();
         Self {
             observed_generation: status.observed_generation,
@@ -37,14 +40,11 @@ impl Written {
     }
 }
 
-/// Status, reason and message of a condition.
-type Told = (Status, &'static str, String);
-
-fn fine(reason: &'static str, message: impl Into<String>) -> Told {
+fn fine(reason: &'static str, message: impl Into<String>) -> ConditionValue {
     (Status::True, reason, message.into())
 }
 
-fn wrong(reason: &'static str, message: impl Into<String>) -> Told {
+fn wrong(reason: &'static str, message: impl Into<String>) -> ConditionValue {
     (Status::False, reason, message.into())
 }
 
@@ -52,15 +52,15 @@ fn wrong(reason: &'static str, message: impl Into<String>) -> Told {
 pub(super) fn compute(
     registry: &Registry,
     id: &TenantId,
-    entry: &Entry,
+    entry: &TenantEntry,
     namespace: Option<&namespace::State>,
     now: Timestamp,
-) -> Written {
+) -> ControllerStatus {
     let generation = entry.object.metadata.generation.unwrap_or_default();
-    let mut told: Vec<(&str, Told)> = Vec::new();
+    let mut told: Vec<(&str, ConditionValue)> = Vec::new();
     let mut dpus = 0;
     match &entry.tenant {
-        Err(errors) => told.push(("Accepted", wrong("Invalid", message(errors)))),
+        Err(errors) => told.push(("Accepted", wrong("Invalid", validate::message(errors)))),
         Ok(tenant) => {
             told.push(("Accepted", accepted(registry, id)));
             told.push(("NamespaceReady", namespace_ready(tenant, namespace)));
@@ -80,31 +80,34 @@ pub(super) fn compute(
 }
 
 /// The status of a tenant that is being deleted.
-pub(super) fn terminating(entry: &Entry, waiting_for: &str, dpus: i64, now: Timestamp) -> Written {
+pub(super) fn terminating(
+    entry: &TenantEntry,
+    waiting_for: &str,
+    dpus: i64,
+    now: Timestamp,
+) -> ControllerStatus {
     let generation = entry.object.metadata.generation.unwrap_or_default();
     let told = vec![("Ready", wrong("Terminating", format!("waiting for {waiting_for} to be gone")))];
     finish(entry, generation, dpus, told, now)
 }
 
-fn finish(entry: &Entry, generation: i64, dpus: i64, told: Vec<(&str, Told)>, now: Timestamp) -> Written {
-    let conditions = told
-        .into_iter()
-        .map(|(kind, (status, reason, message))| condition(kind, status, reason, &message, generation, now))
-        .collect();
+fn finish(
+    entry: &TenantEntry,
+    generation: i64,
+    dpus: i64,
+    told: Vec<(&str, ConditionValue)>,
+    now: Timestamp,
+) -> ControllerStatus {
     let before = entry.object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
-    Written {
+    ControllerStatus {
         observed_generation: Some(generation),
         namespace: Some(entry.object.target_namespace()),
         dpus: Some(dpus),
-        conditions: merge(before, conditions),
+        conditions: conditions(before, generation, now, told),
     }
 }
 
-fn message(errors: &[FieldError]) -> String {
-    outrigger_core::validate::message(errors)
-}
-
-fn accepted(registry: &Registry, id: &TenantId) -> Told {
+fn accepted(registry: &Registry, id: &TenantId) -> ConditionValue {
     match registry.shared_identities(id).first() {
         None => fine("Valid", "the tenant is served"),
         Some((identity, other)) => wrong(
@@ -116,7 +119,7 @@ fn accepted(registry: &Registry, id: &TenantId) -> Told {
     }
 }
 
-fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Told {
+fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> ConditionValue {
     match state {
         Some(namespace::State::Ready) => {
             fine("Exists", format!("namespace {} is the tenant's", tenant.namespace))
@@ -138,12 +141,12 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Told {
 }
 
 /// How many DPUs the tenant has, and what is with its hosts.
-fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Told) {
+fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, ConditionValue) {
     let dpus = registry.dpus();
     let own = |owner: &Option<String>| owner.as_deref() == Some(id.as_str());
     let count = dpus.iter().filter(|(_, dpu)| own(&dpu.marks.owner)).count();
     let (mut contested, mut moving, mut without) = (Vec::new(), Vec::new(), Vec::new());
-    let mut by_host: std::collections::HashMap<&str, Vec<&(String, _)>> = std::collections::HashMap::new();
+    let mut by_host: BTreeMap<&str, Vec<&(String, _)>> = BTreeMap::new();
     for entry in &dpus {
         if let Some(host) = &entry.1.host {
             by_host.entry(host).or_default().push(entry);
@@ -187,7 +190,7 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Tol
     (i64::try_from(count).unwrap_or(i64::MAX), told)
 }
 
-fn within_limits(registry: &Registry, entry: &Entry, tenant: &Tenant) -> Told {
+fn within_limits(registry: &Registry, entry: &TenantEntry, tenant: &Tenant) -> ConditionValue {
     let refused =
         entry.object.status.as_ref().and_then(|s| s.stream.as_ref()).and_then(|s| s.refused.clone());
     let mut over: Vec<String> = refused.into_iter().collect();

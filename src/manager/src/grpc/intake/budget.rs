@@ -3,15 +3,14 @@
 //! A message holds its share of a [`Pool`] for as long as its bytes are there. Who finds the tenant's part of the pool used up
 //! waits for the tenant's own messages alone, before anything is taken of the part that all share.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::shared::Shared;
 use crate::grpc::limits;
 
-/// Whose messages they are: a tenant's id, or that of administrators.
+/// The id of the tenant that messages count for, or that of administrators.
 pub(crate) type Payer = Arc<str>;
 
 /// What may be in memory of all callers' messages.
@@ -19,7 +18,7 @@ pub(crate) type Payer = Arc<str>;
 pub(crate) struct Budget {
     buffered: Arc<Semaphore>,
     decoded: Arc<Semaphore>,
-    shares: Mutex<HashMap<Payer, Weak<Share>>>,
+    shares: Shared<Share>,
 }
 
 /// One payer's part of it.
@@ -51,7 +50,7 @@ impl Default for Budget {
         Self {
             buffered: Arc::new(Semaphore::new(limits::BUFFERED_BYTES)),
             decoded: Arc::new(Semaphore::new(limits::DECODED_BYTES)),
-            shares: Mutex::default(),
+            shares: Shared::default(),
         }
     }
 }
@@ -59,18 +58,10 @@ impl Default for Budget {
 impl Budget {
     /// The share of a payer. It is the same one for all calls that are open at the same time.
     pub(crate) fn share(&self, payer: &Payer) -> Arc<Share> {
-        let mut shares = self.shares.lock();
-        if let Some(share) = shares.get(payer).and_then(Weak::upgrade) {
-            return share;
-        }
-        // A new payer is the occasion to forget those that have no call any more.
-        shares.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::new(Share {
+        self.shares.get(payer, || Share {
             buffered: Pool::new(limits::BUFFERED_BYTES_PER_TENANT, &self.buffered),
             decoded: Pool::new(limits::DECODED_BYTES_PER_TENANT, &self.decoded),
-        });
-        shares.insert(payer.clone(), Arc::downgrade(&share));
-        share
+        })
     }
 }
 
@@ -131,16 +122,6 @@ mod tests {
             names[2].buffered.take(2 * most).now_or_never().is_some(),
             "more than may be is all that may be"
         );
-    }
-
-    #[test]
-    fn calls_of_one_payer_have_one_share_and_none_is_kept_for_nobody() {
-        let budget = Budget::default();
-        let first = budget.share(&payer("a"));
-        assert!(Arc::ptr_eq(&first, &budget.share(&payer("a"))));
-        drop(first);
-        budget.share(&payer("b"));
-        assert_eq!(budget.shares.lock().len(), 1);
     }
 
     #[test]

@@ -1,55 +1,34 @@
 //! How many calls each identity has open.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
+use super::shared::Shared;
 use crate::grpc::limits::CALLS_PER_IDENTITY;
-use crate::tenants::identity::Caller;
-
-type Counts = Mutex<HashMap<Arc<str>, usize>>;
+use crate::identity::Caller;
 
 /// Counts calls that are open.
 #[derive(Debug, Default)]
-pub(super) struct Identities(Arc<Counts>);
+pub(super) struct Identities(Shared<Semaphore>);
 
-/// A call that is open. It is over when this is dropped.
-#[derive(Debug)]
-pub(super) struct Call {
-    counts: Arc<Counts>,
-    identity: Arc<str>,
-}
+/// A call that is open. It ends when this is dropped.
+pub(super) type Call = OwnedSemaphorePermit;
 
 impl Identities {
     /// A call begins.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED when the caller has as many open as anybody may have.
+    /// RESOURCE_EXHAUSTED when the caller has as many open as one identity may have.
     pub(super) fn call(&self, caller: &Caller) -> Result<Call, Status> {
         let identity: Arc<str> = caller.to_string().into();
-        let mut counts = self.0.lock();
-        let count = counts.entry(identity.clone()).or_default();
-        if *count >= CALLS_PER_IDENTITY {
-            return Err(Status::resource_exhausted(format!(
-                "{identity} has {count} calls open, at most {CALLS_PER_IDENTITY} are allowed; end one"
-            )));
-        }
-        *count += 1;
-        Ok(Call { counts: self.0.clone(), identity })
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        let mut counts = self.counts.lock();
-        if let Some(count) = counts.get_mut(&self.identity) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.identity);
-            }
-        }
+        let calls = self.0.get(&identity, || Semaphore::new(CALLS_PER_IDENTITY));
+        calls.try_acquire_owned().map_err(|_| {
+            Status::resource_exhausted(format!(
+                "{identity} has {CALLS_PER_IDENTITY} calls open, at most {CALLS_PER_IDENTITY} are allowed; end one"
+            ))
+        })
     }
 }
 
@@ -68,6 +47,5 @@ mod tests {
         assert!(identities.call(&other).is_ok(), "another one isn't concerned");
         drop(open);
         assert!(identities.call(&Caller::Local).is_ok());
-        assert!(identities.0.lock().is_empty());
     }
 }

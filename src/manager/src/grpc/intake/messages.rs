@@ -1,7 +1,7 @@
 //! Messages out of the body of a call, one after the other: read, counted and paid for before they are decoded.
 //!
-//! tonic reads a message into a buffer that it keeps for as long as the call lasts, and decodes it then. So what has to be known
-//! before comes from here: the length that is announced, the parts that the bytes have, and whether there is room for them.
+//! tonic reads a message into a buffer that it keeps for as long as the call lasts, and decodes it then. What has to be known
+//! before is found out here: the announced length, the number of parts of the message, and whether there is room for them.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) struct Messages {
 
 /// A message as it came, within its bounds.
 #[derive(Debug)]
-pub(crate) struct Raw {
+pub(crate) struct RawMessage {
     /// Header and message.
     framed: Bytes,
     /// What it has.
@@ -46,7 +46,7 @@ pub(crate) struct Raw {
 
 /// A message that is decoded, and what it holds of the budget until it has been taken in.
 #[derive(Debug)]
-pub(crate) struct Taken<T> {
+pub(crate) struct DecodedMessage<T> {
     /// The message.
     pub(crate) message: T,
     /// To be dropped when nothing of the message is needed any more.
@@ -63,7 +63,7 @@ impl Messages {
     /// # Errors
     /// RESOURCE_EXHAUSTED when it is over a bound, INVALID_ARGUMENT when it is no message, DEADLINE_EXCEEDED when it comes too
     /// slowly; what the connection says when it ends.
-    pub(crate) async fn next(&mut self) -> Result<Option<Raw>, Status> {
+    pub(crate) async fn next(&mut self) -> Result<Option<RawMessage>, Status> {
         let mut header = BytesMut::with_capacity(HEADER);
         if !self.read(&mut header, HEADER).await? {
             return Ok(None);
@@ -93,7 +93,7 @@ impl Messages {
         let measure = aside(length, move || wire_bounds::check(shape, &message, &bounds))
             .await?
             .map_err(|e| out_of_bounds(&e))?;
-        Ok(Some(Raw { framed, measure, buffered, share: self.share.clone() }))
+        Ok(Some(RawMessage { framed, measure, buffered, share: self.share.clone() }))
     }
 
     /// Reads until there are so many bytes. `false`: the body has ended before the first of them.
@@ -120,7 +120,7 @@ impl Messages {
     /// The messages, decoded. Nothing is lost when a wait for the next one is given up.
     pub(crate) fn decoded<T: Message + Default + 'static>(
         self,
-    ) -> impl Stream<Item = Result<Taken<T>, Status>> + Send {
+    ) -> impl Stream<Item = Result<DecodedMessage<T>, Status>> + Send {
         futures::stream::unfold(Some(self), |messages| async move {
             let mut messages = messages?;
             match messages.one().await {
@@ -131,18 +131,18 @@ impl Messages {
         })
     }
 
-    async fn one<T: Message + Default + 'static>(&mut self) -> Result<Option<Taken<T>>, Status> {
+    async fn one<T: Message + Default + 'static>(&mut self) -> Result<Option<DecodedMessage<T>>, Status> {
         let Some(raw) = self.next().await? else { return Ok(None) };
-        let Raw { framed, measure, buffered, share } = raw;
+        let RawMessage { framed, measure, buffered, share } = raw;
         let held = share.decoded.take(measure.decoded_bytes()).await;
         let message = aside(framed.len(), move || T::decode(framed.slice(HEADER..))).await?;
         drop(buffered);
         let message = message.map_err(|e| Status::invalid_argument(format!("malformed: {e}")))?;
-        Ok(Some(Taken { message, held }))
+        Ok(Some(DecodedMessage { message, held }))
     }
 }
 
-impl Raw {
+impl RawMessage {
     /// The message as a body for tonic to read, and what is held for it until the call is over.
     pub(crate) async fn body(self) -> (Body, (Held, Held)) {
         let decoded = self.share.decoded.take(self.measure.decoded_bytes()).await;
@@ -150,7 +150,7 @@ impl Raw {
     }
 }
 
-/// Does something whose time grows with a message's bytes: beside the threads that serve everybody, when there are many.
+/// Runs work whose duration grows with a message's bytes: on a blocking thread, when there are many.
 async fn aside<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! What every call goes through before tonic sees it: who calls, what the call may cost, and each of its messages.
+//! The checks that every call passes before tonic sees it: who calls, what the call may cost, and the bounds of each message.
 //!
 //! A call whose caller may not make it ends here, unread. The stream of workloads finds its [`Messages`] in the request's
 //! extensions. Of all other calls the one message they have is read here and handed on, and what it takes of the budgets, and
@@ -7,6 +7,7 @@
 mod budget;
 mod identities;
 mod messages;
+mod shared;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,21 +21,24 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use outrigger_api::wire_bounds::Bounds;
 use outrigger_proto::shape::{Method, method};
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::Peer;
+use outrigger_runtime::telemetry::called;
 use parking_lot::Mutex;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
+use tracing::Instrument;
 
 pub(crate) use budget::Payer;
 use budget::{Budget, Held};
 use identities::Identities;
-pub(crate) use messages::{Messages, Taken};
+pub(crate) use messages::{DecodedMessage, Messages};
 
 use super::access::{Access, Admitted};
 use super::limits;
 use super::rates::{Rates, Turn};
 
-/// Who pays for calls about admin rules: no tenant has this id.
+/// The payer of calls about admin rules: no tenant has this id.
 const ADMINISTRATORS: &str = "";
 
 /// The service whose calls are about no tenant.
@@ -45,7 +49,7 @@ const STREAMS: &str = "/universe.workload.v1.WorkloadService/";
 
 /// Takes calls in.
 #[derive(Debug)]
-pub struct Intake {
+pub(super) struct Intake {
     access: Arc<Access>,
     budget: Budget,
     identities: Identities,
@@ -66,13 +70,18 @@ impl Inbound {
 
 impl Intake {
     /// `stream_bytes`: size of the largest message of a workload stream.
-    pub fn new(access: Arc<Access>, stream_bytes: usize) -> Self {
-        let rates = Rates::default();
-        Self { access, budget: Budget::default(), identities: Identities::default(), rates, stream_bytes }
+    pub(super) fn new(access: Arc<Access>, clock: Clock, stream_bytes: usize) -> Self {
+        Self {
+            access,
+            budget: Budget::default(),
+            identities: Identities::default(),
+            rates: Rates::new(clock),
+            stream_bytes,
+        }
     }
 
     /// An axum middleware in front of all services.
-    pub async fn take_in(State(this): State<Arc<Self>>, request: Request, next: Next) -> Response {
+    pub(super) async fn take_in(State(this): State<Arc<Self>>, request: Request, next: Next) -> Response {
         match this.call(request, next).await {
             Ok(response) => response,
             Err(status) => status.into_http(),
@@ -99,7 +108,8 @@ impl Intake {
             request.extensions_mut().insert(admitted);
             return Ok(holding(next.run(request).await, (call, None, None)));
         }
-        self.unary(request, next, method, &payer, admitted, call).await
+        let span = called(method.path, &metadata);
+        self.unary(request, next, method, &payer, admitted, call).instrument(span).await
     }
 
     fn stream(&self, request: Request, method: &'static Method, payer: &Payer) -> Request {
@@ -148,7 +158,7 @@ fn holding(response: Response, holds: Holds) -> Response {
 }
 
 pin_project_lite::pin_project! {
-    /// A body that holds something until it has been sent, or nobody wants it any more.
+    /// A body that holds something until it has been sent or dropped.
     struct Holding {
         #[pin]
         body: Body,

@@ -1,11 +1,11 @@
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::Desired;
 use outrigger_proto::v1::{WorkloadMetadata, WorkloadState, workload_state};
-use serde_json::json;
 use tonic::Code;
 
 use super::*;
-use crate::state::Spaces;
+use crate::fixtures;
+use crate::state::TenantStates;
 
 fn update(id: &str, node: &str) -> WorkloadUpdate {
     let labels = workload_state::ExtraData { data: [("app".to_owned(), "web".to_owned())].into() };
@@ -26,25 +26,20 @@ fn update(id: &str, node: &str) -> WorkloadUpdate {
 }
 
 /// A tenant with a rule that matches every workload, and a stream.
-fn tenant() -> (Arc<Space>, u64) {
-    let space = Spaces::default().space("tenant-blue");
+fn tenant() -> (Arc<TenantState>, u64) {
+    let state = TenantStates::default().state("tenant-blue");
     let stream = {
-        let mut inner = space.lock();
-        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "u", "generation": 1},
-            "spec": {"workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod",
-                    "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
-        let keys = inner.apply_rule(&serde_json::from_value(rule).unwrap());
-        assert!(keys.is_empty() && inner.index.rules().count() == 1);
-        inner.stream.begin(4).unwrap().number
+        let mut data = state.lock();
+        let keys = data.apply_rule(&serde_json::from_value(fixtures::rule()).unwrap());
+        assert!(keys.is_empty() && data.index.rules().count() == 1);
+        data.stream.begin(4, tokio::time::Instant::now()).unwrap().number
     };
-    (space, stream)
+    (state, stream)
 }
 
-fn begin(space: &Arc<Space>, stream: u64, most: u32) -> Sync {
+fn begin(state: &Arc<TenantState>, stream: u64, most: u32) -> Sync {
     let limits = Limits { workloads: most, ..Limits::default() };
-    Sync::begin(space.clone(), stream, limits, 0).unwrap()
+    Sync::begin(state.clone(), stream, limits, 0).unwrap()
 }
 
 fn names(keys: Vec<CompanionKey>) -> Vec<String> {
@@ -53,13 +48,13 @@ fn names(keys: Vec<CompanionKey>) -> Vec<String> {
     names
 }
 
-fn desired(space: &Space, id: &str) -> &'static str {
-    let inner = space.lock();
+fn desired(state: &TenantState, id: &str) -> &'static str {
+    let data = state.lock();
     let key = CompanionKey {
         rule: outrigger_core::ids::RuleName::new("r").unwrap(),
         workload: WorkloadId::new(id).unwrap().label_value().into(),
     };
-    match inner.index.desired(&key) {
+    match data.index.desired(&key) {
         Desired::Wanted { .. } => "wanted",
         Desired::Unwanted => "unwanted",
         Desired::Unknown => "unknown",
@@ -73,75 +68,75 @@ fn all(ids: &[&str]) -> Vec<WorkloadUpdate> {
 
 #[test]
 fn nothing_is_gone_before_the_end() {
-    let (space, stream) = tenant();
-    let mut first = begin(&space, stream, 9);
+    let (state, stream) = tenant();
+    let mut first = begin(&state, stream, 9);
     assert!(first.take(all(&["a", "b"]), "x").unwrap().is_empty(), "what is missing is known at the end");
-    assert_eq!(desired(&space, "z"), "unknown");
+    assert_eq!(desired(&state, "z"), "unknown");
     assert_eq!(names(first.take(all(&["c"]), "x").and_then(|_| first.end()).unwrap()), ["a", "b", "c"]);
-    assert_eq!(desired(&space, "z"), "unwanted");
+    assert_eq!(desired(&state, "z"), "unwanted");
     // Another one: `b` is gone, `c` has moved, `d` is new.
-    let mut next = begin(&space, stream, 9);
+    let mut next = begin(&state, stream, 9);
     assert_eq!(names(next.take(all(&["a", "d"]), "x").unwrap()), ["d"]);
     assert_eq!(names(next.take(vec![update("c", "elsewhere")], "x").unwrap()), ["c"]);
-    assert_eq!(desired(&space, "b"), "wanted");
+    assert_eq!(desired(&state, "b"), "wanted");
     assert_eq!(names(next.end().unwrap()), ["b"]);
-    assert_eq!(desired(&space, "b"), "unwanted");
-    assert_eq!(space.lock().usage.count(), 3);
+    assert_eq!(desired(&state, "b"), "unwanted");
+    assert_eq!(state.lock().usage.count(), 3);
 }
 
 #[test]
 fn a_sync_that_is_broken_off_deletes_nothing() {
-    let (space, stream) = tenant();
-    let mut first = begin(&space, stream, 9);
+    let (state, stream) = tenant();
+    let mut first = begin(&state, stream, 9);
     first.take(all(&["a", "b"]), "x").unwrap();
     first.end().unwrap();
-    let mut broken = begin(&space, stream, 9);
+    let mut broken = begin(&state, stream, 9);
     assert_eq!(names(broken.take(all(&["a", "c"]), "x").unwrap()), ["c"]);
     drop(broken);
     for id in ["a", "b", "c"] {
-        assert_eq!(desired(&space, id), "wanted");
+        assert_eq!(desired(&state, id), "wanted");
     }
     // A newer stream takes over, and the older one's sync doesn't count any more.
-    let mut old = begin(&space, stream, 9);
+    let mut old = begin(&state, stream, 9);
     old.take(all(&["a"]), "x").unwrap();
-    let newer = space.lock().stream.begin(4).unwrap().number;
+    let newer = state.lock().stream.begin(4, tokio::time::Instant::now()).unwrap().number;
     assert_eq!(old.take(all(&["b"]), "x").unwrap_err().code(), Code::Aborted);
     assert_eq!(old.end().unwrap_err().code(), Code::Aborted);
-    assert_eq!(desired(&space, "b"), "wanted");
-    let mut sync = begin(&space, newer, 9);
+    assert_eq!(desired(&state, "b"), "wanted");
+    let mut sync = begin(&state, newer, 9);
     sync.take(all(&["b"]), "x").unwrap();
     assert_eq!(names(sync.end().unwrap()), ["a", "c"]);
 }
 
 #[test]
 fn a_sync_within_the_limits_is_taken_whatever_there_was_before() {
-    let (space, stream) = tenant();
-    let mut first = begin(&space, stream, 3);
+    let (state, stream) = tenant();
+    let mut first = begin(&state, stream, 3);
     first.take(all(&["a", "b", "c"]), "x").unwrap();
     first.end().unwrap();
-    let mut next = begin(&space, stream, 3);
+    let mut next = begin(&state, stream, 3);
     next.take(all(&["d", "e"]), "x").unwrap();
-    assert!(space.lock().index.workloads() <= 3, "what there was before has made room");
+    assert!(state.lock().index.workloads() <= 3, "what there was before has made room");
     // That isn't to say that it is gone.
-    assert_eq!(desired(&space, "a"), "unknown");
+    assert_eq!(desired(&state, "a"), "unknown");
     next.take(all(&["c"]), "x").unwrap();
     assert_eq!(names(next.end().unwrap()), ["c", "d", "e"]);
-    assert_eq!(desired(&space, "a"), "unwanted");
-    assert_eq!(space.lock().usage.count(), 3);
+    assert_eq!(desired(&state, "a"), "unwanted");
+    assert_eq!(state.lock().usage.count(), 3);
 }
 
 #[test]
 fn what_is_over_a_limit_is_refused_with_both_numbers_and_changes_nothing() {
-    let (space, stream) = tenant();
-    let mut sync = begin(&space, stream, 2);
+    let (state, stream) = tenant();
+    let mut sync = begin(&state, stream, 2);
     sync.take(all(&["a"]), "x").unwrap();
     let status = sync.take(all(&["a", "b", "c"]), "x").unwrap_err();
     let words = "Tenant spec.limits.workloads: 3 would be used, at most 2 are allowed";
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, words));
-    assert_eq!(space.lock().index.workloads(), 1);
+    assert_eq!(state.lock().index.workloads(), 1);
     let limits = Limits { workloads: 2, ..Limits::default() };
-    let status = Sync::begin(space.clone(), stream, limits, 3).unwrap_err();
+    let status = Sync::begin(state.clone(), stream, limits, 3).unwrap_err();
     assert_eq!(status.message(), words, "it isn't waited for");
-    let status = begin(&space, stream, 2).take(vec![WorkloadUpdate::default()], "f").unwrap_err();
+    let status = begin(&state, stream, 2).take(vec![WorkloadUpdate::default()], "f").unwrap_err();
     assert_eq!(status.message(), "f[0].workload_metadata: is missing");
 }

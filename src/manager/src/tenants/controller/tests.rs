@@ -1,11 +1,14 @@
-use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::RuleName;
 use outrigger_core::index::CompanionKey;
 use outrigger_runtime::cache::Change;
 use outrigger_runtime::fake_api::{FakeApi, failure, not_found};
 
+use jiff::Timestamp;
+use serde_json::json;
+
 use super::*;
+use crate::fixtures;
 
 const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
 const STATUS: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue/status";
@@ -24,29 +27,15 @@ fn tenant(uid: &str, deleted: bool) -> Value {
         "spec": {}})
 }
 
-fn controller(api: &FakeApi) -> Controller {
-    let spaces = Arc::new(Spaces::new(AdminNamespaces::default()));
-    let registry = Arc::new(Registry::new(String::new(), Vec::new()));
-    Controller {
-        client: api.client(),
-        registry: registry.clone(),
-        spaces: spaces.clone(),
-        queue: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
-        rules: Arc::new(Queue::new(Duration::from_millis(100), Duration::from_secs(30))),
-        leadership: Leadership::default(),
-        events: Arc::new(Events::new(api.client(), "me".to_owned())),
-        admin: Arc::new(AdminRules::new(spaces, registry)),
-        nodes: Arc::default(),
-        answers: Feed::new(drop),
-        myself: Arc::default(),
-    }
+fn controller(api: &FakeApi) -> Tenants {
+    Tenants::new(&fixtures::context(api.client()))
 }
 
 /// A companion of an admin rule, which serves the tenant.
-fn with_companion(api: &FakeApi, controller: &Controller) {
+fn with_companion(api: &FakeApi, controller: &Tenants) {
     let key = CompanionKey { rule: RuleName::admin("r").unwrap(), workload: "w".into() };
     let observed = Observed { uid: "pod".into(), ..Observed::default() };
-    controller.spaces.admin_store(&blue()).lock().applied("p", key, observed);
+    controller.context.states.admin_companions_of(&blue()).lock().applied("p", key, observed);
     let pod = json!({"metadata": {"name": "p", "namespace": "universe", "uid": "pod"}});
     api.answers("GET", PODS, 200, json!({"metadata": {}, "items": [pod]}));
     api.answers("GET", CLAIMS, 404, not_found());
@@ -59,10 +48,10 @@ async fn companions_of_a_tenant_that_only_the_cache_lacks_stay() {
     let controller = controller(&api);
     with_companion(&api, &controller);
     api.answers("GET", TENANT, 200, tenant("u", false));
-    assert_eq!(controller.tenant(&blue()).await.unwrap(), After::Later(PAUSE));
+    assert_eq!(controller.tenant(&blue()).await.unwrap(), Action::Requeue(PAUSE));
     assert!(api.calls("DELETE").is_empty());
     api.answers("GET", TENANT, 404, not_found());
-    assert_eq!(controller.tenant(&blue()).await.unwrap(), After::Later(PAUSE));
+    assert_eq!(controller.tenant(&blue()).await.unwrap(), Action::Requeue(PAUSE));
     assert_eq!(api.calls("DELETE").len(), 1);
 }
 
@@ -71,10 +60,13 @@ async fn what_belongs_to_a_tenant_that_was_made_anew_is_not_released_with_the_fo
     let api = FakeApi::default();
     let controller = controller(&api);
     with_companion(&api, &controller);
-    controller.registry.tenant(Change::Applied(serde_json::from_value(tenant("former", true)).unwrap()));
+    controller
+        .context
+        .registry
+        .tenant(Change::Applied(serde_json::from_value(tenant("former", true)).unwrap()));
     for live in [tenant("new", false), tenant("former", false)] {
         api.answers("GET", TENANT, 200, live);
-        assert_eq!(controller.tenant(&blue()).await.unwrap(), After::Later(PAUSE));
+        assert_eq!(controller.tenant(&blue()).await.unwrap(), Action::Requeue(PAUSE));
     }
     assert!(api.calls("DELETE").is_empty());
     api.answers("GET", TENANT, 200, tenant("former", true));
@@ -88,11 +80,11 @@ async fn what_belongs_to_a_tenant_that_was_made_anew_is_not_released_with_the_fo
 async fn a_status_is_not_written_over_that_of_another_leader() {
     let api = FakeApi::default();
     let controller = controller(&api);
-    controller.registry.tenant(Change::Applied(serde_json::from_value(tenant("u", false)).unwrap()));
-    let entry = controller.registry.get(&blue()).unwrap();
+    controller.context.registry.tenant(Change::Applied(serde_json::from_value(tenant("u", false)).unwrap()));
+    let entry = controller.context.registry.get(&blue()).unwrap();
     let wanted = status::terminating(&entry, "Pods", 0, Timestamp::UNIX_EPOCH);
     api.answers("PATCH", STATUS, 409, failure(409, "Conflict"));
-    let conflict = controller.write(&entry, entry.object.resource_version(), &wanted).await;
+    let conflict = controller.write(&entry, &Version::of(&*entry.object), &wanted).await;
     assert!(matches!(conflict, Err(kube::Error::Api(status)) if status.code == 409));
     let (_, body) = api.calls("PATCH").remove(0);
     assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!("u"), &json!("5")));

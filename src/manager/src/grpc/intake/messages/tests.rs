@@ -106,7 +106,7 @@ async fn nothing_is_lost_when_a_wait_is_given_up() {
         assert!(stream.next().now_or_never().is_none());
         sender.send(Ok(vec![byte].into())).unwrap();
     }
-    let taken: Taken<WorkloadChunkedStreamRequest> = stream.next().await.unwrap().unwrap();
+    let taken: DecodedMessage<WorkloadChunkedStreamRequest> = stream.next().await.unwrap().unwrap();
     assert_eq!(taken.message, sync(2));
 }
 
@@ -118,7 +118,7 @@ async fn a_tenant_whose_messages_are_being_taken_in_waits_and_the_others_do_not(
     let open = |payer| {
         let stream = messages(body(vec![framed(&large)], false), &budget, payer).decoded();
         Box::pin(stream)
-            as futures::stream::BoxStream<'_, Result<Taken<WorkloadChunkedStreamRequest>, Status>>
+            as futures::stream::BoxStream<'_, Result<DecodedMessage<WorkloadChunkedStreamRequest>, Status>>
     };
     let mut streams: Vec<_> = (0..4).map(|_| open("a")).collect();
     let mut taken = Vec::new();

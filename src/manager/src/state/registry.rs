@@ -1,6 +1,6 @@
-//! Tenants and DPUs as the API has them, and who may speak for whom.
+//! Tenants and DPUs as the API has them, and which callers may act for which tenant.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -19,28 +19,28 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tonic::Status;
 
-use super::identity::Caller;
+use crate::identity::Caller;
 
 /// What is known of tenants and DPUs. One for the whole process.
 #[derive(Debug)]
 pub struct Registry {
-    inner: RwLock<Inner>,
+    data: RwLock<RegistryData>,
     /// Node label that names the host of a DPU.
     host_label: String,
-    /// Identities that may speak for every tenant.
+    /// Identities that may act for every tenant.
     admins: Vec<Identity>,
     /// Counts changes of what [`Registry::authorize`] depends on.
     changes: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    tenants: HashMap<TenantId, Arc<Entry>>,
+struct RegistryData {
+    tenants: BTreeMap<TenantId, Arc<TenantEntry>>,
     /// Who lists an identity.
     by_identity: HashMap<Identity, BTreeSet<TenantId>>,
     /// Who lays claim to a host, and isn't being deleted.
     by_host: HashMap<String, BTreeSet<TenantId>>,
-    nodes: HashMap<String, Arc<Dpu>>,
+    nodes: BTreeMap<String, Arc<Dpu>>,
     /// Nodes by the host they sit in.
     in_host: HashMap<String, BTreeSet<String>>,
     quotas: HashMap<String, Quota>,
@@ -48,14 +48,14 @@ struct Inner {
 
 /// A tenant.
 #[derive(Debug)]
-pub struct Entry {
+pub struct TenantEntry {
     /// As the API has it.
     pub object: Arc<Tenant>,
-    /// What it says, or everything that is wrong with it.
+    /// The tenant, or its validation errors.
     pub tenant: Result<Arc<tenant::Tenant>, Vec<FieldError>>,
 }
 
-impl Entry {
+impl TenantEntry {
     /// Whether it is being deleted.
     pub fn deleting(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
@@ -66,15 +66,15 @@ impl Entry {
         self.object.status.as_ref()?.stream.as_ref()?.refused.as_deref()
     }
 
-    /// What is not its status.
-    fn matter(&self) -> impl PartialEq + '_ {
+    /// Everything but its status.
+    fn relevant(&self) -> impl PartialEq + '_ {
         let metadata = &self.object.metadata;
         let finalizers = self.object.finalizers();
         (metadata.uid.as_deref(), metadata.generation, self.deleting(), finalizers, self.tenant.as_ref())
     }
 }
 
-/// What has to be looked at again.
+/// The keys that a change of a Tenant concerns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Nodes whose owner may have changed.
@@ -83,14 +83,14 @@ pub struct Touched {
     pub tenants: BTreeSet<TenantId>,
 }
 
-/// A Node that sits in some host, or that carries our marks.
+/// A Node that is in some host, or that carries Outrigger's marks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dpu {
     /// The host it sits in.
     pub host: Option<String>,
-    /// What is ours on it.
+    /// Outrigger's marks on it.
     pub marks: Marks,
-    /// Everybody's taints, as they are.
+    /// All taints, as the API has them.
     pub taints: Vec<serde_json::Value>,
     /// Of the Node.
     pub resource_version: String,
@@ -106,7 +106,7 @@ pub struct Quota {
 impl Registry {
     /// Knows nothing yet.
     pub fn new(host_label: String, admins: Vec<Identity>) -> Self {
-        Self { inner: RwLock::default(), host_label, admins, changes: watch::Sender::new(0) }
+        Self { data: RwLock::default(), host_label, admins, changes: watch::Sender::new(0) }
     }
 
     /// The Node label that names the host of a DPU.
@@ -120,49 +120,49 @@ impl Registry {
     }
 
     /// A tenant.
-    pub fn get(&self, id: &TenantId) -> Option<Arc<Entry>> {
-        self.inner.read().tenants.get(id).cloned()
+    pub fn get(&self, id: &TenantId) -> Option<Arc<TenantEntry>> {
+        self.data.read().tenants.get(id).cloned()
     }
 
     /// Every tenant's id.
     pub fn ids(&self) -> Vec<TenantId> {
-        self.inner.read().tenants.keys().cloned().collect()
+        self.data.read().tenants.keys().cloned().collect()
     }
 
     /// A DPU.
     pub fn dpu(&self, node: &str) -> Option<Arc<Dpu>> {
-        self.inner.read().nodes.get(node).cloned()
+        self.data.read().nodes.get(node).cloned()
     }
 
-    /// Every Node that is a DPU or carries our marks.
+    /// Every Node that is a DPU or carries Outrigger's marks.
     pub fn dpus(&self) -> Vec<(String, Arc<Dpu>)> {
-        self.inner.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
+        self.data.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
     }
 
     /// Whether a tenant has a DPU in a host.
     pub fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
-        let inner = self.inner.read();
+        let data = self.data.read();
         let owned = |node: &String| {
             step();
-            inner.nodes.get(node).is_some_and(|dpu| dpu.marks.owner.as_deref() == Some(tenant.as_str()))
+            data.nodes.get(node).is_some_and(|dpu| dpu.marks.owner.as_deref() == Some(tenant.as_str()))
         };
-        inner.in_host.get(host).is_some_and(|nodes| nodes.iter().any(owned))
+        data.in_host.get(host).is_some_and(|nodes| nodes.iter().any(owned))
     }
 
     /// What of a tenant's namespace has reached its limit.
     pub fn full(&self, namespace: &str) -> Vec<String> {
-        self.inner.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
+        self.data.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
     }
 
-    /// Whether the caller may speak for a tenant now, and the tenant.
+    /// Whether the caller may act for a tenant now, and the tenant.
     ///
     /// # Errors
-    /// PERMISSION_DENIED, in the same words whether there is such a tenant or not, so that nobody can ask for names; to
+    /// PERMISSION_DENIED, with the same message whether there is such a tenant or not, so that names can't be guessed; to
     /// administrators NOT_FOUND. FAILED_PRECONDITION when the tenant can't be served.
     pub fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
-        let inner = self.inner.read();
-        let entry = inner.tenants.get(id);
-        if !self.is_admin(caller) && !entry.is_some_and(|entry| inner.is_its_own(caller, id, entry)) {
+        let data = self.data.read();
+        let entry = data.tenants.get(id);
+        if !self.is_admin(caller) && !entry.is_some_and(|entry| data.is_its_own(caller, id, entry)) {
             return Err(Status::permission_denied(format!(
                 "the client certificate may not speak for tenant {id}"
             )));
@@ -178,38 +178,38 @@ impl Registry {
         })
     }
 
-    /// Whether the caller may speak for every tenant, and for the platform.
+    /// Whether the caller may act for every tenant, and for the platform.
     pub fn is_admin(&self, caller: &Caller) -> bool {
         *caller == Caller::Local || caller.is_one_of(&self.admins)
     }
 
     /// Identities of a tenant that another one has too; neither can be served by them.
     pub fn shared_identities(&self, id: &TenantId) -> Vec<(Identity, TenantId)> {
-        let inner = self.inner.read();
-        let Some(Ok(own)) = inner.tenants.get(id).map(|entry| entry.tenant.as_ref()) else {
+        let data = self.data.read();
+        let Some(Ok(own)) = data.tenants.get(id).map(|entry| entry.tenant.as_ref()) else {
             return Vec::new();
         };
         let mut shared = Vec::new();
         for identity in &own.identities {
-            shared.extend(inner.who_else(identity, id).map(|other| (identity.clone(), other.clone())));
+            shared.extend(data.who_else(identity, id).map(|other| (identity.clone(), other.clone())));
         }
         shared
     }
 
     /// Other tenants that lay claim to a host, in alphabetical order.
     pub fn rivals(&self, host: &str, id: &TenantId) -> Vec<TenantId> {
-        self.inner.read().claimants(host).filter(|other| *other != id).cloned().collect()
+        self.data.read().claimants(host).filter(|other| *other != id).cloned().collect()
     }
 
-    /// Whose a DPU should be.
+    /// The tenant that a DPU should be assigned to.
     pub fn verdict(&self, dpu: &Dpu) -> Verdict {
-        let inner = self.inner.read();
+        let data = self.data.read();
         let owner = dpu.marks.owner.as_deref();
-        let tenants: Vec<&TenantId> = dpu.host.iter().flat_map(|host| inner.claimants(host)).collect();
+        let tenants: Vec<&TenantId> = dpu.host.iter().flat_map(|host| data.claimants(host)).collect();
         let entry =
-            owner.and_then(|owner| TenantId::new(owner).ok()).and_then(|owner| inner.tenants.get(&owner));
+            owner.and_then(|owner| TenantId::new(owner).ok()).and_then(|owner| data.tenants.get(&owner));
         if entry.is_some_and(|entry| entry.tenant.is_err() && !entry.deleting()) {
-            // What it claims can't be read just now. That is no reason to end its Pods.
+            // Its hosts are unknown while its spec is invalid. That is no reason to delete its Pods.
             return Verdict::Foreign;
         }
         Claims { tenants, owner_exists: entry.is_some() }.verdict(owner)
@@ -224,14 +224,14 @@ impl Registry {
         let Ok(id) = TenantId::new(&name) else { return Touched::default() };
         let new = object.map(|object| {
             let tenant = object.compile().map(Arc::new);
-            Arc::new(Entry { object: Arc::new(object), tenant })
+            Arc::new(TenantEntry { object: Arc::new(object), tenant })
         });
-        let mut inner = self.inner.write();
+        let mut data = self.data.write();
         let old = match &new {
-            Some(new) => inner.tenants.insert(id.clone(), new.clone()),
-            None => inner.tenants.remove(&id),
+            Some(new) => data.tenants.insert(id.clone(), new.clone()),
+            None => data.tenants.remove(&id),
         };
-        if old.as_deref().map(Entry::matter) == new.as_deref().map(Entry::matter) {
+        if old.as_deref().map(TenantEntry::relevant) == new.as_deref().map(TenantEntry::relevant) {
             let [before, now] = [&old, &new].map(|entry| entry.as_ref().and_then(|entry| entry.refused()));
             let told = if before == now { None } else { Some(id) };
             return Touched { nodes: Vec::new(), tenants: told.into_iter().collect() };
@@ -243,10 +243,10 @@ impl Registry {
             let deleting = entry.as_ref().is_some_and(|entry| entry.deleting());
             hosts.extend(&tenant.hosts);
             for identity in &tenant.identities {
-                touched.tenants.extend(list(&mut inner.by_identity, identity, &id, add));
+                touched.tenants.extend(list(&mut data.by_identity, identity, &id, add));
             }
             for host in &tenant.hosts {
-                touched.tenants.extend(list(&mut inner.by_host, host, &id, add && !deleting));
+                touched.tenants.extend(list(&mut data.by_host, host, &id, add && !deleting));
             }
         }
         let concerned = |dpu: &Dpu| {
@@ -255,27 +255,23 @@ impl Registry {
                 || dpu.host.as_ref().is_some_and(|host| hosts.contains(host))
         };
         touched.nodes =
-            inner.nodes.iter().filter(|(_, dpu)| concerned(dpu)).map(|(name, _)| name.clone()).collect();
-        drop(inner);
+            data.nodes.iter().filter(|(_, dpu)| concerned(dpu)).map(|(name, _)| name.clone()).collect();
+        drop(data);
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
         touched
     }
 
-    /// A Node has changed. Returns the tenants that it concerns, and whether anything of it that matters is other than
-    /// before.
-    pub fn node(&self, change: Change<Node>) -> (Vec<TenantId>, bool) {
-        let (name, new) = match change {
-            Change::Applied(node) => (node.name_any(), self.dpu_of(&node)),
-            Change::Gone { name, .. } => (name, None),
-        };
-        let mut inner = self.inner.write();
-        let new = new.map(Arc::new);
+    /// A Node exists, or is deleted. Returns the tenants that it concerns, and whether anything of it that matters is other
+    /// than before.
+    pub fn node(&self, name: &str, node: Option<&Node>) -> (Vec<TenantId>, bool) {
+        let new = node.and_then(|node| self.dpu_of(node)).map(Arc::new);
+        let mut data = self.data.write();
         let old = match &new {
-            Some(new) => inner.nodes.insert(name.clone(), new.clone()),
-            None => inner.nodes.remove(&name),
+            Some(new) => data.nodes.insert(name.to_owned(), new.clone()),
+            None => data.nodes.remove(name),
         };
-        inner.moved(
-            &name,
+        data.moved(
+            name,
             old.as_deref().and_then(|d| d.host.as_deref()),
             new.as_deref().and_then(|d| d.host.as_deref()),
         );
@@ -284,7 +280,7 @@ impl Registry {
         let mut concerned = BTreeSet::new();
         for dpu in old.iter().chain(&new) {
             concerned.extend(dpu.marks.owner.as_deref().and_then(|owner| TenantId::new(owner).ok()));
-            concerned.extend(dpu.host.iter().flat_map(|host| inner.claimants(host)).cloned());
+            concerned.extend(dpu.host.iter().flat_map(|host| data.claimants(host)).cloned());
         }
         (concerned.into_iter().collect(), changed)
     }
@@ -295,11 +291,11 @@ impl Registry {
             Change::Applied(quota) => (quota.namespace().unwrap_or_default(), full(&quota)),
             Change::Gone { namespace, .. } => (namespace, Quota::default()),
         };
-        let mut inner = self.inner.write();
+        let mut data = self.data.write();
         let before = if quota.full.is_empty() {
-            inner.quotas.remove(&namespace)
+            data.quotas.remove(&namespace)
         } else {
-            inner.quotas.insert(namespace.clone(), quota.clone())
+            data.quotas.insert(namespace.clone(), quota.clone())
         };
         let changed = before.unwrap_or_default() != quota;
         (namespace, changed)
@@ -332,11 +328,11 @@ impl Registry {
     }
 }
 
-impl Inner {
-    fn is_its_own(&self, caller: &Caller, id: &TenantId, entry: &Entry) -> bool {
+impl RegistryData {
+    fn is_its_own(&self, caller: &Caller, id: &TenantId, entry: &TenantEntry) -> bool {
         let Ok(tenant) = &entry.tenant else { return false };
         let Caller::Certificate { names, .. } = caller else { return false };
-        // An identity that two tenants list is neither's: better nobody than the wrong one.
+        // An identity that two tenants list is valid for neither: no tenant is better than the wrong one.
         names.iter().any(|name| tenant.identities.contains(name))
             && !names.iter().any(|name| self.who_else(name, id).next().is_some())
     }
@@ -373,7 +369,7 @@ impl Inner {
     }
 }
 
-/// Puts a tenant on a list, or takes it off. Returns who else is on it.
+/// Adds a tenant to a list, or removes it. Returns the other tenants on the list.
 fn list<K: Clone + Eq + Hash>(
     lists: &mut HashMap<K, BTreeSet<TenantId>>,
     key: &K,
@@ -393,7 +389,7 @@ fn list<K: Clone + Eq + Hash>(
 }
 
 /// ResourceClaims, as quotas count them.
-pub(super) const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
+pub(crate) const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
 
 /// What a quota has no room for any more.
 fn full(quota: &ResourceQuota) -> Quota {
@@ -416,7 +412,7 @@ fn full(quota: &ResourceQuota) -> Quota {
 }
 
 /// A number of objects as a Quantity, which the API server writes with a suffix where it has only zeros (`10k`).
-pub(super) fn count(quantity: &str) -> Option<u64> {
+pub(crate) fn count(quantity: &str) -> Option<u64> {
     let quantity: Quantity = quantity.parse().ok()?;
     quantity.holds(&Quantity::whole(1)).filter(|count| Quantity::whole(*count) == quantity)
 }

@@ -1,6 +1,6 @@
-//! Whether a companion's rule is gone, asked of the API server.
+//! Whether a companion's rule is deleted, as the API server says.
 //!
-//! A rule that the cache lacks may only be missing there: the watch of rules may be behind the watch of companions, or
+//! A rule that the cache lacks may only be missing there: the watch of rules may be stale the watch of companions, or
 //! may be failing. Nothing is deleted because one kind's cache lacks an object of another kind.
 
 use std::collections::HashMap;
@@ -14,26 +14,27 @@ use outrigger_core::ids::TenantId;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::context::Context;
 use crate::state::RuleId;
 use crate::writes::found;
 
-/// How long a rule that is gone is remembered, so that a rule with many companions costs one read and not one for each.
+/// How long a deleted rule is remembered, so that a rule with many companions costs one read and not one for each.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Rules that the API server has said to be gone, by uid. A uid never comes back, so an entry never becomes wrong.
+/// Rules that the API server has said to be deleted, by uid. A uid is never used again, so an entry never becomes wrong.
 #[derive(Debug, Default)]
-pub struct GoneRules {
+pub struct DeletedRules {
     confirmed: Mutex<HashMap<String, Instant>>,
 }
 
-impl GoneRules {
-    /// Whether the rule with this uid is gone, or is an admin rule that is not about the tenant any more.
+impl DeletedRules {
+    /// Whether the rule with this uid is deleted, or is an admin rule that is not about the tenant any more.
     ///
     /// # Errors
     /// When the API server does not say.
-    pub(crate) async fn is_gone(
+    pub(crate) async fn is_deleted(
         &self,
-        client: &Client,
+        context: &Context,
         rule: &RuleId,
         uid: &str,
         tenant: &TenantId,
@@ -43,20 +44,20 @@ impl GoneRules {
         }
         let name = rule.name.as_str();
         let gone = if rule.name.is_admin() {
-            let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), &rule.namespace);
+            let rules: Api<AdminWorkloadRule> = Api::namespaced(context.client.clone(), &rule.namespace);
             match found(rules.get(name).await)?.filter(|live| is_live(live, uid)) {
                 None => true,
                 // This may change again, so it is not remembered.
-                Some(live) => return is_for_others(client, &live, tenant).await,
+                Some(live) => return is_for_others(&context.client, &live, tenant).await,
             }
         } else {
             let rules: Api<PartialObjectMeta<WorkloadRule>> =
-                Api::namespaced(client.clone(), &rule.namespace);
+                Api::namespaced(context.client.clone(), &rule.namespace);
             // One that is being deleted may wait for its companions. The garbage collector deletes those.
             found(rules.get(name).await)?.is_none_or(|live| live.uid().as_deref() != Some(uid))
         };
         if gone {
-            let (mut confirmed, now) = (self.confirmed.lock(), Instant::now());
+            let (mut confirmed, now) = (self.confirmed.lock(), context.environment.clock.now());
             confirmed.retain(|_, at| now.duration_since(*at) < REMEMBERED);
             confirmed.insert(uid.to_owned(), now);
         }
@@ -88,6 +89,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures;
     use outrigger_runtime::fake_api::{FakeApi, not_found};
 
     const RULES: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/n/workloadrules/r";
@@ -97,7 +99,7 @@ mod tests {
     async fn asked(api: &FakeApi, name: RuleName, uid: &str) -> Option<bool> {
         let rule = RuleId { namespace: "n".into(), name };
         let blue = TenantId::new("blue").unwrap();
-        GoneRules::default().is_gone(&api.client(), &rule, uid, &blue).await.ok()
+        DeletedRules::default().is_deleted(&fixtures::context(api.client()), &rule, uid, &blue).await.ok()
     }
 
     #[tokio::test]
@@ -123,11 +125,10 @@ mod tests {
         let api = FakeApi::default();
         let name = || RuleName::admin("r").unwrap();
         let rule = |deleted: Option<&str>| {
-            json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-            "metadata": {"name": "r", "namespace": "n", "uid": "u", "deletionTimestamp": deleted},
-            "spec": {"dpuSelectionPolicy": "Any", "tenantSelector": {"matchLabels": {"tier": "gold"}},
-                "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
-                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+            let mut rule = fixtures::admin_rule();
+            rule["metadata"]["deletionTimestamp"] = json!(deleted);
+            rule["spec"]["tenantSelector"] = json!({"matchLabels": {"tier": "gold"}});
+            rule
         };
         let tenant = |tier: &str| json!({"metadata": {"name": "blue", "labels": {"tier": tier}}, "spec": {}});
         api.answers("GET", ADMIN_RULES, 200, rule(None));
@@ -146,10 +147,10 @@ mod tests {
         let api = FakeApi::default();
         api.answers("GET", RULES, 404, not_found());
         let (gone, rule) =
-            (GoneRules::default(), RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() });
+            (DeletedRules::default(), RuleId { namespace: "n".into(), name: RuleName::new("r").unwrap() });
         let blue = TenantId::new("blue").unwrap();
         for _ in 0..3 {
-            assert!(gone.is_gone(&api.client(), &rule, "u", &blue).await.unwrap());
+            assert!(gone.is_deleted(&fixtures::context(api.client()), &rule, "u", &blue).await.unwrap());
         }
         assert_eq!(api.calls("GET").len(), 1);
     }

@@ -1,30 +1,31 @@
-//! NamespaceOffloadings and virtual nodes as the API has them.
+//! NamespaceOffloadings and virtual nodes, as the API has them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::core::PartialObjectMeta;
 use outrigger_api::NamespaceOffloading;
-use outrigger_core::offloading;
+use outrigger_core::{keys, offloading};
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
 
-/// Labels of a virtual node.
-pub type Labels = BTreeMap<String, String>;
+use crate::state::Namespace;
 
-/// What is known.
+/// Labels of a virtual node.
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// NamespaceOffloadings and virtual nodes.
 #[derive(Debug, Default)]
-pub struct Store {
-    objects: RwLock<HashMap<String, Arc<NamespaceOffloading>>>,
+pub struct OffloadingCache {
+    objects: RwLock<BTreeMap<String, Arc<NamespaceOffloading>>>,
     nodes: RwLock<BTreeMap<String, Labels>>,
 }
 
-impl Store {
+impl OffloadingCache {
     /// A NamespaceOffloading. Returns the namespace to look at: none for one of another name than the one that counts, and
-    /// none for one that is gone, because its finalizer has gone before.
-    pub fn object(&self, change: Change<NamespaceOffloading>) -> Option<Arc<str>> {
+    /// none for one that is deleted, because its finalizer has gone before.
+    pub fn object(&self, change: Change<NamespaceOffloading>) -> Option<Namespace> {
         match change {
             Change::Applied(object) if object.name_any() == offloading::NAME => {
                 let namespace = object.namespace().unwrap_or_default();
@@ -39,15 +40,16 @@ impl Store {
         }
     }
 
-    /// A virtual node, or one that was. Whether selectors may see a difference.
-    pub fn node(&self, change: Change<PartialObjectMeta<Node>>) -> bool {
+    /// A Node exists, or is deleted. Whether selectors may see a difference, because it is a virtual node, or was one.
+    pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> bool {
+        let node =
+            node.filter(|node| node.labels().get(keys::NODE_TYPE).is_some_and(|t| t == keys::VIRTUAL_NODE));
         let mut nodes = self.nodes.write();
-        match change {
-            Change::Applied(node) => {
-                let labels = node.labels().clone();
-                nodes.insert(node.name_any(), labels.clone()).is_none_or(|before| before != labels)
+        match node.map(|node| node.labels().clone()) {
+            Some(labels) => {
+                nodes.insert(name.to_owned(), labels.clone()).is_none_or(|before| before != labels)
             }
-            Change::Gone { name, .. } => nodes.remove(&name).is_some(),
+            None => nodes.remove(name).is_some(),
         }
     }
 
@@ -56,8 +58,8 @@ impl Store {
         self.objects.read().get(namespace).cloned()
     }
 
-    /// All namespaces that have one.
-    pub fn namespaces(&self) -> Vec<Arc<str>> {
+    /// The keys of all namespaces that have one.
+    pub fn keys(&self) -> Vec<Namespace> {
         self.objects.read().keys().map(|name| name.as_str().into()).collect()
     }
 

@@ -12,13 +12,13 @@ use outrigger_core::keys;
 use outrigger_core::selector::matching::Node;
 use serde_json::{Map, Value, json};
 
-use super::store::Labels;
+use super::cache::Labels;
 
 /// Names that a message lists.
 const SHOWN: usize = 5;
 
 /// The status that an object should have now. Transition times come from the one it has.
-pub fn compute(
+pub(super) fn compute(
     object: &NamespaceOffloading,
     nodes: &BTreeMap<String, Labels>,
     now: Timestamp,
@@ -79,7 +79,7 @@ fn selected(names: &[&str], old: &[RemoteNamespaceCondition], now: Timestamp) ->
 }
 
 /// The merge patch that makes a status another one: what is there no more is null.
-pub fn patch(before: Option<&NamespaceOffloadingStatus>, wanted: &NamespaceOffloadingStatus) -> Value {
+pub(super) fn patch(before: Option<&NamespaceOffloadingStatus>, wanted: &NamespaceOffloadingStatus) -> Value {
     let mut patch = serde_json::to_value(wanted).unwrap_or_default();
     let gone: Map<String, Value> = before
         .into_iter()
@@ -167,28 +167,9 @@ mod tests {
             t1,
         );
         let mut stored = serde_json::to_value(&first).unwrap();
-        json_patch_merge(&mut stored, &patch(Some(&first), &fewer));
+        crate::fixtures::merge_patch(&mut stored, &patch(Some(&first), &fewer));
         assert_eq!(serde_json::from_value::<NamespaceOffloadingStatus>(stored).unwrap(), fewer);
         let none = compute(&object(json!({"podOffloadingStrategy": "Local"}), Value::Null), &nodes(), t1);
         assert_eq!(patch(Some(&fewer), &none)["remoteNamespacesConditions"], json!({"c1": null}));
-    }
-
-    /// RFC 7396.
-    fn json_patch_merge(into: &mut Value, patch: &Value) {
-        let Some(patch) = patch.as_object() else {
-            *into = patch.clone();
-            return;
-        };
-        if !into.is_object() {
-            *into = json!({});
-        }
-        let map = into.as_object_mut().unwrap();
-        for (key, value) in patch {
-            if value.is_null() {
-                map.remove(key);
-            } else {
-                json_patch_merge(map.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
     }
 }

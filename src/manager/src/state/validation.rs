@@ -1,24 +1,25 @@
-//! Trials: whether the API server would take the companions of a rule's template, before any that runs makes room for one.
+//! The validation of a rule's template by a dry run: whether the API server would accept its companions, before any that runs is
+//! replaced.
 //!
-//! The manager asks, by a creation that is never stored: the webhook must not hold the right to create Pods.
+//! The manager makes the dry run, because the webhook must not have the right to create Pods.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Pause after the first trial that didn't succeed, and the longest that it grows to.
+/// Pause after the first validation that didn't succeed, and the longest that it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// What is known of a template.
 #[derive(Debug, Clone, Default)]
-pub struct Trial {
+pub struct TemplateValidation {
     verdict: Option<Result<(), String>>,
-    /// When it may be tried again, and the pause before that.
+    /// When it may be validated again, and the pause before that.
     next: Option<(Instant, Duration)>,
 }
 
-impl Trial {
-    /// It was tried before.
+impl TemplateValidation {
+    /// It was valid before.
     pub fn passed() -> Self {
         Self { verdict: Some(Ok(())), next: None }
     }
@@ -28,23 +29,23 @@ impl Trial {
         self.verdict == Some(Ok(()))
     }
 
-    /// In which words the API server refuses it.
+    /// The message of the API server's refusal.
     pub fn refusal(&self) -> Option<&str> {
         self.verdict.as_ref()?.as_ref().err().map(String::as_str)
     }
 
-    /// Whether it should be tried now.
+    /// Whether it should be validated now.
     pub fn is_due(&self, now: Instant) -> bool {
         !self.has_passed() && self.left(now).is_none()
     }
 
-    /// How long until it may be tried again; `None` when it has passed, or may be tried now.
+    /// How long until it may be validated again; `None` when it has passed, or may be validated now.
     pub fn left(&self, now: Instant) -> Option<Duration> {
         let (at, _) = self.next.filter(|_| !self.has_passed())?;
         at.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
-    /// What came of a trial; `None` when the API server didn't say. Returns when to try again.
+    /// What came of a validation; `None` when the API server didn't say. Returns when to try again.
     pub fn record(&mut self, verdict: Option<Result<(), String>>, now: Instant) -> Option<Duration> {
         if verdict.is_some() {
             self.verdict = verdict;
@@ -65,21 +66,21 @@ mod tests {
 
     #[test]
     fn it_is_tried_until_it_passes_with_growing_pauses() {
-        let mut trial = Trial::default();
+        let mut validation = TemplateValidation::default();
         let mut now = Instant::now();
-        assert!(trial.is_due(now));
+        assert!(validation.is_due(now));
         for pause in [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000] {
-            assert_eq!(trial.record(Some(Err("no".into())), now), Some(Duration::from_millis(pause)));
-            assert!(!trial.is_due(now));
-            assert_eq!(trial.left(now), Some(Duration::from_millis(pause)));
+            assert_eq!(validation.record(Some(Err("no".into())), now), Some(Duration::from_millis(pause)));
+            assert!(!validation.is_due(now));
+            assert_eq!(validation.left(now), Some(Duration::from_millis(pause)));
             now += Duration::from_millis(pause);
-            assert!(trial.is_due(now));
+            assert!(validation.is_due(now));
         }
         // That the API server is away says nothing about the template.
-        trial.record(None, now);
-        assert_eq!(trial.refusal(), Some("no"));
-        assert_eq!(trial.record(Some(Ok(())), now), None);
-        assert_eq!(trial.left(now), None);
-        assert!(trial.has_passed() && !trial.is_due(now) && trial.refusal().is_none());
+        validation.record(None, now);
+        assert_eq!(validation.refusal(), Some("no"));
+        assert_eq!(validation.record(Some(Ok(())), now), None);
+        assert_eq!(validation.left(now), None);
+        assert!(validation.has_passed() && !validation.is_due(now) && validation.refusal().is_none());
     }
 }

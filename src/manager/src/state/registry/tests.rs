@@ -14,12 +14,17 @@ fn tenant(name: &str, spec: Value) -> Change<Tenant> {
     Change::Applied(serde_json::from_value(object).unwrap())
 }
 
-fn node(name: &str, host: Option<&str>, owner: Option<&str>, taints: Value) -> Change<Node> {
+fn node(name: &str, host: Option<&str>, owner: Option<&str>, taints: Value) -> Node {
     let mut labels = serde_json::Map::new();
     labels.extend(host.map(|host| (keys::DPU_HOST.to_owned(), json!(host))));
     labels.extend(owner.map(|owner| (keys::NODE_TENANT.to_owned(), json!(owner))));
     let object = json!({"metadata": {"name": name, "labels": labels, "resourceVersion": "7"}, "spec": {"taints": taints}});
-    Change::Applied(serde_json::from_value(object).unwrap())
+    serde_json::from_value(object).unwrap()
+}
+
+/// The Node exists and looks like this.
+fn show(registry: &Registry, node: Node) -> (Vec<TenantId>, bool) {
+    registry.node(&node.name_any(), Some(&node))
 }
 
 fn caller(names: &[&str]) -> Caller {
@@ -99,20 +104,20 @@ fn a_tenant_that_goes_or_is_wrong_is_not_served() {
 fn whose_a_node_should_be() {
     let registry = registry();
     let verdict = |name: &str| registry.verdict(&registry.dpu(name).unwrap());
-    let (concerned, changed) = registry.node(node("dpu1", Some("a"), None, json!(null)));
+    let (concerned, changed) = show(&registry, node("dpu1", Some("a"), None, json!(null)));
     assert_eq!((concerned, changed), (vec![id("blue")], true));
     assert_eq!(verdict("dpu1"), Verdict::Of(id("blue")));
     let taints = json!([{"key": keys::TENANT, "value": "blue", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]);
-    registry.node(node("dpu1", Some("a"), Some("blue"), taints.clone()));
+    show(&registry, node("dpu1", Some("a"), Some("blue"), taints.clone()));
     assert_eq!(registry.dpu("dpu1").unwrap().marks, Marks::of(Some(&id("blue"))));
-    assert_eq!(registry.node(node("dpu1", Some("a"), Some("blue"), taints)), (vec![id("blue")], false));
+    assert_eq!(show(&registry, node("dpu1", Some("a"), Some("blue"), taints)), (vec![id("blue")], false));
     // A second claim: who has it keeps it, and a new one goes to nobody.
     let touched = registry.tenant(tenant("red", json!({"hosts": ["a", "b"]})));
     assert_eq!(touched.nodes, ["dpu1"]);
     assert_eq!(touched.tenants, BTreeSet::from([id("blue"), id("red")]));
     let again = registry.tenant(tenant("red", json!({"hosts": ["a", "b"]})));
     assert_eq!(again, Touched::default(), "only its status has changed");
-    registry.node(node("dpu2", Some("b"), None, json!(null)));
+    show(&registry, node("dpu2", Some("b"), None, json!(null)));
     assert_eq!(verdict("dpu1"), Verdict::Of(id("blue")));
     assert_eq!(verdict("dpu2"), Verdict::Nobody);
     assert_eq!(registry.rivals("b", &id("blue")), [id("red")]);
@@ -122,9 +127,9 @@ fn whose_a_node_should_be() {
     registry.tenant(tenant("blue", json!({"hosts": ["NO"]})));
     assert_eq!(verdict("dpu1"), Verdict::Foreign);
     // No DPU, and nothing of ours on it.
-    assert_eq!(registry.node(node("other", None, None, json!(null))), (vec![], false));
+    assert_eq!(show(&registry, node("other", None, None, json!(null))), (vec![], false));
     assert!(registry.dpu("other").is_none());
-    registry.node(node("byhand", None, Some("unknown"), json!(null)));
+    show(&registry, node("byhand", None, Some("unknown"), json!(null)));
     assert_eq!(verdict("byhand"), Verdict::Foreign);
 }
 
@@ -171,7 +176,7 @@ fn a_tenant_is_found_by_identity_and_by_host_without_a_look_at_the_others() {
             for i in 0..size {
                 let (name, identity, host) = names(i);
                 registry.tenant(tenant(&name, json!({"identities": [identity], "hosts": [host]})));
-                registry.node(node(&format!("n{i}"), Some(&host), Some(&name), json!([])));
+                show(&registry, node(&format!("n{i}"), Some(&host), Some(&name), json!([])));
             }
             (registry, size)
         },
@@ -197,7 +202,7 @@ fn one_change_takes_steps_for_each_tenant_that_shares_what_it_names_and_each_nod
             let registry = registry();
             for i in 0..size {
                 registry.tenant(tenant(&format!("t{i}"), shared()));
-                registry.node(node(&format!("n{i}"), Some("shared"), None, json!([])));
+                show(&registry, node(&format!("n{i}"), Some("shared"), None, json!([])));
             }
             (registry, size)
         },
@@ -209,7 +214,7 @@ fn one_change_takes_steps_for_each_tenant_that_shares_what_it_names_and_each_nod
             assert!(registry.authorize(&caller(&["spiffe://x/shared"]), &id("new")).is_err());
             let dpu = registry.dpu("n0").unwrap();
             assert_eq!(registry.verdict(&dpu), Verdict::Nobody);
-            assert_eq!(registry.node(node("n0", Some("other"), None, json!([]))).0.len(), *size + 1);
+            assert_eq!(show(registry, node("n0", Some("other"), None, json!([]))).0.len(), *size + 1);
         },
     );
 }

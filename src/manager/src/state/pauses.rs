@@ -10,9 +10,9 @@ use tokio::time::Instant;
 const FIRST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Pauses by companion. A companion that hasn't failed for twice the longest pause is forgiven.
+/// FailurePauses by companion. A companion that hasn't failed for twice the longest pause is forgiven.
 #[derive(Debug, Default)]
-pub struct Pauses {
+pub struct FailurePauses {
     by_key: HashMap<CompanionKey, Pause>,
 }
 
@@ -22,7 +22,7 @@ struct Pause {
     until: Instant,
 }
 
-impl Pauses {
+impl FailurePauses {
     /// How much longer a failed companion has to wait; `None` when it may be replaced now.
     pub fn wait(&mut self, key: &CompanionKey, now: Instant) -> Option<Duration> {
         self.by_key.retain(|_, pause| now < pause.until + 2 * LONGEST);
@@ -47,7 +47,7 @@ const FACT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 /// How often facts are written into a companion: the first change at once, later ones with growing pauses while they go on,
 /// so that a workload whose labels change all the time costs a write now and then. What is written is the latest.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct AnnotationPauses {
     by_key: HashMap<CompanionKey, Written>,
     /// Entries at which those that no longer matter are dropped.
     sweep_at: usize,
@@ -59,7 +59,7 @@ struct Written {
     pause: Duration,
 }
 
-impl Facts {
+impl AnnotationPauses {
     /// Whether a companion's facts may be written now, which then counts as done.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl Facts {
         if since < written.pause {
             return Err(written.pause - since);
         }
-        // Quiet for a while: it begins anew.
+        // After a quiet time pauses are short again.
         *written = if since >= 2 * written.pause {
             first
         } else {
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn pauses_double_and_are_forgiven() {
         let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
-        let mut pauses = Pauses::default();
+        let mut pauses = FailurePauses::default();
         let t = Instant::now();
         assert_eq!(pauses.wait(&key, t), Some(FIRST));
         assert_eq!(pauses.wait(&key, t + FIRST), None, "replaced");
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn facts_that_go_on_changing_are_written_less_and_less_often() {
         let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
-        let (mut facts, t) = (Facts::default(), Instant::now());
+        let (mut facts, t) = (AnnotationPauses::default(), Instant::now());
         let second = Duration::from_secs(1);
         assert_eq!(facts.write(&key, t), Ok(()));
         assert_eq!(facts.write(&key, t + second / 4), Err(second * 3 / 4));

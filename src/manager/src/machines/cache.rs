@@ -1,6 +1,6 @@
-//! Machines and what belongs to them as the API has it.
+//! Machines, and the objects that belong to them, as the API has them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -18,47 +18,47 @@ use outrigger_runtime::pod::Pod;
 use parking_lot::RwLock;
 
 use super::controller::Key;
-use super::nodes::NodeSeen;
-use super::pods::{PodSeen, Role, Slot};
+use super::nodes::NodeSummary;
+use super::pods::{PodSummary, Role, Slot};
 
 /// Age and name of a pool: who was first keeps a node.
-type Claim = (Timestamp, String);
+type PoolAge = (Timestamp, String);
 
-/// What is known.
+/// Machines, their pools, nodes, guests and reservations.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(crate) struct MachineCache {
     /// Namespace of reservations.
     core_namespace: String,
-    inner: RwLock<Inner>,
+    inner: RwLock<MachineObjects>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    machines: Kept<Machine>,
-    pools: Kept<MachineNodePool>,
-    sets: Kept<StatefulSet>,
-    services: Kept<Service>,
-    nodes: HashMap<String, Arc<NodeSeen>>,
+struct MachineObjects {
+    machines: ByName<Machine>,
+    pools: ByName<MachineNodePool>,
+    sets: ByName<StatefulSet>,
+    services: ByName<Service>,
+    nodes: BTreeMap<String, Arc<NodeSummary>>,
     /// Namespaces whose guests count.
-    labelled: HashSet<String>,
+    labelled: BTreeSet<String>,
     /// By namespace and name.
-    pods: HashMap<(String, String), PodSeen>,
-    by_slot: HashMap<Slot, HashSet<(String, String)>>,
+    pods: BTreeMap<(String, String), PodSummary>,
+    by_slot: BTreeMap<Slot, BTreeSet<(String, String)>>,
     /// Pools that have a node, by the node.
-    claims: HashMap<String, BTreeSet<Claim>>,
+    claims: BTreeMap<String, BTreeSet<PoolAge>>,
 }
 
 /// Objects by their names.
 #[derive(Debug)]
-struct Kept<K>(HashMap<String, Arc<K>>);
+struct ByName<K>(BTreeMap<String, Arc<K>>);
 
-impl<K> Default for Kept<K> {
+impl<K> Default for ByName<K> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self(BTreeMap::new())
     }
 }
 
-impl<K: Resource> Kept<K> {
+impl<K: Resource> ByName<K> {
     /// What there was before, and what there is now.
     fn change(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
         match change {
@@ -81,8 +81,8 @@ fn created<K: Resource>(object: &K) -> Timestamp {
     object.meta().creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
 }
 
-/// Whether nothing but the status of an object may be different. Who looks at it has nothing new to do then; and what it
-/// writes there itself must not call it again at once, past the pauses between its tries.
+/// Whether nothing but the status of an object may have changed. Then there is nothing to do, and the controller's own status write
+/// must not queue the key again at once, past its backoff.
 fn only_status<K: Resource>(before: Option<&K>, now: Option<&K>) -> bool {
     let (Some(before), Some(now)) = (before.map(K::meta), now.map(K::meta)) else { return false };
     before.uid == now.uid
@@ -102,14 +102,14 @@ pub(super) fn group(machine: &Machine) -> Option<&str> {
     machine.labels().get(keys::MACHINE_GROUP).map(String::as_str).filter(|group| !group.is_empty())
 }
 
-impl Store {
+impl MachineCache {
     /// Nothing is known yet.
-    pub(super) fn new(core_namespace: &str) -> Self {
+    pub(crate) fn new(core_namespace: &str) -> Self {
         Self { core_namespace: core_namespace.to_owned(), inner: RwLock::default() }
     }
 
-    /// A Machine. Returns what to look at; so do the others.
-    pub(super) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
+    /// A Machine exists, or is deleted. Returns the keys that this concerns; so do the other methods.
+    pub(crate) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let (before, now) = inner.machines.change(change);
         if only_status(before.as_deref(), now.as_deref()) {
@@ -125,7 +125,7 @@ impl Store {
     }
 
     /// A MachineNodePool.
-    pub(super) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
+    pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let (before, now) = inner.pools.change(change);
         let mut touched = BTreeSet::new();
@@ -162,19 +162,16 @@ impl Store {
         touched.into_iter().collect()
     }
 
-    /// A Node.
-    pub(super) fn node(&self, change: Change<Node>) -> Vec<Key> {
-        let (name, new) = match change {
-            Change::Applied(node) => (node.name_any(), Some(Arc::new(NodeSeen::of(&node)))),
-            Change::Gone { name, .. } => (name, None),
-        };
+    /// A Node exists, or is deleted.
+    pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> Vec<Key> {
+        let new = node.map(|node| Arc::new(NodeSummary::of(node)));
         let mut inner = self.inner.write();
         let old = match &new {
-            Some(new) => inner.nodes.insert(name.clone(), new.clone()),
-            None => inner.nodes.remove(&name),
+            Some(new) => inner.nodes.insert(name.to_owned(), new.clone()),
+            None => inner.nodes.remove(name),
         };
         let same = match (&old, &new) {
-            (Some(old), Some(new)) => old.is_as(new),
+            (Some(old), Some(new)) => old.is_same_as(new),
             (None, None) => true,
             _ => false,
         };
@@ -182,7 +179,7 @@ impl Store {
             return Vec::new();
         }
         let mut touched: BTreeSet<Key> = BTreeSet::new();
-        let pools = inner.claims.get(&name).into_iter().flatten().map(|(_, pool)| pool.clone());
+        let pools = inner.claims.get(name).into_iter().flatten().map(|(_, pool)| pool.clone());
         let marked = old
             .iter()
             .chain(&new)
@@ -199,11 +196,11 @@ impl Store {
     }
 
     /// A Pod with the label of a role.
-    pub(super) fn pod(&self, change: Change<Pod>) -> Vec<Key> {
+    pub(crate) fn pod(&self, change: Change<Pod>) -> Vec<Key> {
         let (id, new) = match change {
             Change::Applied(pod) => {
                 let id = (pod.namespace().unwrap_or_default(), pod.name_any());
-                let seen = PodSeen::of(&pod, &self.core_namespace);
+                let seen = PodSummary::of(&pod, &self.core_namespace);
                 (id, seen)
             }
             Change::Gone { namespace, name, .. } => ((namespace, name), None),
@@ -230,32 +227,34 @@ impl Store {
         groups.map(|name| Key::Machine(name.into())).collect()
     }
 
-    /// A Namespace whose guests count, as long as it is there.
-    pub(super) fn namespace(&self, change: Change<PartialObjectMeta<Namespace>>) -> Vec<Key> {
+    /// A Namespace exists, or is deleted. Its guests take slots if it has the label.
+    pub(crate) fn namespace(&self, name: &str, namespace: Option<&PartialObjectMeta<Namespace>>) -> Vec<Key> {
+        let label = namespace.and_then(|namespace| namespace.labels().get(keys::INJECT_RESOURCE));
         let mut inner = self.inner.write();
-        let changed = match change {
-            Change::Applied(namespace) => inner.labelled.insert(namespace.name_any()),
-            Change::Gone { name, .. } => inner.labelled.remove(&name),
+        let changed = if label.is_some_and(|label| label == keys::INJECT_ENABLED) {
+            inner.labelled.insert(name.to_owned())
+        } else {
+            inner.labelled.remove(name)
         };
         if changed { inner.all_machines() } else { Vec::new() }
     }
 
     /// A StatefulSet of reservations.
-    pub(super) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
+    pub(crate) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let both = inner.sets.change(change);
         inner.concerned(both)
     }
 
     /// A Service of reservations.
-    pub(super) fn service(&self, change: Change<Service>) -> Vec<Key> {
+    pub(crate) fn service(&self, change: Change<Service>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let both = inner.services.change(change);
         inner.concerned(both)
     }
 
-    /// Everything there is to look at.
-    pub(super) fn all(&self) -> Vec<Key> {
+    /// The keys of all Machines and pools.
+    pub(crate) fn all(&self) -> Vec<Key> {
         let inner = self.inner.read();
         let pools = inner.pools.0.keys().map(|name| Key::Pool(name.as_str().into()));
         inner.all_machines().into_iter().chain(pools).collect()
@@ -282,7 +281,7 @@ impl Store {
     }
 
     /// A Node by its name.
-    pub(super) fn get_node(&self, name: &str) -> Option<Arc<NodeSeen>> {
+    pub(super) fn get_node(&self, name: &str) -> Option<Arc<NodeSummary>> {
         self.inner.read().nodes.get(name).cloned()
     }
 
@@ -300,7 +299,7 @@ impl Store {
         )
     }
 
-    /// The Machine that a group belongs to: the oldest that names it, where somebody let in more than one.
+    /// The Machine that a group belongs to: the oldest that names it, where several do.
     pub(super) fn first_of(&self, group: &str) -> Option<String> {
         let inner = self.inner.read();
         let age = |name: &String| inner.machines.0.get(name).map(|machine| created(&**machine));
@@ -318,19 +317,19 @@ impl Store {
     }
 
     /// Nodes that are marked for a group.
-    pub(super) fn marked(&self, group: &str) -> Vec<(String, Arc<NodeSeen>)> {
+    pub(super) fn marked(&self, group: &str) -> Vec<(String, Arc<NodeSummary>)> {
         let inner = self.inner.read();
         let marked = inner.nodes.iter().filter(|(_, node)| node.groups().contains(group));
         marked.map(|(name, node)| (name.clone(), node.clone())).collect()
     }
 
-    /// What is seen of a type of a Machine.
+    /// The guests and reservations of a type of a Machine.
     pub(super) fn seen(&self, machine: &domain::Machine, group: &str, type_: &machine::MachineType) -> Seen {
         let inner = self.inner.read();
         let pool = pool_name(group);
         let mut room = DefaultHasher::new();
         (type_.available, type_.resources()).hash(&mut room);
-        let mut ready: HashSet<&str> = HashSet::new();
+        let mut ready: BTreeSet<&str> = BTreeSet::new();
         let mut in_pool = false;
         for entry in machine.pool.iter().filter(|entry| entry.types.contains(&type_.name)) {
             in_pool = true;
@@ -367,18 +366,18 @@ impl Store {
     }
 }
 
-impl Inner {
+impl MachineObjects {
     fn of_group<'a>(&'a self, name: &'a str) -> Vec<String> {
         let of = self.machines.0.values().filter(|machine| group(machine) == Some(name));
         of.map(|machine| machine.name_any()).collect()
     }
 
-    fn pools_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = Claim> + 'a {
+    fn pools_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = PoolAge> + 'a {
         let of = self.pools.0.values().filter(move |pool| pool.spec.machine_group_name == group);
         of.map(|pool| (created(&**pool), pool.name_any()))
     }
 
-    /// The Machines of the group that an object is of: also when it belongs to somebody else, and is in their way.
+    /// The Machines of the group that an object is labelled with, also when others own the object and it is in their way.
     fn concerned<K: Resource>(&self, (before, now): (Option<Arc<K>>, Option<Arc<K>>)) -> Vec<Key> {
         let label = |object: &Arc<K>| object.labels().get(keys::MACHINE_GROUP).cloned();
         let groups: BTreeSet<String> = before.iter().chain(&now).filter_map(label).collect();

@@ -46,8 +46,8 @@ struct TenantVersion {
 
 /// The claim that a Tenant's status shows.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown<'a> {
-    /// uid of the Tenant. A Tenant that is made anew begins to count anew.
+pub struct ObservedClaim<'a> {
+    /// uid of the Tenant. A Tenant that is created again begins to count anew.
     pub uid: &'a str,
     /// resourceVersion of the Tenant.
     pub resource_version: u64,
@@ -59,7 +59,7 @@ pub struct Shown<'a> {
 
 /// A claim that this replica has raised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Raised {
+pub struct RaisedClaim {
     /// uid of the Tenant.
     pub uid: String,
     /// resourceVersion of the Tenant with the claim.
@@ -70,7 +70,7 @@ pub struct Raised {
 
 /// A stream that has begun.
 #[derive(Debug, Clone)]
-pub struct Begun {
+pub struct OpenedStream {
     /// What it has to show with each message.
     pub number: u64,
     /// What ends it.
@@ -89,16 +89,15 @@ pub struct Superseded;
 
 impl Stream {
     /// A stream begins; it replaces the one before. `None` when `most` are open already.
-    pub fn begin(&mut self, most: usize) -> Option<Begun> {
+    pub fn begin(&mut self, most: usize, now: Instant) -> Option<OpenedStream> {
         if self.open >= most {
             return None;
         }
         self.open += 1;
         self.replace();
-        let now = Instant::now();
         let not_before = self.next.unwrap_or(now).max(now);
         self.next = Some(not_before + PACE);
-        Some(Begun { number: self.current, end: self.end.clone(), not_before })
+        Some(OpenedStream { number: self.current, end: self.end.clone(), not_before })
     }
 
     /// A claim is about to be raised.
@@ -106,7 +105,7 @@ impl Stream {
         self.raising += 1;
     }
 
-    /// What became of it is known, or nobody waits for it any more.
+    /// The result of a claim is known, or its caller has been cancelled.
     pub(crate) fn raise_ends(&mut self) {
         self.raising = self.raising.saturating_sub(1);
     }
@@ -122,8 +121,8 @@ impl Stream {
     ///
     /// # Errors
     /// When a newer stream has begun here, another replica has claimed since, or the claim was on an earlier Tenant of that name.
-    pub fn claimed(&mut self, stream: u64, raised: Raised) -> Result<(), Superseded> {
-        let Raised { uid, resource_version, claim } = raised;
+    pub fn claimed(&mut self, stream: u64, raised: RaisedClaim) -> Result<(), Superseded> {
+        let RaisedClaim { uid, resource_version, claim } = raised;
         if self.tenant.as_ref().is_some_and(|tenant| tenant.uid != uid) {
             if self.tenant.as_ref().is_some_and(|tenant| tenant.resource_version >= resource_version) {
                 return Err(Superseded);
@@ -169,8 +168,8 @@ impl Stream {
 
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
     /// replica has the stream, or it is another Tenant.
-    pub(crate) fn saw(&mut self, shown: Shown<'_>, me: &str) -> bool {
-        let Shown { uid, resource_version, claim, holder } = shown;
+    pub(crate) fn observed(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
+        let ObservedClaim { uid, resource_version, claim, holder } = shown;
         let before = self.tenant.replace(TenantVersion { uid: uid.to_owned(), resource_version });
         if let Some(before) = before {
             if before.uid != uid {
@@ -215,8 +214,8 @@ impl Stream {
         self.claim < claim && self.lose()
     }
 
-    /// A claim in this replica's name that no stream is for: it was raised, and nobody heard of it. While it stays, no replica
-    /// acts for the tenant.
+    /// A claim in this replica's name that no stream is for: it was raised, and the answer was lost. While it stays, no replica acts
+    /// for the tenant.
     pub(crate) fn unused_claim(&self) -> Option<u64> {
         let latest = self.own > self.claim && self.own > self.foreign;
         (latest && self.raising == 0).then_some(self.own)
@@ -243,7 +242,7 @@ impl Stream {
         self.released = false;
     }
 
-    /// Whether this replica acts for the tenant: it holds the latest claim, or nobody does and it leads.
+    /// Whether this replica acts for the tenant: it holds the latest claim, or no replica does and it leads.
     pub(crate) fn acts(&self, leads: bool) -> bool {
         if self.claim > self.foreign {
             return true;
@@ -279,30 +278,30 @@ mod tests {
     const ME: &str = "me";
 
     /// A claim that was raised on the Tenant with uid `u`, by a write that gave the Tenant this resourceVersion.
-    fn raised(claim: u64, resource_version: u64) -> Raised {
+    fn raised(claim: u64, resource_version: u64) -> RaisedClaim {
         of("u", claim, resource_version)
     }
 
-    fn of(uid: &str, claim: u64, resource_version: u64) -> Raised {
-        Raised { uid: uid.to_owned(), resource_version, claim }
+    fn of(uid: &str, claim: u64, resource_version: u64) -> RaisedClaim {
+        RaisedClaim { uid: uid.to_owned(), resource_version, claim }
     }
 
-    fn shown(claim: u64, holder: &str, resource_version: u64) -> Shown<'_> {
-        Shown { uid: "u", resource_version, claim, holder }
+    fn shown(claim: u64, holder: &str, resource_version: u64) -> ObservedClaim<'_> {
+        ObservedClaim { uid: "u", resource_version, claim, holder }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_newer_stream_ends_the_older_one() {
         let mut stream = Stream::default();
-        let Begun { number: one, end: ended, not_before } = stream.begin(2).unwrap();
+        let OpenedStream { number: one, end: ended, not_before } = stream.begin(2, Instant::now()).unwrap();
         assert_eq!(not_before, Instant::now());
         stream.claimed(one, raised(1, 1)).unwrap();
         assert!(stream.connected && stream.check(one).is_ok());
-        let Begun { number: two, not_before, .. } = stream.begin(2).unwrap();
+        let OpenedStream { number: two, not_before, .. } = stream.begin(2, Instant::now()).unwrap();
         assert_eq!(not_before, Instant::now() + PACE, "the second waits");
         assert!(ended.is_cancelled());
         assert_eq!(stream.check(one), Err(Superseded));
-        assert!(stream.begin(2).is_none(), "both are still open");
+        assert!(stream.begin(2, Instant::now()).is_none(), "both are still open");
         assert_eq!(stream.claimed(one, raised(2, 2)), Err(Superseded));
         assert!(!stream.end(one, Timestamp::UNIX_EPOCH));
         stream.claimed(two, raised(3, 3)).unwrap();
@@ -315,21 +314,21 @@ mod tests {
     fn another_replicas_claim_ends_this_ones() {
         let mut stream = Stream::default();
         assert!(stream.acts(true) && !stream.acts(false));
-        let Begun { number: one, end: ended, .. } = stream.begin(9).unwrap();
+        let OpenedStream { number: one, end: ended, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(5, 50)).unwrap();
-        assert!(!stream.saw(shown(4, "other", 40), ME), "an old one");
-        assert!(!stream.saw(shown(5, ME, 50), ME));
-        assert!(stream.saw(shown(6, "other", 60), ME));
+        assert!(!stream.observed(shown(4, "other", 40), ME), "an old one");
+        assert!(!stream.observed(shown(5, ME, 50), ME));
+        assert!(stream.observed(shown(6, "other", 60), ME));
         assert!(ended.is_cancelled() && !stream.connected && !stream.acts(true));
         assert_eq!(stream.check(one), Err(Superseded));
         // It comes back.
-        let two = stream.begin(9).unwrap().number;
+        let two = stream.begin(9, Instant::now()).unwrap().number;
         assert_eq!(stream.claimed(two, raised(6, 60)), Err(Superseded));
         stream.claimed(two, raised(7, 70)).unwrap();
         assert!(stream.acts(false));
         // Somebody else takes it and goes in order.
-        assert!(stream.saw(shown(8, "other", 80), ME));
-        assert!(!stream.saw(shown(8, "", 81), ME));
+        assert!(stream.observed(shown(8, "other", 80), ME));
+        assert!(!stream.observed(shown(8, "", 81), ME));
         assert!(stream.acts(true) && !stream.acts(false));
         stream.restart();
         assert_eq!(stream.claim(), 0);
@@ -338,9 +337,9 @@ mod tests {
     #[test]
     fn a_claim_seen_before_ones_own_is_known() {
         let mut stream = Stream::default();
-        let one = stream.begin(9).unwrap().number;
+        let one = stream.begin(9, Instant::now()).unwrap().number;
         // The watch is faster than the answer to our own, older claim.
-        assert!(!stream.saw(shown(3, "other", 30), ME));
+        assert!(!stream.observed(shown(3, "other", 30), ME));
         assert_eq!(stream.claimed(one, raised(2, 20)), Err(Superseded));
         assert_eq!((stream.highest("u"), stream.highest("another")), (3, 0));
     }
@@ -349,36 +348,40 @@ mod tests {
     fn a_tenant_that_is_made_anew_counts_anew() {
         // On another replica: it has seen many claims of the former Tenant.
         let mut stream = Stream::default();
-        assert!(!stream.saw(shown(9, "other", 90), ME));
-        assert!(!stream.saw(Shown { uid: "v", resource_version: 100, claim: 0, holder: "" }, ME));
+        assert!(!stream.observed(shown(9, "other", 90), ME));
+        assert!(
+            !stream.observed(ObservedClaim { uid: "v", resource_version: 100, claim: 0, holder: "" }, ME)
+        );
         assert!(stream.acts(true) && !stream.acts(false), "nobody serves the new one yet");
-        let one = stream.begin(9).unwrap().number;
+        let one = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(one, of("v", 1, 101)).unwrap();
         assert!(stream.acts(false));
         // On the replica that served the former one.
         let mut stream = Stream::default();
-        let Begun { number: one, end, .. } = stream.begin(9).unwrap();
+        let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(9, 90)).unwrap();
-        assert!(!stream.saw(shown(9, ME, 90), ME));
-        assert!(stream.saw(Shown { uid: "v", resource_version: 100, claim: 1, holder: "other" }, ME));
+        assert!(!stream.observed(shown(9, ME, 90), ME));
+        assert!(
+            stream.observed(ObservedClaim { uid: "v", resource_version: 100, claim: 1, holder: "other" }, ME)
+        );
         assert!(end.is_cancelled() && !stream.acts(true), "what it knows is about the former one");
     }
 
     #[test]
     fn a_claim_on_a_tenant_that_the_watch_has_not_shown_yet_counts() {
         let mut stream = Stream::default();
-        stream.saw(shown(9, "other", 90), ME);
-        let Begun { number: one, end, .. } = stream.begin(9).unwrap();
+        stream.observed(shown(9, "other", 90), ME);
+        let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, of("v", 1, 101)).unwrap();
         // The end of the former Tenant, then the new one as it was made and as it was claimed.
-        assert!(!stream.saw(shown(9, "other", 95), ME));
+        assert!(!stream.observed(shown(9, "other", 95), ME));
         for (resource_version, claim, holder) in [(100, 0, ""), (101, 1, ME)] {
-            assert!(!stream.saw(Shown { uid: "v", resource_version, claim, holder }, ME));
+            assert!(!stream.observed(ObservedClaim { uid: "v", resource_version, claim, holder }, ME));
         }
         assert!(stream.acts(false) && !end.is_cancelled());
         // A claim on a Tenant that has been replaced since.
-        stream.saw(Shown { uid: "w", resource_version: 200, claim: 0, holder: "" }, ME);
-        let two = stream.begin(9).unwrap().number;
+        stream.observed(ObservedClaim { uid: "w", resource_version: 200, claim: 0, holder: "" }, ME);
+        let two = stream.begin(9, Instant::now()).unwrap().number;
         assert_eq!(stream.claimed(two, of("v", 2, 150)), Err(Superseded));
     }
 
@@ -386,20 +389,20 @@ mod tests {
     fn after_a_restore_everybody_counts_from_what_was_restored() {
         // This replica had the latest claim, and another one is restored.
         let mut stream = Stream::default();
-        let Begun { number: one, end, .. } = stream.begin(9).unwrap();
+        let OpenedStream { number: one, end, .. } = stream.begin(9, Instant::now()).unwrap();
         stream.claimed(one, raised(12, 120)).unwrap();
-        assert!(!stream.saw(shown(12, ME, 120), ME));
-        assert!(stream.saw(shown(7, "other", 70), ME), "the other one has it again");
+        assert!(!stream.observed(shown(12, ME, 120), ME));
+        assert!(stream.observed(shown(7, "other", 70), ME), "the other one has it again");
         assert!(end.is_cancelled() && !stream.acts(true));
         assert_eq!(stream.highest("u"), 7);
-        let two = stream.begin(9).unwrap().number;
+        let two = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(two, raised(8, 80)).unwrap();
-        assert!(!stream.saw(shown(8, ME, 80), ME));
+        assert!(!stream.observed(shown(8, ME, 80), ME));
         assert!(stream.acts(false));
         // One of its own is restored: its stream ends all the same, since others count from the restored one.
-        assert!(stream.saw(shown(5, ME, 50), ME));
+        assert!(stream.observed(shown(5, ME, 50), ME));
         assert!(!stream.acts(false));
-        assert!(!stream.saw(shown(6, "other", 60), ME));
+        assert!(!stream.observed(shown(6, "other", 60), ME));
         assert!(!stream.acts(true), "the other one serves the tenant");
     }
 
@@ -407,19 +410,19 @@ mod tests {
     fn a_claim_that_was_raised_unheard_is_found() {
         let mut stream = Stream::default();
         stream.raise_begins();
-        assert!(!stream.saw(shown(1, ME, 10), ME));
+        assert!(!stream.observed(shown(1, ME, 10), ME));
         assert_eq!(stream.unused_claim(), None, "its answer may be on the way");
         stream.raise_ends();
         assert_eq!(stream.unused_claim(), Some(1));
         // The agent comes back.
-        let one = stream.begin(9).unwrap().number;
+        let one = stream.begin(9, Instant::now()).unwrap().number;
         stream.claimed(one, raised(2, 20)).unwrap();
         assert_eq!(stream.unused_claim(), None);
         // A later one is raised unheard, and is committed after the wait for it.
-        assert!(!stream.saw(shown(3, ME, 30), ME));
+        assert!(!stream.observed(shown(3, ME, 30), ME));
         assert_eq!(stream.unused_claim(), Some(3));
         // It is given up: the leader cares for the tenant.
-        assert!(stream.saw(shown(3, "", 31), ME));
+        assert!(stream.observed(shown(3, "", 31), ME));
         assert_eq!((stream.unused_claim(), stream.acts(true), stream.acts(false)), (None, true, false));
     }
 }

@@ -29,7 +29,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Reads who is at the other end of a connection. `plain`: connections are in plain text, because it was asked for.
+    /// The caller at the other end of a connection. `plain`: connections are in plain text, because the settings say so.
     ///
     /// # Errors
     /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
@@ -42,7 +42,7 @@ impl Caller {
         read(leaf).map_err(|why| Status::unauthenticated(format!("client certificate: {why}")))
     }
 
-    /// When its word ends, if it does.
+    /// When the caller's certificate expires, if there is one.
     pub fn not_after(&self) -> Option<SystemTime> {
         match self {
             Self::Local => None,
@@ -72,7 +72,7 @@ impl std::fmt::Display for Caller {
     }
 }
 
-/// What the holder of a certificate is called; empty where it is none of a client, and so nobody's.
+/// The names of a certificate's holder; empty where it is not a client's certificate.
 pub fn name(certificate: &CertificateDer<'_>) -> String {
     read(certificate).map(|caller| caller.to_string()).unwrap_or_default()
 }
@@ -121,7 +121,7 @@ fn dns_names(general: &[GeneralName<'_>]) -> Result<Vec<Identity>, String> {
     if names.len() > MAX_DNS_NAMES {
         return Err(format!("has {} DNS SANs, at most {MAX_DNS_NAMES} are allowed", names.len()));
     }
-    // A wildcard is nobody's name.
+    // A wildcard names no caller.
     Ok(names.into_iter().filter_map(|name| Identity::new(name).ok()).collect())
 }
 

@@ -1,39 +1,39 @@
-//! Where a companion lives, and what it is called there.
+//! The namespace and the name of a companion.
 
 use outrigger_core::companion::{self, Home};
 use outrigger_core::ids::TenantId;
 
-use crate::state::{CompanionId, Namespace, Spaces};
+use crate::state::{CompanionId, Namespace, TenantStates};
 
-/// A companion's place.
+/// The location of a companion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// Whose workload it serves.
+pub(crate) struct CompanionLocation {
+    /// The tenant whose workload it serves.
     pub(crate) tenant: TenantId,
     /// Its namespace: the tenant's, or that of all companions of admin rules.
     pub(crate) namespace: Namespace,
     /// Its name.
     pub(crate) name: String,
-    /// Whether its rule lives there too.
+    /// Whether its rule is in the same namespace, and so owns it.
     pub(crate) owned: bool,
 }
 
-impl Place {
-    /// The same for the domain.
+impl CompanionLocation {
+    /// The location as the domain takes it.
     pub(crate) fn home(&self) -> Home<'_> {
         Home { tenant: &self.tenant, namespace: &self.namespace, owned: self.owned }
     }
 }
 
-impl Spaces {
-    /// Where a companion lives; `None` in a namespace of nobody.
-    pub(crate) fn place(&self, id: &CompanionId) -> Option<Place> {
+impl TenantStates {
+    /// The location of a companion; `None` in a namespace without a tenant.
+    pub(crate) fn location(&self, id: &CompanionId) -> Option<CompanionLocation> {
         let tenant = self.tenant_of(&id.namespace)?;
         let (namespace, owned) = if id.key.rule.is_admin() {
             (self.admin().resources.clone(), self.admin().owned())
         } else {
             (id.namespace.clone(), true)
         };
-        Some(Place { name: companion::name(&id.key, &tenant), tenant, namespace, owned })
+        Some(CompanionLocation { name: companion::name(&id.key, &tenant), tenant, namespace, owned })
     }
 }

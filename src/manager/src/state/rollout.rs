@@ -1,21 +1,24 @@
-//! Rollouts: companions of an earlier template give way to those of the new one, a few at a time.
+//! Rollouts: companions of an earlier template are replaced by those of the new one, a few at a time.
 //!
-//! What is down is counted from what exists (the store's counts) and from what the rollout itself has taken away and not
-//! seen come back. Companions that nobody could run, because no DPU is in their host, don't count: they would hold up a
-//! rollout for ever.
+//! Unavailable companions are counted from those that exist and from those that the rollout itself has deleted and that have not been
+//! created again. Companions that no DPU could run don't count: they would block a rollout for ever.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outrigger_core::companion::Observed;
 use outrigger_core::ids::RuleName;
-use outrigger_core::index::CompanionKey;
+use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::rollout::UpdateStrategy;
+
+use super::companions::CompanionCache;
+use super::registry::Registry;
+use super::tenant::TenantData;
 
 /// The rollouts of one namespace.
 #[derive(Debug, Default)]
 pub struct Rollouts {
-    by_rule: HashMap<RuleName, Rollout>,
+    by_rule: BTreeMap<RuleName, Rollout>,
 }
 
 #[derive(Debug, Default)]
@@ -28,19 +31,19 @@ struct Rollout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It serves still, and its end is decided.
+    /// It is available, and will be deleted.
     Doomed,
-    /// It doesn't serve, and is still there.
+    /// It is not available, and exists.
     Down,
-    /// It is gone, and not made again yet.
+    /// It is deleted, and not created again yet.
     Gone,
 }
 
 /// How a rule's companions stand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Availability {
     /// How many exist.
-    pub exist: usize,
+    pub existing: usize,
     /// How many of these aren't ready, without those that no DPU could run.
     pub unready: usize,
 }
@@ -52,14 +55,14 @@ impl Rollouts {
         key: &CompanionKey,
         ready: bool,
         strategy: UpdateStrategy,
-        standing: Standing,
+        availability: Availability,
     ) -> bool {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
-        // One that is down already goes at once: nobody misses it.
+        // A companion that is down already is replaced at once.
         let stage = if ready { Stage::Doomed } else { Stage::Down };
         let turn = strategy != UpdateStrategy::OnDelete
             && (!ready
-                || rollout.budget(strategy, standing) > 0
+                || rollout.budget(strategy, availability) > 0
                 || rollout.replaced.contains_key(&key.workload));
         if turn {
             rollout.waiting.remove(&key.workload);
@@ -70,7 +73,7 @@ impl Rollouts {
         turn
     }
 
-    /// A companion waits, whatever the budget: its rule's new template has not been tried out.
+    /// A companion waits, whatever the budget: its rule's new template has not been validated.
     pub fn wait(&mut self, key: &CompanionKey) {
         self.by_rule.entry(key.rule.clone()).or_default().waiting.insert(key.workload.clone());
     }
@@ -88,7 +91,7 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
-    /// A companion should be there and isn't, and nobody knows since when.
+    /// A companion should exist and doesn't, for an unknown time.
     pub fn missing(&mut self, key: &CompanionKey) {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
         rollout.replaced.insert(key.workload.clone(), Stage::Gone);
@@ -101,7 +104,7 @@ impl Rollouts {
     }
 
     /// A companion is like this now.
-    pub fn saw(&mut self, key: &CompanionKey, now: Option<&Observed>) {
+    pub fn observed(&mut self, key: &CompanionKey, now: Option<&Observed>) {
         let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
         let Some(stage) = rollout.replaced.get_mut(&key.workload) else { return };
         let serves = now.is_some_and(|o| o.ready && !o.terminating);
@@ -119,7 +122,7 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
-    /// What isn't wanted any more is not in anybody's way.
+    /// A companion that isn't wanted any more takes no part in a rollout.
     pub fn unwanted(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.waiting.remove(&key.workload);
@@ -140,15 +143,15 @@ impl Rollouts {
         self.by_rule.get(rule).is_some_and(|rollout| !rollout.waiting.is_empty())
     }
 
-    /// Those whose turn has come. They are asked about again, by [`Self::ask`].
+    /// The companions whose turn has come. [`Self::ask`] decides about each again.
     pub fn next(
         &mut self,
         rule: &RuleName,
         strategy: UpdateStrategy,
-        standing: Standing,
+        availability: Availability,
     ) -> Vec<CompanionKey> {
         let Some(rollout) = self.by_rule.get_mut(rule) else { return Vec::new() };
-        let turns = rollout.budget(strategy, standing);
+        let turns = rollout.budget(strategy, availability);
         let mut keys = Vec::new();
         while keys.len() < turns
             && let Some(workload) = rollout.waiting.pop_first()
@@ -159,31 +162,97 @@ impl Rollouts {
         keys
     }
 
-    /// Nothing waits any more: all that did are returned, to be asked about again.
+    /// No companion waits any more. Returns those that did: [`Self::ask`] decides about each again.
     pub fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
         let waiting = self.by_rule.get_mut(rule).map(|rollout| std::mem::take(&mut rollout.waiting));
         let key = |workload| CompanionKey { rule: rule.clone(), workload };
         waiting.unwrap_or_default().into_iter().map(key).collect()
     }
 
-    /// A rule is gone.
+    /// A rule is deleted.
     pub fn forget(&mut self, rule: &RuleName) {
         self.by_rule.remove(rule);
     }
 }
 
 impl Rollout {
-    fn budget(&self, strategy: UpdateStrategy, standing: Standing) -> usize {
+    fn budget(&self, strategy: UpdateStrategy, availability: Availability) -> usize {
         let count = |stage| self.replaced.values().filter(|s| **s == stage).count();
         let gone = count(Stage::Gone);
-        strategy.budget(standing.exist + gone, standing.unready + gone + count(Stage::Doomed))
+        strategy.budget(availability.existing + gone, availability.unready + gone + count(Stage::Doomed))
+    }
+}
+
+impl TenantData {
+    /// The workloads are known for the first time. Companions that should exist and don't are down, whatever deleted them: a rollout
+    /// that another process began continues from there.
+    pub fn first_sync(&mut self, keys: &[CompanionKey]) {
+        for key in keys {
+            let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
+            if wanted
+                && self.with_companions(&key.rule, |companions| companions.get(key).is_none()) == Some(true)
+            {
+                self.rollouts.missing(key);
+            }
+        }
+    }
+
+    /// Whether a companion of an earlier template may be replaced now; otherwise it waits for its turn.
+    pub fn may_replace(&mut self, key: &CompanionKey, registry: &Registry) -> bool {
+        let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
+            return false;
+        };
+        if !entry.validation.has_passed() {
+            self.rollouts.wait(key);
+            return false;
+        }
+        let strategy = rule.update();
+        let serves =
+            |companions: &mut CompanionCache| companions.get(key).is_some_and(|o| o.ready && !o.terminating);
+        let ready = self.with_companions(&key.rule, serves).unwrap_or_default();
+        let availability = self.availability(&key.rule, registry);
+        self.rollouts.ask(key, ready, strategy, availability)
+    }
+
+    /// Companions whose turn in a rollout has come.
+    pub fn turns(&mut self, rule: &RuleName, registry: &Registry) -> Vec<CompanionKey> {
+        if !self.rollouts.waits(rule)
+            || !self.rules.get(rule).is_some_and(|entry| entry.validation.has_passed())
+        {
+            return Vec::new();
+        }
+        let Some(strategy) = self.index.rule(rule).map(|rule| rule.update()) else { return Vec::new() };
+        if strategy == UpdateStrategy::OnDelete {
+            return Vec::new();
+        }
+        let availability = self.availability(rule, registry);
+        self.rollouts.next(rule, strategy, availability)
+    }
+
+    /// Companions whose turn has come in any rollout.
+    pub fn all_turns(&mut self, registry: &Registry) -> Vec<CompanionKey> {
+        let rules = self.rollouts.waiting();
+        rules.iter().flat_map(|rule| self.turns(rule, registry)).collect()
+    }
+
+    /// A companion may be other than before.
+    pub fn companion_observed(&mut self, key: &CompanionKey) {
+        if self.rollouts.concerns(key) {
+            let now = self.with_companions(&key.rule, |companions| companions.get(key).cloned()).flatten();
+            self.rollouts.observed(key, now.as_ref());
+        }
+    }
+
+    fn availability(&mut self, rule: &RuleName, registry: &Registry) -> Availability {
+        let tenant = self.tenant.clone();
+        let has_dpu = |host: &str| tenant.as_ref().is_some_and(|tenant| registry.has_dpu(tenant, host));
+        self.with_companions(rule, |companions| companions.availability(rule, has_dpu)).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::companions::store::Store;
 
     const MAX: UpdateStrategy =
         UpdateStrategy::RollingUpdate(outrigger_core::rollout::MaxUnavailable::Percent(25));
@@ -198,7 +267,7 @@ mod tests {
 
     /// Companions, and what is done to them by a rollout that is asked about one after the other.
     struct Stage {
-        store: Store,
+        store: CompanionCache,
         rollouts: Rollouts,
         /// To be looked at.
         queue: Vec<CompanionKey>,
@@ -207,7 +276,7 @@ mod tests {
 
     impl Stage {
         fn new(count: usize) -> Self {
-            let mut store = Store::default();
+            let mut store = CompanionCache::default();
             for i in 0..count {
                 store.applied(&i.to_string(), key(i), pod("old", true));
             }
@@ -215,16 +284,16 @@ mod tests {
             Self { store, rollouts: Rollouts::default(), queue, most_down: 0 }
         }
 
-        fn standing(&self) -> Standing {
-            self.store.standing(&key(0).rule, |_| true)
+        fn availability(&self) -> Availability {
+            self.store.availability(&key(0).rule, |_| true)
         }
 
         fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
             _ = match new {
                 Some(new) => self.store.applied(&key.workload, key.clone(), new),
-                None => self.store.gone(outrigger_core::template::Kind::Pod, &key.workload),
+                None => self.store.deleted(outrigger_core::template::Kind::Pod, &key.workload),
             };
-            self.rollouts.saw(key, self.store.get(key));
+            self.rollouts.observed(key, self.store.get(key));
         }
 
         /// Every key in the queue gets its step; returns those that are to be deleted.
@@ -232,7 +301,7 @@ mod tests {
             let mut deletes = Vec::new();
             for key in std::mem::take(&mut self.queue) {
                 let ready = self.store.get(&key).unwrap().ready;
-                if self.rollouts.ask(&key, ready, MAX, self.standing()) {
+                if self.rollouts.ask(&key, ready, MAX, self.availability()) {
                     deletes.push(key);
                 }
             }
@@ -240,8 +309,8 @@ mod tests {
         }
 
         fn wake(&mut self) {
-            let standing = self.standing();
-            self.queue.extend(self.rollouts.next(&key(0).rule, MAX, standing));
+            let availability = self.availability();
+            self.queue.extend(self.rollouts.next(&key(0).rule, MAX, availability));
         }
 
         fn count_down(&mut self, all: usize) {
@@ -308,8 +377,11 @@ mod tests {
         let lost = Observed { unplaced: true, host: Some("nowhere".into()), ..pod("old", false) };
         stage.set(&key(9), Some(lost));
         let rule = key(0).rule;
-        assert_eq!(stage.store.standing(&rule, |_| true), Standing { exist: 5, unready: 1 });
-        assert_eq!(stage.store.standing(&rule, |host| host != "nowhere"), Standing { exist: 5, unready: 0 });
+        assert_eq!(stage.store.availability(&rule, |_| true), Availability { existing: 5, unready: 1 });
+        assert_eq!(
+            stage.store.availability(&rule, |host| host != "nowhere"),
+            Availability { existing: 5, unready: 0 }
+        );
     }
 
     #[test]
@@ -335,7 +407,7 @@ mod tests {
         stage.rollouts.wait(&key(0));
         stage.wake();
         assert_eq!(stage.queue, [key(0)]);
-        assert!(!stage.rollouts.ask(&key(0), true, UpdateStrategy::OnDelete, stage.standing()));
-        assert!(!stage.rollouts.ask(&key(0), false, UpdateStrategy::OnDelete, stage.standing()));
+        assert!(!stage.rollouts.ask(&key(0), true, UpdateStrategy::OnDelete, stage.availability()));
+        assert!(!stage.rollouts.ask(&key(0), false, UpdateStrategy::OnDelete, stage.availability()));
     }
 }

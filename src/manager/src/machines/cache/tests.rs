@@ -40,9 +40,16 @@ fn pod(namespace: &str, name: &str, role: &str, node: Option<&str>) -> Pod {
     .unwrap()
 }
 
-fn namespace(name: &str) -> PartialObjectMeta<Namespace> {
-    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+/// A namespace whose guests count.
+fn guests_home() -> PartialObjectMeta<Namespace> {
+    let labels = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
+    serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": labels}}))
         .unwrap()
+}
+
+/// The Node exists and looks like this.
+fn show(cache: &MachineCache, node: &Node) -> Vec<Key> {
+    cache.node(&node.name_any(), Some(node))
 }
 
 const EARLY: &str = "2026-01-01T00:00:00Z";
@@ -62,53 +69,53 @@ fn p(group: &str) -> Key {
 
 #[test]
 fn who_was_first_has_the_group_and_the_node_and_the_next_is_told_when_it_goes() {
-    let store = Store::new("core");
-    store.machine(Change::Applied(machine("b", "g", LATE)));
-    assert_eq!(store.machine(Change::Applied(machine("a", "g", LATE))), [m("a"), m("b")]);
-    assert_eq!(store.first_of("g").as_deref(), Some("a"), "of the same age: by name");
-    store.machine(Change::Applied(machine("c", "g", EARLY)));
-    assert_eq!(store.first_of("g").as_deref(), Some("c"));
-    assert_eq!(store.machine(gone("", "c")), [m("a"), m("b"), m("c")]);
-    assert_eq!(store.first_of("other"), None);
+    let cache = MachineCache::new("core");
+    cache.machine(Change::Applied(machine("b", "g", LATE)));
+    assert_eq!(cache.machine(Change::Applied(machine("a", "g", LATE))), [m("a"), m("b")]);
+    assert_eq!(cache.first_of("g").as_deref(), Some("a"), "of the same age: by name");
+    cache.machine(Change::Applied(machine("c", "g", EARLY)));
+    assert_eq!(cache.first_of("g").as_deref(), Some("c"));
+    assert_eq!(cache.machine(gone("", "c")), [m("a"), m("b"), m("c")]);
+    assert_eq!(cache.first_of("other"), None);
 
-    store.pool(Change::Applied(pool("young", LATE, &["n", "o"])));
-    assert_eq!(store.owner_of("n").as_deref(), Some("young-node-pool"));
-    let touched = store.pool(Change::Applied(pool("old", EARLY, &["n"])));
+    cache.pool(Change::Applied(pool("young", LATE, &["n", "o"])));
+    assert_eq!(cache.owner_of("n").as_deref(), Some("young-node-pool"));
+    let touched = cache.pool(Change::Applied(pool("old", EARLY, &["n"])));
     assert_eq!(touched, [m("old"), p("old"), p("young")]);
-    assert_eq!(store.owner_of("n").as_deref(), Some("old-node-pool"));
-    assert_eq!(store.pool(Change::Applied(pool("old", EARLY, &[]))), [m("old"), p("old"), p("young")]);
-    assert_eq!(store.owner_of("n").as_deref(), Some("young-node-pool"));
-    store.pool(gone("", "young-node-pool"));
-    assert_eq!((store.owner_of("n"), store.owner_of("o")), (None, None));
+    assert_eq!(cache.owner_of("n").as_deref(), Some("old-node-pool"));
+    assert_eq!(cache.pool(Change::Applied(pool("old", EARLY, &[]))), [m("old"), p("old"), p("young")]);
+    assert_eq!(cache.owner_of("n").as_deref(), Some("young-node-pool"));
+    cache.pool(gone("", "young-node-pool"));
+    assert_eq!((cache.owner_of("n"), cache.owner_of("o")), (None, None));
 }
 
 #[test]
 fn a_node_concerns_its_pool_when_something_of_it_matters() {
-    let store = Store::new("core");
-    store.pool(Change::Applied(pool("g", EARLY, &["n"])));
-    assert_eq!(store.node(Change::Applied(node("other", 1, json!([])))), []);
-    assert_eq!(store.node(Change::Applied(node("n", 1, json!([])))), [m("g"), p("g")]);
-    assert_eq!(store.node(Change::Applied(node("n", 3, json!([])))), [], "a heartbeat");
+    let cache = MachineCache::new("core");
+    cache.pool(Change::Applied(pool("g", EARLY, &["n"])));
+    assert_eq!(show(&cache, &node("other", 1, json!([]))), []);
+    assert_eq!(show(&cache, &node("n", 1, json!([]))), [m("g"), p("g")]);
+    assert_eq!(show(&cache, &node("n", 3, json!([]))), [], "a heartbeat");
     let taint = json!([{"key": keys::NOT_READY[0], "effect": "NoSchedule"}]);
-    assert_eq!(store.node(Change::Applied(node("n", 4, taint))), [m("g"), p("g")]);
-    assert!(!store.get_node("n").unwrap().ready);
-    assert_eq!(store.node(gone("", "n")), [m("g"), p("g")]);
-    assert!(store.get_node("n").is_none());
+    assert_eq!(show(&cache, &node("n", 4, taint)), [m("g"), p("g")]);
+    assert!(!cache.get_node("n").unwrap().ready);
+    assert_eq!(cache.node("n", None), [m("g"), p("g")]);
+    assert!(cache.get_node("n").is_none());
     // One that no pool has any more, and that still bears a pool's marks.
     let mut left = node("left", 5, json!([]));
     left.metadata.labels = Some([("imperator.tenzen-y.io/t".to_owned(), "g".to_owned())].into());
-    assert_eq!(store.node(Change::Applied(left)), [m("g"), p("g")]);
-    assert_eq!(store.marked("g").len(), 1);
-    assert_eq!(store.marked("other").len(), 0);
+    assert_eq!(cache.node("left", Some(&left)), [m("g"), p("g")]);
+    assert_eq!(cache.marked("g").len(), 1);
+    assert_eq!(cache.marked("other").len(), 0);
 }
 
 #[test]
 fn what_is_seen_of_a_type() {
-    let store = Store::new("core");
+    let cache = MachineCache::new("core");
     let object = machine("a", "g", EARLY);
     let machine = object.compile().unwrap();
-    let seen = || store.seen(&machine, "g", &machine.types[0]);
-    store.machine(Change::Applied(object));
+    let seen = || cache.seen(&machine, "g", &machine.types[0]);
+    cache.machine(Change::Applied(object));
     let empty = seen();
     assert_eq!((empty.maximum, empty.in_pool), (4, true));
     for (namespace, name, role, node) in [
@@ -119,11 +126,11 @@ fn what_is_seen_of_a_type() {
         ("core", "g-t-2", "reservation", None),
         ("plain", "g-t-3", "reservation", Some("n")),
     ] {
-        store.pod(Change::Applied(pod(namespace, name, role, node)));
+        cache.pod(Change::Applied(pod(namespace, name, role, node)));
     }
     assert_eq!(seen().used, 0, "no namespace counts yet");
-    assert_eq!(store.namespace(Change::Applied(namespace("home"))), [m("a")]);
-    assert_eq!(store.namespace(Change::Applied(namespace("home"))), []);
+    assert_eq!(cache.namespace("home", Some(&guests_home())), [m("a")]);
+    assert_eq!(cache.namespace("home", Some(&guests_home())), []);
     assert_eq!((seen().used, seen().reservations.len(), seen().room), (1, 3, empty.room));
     let ready = |seen: Seen| {
         let mut all: Vec<_> = seen.reservations.iter().map(|r| (r.ordinal, r.on_ready_node)).collect();
@@ -131,33 +138,33 @@ fn what_is_seen_of_a_type() {
         all
     };
     assert_eq!(ready(seen()), [(0, false), (1, false), (2, false)], "nobody has seen the node");
-    store.node(Change::Applied(node("n", 1, json!([]))));
-    store.node(Change::Applied(node("m", 1, json!([]))));
-    store.pool(Change::Applied(pool("g", LATE, &["n", "m"])));
+    show(&cache, &node("n", 1, json!([])));
+    show(&cache, &node("m", 1, json!([])));
+    cache.pool(Change::Applied(pool("g", LATE, &["n", "m"])));
     assert_eq!(ready(seen()), [(0, true), (1, false), (2, false)], "m is in maintenance");
     assert_ne!(seen().room, empty.room);
-    store.pool(Change::Applied(pool("first", EARLY, &["n"])));
+    cache.pool(Change::Applied(pool("first", EARLY, &["n"])));
     assert_eq!(ready(seen()), [(0, false), (1, false), (2, false)], "another pool has n");
-    assert_eq!(store.pod(gone("home", "used")), [m("a")]);
-    assert_eq!(store.pod(gone("home", "used")), []);
+    assert_eq!(cache.pod(gone("home", "used")), [m("a")]);
+    assert_eq!(cache.pod(gone("home", "used")), []);
     assert_eq!(seen().used, 0);
 }
 
 #[test]
 fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
-    let store = Store::new("core");
+    let cache = MachineCache::new("core");
     let mut object = machine("a", "g", EARLY);
-    assert_eq!(store.machine(Change::Applied(object.clone())), [m("a")]);
+    assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
     object.status = Some(serde_json::from_value(json!({"conditions": [], "availableMachines": []})).unwrap());
-    assert_eq!(store.machine(Change::Applied(object.clone())), []);
-    assert!(store.get_machine("a").unwrap().status.is_some());
+    assert_eq!(cache.machine(Change::Applied(object.clone())), []);
+    assert!(cache.get_machine("a").unwrap().status.is_some());
     object.metadata.labels = Some([(keys::MACHINE_GROUP.to_owned(), "h".to_owned())].into());
-    assert_eq!(store.machine(Change::Applied(object.clone())), [m("a")]);
+    assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
     object.metadata.generation = Some(2);
-    assert_eq!(store.machine(Change::Applied(object)), [m("a")]);
+    assert_eq!(cache.machine(Change::Applied(object)), [m("a")]);
 
     let mut object = pool("g", EARLY, &["n"]);
-    assert_eq!(store.pool(Change::Applied(object.clone())), [m("g"), p("g")]);
+    assert_eq!(cache.pool(Change::Applied(object.clone())), [m("g"), p("g")]);
     let says = |message: &str, nodes: Value| {
         Some(
             serde_json::from_value(
@@ -168,23 +175,23 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
         )
     };
     object.status = says("one", json!([]));
-    assert_eq!(store.pool(Change::Applied(object.clone())), [m("g")]);
+    assert_eq!(cache.pool(Change::Applied(object.clone())), [m("g")]);
     object.status = says("one", json!([{"name": "n", "condition": "Healthy"}]));
-    assert_eq!(store.pool(Change::Applied(object.clone())), []);
+    assert_eq!(cache.pool(Change::Applied(object.clone())), []);
     object.metadata.finalizers = Some(vec![keys::POOL_FINALIZER.to_owned()]);
-    assert_eq!(store.pool(Change::Applied(object)), [m("g"), p("g")]);
+    assert_eq!(cache.pool(Change::Applied(object)), [m("g"), p("g")]);
 }
 
-#[test]
-fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
-    let store = Arc::new(Store::new("core"));
-    let feeds = super::super::Feeds::new(&store, &super::super::queue());
+#[tokio::test]
+async fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
+    let context = crate::fixtures::context(outrigger_runtime::fake_api::FakeApi::default().client());
+    let feeds = &context.feeds;
     let set = |version: u32| -> StatefulSet {
         let metadata =
             json!({"name": "g-t", "namespace": "core", "uid": "u", "resourceVersion": version.to_string()});
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     };
-    let is_known = || store.get_set("g-t").is_some();
+    let is_known = || context.machines.get_set("g-t").is_some();
     feeds.sets.answer(set(1));
     assert!(is_known());
     feeds.sets.event(Event::Deleted(set(2)));
@@ -196,20 +203,20 @@ fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_back() {
 
 #[test]
 fn the_oldest_pool_has_the_group_and_the_next_is_told_when_it_goes() {
-    let store = Store::new("core");
+    let cache = MachineCache::new("core");
     let named = |name: &str, created: &str| {
         let mut object = pool("g", created, &[]);
         object.metadata.name = Some(name.to_owned());
         object
     };
     let key = |name: &str| Key::Pool(name.into());
-    store.pool(Change::Applied(named("young", LATE)));
-    assert_eq!(store.first_pool_of("g").as_deref(), Some("young"));
-    assert_eq!(store.pool(Change::Applied(named("old", EARLY))), [m("g"), key("old"), key("young")]);
-    assert_eq!(store.first_pool_of("g").as_deref(), Some("old"));
-    assert_eq!(store.pool(gone("", "old")), [m("g"), key("old"), key("young")]);
-    assert_eq!(store.first_pool_of("g").as_deref(), Some("young"));
-    assert_eq!(store.first_pool_of("h"), None);
-    store.machine(Change::Applied(machine("next", "g", LATE)));
-    assert_eq!(store.pool(gone("", "young")), [m("g"), m("next"), key("young")]);
+    cache.pool(Change::Applied(named("young", LATE)));
+    assert_eq!(cache.first_pool_of("g").as_deref(), Some("young"));
+    assert_eq!(cache.pool(Change::Applied(named("old", EARLY))), [m("g"), key("old"), key("young")]);
+    assert_eq!(cache.first_pool_of("g").as_deref(), Some("old"));
+    assert_eq!(cache.pool(gone("", "old")), [m("g"), key("old"), key("young")]);
+    assert_eq!(cache.first_pool_of("g").as_deref(), Some("young"));
+    assert_eq!(cache.first_pool_of("h"), None);
+    cache.machine(Change::Applied(machine("next", "g", LATE)));
+    assert_eq!(cache.pool(gone("", "young")), [m("g"), m("next"), key("young")]);
 }

@@ -1,0 +1,164 @@
+//! The manager's settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use outrigger_core::admin::{AdminNamespaces, namespace};
+use outrigger_core::ids::IdError;
+use outrigger_core::keys;
+use outrigger_core::tenant::Identity;
+use outrigger_runtime::bind::Bind;
+use outrigger_runtime::cluster::ClusterArgs;
+use outrigger_runtime::duration;
+use outrigger_runtime::process::ProcessArgs;
+use outrigger_runtime::tls::{ServerTls, ServerTlsArgs};
+
+use crate::grpc;
+
+/// Settings of the manager.
+#[derive(Debug, Clone, Args)]
+pub struct ManagerArgs {
+    /// Where agents connect (gRPC): :PORT, IP:PORT, tcp://IP:PORT or unix:///PATH.
+    #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = "tcp://:9090", value_name = "ADDRESS")]
+    pub bind_address: Bind,
+
+    /// Serve gRPC in plain text and trust every caller. Allowed on loopback addresses and socket files only.
+    #[arg(long, env = "OUTRIGGER_INSECURE")]
+    pub insecure: bool,
+
+    /// Name in client certificates (SPIFFE id or DNS name) of an administrator, who may act for every tenant. May be
+    /// given several times, or separated by commas.
+    #[arg(long, env = "OUTRIGGER_ADMIN_IDENTITY", value_delimiter = ',', value_parser = identity, value_name = "NAME")]
+    pub admin_identity: Vec<Identity>,
+
+    /// Largest message of a workload stream, in bytes; 32 MiB at most. An agent before 0.2 sends all Pods of its cluster in one
+    /// message, about 1 KiB each; later ones send chunks.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MAX_MESSAGE_BYTES",
+        default_value_t = grpc::limits::STREAM_MESSAGE.bytes,
+        value_parser = grpc::limits::message_bytes,
+        value_name = "BYTES"
+    )]
+    pub max_message_bytes: usize,
+
+    /// Most streams that one tenant may have open. Only the latest is served; the others are being closed.
+    #[arg(long, env = "OUTRIGGER_MAX_STREAMS_PER_TENANT", default_value_t = 4, value_name = "COUNT")]
+    pub max_streams_per_tenant: usize,
+
+    /// Most messages per second of one stream. Faster streams are slowed down.
+    #[arg(long, env = "OUTRIGGER_MAX_MESSAGES_PER_SECOND", default_value_t = 20_000, value_name = "COUNT")]
+    pub max_messages_per_second: u32,
+
+    /// Connections at once.
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = grpc::limits::CONNECTIONS, value_name = "COUNT")]
+    pub max_connections: usize,
+
+    /// Age at which a connection is closed, so that its agent reconnects, plus or minus a tenth: 30m, 2h.
+    #[arg(long, env = "OUTRIGGER_MAX_CONNECTION_AGE", default_value = "1h", value_parser = duration, value_name = "DURATION")]
+    pub max_connection_age: Duration,
+
+    /// Label on DPU Nodes that names the host the DPU sits in.
+    #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
+    pub host_label: String,
+
+    /// Serve NamespaceOffloadings where the cluster has them: label their namespaces and write their status. Turn this
+    /// off where Liqo's own controllers do so.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MANAGE_OFFLOADING",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_name = "true|false"
+    )]
+    pub manage_offloading: bool,
+
+    /// Serve Machines where the cluster has them: mark their nodes, hold slots by reservations, and write their
+    /// status. Turn this off where Imperator's own controllers do so.
+    #[arg(
+        long,
+        env = "OUTRIGGER_MANAGE_MACHINES",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        value_name = "true|false"
+    )]
+    pub manage_machines: bool,
+
+    /// Namespace of the reservations of Machines. It has to exist, with the roles in it.
+    #[arg(long, env = "OUTRIGGER_CORE_NAMESPACE", default_value = keys::CORE_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub core_namespace: String,
+
+    /// Image of reservations: a program that waits until it is terminated. It runs as user 65535 without any rights.
+    #[arg(
+        long,
+        env = "OUTRIGGER_RESERVATION_IMAGE",
+        default_value = "registry.k8s.io/pause:3.10",
+        value_name = "IMAGE"
+    )]
+    pub reservation_image: String,
+
+    /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
+    #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub admin_rules_namespace: String,
+
+    /// Namespace of the companions of AdminWorkloadRules, of all tenants.
+    #[arg(long, env = "OUTRIGGER_ADMIN_RESOURCES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
+    pub admin_resources_namespace: String,
+
+    /// Namespace of the Lease by which one replica is elected for tenants and DPUs.
+    #[arg(
+        long,
+        env = "OUTRIGGER_LEASE_NAMESPACE",
+        default_value = "outrigger-system",
+        value_name = "NAMESPACE"
+    )]
+    pub lease_namespace: String,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub tls: ServerTlsArgs,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cluster: ClusterArgs,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub process: ProcessArgs,
+}
+
+fn identity(text: &str) -> Result<Identity, IdError> {
+    Identity::new(text)
+}
+
+impl ManagerArgs {
+    /// The namespaces of admin rules and their companions.
+    pub fn admin_namespaces(&self) -> AdminNamespaces {
+        AdminNamespaces::new(&self.admin_rules_namespace, &self.admin_resources_namespace)
+    }
+
+    /// Checks settings that depend on each other, and loads the certificates; `None` where connections are in plain text.
+    ///
+    /// # Errors
+    /// When settings contradict each other, or a file can't be used.
+    pub fn transport(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
+        let tls = self.tls.load()?;
+        match (&tls, self.insecure) {
+            (Some(_), true) => bail!("--insecure is given together with a certificate; remove one of them"),
+            (None, false) => {
+                bail!(
+                    "--tls-cert-file and --tls-key-file are needed, or --tls self-signed, or --insecure on loopback or a socket"
+                )
+            }
+            (None, true) if !self.bind_address.is_local() => {
+                bail!("--insecure is only allowed on loopback or a socket file, not on {}", self.bind_address)
+            }
+            (Some(_), false) if self.tls.tls_client_ca_file.is_none() => {
+                bail!("--tls-client-ca-file is needed: a tenant is known by its client certificate")
+            }
+            _ => Ok(tls),
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The controller of companions: compares what is wanted with what there is, and makes one step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Error;
+use outrigger_core::claim;
+use outrigger_core::companion::{self, Action as Plan, DeleteReason};
+use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::template::{self, Kind};
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::{Instrument, debug, info, warn};
+
+use super::location::CompanionLocation;
+use super::object::{self, Object, Objects};
+use super::refusal::{WriteFailure, of_template};
+use crate::context::Context;
+use crate::latency::TracedStep;
+use crate::metrics::{Operation, WriteOutcome};
+use crate::queue::Queue;
+use crate::rules::deleted::DeletedRules;
+use crate::state::companions::CompanionCache;
+use crate::state::{CompanionId, Refusal, TenantData, TenantState};
+use crate::worker::{Action, Controller};
+use crate::writes;
+
+/// Writes that may wait for the API server at once. A single writer is bound by etcd's fsync; the API server's default
+/// limit for mutating requests is 200, of which this leaves half to everybody else.
+const MAX_IN_FLIGHT: usize = 100;
+
+/// How many of these one tenant may have.
+pub(crate) const MAX_OF_ONE_TENANT: usize = MAX_IN_FLIGHT / 2;
+
+/// How long a refused companion waits before it is created again without a change of its rule.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// How long a companion waits for a rule that is known here in an older state than the companion was made from.
+const STALE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The controller of companions.
+pub(crate) struct Companions {
+    context: Arc<Context>,
+    /// Rules of which the API server has said that they are deleted.
+    deleted_rules: DeletedRules,
+}
+
+impl Companions {
+    pub(crate) fn new(context: &Arc<Context>) -> Self {
+        Self { context: context.clone(), deleted_rules: DeletedRules::default() }
+    }
+}
+
+impl Controller for Companions {
+    type Key = CompanionId;
+
+    const NAME: &'static str = "companions";
+    const AT_ONCE: usize = MAX_IN_FLIGHT;
+    const LEADER_ONLY: bool = false;
+
+    fn context(&self) -> &Context {
+        &self.context
+    }
+
+    fn queue(&self) -> &Queue<CompanionId> {
+        &self.context.queues.companions
+    }
+
+    async fn step(&self, id: &CompanionId) -> Result<Action, Error> {
+        let context = &*self.context;
+        let state = context.states.state(&id.namespace);
+        let mut traced = context.latency.begin(id);
+        let Some(location) = context.states.location(id) else { return Ok(Action::Done) };
+        let companion =
+            Companion { context, deleted_rules: &self.deleted_rules, state: &state, id, location };
+        let action = companion.step(&mut traced).await;
+        // Whatever came of it, it may be another companion's turn now.
+        let turns = state.lock().turns(&id.key.rule, &context.registry);
+        context.queues.companions.add(state.ids(turns));
+        Ok(action)
+    }
+}
+
+/// The companion that a step is made for.
+struct Companion<'a> {
+    context: &'a Context,
+    deleted_rules: &'a DeletedRules,
+    state: &'a TenantState,
+    id: &'a CompanionId,
+    location: CompanionLocation,
+}
+
+impl Companion<'_> {
+    async fn step(&self, traced: &mut TracedStep<'_>) -> Action {
+        let (plan, kind) = match self.decide() {
+            Ok(decided) => decided,
+            Err(action) => return action,
+        };
+        let done = match plan {
+            Plan::Nothing => return Action::Done,
+            Plan::Wait => {
+                traced.continues();
+                return Action::Done;
+            }
+            Plan::Create(object) => {
+                let done = self.create(&object).instrument(traced.span("create")).await;
+                if done.is_ok() {
+                    traced.created();
+                }
+                done
+            }
+            Plan::Annotate(patch) => {
+                let turn = self.state.lock().facts.write(&self.id.key, self.now());
+                if let Err(pause) = turn {
+                    return Action::Requeue(pause);
+                }
+                self.annotate(kind, &patch).instrument(traced.span("annotate")).await
+            }
+            Plan::Delete { uid, reason } => {
+                let done = self.delete(kind, &uid, reason).instrument(traced.span("delete")).await;
+                // Another one may have to be created in its place.
+                traced.continues();
+                done
+            }
+            Plan::Refuse(message) => Err(WriteFailure::Refused(message)),
+        };
+        let rule = self.state.rule_id(&self.id.key.rule);
+        let action = self.concluded(kind, done, traced).await;
+        self.context.queues.rules.add_after(rule, crate::rules::SETTLE);
+        action
+    }
+
+    /// What follows from the end of a step.
+    async fn concluded(
+        &self,
+        kind: Kind,
+        done: Result<Action, WriteFailure>,
+        traced: &mut TracedStep<'_>,
+    ) -> Action {
+        let CompanionLocation { name, namespace, .. } = &self.location;
+        match done {
+            Ok(action) => {
+                self.state.lock().refusals.remove(&self.id.key);
+                action
+            }
+            Err(WriteFailure::CacheStale) => {
+                traced.continues();
+                Action::Wait
+            }
+            Err(WriteFailure::Transient(reason)) => {
+                traced.continues();
+                info!(companion = %name, %namespace, reason, "write failed; retrying");
+                Action::Wait
+            }
+            Err(WriteFailure::Exists | WriteFailure::Refused(_)) if self.state.lock().tenant.is_none() => {
+                Action::Done
+            }
+            Err(WriteFailure::Exists) => {
+                let kind = kind.as_str();
+                self.refused(format!("a {kind} {name} exists that is no companion of this rule")).await
+            }
+            Err(WriteFailure::Refused(message)) => self.refused(message).await,
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.context.environment.clock.now()
+    }
+
+    /// The next step and the kind of the object that it is about, or the action that follows where no step can be made now.
+    fn decide(&self) -> Result<(Plan, Kind), Action> {
+        let key = &self.id.key;
+        let mut data = self.state.lock();
+        let data = &mut *data;
+        let acts = data.acts(self.context.leadership.leads());
+        if !acts || data.tenant.as_ref() != Some(&self.location.tenant) {
+            return Err(Action::Done);
+        }
+        let desired = data.index.desired(key);
+        if !matches!(desired, Desired::Wanted { .. }) {
+            // A companion that isn't wanted any more isn't refused any more, and has no turn in a rollout.
+            data.refusals.remove(key);
+            data.rollouts.unwanted(key);
+        }
+        if let Some(pause) = still_refused(data, key, &desired, self.now()) {
+            return Err(Action::Requeue(pause));
+        }
+        if is_stale(data, key) {
+            return Err(Action::Requeue(STALE_PAUSE));
+        }
+        match planned(data, key, &self.location) {
+            (Plan::Delete { reason: DeleteReason::TemplateChanged, .. }, _)
+                if !data.may_replace(key, &self.context.registry) =>
+            {
+                Err(Action::Done)
+            }
+            // The API server would refuse it again. The rule's status says why; all companions are queued when that changes.
+            (Plan::Create(_), _)
+                if data.rules.get(&key.rule).is_some_and(|rule| rule.validation.refusal().is_some()) =>
+            {
+                Err(Action::Done)
+            }
+            plan => Ok(plan),
+        }
+    }
+
+    async fn create(&self, object: &Value) -> Result<Action, WriteFailure> {
+        let CompanionLocation { name, namespace, .. } = &self.location;
+        self.device_templates().await?;
+        let started = self.now();
+        let result = object::create(&self.context.client, namespace, object, &writes::post()).await;
+        self.wrote(Operation::Create, &result, started);
+        match result {
+            Ok(made) => {
+                debug!(companion = %name, kind = made.kind().as_str(), %namespace, "created companion");
+                self.learn(made);
+                let key = &self.id.key;
+                let known =
+                    self.state.lock().with_companions(&key.rule, |companions| companions.get(key).is_some());
+                // What was shown since is newer than a late answer, and may be that the companion is deleted: nothing else
+                // would bring the key back, where that was a list that doesn't have it.
+                if known == Some(false) { Err(WriteFailure::CacheStale) } else { Ok(Action::Done) }
+            }
+            Err(error) => match WriteFailure::of_create(&error, object, of_template) {
+                WriteFailure::Exists => self.exists(template::kind(object)).await,
+                other => Err(other),
+            },
+        }
+    }
+
+    /// Makes the ResourceClaimTemplates of the companion's rule that aren't there: they are needed before the companion.
+    async fn device_templates(&self) -> Result<(), WriteFailure> {
+        let rule = self.state.lock().index.rule(&self.id.key.rule).cloned();
+        let Some(rule) = rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(()) };
+        let CompanionLocation { tenant, namespace, owned, .. } = &self.location;
+        let wanted = claim::templates(&rule, tenant, namespace, *owned);
+        self.context.templates.ensure(self.context, namespace, &rule, &wanted).await
+    }
+
+    /// An object of the companion's name exists: the cache is stale, or the object is no companion. A read tells which.
+    async fn exists(&self, kind: Kind) -> Result<Action, WriteFailure> {
+        let found = self.objects(kind).get(&self.location.name).await;
+        let found = found.map_err(|error| WriteFailure::Transient(error.to_string()))?;
+        // The next step is decided with the watch's next event, or after a pause.
+        let is_other = found.is_some_and(|found| !self.learn(found));
+        Err(if is_other { WriteFailure::Exists } else { WriteFailure::CacheStale })
+    }
+
+    async fn annotate(&self, kind: Kind, patch: &Value) -> Result<Action, WriteFailure> {
+        let started = self.now();
+        let result = self.objects(kind).patch(&self.location.name, patch).await;
+        self.wrote(Operation::Annotate, &result, started);
+        self.learn(result.map_err(|error| WriteFailure::of(&error))?);
+        Ok(Action::Done)
+    }
+
+    async fn delete(&self, kind: Kind, uid: &str, reason: DeleteReason) -> Result<Action, WriteFailure> {
+        let (key, CompanionLocation { name, namespace, .. }) = (&self.id.key, &self.location);
+        if reason == DeleteReason::NotAdmitted && !self.state.lock().refusals.contains_key(key) {
+            const MESSAGE: &str = "the admission webhook did not see the companion, so it was neither placed nor \
+                isolated and will not be started: register the MutatingWebhookConfiguration";
+            return Err(WriteFailure::Refused(MESSAGE.to_owned()));
+        }
+        if reason == DeleteReason::Failed {
+            let pause = self.state.lock().pauses.wait(key, self.now());
+            if let Some(pause) = pause {
+                return Ok(Action::Requeue(pause));
+            }
+        }
+        if matches!(reason, DeleteReason::RuleDeleted | DeleteReason::OtherRule) {
+            self.confirm_rule_deleted(uid).await?;
+        }
+        let started = self.now();
+        let result = self.objects(kind).delete(name, uid).await;
+        self.wrote(Operation::Delete, &result, started);
+        // Deleted, or replaced by another object: the watch shows which.
+        if let Err(error) = writes::deleted(result) {
+            self.state.lock().rollouts.undo(key);
+            return Err(WriteFailure::of(&error));
+        }
+        info!(companion = %name, %namespace, reason = reason.as_str(), "deleted companion");
+        let mut data = self.state.lock();
+        data.with_companions(&key.rule, |companions| companions.deleting(key, uid));
+        data.companion_observed(key);
+        Ok(Action::Done)
+    }
+
+    /// Asks whether the rule that the companion with this uid was made for is deleted. The rules' cache may be older than the
+    /// companions': that it lacks the rule, or has another one of that name, is no reason to delete anything.
+    ///
+    /// # Errors
+    /// When the rule is not deleted, or the API server does not say.
+    async fn confirm_rule_deleted(&self, uid: &str) -> Result<(), WriteFailure> {
+        let key = &self.id.key;
+        let uid_of_rule = |companions: &mut CompanionCache| {
+            companions.get(key).filter(|o| o.uid == uid).map(|o| o.rule_uid.clone())
+        };
+        let rule_uid = self.state.lock().with_companions(&key.rule, uid_of_rule).flatten();
+        let Some(rule_uid) = rule_uid else { return Err(WriteFailure::CacheStale) };
+        let (rule, tenant) = (self.state.rule_id(&key.rule), &self.location.tenant);
+        match self.deleted_rules.is_deleted(self.context, &rule, &rule_uid, tenant).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(WriteFailure::Transient(
+                "the companion's rule exists and is not in the cache yet".to_owned(),
+            )),
+            Err(error) => {
+                Err(WriteFailure::Transient(format!("the companion's rule can't be read: {error}")))
+            }
+        }
+    }
+
+    /// The objects of a kind in the companion's namespace.
+    fn objects(&self, kind: Kind) -> Objects<'_> {
+        Objects::new(&self.context.client, &self.location.namespace, kind)
+    }
+
+    fn wrote<T>(&self, operation: Operation, result: &Result<T, Error>, started: Instant) {
+        self.context.metrics.wrote(operation, WriteOutcome::of(result), self.now() - started);
+    }
+
+    /// Takes in the object that the API server has answered with. Whether it is the companion.
+    fn learn(&self, object: Object) -> bool {
+        let key = if self.id.key.rule.is_admin() {
+            let observed = object.observe_admin().filter(|(tenant, ..)| *tenant == self.location.tenant);
+            observed.map(|(_, key, _)| key)
+        } else {
+            object.observe().map(|(key, _)| key)
+        };
+        let is_companion = key.is_some_and(|key| key == self.id.key);
+        if is_companion {
+            object.answer(&self.context.feeds);
+        }
+        is_companion
+    }
+
+    async fn refused(&self, message: String) -> Action {
+        let rule = &self.id.key.rule;
+        let news = {
+            let mut data = self.state.lock();
+            let Some(entry) = data.rules.get(rule) else { return Action::Done };
+            let (uid, generation) = (entry.uid.clone(), entry.generation);
+            let until = self.now() + REFUSED_PAUSE;
+            let refusal = Refusal { message: message.clone(), generation, until };
+            let before = data.refusals.insert(self.id.key.clone(), refusal);
+            before.is_none_or(|before| before.message != message).then_some(uid)
+        };
+        if let Some(uid) = news {
+            let CompanionLocation { name, namespace, .. } = &self.location;
+            warn!(companion = %name, %namespace, %rule, reason = message, "companion refused");
+            self.context.events.companion_refused(&self.state.rule_id(rule), &uid, &message).await;
+        }
+        Action::Requeue(REFUSED_PAUSE)
+    }
+}
+
+/// Whether a companion was made from a later state of its rule than is known here: nothing can be decided about it until the
+/// cache has caught up.
+fn is_stale(data: &mut TenantData, key: &CompanionKey) -> bool {
+    let Some((uid, generation)) = data.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation))
+    else {
+        return false;
+    };
+    let made_later = |companions: &mut CompanionCache| {
+        companions.get(key).is_some_and(|o| o.rule_uid == uid && o.rule_generation > generation)
+    };
+    data.with_companions(&key.rule, made_later).unwrap_or_default()
+}
+
+/// The next step for a companion, whatever else is going on, and the kind of what it is about.
+fn planned(data: &TenantData, key: &CompanionKey, location: &CompanionLocation) -> (Plan, Kind) {
+    let admin = data.admin_companions.as_ref().filter(|_| key.rule.is_admin()).map(|store| store.lock());
+    let companions = match &admin {
+        Some(admin) => admin,
+        // Looked after from elsewhere.
+        None if key.rule.is_admin() => return (Plan::Nothing, Kind::Pod),
+        None => &data.companions,
+    };
+    let observed = companions.get(key);
+    if let Some(gone) = observed.filter(|_| !data.rules.contains_key(&key.rule)) {
+        // The garbage collector takes these too, also while we are down; but it learns of a kind of owner that is new to
+        // the cluster only after half a minute. That the rule is deleted is confirmed before anything is deleted.
+        let action = if gone.terminating {
+            Plan::Wait
+        } else {
+            Plan::Delete { uid: gone.uid.clone(), reason: DeleteReason::RuleDeleted }
+        };
+        return (action, gone.kind);
+    }
+    let desired = data.index.desired(key);
+    if let (Desired::Wanted { rule, .. }, Some(kept), Some(duplicate)) =
+        (desired, observed, companions.duplicate(key))
+        && kept.kind == rule.kind()
+        && !duplicate.terminating
+    {
+        let reason = DeleteReason::Superseded;
+        return (Plan::Delete { uid: duplicate.uid.clone(), reason }, duplicate.kind);
+    }
+    let kind = match (desired, observed) {
+        (_, Some(observed)) => observed.kind,
+        (Desired::Wanted { rule, .. }, None) => rule.kind(),
+        _ => Kind::Pod,
+    };
+    (companion::plan(key, &desired, observed, &location.home()), kind)
+}
+
+/// How much longer a companion that was refused has to wait, unless its rule has changed since.
+fn still_refused(
+    data: &TenantData,
+    key: &CompanionKey,
+    desired: &Desired<'_>,
+    now: Instant,
+) -> Option<Duration> {
+    let Desired::Wanted { rule, .. } = desired else { return None };
+    let refusal = data.refusals.get(key)?;
+    let left = refusal.until.checked_duration_since(now)?;
+    (refusal.generation == rule.generation() && !left.is_zero()).then_some(left)
+}
+
+#[cfg(test)]
+mod tests;

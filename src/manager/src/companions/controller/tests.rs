@@ -1,0 +1,103 @@
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::RuleName;
+use serde_json::json;
+
+use super::*;
+use crate::fixtures;
+use outrigger_runtime::fake_api::{FakeApi, not_found};
+
+const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/tenant-blue/workloadrules/r";
+
+/// A controller whose replica serves the tenant `blue`, which has told of the workload `w`.
+struct World {
+    api: FakeApi,
+    controller: Companions,
+}
+
+fn id() -> CompanionId {
+    let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+    CompanionId { namespace: "tenant-blue".into(), key }
+}
+
+impl World {
+    fn new() -> Self {
+        let api = FakeApi::default();
+        let context = fixtures::context(api.client());
+        fixtures::served_tenant(&context).lock().index.sync(vec![fixtures::workload("w")]);
+        Self { api, controller: Companions::new(&context) }
+    }
+
+    fn state(&self) -> Arc<TenantState> {
+        self.controller.context.states.state("tenant-blue")
+    }
+
+    /// The watch of Pods shows the companion, made for the rule with this uid and generation.
+    fn shows_companion(&self, rule_uid: &str, rule_generation: i64) {
+        let observed =
+            Observed { uid: "pod".into(), rule_uid: rule_uid.into(), rule_generation, ..Observed::default() };
+        self.state().lock().companions.applied("r-w", id().key, observed);
+    }
+
+    /// The watch of rules shows the rule, which matches Pods of this name.
+    fn shows_rule(&self, uid: &str, generation: i64, name: &str) {
+        let mut rule = fixtures::rule();
+        rule["metadata"]["uid"] = json!(uid);
+        rule["metadata"]["generation"] = json!(generation);
+        rule["spec"]["workloadTerms"] = json!([{"matchExpressions": [
+            {"key": ".metadata.resourceName", "operator": "In", "values": [name]}]}]);
+        self.state().lock().apply_rule(&serde_json::from_value(rule).unwrap());
+    }
+
+    async fn step(&self) -> Action {
+        self.controller.step(&id()).await.unwrap()
+    }
+
+    /// How many times the companion was deleted.
+    fn deletions(&self) -> usize {
+        self.api.calls("DELETE").len()
+    }
+}
+
+fn rule(uid: &str) -> Value {
+    json!({"metadata": {"name": "r", "namespace": "tenant-blue", "uid": uid}})
+}
+
+#[tokio::test]
+async fn a_companion_stays_while_its_rule_is_only_missing_in_the_cache() {
+    let world = World::new();
+    world.shows_companion("u", 1);
+    world.api.answers("GET", RULE, 200, rule("u"));
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "the rule exists");
+    world.api.answers("GET", RULE, 503, json!({}));
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "the API server doesn't say");
+    world.api.answers("GET", RULE, 404, not_found());
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+}
+
+#[tokio::test]
+async fn a_companion_of_a_newer_rule_of_the_same_name_stays() {
+    let world = World::new();
+    world.shows_rule("old", 1, "web");
+    world.shows_companion("new", 1);
+    world.api.answers("GET", RULE, 200, rule("new"));
+    world.step().await;
+    assert_eq!(world.deletions(), 0, "the cache is behind");
+    world.api.answers("GET", RULE, 200, rule("newest"));
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+}
+
+#[tokio::test]
+async fn a_companion_made_from_a_later_state_of_its_rule_stays() {
+    let world = World::new();
+    world.shows_rule("u", 1, "db");
+    world.shows_companion("u", 2);
+    assert_eq!(world.step().await, Action::Requeue(STALE_PAUSE));
+    assert_eq!(world.deletions(), 0, "what is known here doesn't match yet");
+    world.shows_rule("u", 2, "db");
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+}

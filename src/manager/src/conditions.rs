@@ -1,0 +1,33 @@
+//! Conditions of the kinds whose status the manager writes.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use outrigger_api::conditions::{Status, condition, merge};
+use outrigger_core::field::FieldError;
+use outrigger_core::validate;
+
+/// Status, reason and message of a condition.
+pub(crate) type ConditionValue = (Status, &'static str, String);
+
+/// The conditions that an object of this generation should have. Transition times come from those that it has.
+pub(crate) fn conditions<'a>(
+    before: &[Condition],
+    generation: i64,
+    now: Timestamp,
+    values: impl IntoIterator<Item = (&'a str, ConditionValue)>,
+) -> Vec<Condition> {
+    let of = |(kind, (status, reason, message)): (&str, ConditionValue)| {
+        condition(kind, status, reason, &message, generation, now)
+    };
+    merge(before, values.into_iter().map(of).collect())
+}
+
+/// The Accepted condition of a rule, as far as its spec and its template tell: `refusal` is why the API server refuses a companion.
+pub(crate) fn rejected(errors: &[FieldError], refusal: Option<&str>) -> Option<ConditionValue> {
+    let (reason, message) = match (errors, refusal) {
+        ([], None) => return None,
+        ([], Some(refusal)) => ("Refused", refusal.to_owned()),
+        (errors, _) => ("Invalid", validate::message(errors)),
+    };
+    Some((Status::False, reason, format!("companions stay as they are until this is mended: {message}")))
+}

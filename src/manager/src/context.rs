@@ -1,0 +1,211 @@
+//! The context that all parts of a manager share: its connections and clocks, its state and its queues.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota, Service};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use kube::core::PartialObjectMeta;
+use kube::{Client, Resource};
+use outrigger_api::{AdminWorkloadRule, Machine, MachineNodePool, NamespaceOffloading, Tenant, WorkloadRule};
+use outrigger_core::ids::TenantId;
+use outrigger_core::template::Kind;
+use outrigger_runtime::cache::{Change, Feed};
+use outrigger_runtime::environment::Environment;
+use outrigger_runtime::lease::Leadership;
+use outrigger_runtime::pod::Pod;
+use prometheus_client::registry::Registry as MetricsRegistry;
+
+use crate::admin::AdminRules;
+use crate::args::ManagerArgs;
+use crate::companions::MAX_OF_ONE_TENANT;
+use crate::companions::templates::Templates;
+use crate::events::Events;
+use crate::latency::CompanionLatency;
+use crate::machines::{self, MachineCache};
+use crate::metrics::Metrics;
+use crate::offloading::OffloadingCache;
+use crate::queue::Queue;
+use crate::state::registry::Registry;
+use crate::state::{CompanionId, RuleId, TenantStates};
+use crate::tenants;
+
+/// The context that all parts of a manager share. There is one in a process.
+pub struct Context {
+    /// The settings.
+    pub args: ManagerArgs,
+    /// The name of this replica in claims and in the Lease: no other replica has it, and an earlier process didn't.
+    pub identity: Arc<str>,
+    /// The API server of the infrastructure cluster.
+    pub client: Client,
+    /// Time and randomness.
+    pub environment: Environment,
+    /// Whether this replica leads. The leader acts for tenants without a stream, and runs the controllers of Tenants, Machines and
+    /// NamespaceOffloadings.
+    pub leadership: Leadership,
+    /// Workloads, rules and companions by namespace.
+    pub(crate) states: TenantStates,
+    /// Tenants and DPUs.
+    pub(crate) registry: Registry,
+    /// The platform's rules.
+    pub(crate) admin_rules: AdminRules,
+    /// ResourceClaimTemplates of rules.
+    pub(crate) templates: Templates,
+    /// NamespaceOffloadings and virtual nodes.
+    pub(crate) offloadings: OffloadingCache,
+    /// Machines, and what belongs to them.
+    pub(crate) machines: MachineCache,
+    /// Keys that the controllers have to work on.
+    pub(crate) queues: Queues,
+    /// Where the objects of each kind come in.
+    pub(crate) feeds: Feeds,
+    /// Writes Events.
+    pub(crate) events: Events,
+    /// Counters and histograms.
+    pub(crate) metrics: Metrics,
+    /// Companions that a workload's message asked for, and since when.
+    pub(crate) latency: CompanionLatency,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    /// The context of a manager with empty state. Its metrics are registered in `registry`.
+    pub fn new(
+        args: ManagerArgs,
+        client: Client,
+        environment: Environment,
+        registry: &mut MetricsRegistry,
+    ) -> Arc<Self> {
+        let identity = instance(&environment);
+        let metrics = Metrics::new(registry);
+        Arc::new_cyclic(|context| Self {
+            states: TenantStates::new(args.admin_namespaces()),
+            registry: Registry::new(args.host_label.clone(), args.admin_identity.clone()),
+            admin_rules: AdminRules::default(),
+            templates: Templates::default(),
+            offloadings: OffloadingCache::default(),
+            machines: MachineCache::new(&args.core_namespace),
+            queues: Queues::new(&environment),
+            feeds: Feeds::new(context),
+            events: Events::new(client.clone(), identity.clone()),
+            latency: CompanionLatency::new(environment.clock, &metrics),
+            identity: identity.into(),
+            leadership: Leadership::default(),
+            args,
+            client,
+            environment,
+            metrics,
+        })
+    }
+}
+
+/// A name that no other replica has, nor an earlier process of this one.
+fn instance(environment: &Environment) -> String {
+    let host = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
+    format!("{}-{:08x}", host.as_deref().unwrap_or("manager"), environment.random.seed() & 0xffff_ffff)
+}
+
+/// The queues of the controllers.
+#[derive(Debug)]
+pub struct Queues {
+    /// Companions.
+    pub companions: Queue<CompanionId>,
+    /// Rules of tenants and of the platform.
+    pub rules: Queue<RuleId>,
+    /// Tenants and DPUs.
+    pub tenants: Queue<tenants::Key>,
+    /// Tenants with a claim of this replica that no stream may be for.
+    pub unused_claims: Queue<TenantId>,
+    /// Machines and their pools.
+    pub machines: Queue<machines::Key>,
+    /// Namespaces with a NamespaceOffloading.
+    pub offloadings: Queue<crate::state::Namespace>,
+}
+
+impl Queues {
+    fn new(environment: &Environment) -> Self {
+        const SHORT: Duration = Duration::from_millis(100);
+        const LONG: Duration = Duration::from_millis(500);
+        const MAX: Duration = Duration::from_secs(30);
+        Self {
+            companions: Queue::new(environment, SHORT, MAX).share(MAX_OF_ONE_TENANT),
+            rules: Queue::new(environment, LONG, MAX),
+            tenants: Queue::new(environment, SHORT, MAX),
+            unused_claims: Queue::new(environment, LONG, MAX),
+            machines: Queue::new(environment, SHORT, MAX),
+            offloadings: Queue::new(environment, SHORT, MAX),
+        }
+    }
+}
+
+/// Where the objects of each kind come in: events of its one watch, and answers to writes. What each change means is in
+/// [`crate::watches`].
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Feeds {
+    pub namespaces: Feed<PartialObjectMeta<Namespace>>,
+    pub tenants: Feed<Tenant>,
+    pub nodes: Feed<Node>,
+    pub quotas: Feed<ResourceQuota>,
+    pub rules: Feed<WorkloadRule>,
+    pub admin_rules: Feed<AdminWorkloadRule>,
+    /// Companions that are Pods.
+    pub pods: Feed<Pod>,
+    /// Companions that are ResourceClaims.
+    pub claims: Feed<ResourceClaim>,
+    pub templates: Feed<PartialObjectMeta<ResourceClaimTemplate>>,
+    pub offloadings: Feed<NamespaceOffloading>,
+    pub machines: Feed<Machine>,
+    pub pools: Feed<MachineNodePool>,
+    /// Reservations' StatefulSets.
+    pub sets: Feed<StatefulSet>,
+    /// Reservations' Services.
+    pub services: Feed<Service>,
+    /// Guests and reservations: one feed, so that a guest is never seen in its slot before its reservation is seen deleted.
+    pub slot_pods: Feed<Pod>,
+}
+
+impl Feeds {
+    fn new(context: &Weak<Context>) -> Self {
+        Self {
+            namespaces: feed(context, Context::namespace),
+            tenants: feed(context, Context::tenant),
+            nodes: feed(context, Context::node),
+            quotas: feed(context, Context::quota),
+            rules: feed(context, Context::rule),
+            admin_rules: feed(context, Context::admin_rule),
+            pods: feed(context, |context, change| context.companion(Kind::Pod, change)),
+            claims: feed(context, |context, change| context.companion(Kind::Claim, change)),
+            templates: feed(context, Context::template),
+            offloadings: feed(context, Context::offloading),
+            machines: feed(context, |context, change| {
+                context.queues.machines.add(context.machines.machine(change));
+            }),
+            pools: feed(context, |context, change| {
+                context.queues.machines.add(context.machines.pool(change));
+            }),
+            sets: feed(context, |context, change| context.queues.machines.add(context.machines.set(change))),
+            services: feed(context, |context, change| {
+                context.queues.machines.add(context.machines.service(change));
+            }),
+            slot_pods: feed(context, Context::slot_pod),
+        }
+    }
+}
+
+/// A feed that hands changes on to the context, for as long as there is one.
+fn feed<K: Resource + 'static>(context: &Weak<Context>, take: fn(&Context, Change<K>)) -> Feed<K> {
+    let context = context.clone();
+    Feed::new(move |change| {
+        if let Some(context) = context.upgrade() {
+            take(&context, change);
+        }
+    })
+}

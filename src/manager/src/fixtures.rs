@@ -1,0 +1,99 @@
+//! What tests of several modules need: a manager that serves the tenant `blue`, its rule `r`, and workloads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::Client;
+use outrigger_core::ids::{TenantId, WorkloadId};
+use outrigger_core::workload::{Orchestrator, Workload};
+use outrigger_runtime::environment::Environment;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+
+use crate::args::ManagerArgs;
+use crate::context::Context;
+use crate::state::TenantState;
+use crate::state::stream::RaisedClaim;
+
+/// The settings of a manager that is given none.
+pub(crate) fn args() -> ManagerArgs {
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: ManagerArgs,
+    }
+    <Command as clap::Parser>::parse_from(["manager"]).args
+}
+
+/// The context of a manager with default settings and this client.
+pub(crate) fn context(client: Client) -> Arc<Context> {
+    Context::new(args(), client, Environment::system(), &mut Registry::default())
+}
+
+/// The state of the tenant `blue`, whose stream is this replica's.
+pub(crate) fn served_tenant(context: &Context) -> Arc<TenantState> {
+    context.states.set_tenant("tenant-blue", TenantId::new("blue").ok());
+    let state = context.states.state("tenant-blue");
+    connect(&state);
+    state
+}
+
+/// A stream of the state's tenant begins, and its claim is raised. Returns the stream's number.
+pub(crate) fn connect(state: &TenantState) -> u64 {
+    let mut data = state.lock();
+    let stream = data.stream.begin(1, Environment::system().clock.now()).unwrap().number;
+    let raised = RaisedClaim { uid: "u".to_owned(), resource_version: 1, claim: 1 };
+    data.stream.claimed(stream, raised).unwrap();
+    stream
+}
+
+/// The rule `r` of the tenant `blue`, which matches every workload.
+pub(crate) fn rule() -> Value {
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "u", "generation": 1, "resourceVersion": "1"},
+        "spec": {"dpuSelectionPolicy": "Any",
+            "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
+            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}}}})
+}
+
+/// The same as an admin rule.
+pub(crate) fn admin_rule() -> Value {
+    let mut rule = rule();
+    rule["kind"] = json!("AdminWorkloadRule");
+    rule["metadata"]["namespace"] = json!("universe");
+    rule
+}
+
+/// A workload with this id, called `web`.
+pub(crate) fn workload(id: &str) -> Workload {
+    Workload {
+        id: WorkloadId::new(id).unwrap(),
+        orchestrator: Orchestrator::Kubernetes,
+        resource_type: "v1/Pod".into(),
+        resource_namespace: "ns".into(),
+        resource_name: "web".into(),
+        node_name: None,
+        ready: true,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        extra: BTreeMap::new(),
+    }
+}
+
+/// Applies a merge patch as the API server does (RFC 7396).
+pub(crate) fn merge_patch(into: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(key);
+        } else {
+            merge_patch(&mut into[key.as_str()], value);
+        }
+    }
+}

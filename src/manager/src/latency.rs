@@ -1,0 +1,131 @@
+//! The time from a workload's message to the creation of its companion, and the trace that continues across the queue.
+
+use std::collections::HashMap;
+
+use outrigger_runtime::environment::Clock;
+use outrigger_runtime::telemetry::Origin;
+use parking_lot::Mutex;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Instant;
+use tracing::{Span, debug_span};
+
+use crate::metrics::Metrics;
+use crate::state::CompanionId;
+
+/// The companions that a workload's message has asked for, and when. There is one entry for each that waits for its step.
+#[derive(Debug)]
+pub struct CompanionLatency {
+    requests: Mutex<HashMap<CompanionId, CompanionRequest>>,
+    clock: Clock,
+    histogram: Histogram,
+}
+
+/// The message that asked for a companion's step.
+#[derive(Debug, Clone)]
+pub struct CompanionRequest {
+    at: Instant,
+    origin: Origin,
+}
+
+/// A step that is under way. The request for it is forgotten at its end, unless it is put back.
+#[derive(Debug)]
+pub struct TracedStep<'a> {
+    latency: &'a CompanionLatency,
+    id: &'a CompanionId,
+    request: Option<CompanionRequest>,
+}
+
+impl CompanionLatency {
+    /// Without any request.
+    pub fn new(clock: Clock, metrics: &Metrics) -> Self {
+        Self { requests: Mutex::default(), clock, histogram: metrics.latency.clone() }
+    }
+
+    /// The request of a message that came in now, in this span.
+    pub fn request(&self, span: &Span) -> CompanionRequest {
+        CompanionRequest { at: self.clock.now(), origin: Origin::of(span) }
+    }
+
+    /// A message asks for these companions. One that an earlier message has asked for waits since then.
+    pub fn requested(&self, ids: &[CompanionId], by: &CompanionRequest) {
+        let mut requests = self.requests.lock();
+        for id in ids {
+            requests.entry(id.clone()).or_insert_with(|| by.clone());
+        }
+    }
+
+    /// A step for a companion begins.
+    pub fn begin<'a>(&'a self, id: &'a CompanionId) -> TracedStep<'a> {
+        TracedStep { latency: self, id, request: self.requests.lock().remove(id) }
+    }
+}
+
+impl TracedStep<'_> {
+    /// A span of what is done to the companion, in the trace of the message; none where no message asked for it.
+    pub fn span(&self, action: &'static str) -> Span {
+        let Some(request) = &self.request else { return Span::none() };
+        let span = debug_span!("companion", action, otel.kind = "client");
+        request.origin.continued_by(&span);
+        span
+    }
+
+    /// The companion has been created.
+    pub fn created(&mut self) {
+        if let Some(request) = self.request.take() {
+            let took = self.latency.clock.now() - request.at;
+            self.latency.histogram.observe(took.as_secs_f64());
+        }
+    }
+
+    /// Another step follows for the same message.
+    pub fn continues(&mut self) {
+        if let Some(request) = self.request.take() {
+            self.latency.requests.lock().insert(self.id.clone(), request);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use outrigger_core::ids::RuleName;
+    use outrigger_core::index::CompanionKey;
+    use outrigger_runtime::environment::Environment;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[test]
+    fn the_first_message_counts_until_the_companion_is_there() {
+        let mut registry = Registry::default();
+        let latency = CompanionLatency::new(Environment::system().clock, &Metrics::new(&mut registry));
+        let count = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            let line = text.lines().find_map(|l| l.strip_prefix("companion_lag_seconds_count ")).unwrap();
+            line.parse::<u64>().unwrap()
+        };
+        let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
+        let id = CompanionId { namespace: "n".into(), key };
+        let now = latency.request(&Span::none());
+        let early = CompanionRequest { at: now.at - Duration::from_secs(60), origin: Origin::default() };
+        latency.requested(std::slice::from_ref(&id), &early);
+        latency.requested(std::slice::from_ref(&id), &now);
+        let mut step = latency.begin(&id);
+        assert_eq!(step.request.as_ref().unwrap().at, early.at);
+        step.continues();
+        latency.begin(&id).created();
+        assert_eq!(count(), 1);
+        // No message asked for it: a rule may have changed.
+        latency.begin(&id).created();
+        assert_eq!(count(), 1);
+        // A step that had nothing to do.
+        latency.requested(std::slice::from_ref(&id), &early);
+        drop(latency.begin(&id));
+        latency.begin(&id).created();
+        assert_eq!(count(), 1);
+        assert!(latency.requests.lock().is_empty());
+    }
+}

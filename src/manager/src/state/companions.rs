@@ -1,0 +1,296 @@
+//! The companions of one namespace, by key and counted by rule. Which of two states of an object is newer has been decided before,
+//! by the [`Feed`](outrigger_runtime::cache::Feed) of its kind.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use outrigger_core::companion::Observed;
+use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::template::Kind;
+
+use super::rollout::Availability;
+
+/// How many companions a rule has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// They exist and are not being deleted.
+    pub created: i64,
+    /// Of these, those that are ready: Pods whose Ready condition is true, claims that have devices.
+    pub ready: i64,
+    /// Of these, claims that no Pod has used yet. A rollout doesn't wait for them.
+    pub idle: i64,
+    /// Besides these, claims that are being deleted. They stay as long as Pods use them.
+    pub leaving: i64,
+}
+
+impl Counts {
+    /// A note for users about claims that can't be deleted, to be appended to a message; empty where there are none. Nothing deletes
+    /// the Pods that use them, because others may own those.
+    pub fn leaving_note(&self) -> String {
+        match self.leaving {
+            0 => String::new(),
+            1 => {
+                "; 1 claim that is being deleted waits for the Pods that use it: delete those Pods".to_owned()
+            }
+            n => format!(
+                "; {n} claims that are being deleted wait for the Pods that use them: delete those Pods"
+            ),
+        }
+    }
+}
+
+/// Companions by key, counted by rule.
+#[derive(Debug, Default)]
+pub struct CompanionCache {
+    by_rule: BTreeMap<RuleName, RuleCompanions>,
+    /// A second object with the key of one in `by_rule`, of another kind: two replicas may have made one each, when a rule's
+    /// template became one of another kind.
+    duplicates: BTreeMap<CompanionKey, Observed>,
+    /// The companion that an object is, by the object's kind and name.
+    names: HashMap<(Kind, Box<str>), CompanionKey>,
+}
+
+/// The companions of one rule.
+#[derive(Debug, Default)]
+struct RuleCompanions {
+    by_workload: BTreeMap<Arc<str>, Observed>,
+    counts: Counts,
+    /// Workloads of those that the scheduler has found no Node for: few, and looked at often.
+    unplaced: BTreeSet<Arc<str>>,
+    /// How many that exist and are not being deleted were made from which template, by its hash.
+    templates: BTreeMap<String, i64>,
+}
+
+impl CompanionCache {
+    /// The companion with this key.
+    pub fn get(&self, key: &CompanionKey) -> Option<&Observed> {
+        self.by_rule.get(&key.rule)?.by_workload.get(&key.workload)
+    }
+
+    /// An object that has the key of a companion besides it, and is of another kind. There should be none.
+    pub fn duplicate(&self, key: &CompanionKey) -> Option<&Observed> {
+        self.duplicates.get(key)
+    }
+
+    /// An object is a companion and looks like this. Returns the key of the companion that it was before, if it was another.
+    pub fn applied(&mut self, name: &str, key: CompanionKey, observed: Observed) -> Option<CompanionKey> {
+        let kind = observed.kind;
+        let before = self.names.insert((kind, name.into()), key.clone()).filter(|before| *before != key);
+        if let Some(before) = &before {
+            self.remove(before, kind);
+        }
+        if self.get(&key).is_some_and(|o| o.kind != kind) {
+            self.duplicates.insert(key, observed);
+        } else {
+            self.set(&key, Some(observed));
+        }
+        before
+    }
+
+    /// An object is deleted, or is no companion any more. Returns the key of the companion that it was.
+    pub fn deleted(&mut self, kind: Kind, name: &str) -> Option<CompanionKey> {
+        let key = self.names.remove(&(kind, name.into()))?;
+        self.remove(&key, kind);
+        Some(key)
+    }
+
+    /// The API server has accepted a deletion by this replica.
+    pub fn deleting(&mut self, key: &CompanionKey, uid: &str) {
+        if let Some(observed) = self.get(key).filter(|o| o.uid == uid) {
+            let observed = Observed { terminating: true, ready: false, ..observed.clone() };
+            self.set(key, Some(observed));
+        }
+        if let Some(duplicate) = self.duplicates.get_mut(key).filter(|o| o.uid == uid) {
+            duplicate.terminating = true;
+        }
+    }
+
+    /// How many companions a rule has.
+    pub fn counts(&self, rule: &RuleName) -> Counts {
+        self.by_rule.get(rule).map(|of_rule| of_rule.counts).unwrap_or_default()
+    }
+
+    /// How many companions of a rule were made from the template with this hash, and are not being deleted.
+    pub fn updated(&self, rule: &RuleName, hash: &str) -> i64 {
+        self.by_rule.get(rule).and_then(|of_rule| of_rule.templates.get(hash)).copied().unwrap_or_default()
+    }
+
+    /// How many of a rule's companions are available, for its rollout; `has_dpu` tells whether a DPU is in a host.
+    pub fn availability(&self, rule: &RuleName, has_dpu: impl Fn(&str) -> bool) -> Availability {
+        let Some(of_rule) = self.by_rule.get(rule) else { return Availability::default() };
+        let existing = of_rule.by_workload.len();
+        let available = usize::try_from(of_rule.counts.ready + of_rule.counts.idle).unwrap_or_default();
+        let without_dpu = |o: &Observed| o.host.as_deref().is_some_and(|host| !has_dpu(host));
+        let without_dpu = self.unplaced(rule).filter(|o| without_dpu(o)).count();
+        Availability { existing, unready: existing.saturating_sub(available).saturating_sub(without_dpu) }
+    }
+
+    /// The companions of a rule that the scheduler has found no Node for.
+    pub fn unplaced<'a>(&'a self, rule: &RuleName) -> impl Iterator<Item = &'a Observed> + use<'a> {
+        let of_rule = self.by_rule.get(rule).into_iter();
+        of_rule.flat_map(|of_rule| of_rule.unplaced.iter().filter_map(|w| of_rule.by_workload.get(w)))
+    }
+
+    /// The companions of a rule.
+    pub fn of_rule<'a>(
+        &'a self,
+        rule: &'a RuleName,
+    ) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
+        let of_rule = self.by_rule.get(rule).into_iter().flat_map(|of_rule| &of_rule.by_workload);
+        of_rule.map(|(workload, o)| (CompanionKey { rule: rule.clone(), workload: workload.clone() }, o))
+    }
+
+    /// All keys, in their order.
+    pub fn keys(&self) -> impl Iterator<Item = CompanionKey> {
+        self.by_rule.keys().flat_map(|rule| self.of_rule(rule).map(|(key, _)| key))
+    }
+
+    /// Removes the object of a kind that has a key. A duplicate replaces the other object.
+    fn remove(&mut self, key: &CompanionKey, kind: Kind) {
+        if self.duplicates.get(key).is_some_and(|o| o.kind == kind) {
+            self.duplicates.remove(key);
+        }
+        if self.get(key).is_some_and(|o| o.kind == kind) {
+            let duplicate = self.duplicates.remove(key);
+            self.set(key, duplicate);
+        }
+    }
+
+    fn set(&mut self, key: &CompanionKey, new: Option<Observed>) {
+        let of_rule = self.by_rule.entry(key.rule.clone()).or_default();
+        if let Some(old) = of_rule.by_workload.remove(&key.workload) {
+            of_rule.count(&old, -1);
+            of_rule.unplaced.remove(&key.workload);
+        }
+        if let Some(new) = new {
+            of_rule.count(&new, 1);
+            if new.unplaced {
+                of_rule.unplaced.insert(key.workload.clone());
+            }
+            of_rule.by_workload.insert(key.workload.clone(), new);
+        } else if of_rule.by_workload.is_empty() {
+            self.by_rule.remove(&key.rule);
+        }
+    }
+}
+
+impl RuleCompanions {
+    /// Adds a companion to the counts (`change` is 1), or subtracts it (-1).
+    fn count(&mut self, o: &Observed, change: i64) {
+        if o.terminating {
+            self.counts.leaving += change * i64::from(o.kind == Kind::Claim);
+            return;
+        }
+        self.counts.created += change;
+        self.counts.ready += change * i64::from(o.ready);
+        self.counts.idle += change * i64::from(!o.ready && o.kind == Kind::Claim);
+        match self.templates.get_mut(&o.template_hash) {
+            Some(count) => *count += change,
+            None => _ = self.templates.insert(o.template_hash.clone(), change),
+        }
+        self.templates.retain(|_, count| *count != 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(rule: &str, workload: &str) -> CompanionKey {
+        CompanionKey { rule: RuleName::new(rule).unwrap(), workload: workload.into() }
+    }
+
+    fn pod(uid: &str, ready: bool) -> Observed {
+        Observed { uid: uid.into(), ready, ..Observed::default() }
+    }
+
+    #[test]
+    fn an_object_without_owner_is_no_companion() {
+        let mut cache = CompanionCache::default();
+        let (k, other) = (key("r", "w"), key("r", "v"));
+        assert_eq!(cache.applied("p", k.clone(), pod("u", true)), None);
+        assert_eq!(cache.deleted(Kind::Pod, "q"), None);
+        assert_eq!(cache.deleted(Kind::Claim, "p"), None);
+        assert_eq!(cache.deleted(Kind::Pod, "p"), Some(k.clone()));
+        assert_eq!(cache.get(&k), None);
+        // Somebody gives it to another rule.
+        cache.applied("p", k.clone(), pod("u", true));
+        assert_eq!(cache.applied("p", other.clone(), pod("u", true)), Some(k.clone()));
+        assert_eq!((cache.get(&k), cache.keys().collect::<Vec<_>>()), (None, vec![other]));
+        cache.deleted(Kind::Pod, "p");
+        assert!(cache.names.is_empty() && cache.by_rule.is_empty());
+    }
+
+    #[test]
+    fn counts_follow() {
+        let mut cache = CompanionCache::default();
+        let (a, b) = (key("r", "a"), key("r", "b"));
+        cache.applied("a", a.clone(), pod("1", true));
+        cache.applied("b", b.clone(), pod("2", false));
+        assert_eq!(cache.counts(&a.rule), Counts { created: 2, ready: 1, idle: 0, leaving: 0 });
+        assert_eq!(cache.updated(&a.rule, ""), 2);
+        cache.applied("b", b, pod("2", true));
+        cache.deleting(&a, "1");
+        assert_eq!(cache.counts(&a.rule), Counts { created: 1, ready: 1, idle: 0, leaving: 0 });
+        assert_eq!(cache.updated(&a.rule, ""), 1);
+        assert_eq!(cache.of_rule(&a.rule).count(), 2);
+        cache.deleted(Kind::Pod, "a");
+        cache.deleted(Kind::Pod, "b");
+        assert_eq!(cache.counts(&a.rule), Counts::default());
+        assert_eq!(cache.of_rule(&a.rule).count(), 0);
+    }
+
+    #[test]
+    fn claims_that_cannot_go_are_counted_and_told() {
+        let mut cache = CompanionCache::default();
+        let (a, b) = (key("r", "a"), key("r", "b"));
+        let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, true) };
+        let leaving = |cache: &CompanionCache| cache.counts(&a.rule).leaving;
+        for (key, uid) in [(&a, "1"), (&b, "2")] {
+            cache.applied(uid, key.clone(), claim(uid));
+        }
+        assert_eq!((leaving(&cache), cache.counts(&a.rule).leaving_note()), (0, String::new()));
+        cache.deleting(&a, "1");
+        assert!(cache.counts(&a.rule).leaving_note().starts_with("; 1 claim that is being deleted waits"));
+        // The watch shows the same, and the other.
+        cache.applied("1", a.clone(), Observed { terminating: true, ..claim("1") });
+        cache.applied("2", b, Observed { terminating: true, ..claim("2") });
+        let note = cache.counts(&a.rule).leaving_note();
+        assert!(note.contains("2 claims") && note.contains("delete those Pods"), "{note}");
+        cache.deleted(Kind::Claim, "1");
+        // A Pod that is being deleted goes by itself.
+        cache.applied("3", a.clone(), Observed { terminating: true, ..pod("3", false) });
+        assert_eq!(leaving(&cache), 1);
+    }
+
+    #[test]
+    fn two_of_one_key_are_both_known_until_one_is_gone() {
+        let mut cache = CompanionCache::default();
+        let k = key("r", "w");
+        let claim = |uid: &str| Observed { kind: Kind::Claim, ..pod(uid, false) };
+        cache.applied("n", k.clone(), pod("p", true));
+        cache.applied("n", k.clone(), claim("c"));
+        let uids = |cache: &CompanionCache| {
+            let uid = |o: Option<&Observed>| o.map(|o| o.uid.clone());
+            (uid(cache.get(&k)), uid(cache.duplicate(&k)))
+        };
+        assert_eq!(uids(&cache), (Some("p".into()), Some("c".into())));
+        cache.deleting(&k, "c");
+        assert!(
+            cache.duplicate(&k).is_some_and(|o| o.terminating)
+                && cache.get(&k).is_some_and(|o| !o.terminating)
+        );
+        cache.deleted(Kind::Pod, "n");
+        assert_eq!(uids(&cache), (Some("c".into()), None));
+        cache.applied("n", k.clone(), claim("c"));
+        assert_eq!(cache.counts(&k.rule), Counts { created: 1, ready: 0, idle: 1, leaving: 0 });
+        assert_eq!(
+            cache.availability(&k.rule, |_| true),
+            Availability { existing: 1, unready: 0 },
+            "it waits for nobody"
+        );
+        assert_eq!(cache.deleted(Kind::Claim, "n"), Some(k.clone()));
+        assert_eq!((uids(&cache), cache.keys().count()), ((None, None), 0));
+    }
+}

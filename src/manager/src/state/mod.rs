@@ -1,0 +1,191 @@
+//! The state of the manager, in memory and synchronous: a [`TenantState`] for each namespace with its tenant's workloads, its rules
+//! and their companions. Each event is a method call that returns the keys to reconcile, so all of it is testable without a cluster.
+//!
+//! Modules here know nothing of controllers, services and watches, which all build upon them.
+//!
+//! Each state has its own lock, held for microseconds and never across an await: one tenant's load doesn't delay the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use outrigger_core::admin::AdminNamespaces;
+use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::index::CompanionKey;
+use parking_lot::{Mutex, RwLock};
+
+use self::companions::CompanionCache;
+use crate::queue::{Group, Key};
+
+pub mod companions;
+pub mod pauses;
+pub mod registry;
+pub mod rollout;
+mod rules;
+pub mod stream;
+mod tenant;
+pub mod validation;
+
+pub use rules::{Refusal, RuleEntry};
+pub use tenant::{TenantData, TenantState};
+
+/// A namespace of the infrastructure cluster, by name.
+pub type Namespace = Arc<str>;
+
+/// A companion, cluster-wide.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CompanionId {
+    /// The namespace of the tenant whose workload it serves. A tenant's own rule and its companion live there too.
+    pub namespace: Namespace,
+    /// The companion within it.
+    pub key: CompanionKey,
+}
+
+impl fmt::Display for CompanionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.namespace, self.key.rule, self.key.workload)
+    }
+}
+
+impl Key for CompanionId {
+    fn group(&self) -> Group {
+        self.namespace.clone()
+    }
+}
+
+/// A rule, cluster-wide.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RuleId {
+    /// The rule's namespace: the tenant's, or that of admin rules.
+    pub namespace: Namespace,
+    /// The rule within it.
+    pub name: RuleName,
+}
+
+impl fmt::Display for RuleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Key for RuleId {
+    fn group(&self) -> Group {
+        self.namespace.clone()
+    }
+}
+
+/// The states of all namespaces.
+#[derive(Debug, Default)]
+pub struct TenantStates {
+    admin: AdminNamespaces,
+    by_namespace: RwLock<BTreeMap<Namespace, Arc<TenantState>>>,
+    by_tenant: RwLock<BTreeMap<TenantId, BTreeSet<Namespace>>>,
+    admin_companions: RwLock<BTreeMap<TenantId, SharedCompanions>>,
+}
+
+/// The companions of admin rules that one tenant has. They may be seen before its namespace is, and outlive it.
+pub type SharedCompanions = Arc<Mutex<CompanionCache>>;
+
+impl TenantStates {
+    /// None yet. `admin`: where admin rules and their companions live.
+    pub fn new(admin: AdminNamespaces) -> Self {
+        Self { admin, ..Self::default() }
+    }
+
+    /// Where admin rules and their companions live.
+    pub fn admin(&self) -> &AdminNamespaces {
+        &self.admin
+    }
+
+    /// An admin rule, cluster-wide.
+    pub fn admin_rule_id(&self, name: &RuleName) -> RuleId {
+        RuleId { namespace: self.admin.rules.clone(), name: name.clone() }
+    }
+
+    /// The companions of admin rules that a tenant has. Its lock is taken after a state's.
+    pub fn admin_companions_of(&self, tenant: &TenantId) -> SharedCompanions {
+        if let Some(store) = self.admin_companions.read().get(tenant) {
+            return store.clone();
+        }
+        self.admin_companions.write().entry(tenant.clone()).or_default().clone()
+    }
+
+    /// Those of all tenants, in the order of their ids.
+    pub fn all_admin_companions(&self) -> Vec<(TenantId, SharedCompanions)> {
+        let all = self.admin_companions.read();
+        all.iter().map(|(tenant, companions)| (tenant.clone(), companions.clone())).collect()
+    }
+
+    /// The state of a namespace, made when it is asked for the first time.
+    pub fn state(&self, namespace: &str) -> Arc<TenantState> {
+        if let Some(state) = self.known(namespace) {
+            return state;
+        }
+        let mut states = self.by_namespace.write();
+        let namespace: Namespace = namespace.into();
+        let admin_rules = self.admin.rules.clone();
+        states
+            .entry(namespace.clone())
+            .or_insert_with(|| Arc::new(TenantState::new(namespace, admin_rules)))
+            .clone()
+    }
+
+    /// The state of a namespace, if it was asked for before.
+    pub fn known(&self, namespace: &str) -> Option<Arc<TenantState>> {
+        self.by_namespace.read().get(namespace).cloned()
+    }
+
+    /// Every state there is.
+    pub fn all(&self) -> Vec<Arc<TenantState>> {
+        self.by_namespace.read().values().cloned().collect()
+    }
+
+    /// The state of a tenant: that of its namespace. Where several namespaces carry the tenant's label, `tenant-<id>`
+    /// comes first, then the first in the alphabet, so that every replica picks the same.
+    pub fn of_tenant(&self, tenant: &TenantId) -> Option<Arc<TenantState>> {
+        let namespace = {
+            let by_tenant = self.by_tenant.read();
+            let namespaces = by_tenant.get(tenant)?;
+            let usual = format!("tenant-{tenant}");
+            namespaces.get(usual.as_str()).or_else(|| namespaces.first())?.clone()
+        };
+        Some(self.state(&namespace))
+    }
+
+    /// The states of all namespaces that carry a tenant's label: one, unless somebody has labeled more.
+    pub fn of(&self, tenant: &TenantId) -> Vec<Arc<TenantState>> {
+        let namespaces = self.by_tenant.read().get(tenant).cloned().unwrap_or_default();
+        namespaces.iter().map(|namespace| self.state(namespace)).collect()
+    }
+
+    /// The tenant that a namespace belongs to.
+    pub fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
+        let state = self.by_namespace.read().get(namespace).cloned()?;
+        state.lock().tenant.clone()
+    }
+
+    /// A namespace belongs to this tenant, or to none. Returns the companions that this concerns.
+    pub fn set_tenant(&self, namespace: &str, tenant: Option<TenantId>) -> Vec<CompanionId> {
+        let state = self.state(namespace);
+        let mut data = state.lock();
+        if data.tenant == tenant {
+            return Vec::new();
+        }
+        {
+            let mut by_tenant = self.by_tenant.write();
+            if let Some(old) = &data.tenant
+                && let Some(namespaces) = by_tenant.get_mut(old)
+            {
+                namespaces.remove(namespace);
+                if namespaces.is_empty() {
+                    by_tenant.remove(old);
+                }
+            }
+            if let Some(new) = &tenant {
+                by_tenant.entry(new.clone()).or_default().insert(state.namespace.clone());
+            }
+        }
+        data.change_tenant(tenant);
+        state.ids(data.companion_keys())
+    }
+}

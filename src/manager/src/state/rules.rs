@@ -1,0 +1,178 @@
+//! The rules of a namespace, and the companions of them that can't be created.
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
+use outrigger_core::field::FieldError;
+use outrigger_core::ids::RuleName;
+use outrigger_core::index::CompanionKey;
+use outrigger_core::rule::Rule;
+use tokio::time::Instant;
+
+use super::tenant::TenantData;
+use super::validation::TemplateValidation;
+
+/// A rule as the API has it.
+#[derive(Debug, Clone, Default)]
+pub struct RuleEntry {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: i64,
+    /// `metadata.resourceVersion`; empty for an admin rule, which others keep.
+    pub resource_version: String,
+    /// Its status as last seen or written.
+    pub status: WorkloadRuleStatus,
+    /// What is wrong with its spec; empty when it is served.
+    pub errors: Vec<FieldError>,
+    /// Whether the API server takes its companions.
+    pub validation: TemplateValidation,
+    /// It is being deleted.
+    pub deleting: bool,
+    /// Fingerprint of its spec.
+    pub revision: String,
+    /// The object in the tenant's cluster that it was made from.
+    pub origin: String,
+}
+
+/// Why a companion can't be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The message for the user.
+    pub message: String,
+    /// Generation of the rule that was refused: another generation is not delayed.
+    pub generation: i64,
+    /// When to retry the same generation.
+    pub until: Instant,
+}
+
+impl RuleEntry {
+    /// Whether its status says that it is accepted as it is.
+    pub(super) fn is_accepted(&self) -> bool {
+        let status = &self.status;
+        status.observed_generation == Some(self.generation)
+            && status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True")
+    }
+}
+
+impl TenantData {
+    /// A rule exists and looks like this. Returns the companions it may change.
+    pub fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
+        let Ok(name) = RuleName::new(&object.name_any()) else { return Vec::new() };
+        let mut entry = RuleEntry {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            generation: object.metadata.generation.unwrap_or_default(),
+            resource_version: object.resource_version().unwrap_or_default(),
+            status: object.status.clone().unwrap_or_default(),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            origin: rule_wire::origin(object),
+            ..RuleEntry::default()
+        };
+        if object.metadata.deletion_timestamp.is_some() {
+            // It only waits for its companions to go (foreground deletion); it must not get new ones.
+            self.rules.insert(name.clone(), entry);
+            return self.index.remove_rule(&name);
+        }
+        if let Some(known) = self.rules.get_mut(&name)
+            && known.uid == entry.uid
+            && known.generation == entry.generation
+        {
+            // Only its status or metadata changed. Another replica may have validated its template: waiting companions continue.
+            let passed = !known.validation.has_passed() && known.errors.is_empty() && entry.is_accepted();
+            let refused = known.validation.refusal().is_some();
+            if passed {
+                known.validation = TemplateValidation::passed();
+            }
+            known.status = entry.status;
+            known.resource_version = entry.resource_version;
+            known.origin = entry.origin;
+            return if passed { self.released(&name, refused) } else { Vec::new() };
+        }
+        entry.revision = rule_wire::message(object).revision;
+        let keys = match object.compile() {
+            Ok(rule) => {
+                entry.validation = self.validation_of(&rule, &entry);
+                self.rules.insert(name.clone(), entry);
+                self.index.apply_rule(Arc::new(rule))
+            }
+            // A rule that can't be served any more keeps the companions it has.
+            Err(errors) => {
+                self.rules.insert(name.clone(), RuleEntry { errors, ..entry });
+                self.index.remove_rule(&name)
+            }
+        };
+        self.forget_refusals(&name);
+        self.rollouts.restart(&name);
+        keys
+    }
+
+    /// An admin rule is about the tenant and says this; `None` when it can't be served. Returns the companions it may change:
+    /// none when it was known.
+    pub(crate) fn set_admin_rule(
+        &mut self,
+        name: &RuleName,
+        entry: RuleEntry,
+        rule: Option<Arc<Rule>>,
+    ) -> Vec<CompanionKey> {
+        let known = self.rules.get(name);
+        if known.is_some_and(|known| known.uid == entry.uid && known.generation == entry.generation) {
+            return Vec::new();
+        }
+        let validation = rule.as_ref().map(|rule| self.validation_of(rule, &entry)).unwrap_or_default();
+        self.rules.insert(name.clone(), RuleEntry { validation, ..entry });
+        self.forget_refusals(name);
+        self.rollouts.restart(name);
+        match rule {
+            Some(rule) => self.index.apply_rule(rule),
+            None => self.index.remove_rule(name),
+        }
+    }
+
+    /// A rule is deleted. Returns the companions that it had, which the garbage collector deletes.
+    pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
+        self.rules.remove(name);
+        self.rollouts.forget(name);
+        self.forget_refusals(name);
+        self.index.remove_rule(name)
+    }
+
+    /// Companions that wait no longer, because the API server takes their template; `refused`: it didn't before, so that some
+    /// were not made.
+    pub(crate) fn released(&mut self, name: &RuleName, refused: bool) -> Vec<CompanionKey> {
+        let mut held = self.rollouts.restart(name);
+        if refused {
+            let key = |workload| CompanionKey { rule: name.clone(), workload };
+            held.extend(self.index.workloads_of(name).map(|w| key(w.id.label_value().into())));
+        }
+        held
+    }
+
+    /// The validation of a rule's template. A valid template is not validated again, not even after a restart.
+    fn validation_of(&self, rule: &Rule, entry: &RuleEntry) -> TemplateValidation {
+        let known = self.rules.get(rule.name()).filter(|known| known.uid == entry.uid);
+        let same = |known: &&Arc<Rule>| known.template_hash() == rule.template_hash();
+        match (known, self.index.rule(rule.name()).filter(same)) {
+            (Some(known), Some(_)) => known.validation.clone(),
+            _ if entry.is_accepted() => TemplateValidation::passed(),
+            _ => TemplateValidation::default(),
+        }
+    }
+
+    /// Companions of a rule that can't be created, in the order of their workloads. A tenant may have as many refusals as matches, so
+    /// those of other rules are skipped.
+    pub fn refusals_of<'a>(
+        &'a self,
+        rule: &'a RuleName,
+    ) -> impl Iterator<Item = (&'a CompanionKey, &'a Refusal)> {
+        let first = CompanionKey { rule: rule.clone(), workload: Arc::default() };
+        self.refusals.range(first..).take_while(move |(key, _)| key.rule == *rule)
+    }
+
+    fn forget_refusals(&mut self, rule: &RuleName) {
+        let keys: Vec<CompanionKey> = self.refusals_of(rule).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.refusals.remove(&key);
+        }
+    }
+}

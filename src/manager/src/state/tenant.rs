@@ -1,0 +1,140 @@
+//! The state of one namespace: its tenant's workloads, its rules, their companions, and the tenant's stream.
+
+use std::collections::BTreeMap;
+
+use outrigger_core::ids::{RuleName, TenantId};
+use outrigger_core::index::{CompanionKey, TenantIndex};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::companions::CompanionCache;
+use super::pauses::{AnnotationPauses, FailurePauses};
+use super::rollout::Rollouts;
+use super::rules::{Refusal, RuleEntry};
+use super::stream::{ObservedClaim, Stream};
+use super::{CompanionId, Namespace, RuleId, SharedCompanions};
+use crate::usage::Usage;
+
+/// One namespace: its tenant's workloads, its rules, their companions.
+#[derive(Debug)]
+pub struct TenantState {
+    /// The namespace's name.
+    pub namespace: Namespace,
+    admin_rules: Namespace,
+    data: Mutex<TenantData>,
+}
+
+/// The contents of a state, behind its lock.
+#[derive(Debug, Default)]
+pub struct TenantData {
+    /// The tenant that the namespace belongs to. Nothing is created in a namespace without a tenant.
+    pub tenant: Option<TenantId>,
+    /// Workloads and compiled rules.
+    pub index: TenantIndex,
+    /// Every rule there is, also those that don't compile; and the admin rules that are about the tenant.
+    pub rules: BTreeMap<RuleName, RuleEntry>,
+    /// The companions of the tenant's own rules that exist.
+    pub companions: CompanionCache,
+    /// The companions of admin rules; `None` where another namespace of the tenant has them.
+    pub admin_companions: Option<SharedCompanions>,
+    /// Companions that can't be made for a reason that only a user can remove.
+    pub refusals: BTreeMap<CompanionKey, Refusal>,
+    /// How long companions that keep failing wait before they are replaced.
+    pub pauses: FailurePauses,
+    /// How often facts are written into companions.
+    pub facts: AnnotationPauses,
+    /// Companions that are being brought to a new template.
+    pub rollouts: Rollouts,
+    /// The tenant's stream.
+    pub stream: Stream,
+    /// How much its workloads take.
+    pub usage: Usage,
+    /// The tenant is being deleted: nothing is created for it any more.
+    pub closing: bool,
+}
+
+impl TenantState {
+    pub(super) fn new(namespace: Namespace, admin_rules: Namespace) -> Self {
+        Self { namespace, admin_rules, data: Mutex::default() }
+    }
+
+    /// The lock, for a moment.
+    pub fn lock(&self) -> MutexGuard<'_, TenantData> {
+        self.data.lock()
+    }
+
+    /// Keys of this state, cluster-wide.
+    pub fn ids(&self, keys: impl IntoIterator<Item = CompanionKey>) -> Vec<CompanionId> {
+        keys.into_iter().map(|key| CompanionId { namespace: self.namespace.clone(), key }).collect()
+    }
+
+    /// All rules of this state, cluster-wide.
+    pub fn rule_ids(&self) -> Vec<RuleId> {
+        self.lock().rules.keys().map(|name| self.rule_id(name)).collect()
+    }
+
+    /// A rule, cluster-wide.
+    pub fn rule_id(&self, name: &RuleName) -> RuleId {
+        let namespace = if name.is_admin() { &self.admin_rules } else { &self.namespace };
+        RuleId { namespace: namespace.clone(), name: name.clone() }
+    }
+}
+
+impl TenantData {
+    /// All companions that exist, those of admin rules too.
+    pub fn companion_keys(&self) -> Vec<CompanionKey> {
+        let mut keys: Vec<_> = self.companions.keys().collect();
+        if let Some(store) = &self.admin_companions {
+            keys.extend(store.lock().keys());
+        }
+        keys
+    }
+
+    /// The cache that holds the companions of a rule; `None` where another namespace of the tenant has them.
+    pub(crate) fn with_companions<R>(
+        &mut self,
+        rule: &RuleName,
+        f: impl FnOnce(&mut CompanionCache) -> R,
+    ) -> Option<R> {
+        if rule.is_admin() {
+            self.admin_companions.as_ref().map(|store| f(&mut store.lock()))
+        } else {
+            Some(f(&mut self.companions))
+        }
+    }
+
+    /// Whether this replica creates companions and writes statuses for this namespace. `leads`: it leads, and so acts for tenants
+    /// that no replica serves.
+    pub fn acts(&self, leads: bool) -> bool {
+        self.tenant.is_some() && !self.closing && self.stream.acts(leads)
+    }
+
+    /// A Tenant's status shows the holder of the claim on its stream. Returns whether this replica has lost it, or it is another
+    /// Tenant: the tenant's workloads are forgotten then, because they are stale from now on.
+    pub fn claim_observed(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
+        let lost = self.stream.observed(shown, me);
+        if lost {
+            self.forget_workloads();
+        }
+        lost
+    }
+
+    fn forget_workloads(&mut self) {
+        let mut index = TenantIndex::default();
+        index.limit(self.index.most());
+        for rule in self.index.rules() {
+            index.apply_rule(rule.clone());
+        }
+        self.index = index;
+        self.usage = Usage::default();
+        self.refusals.clear();
+        self.rollouts = Rollouts::default();
+    }
+
+    /// The workloads of another tenant say nothing about this one's.
+    pub(super) fn change_tenant(&mut self, tenant: Option<TenantId>) {
+        self.forget_workloads();
+        self.admin_companions = None;
+        self.tenant = tenant;
+        self.stream.restart();
+    }
+}
