@@ -2,12 +2,10 @@
 //! through a controller, with the credentials of a DPU's kubelet, and by an agent that lies. docs/security.md has the list.
 //!
 //! The user is given more than anybody would give it: ClusterRole `edit` and every subresource of Pods. Whatever is
-//! refused has a twin that differs in little and is allowed, so that nothing is refused for another reason than its own.
-//!
-//! The tables are YAML, as users write it. Names that begin with `$` are the test's own: see [`Stage::table`].
+//! refused has a control case that differs in little and is allowed, so that nothing is refused for another reason than its
+//! own. The rows are those of `tests/cases/escapes.yaml` and `requests.yaml` for this layer.
 
 mod stage;
-mod tables;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +18,15 @@ use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use outrigger_api::conditions::Status;
+use outrigger_cases::{Affinity, Escape, Escapes, Layer, Name, Request, Requests, changed, merged};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM};
 use outrigger_tests::tenant::{Tenant, dpu, node_of, rule_for, tenant};
 use outrigger_tests::{always, eventually};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use stage::*;
-use tables::*;
 
 #[tokio::test]
 async fn no_pod_made_by_hand_gets_out() {
@@ -42,29 +38,30 @@ async fn no_pod_made_by_hand_gets_out() {
             let s = &s;
             async move {
                 let pod = good(&format!("p{i}"));
-                let bad = s.mallory.post(&s.pods(), &changed(&pod, &route.bad)).await;
-                (bad, s.mallory.post(&dry(&s.pods()), &changed(&pod, &route.twin)).await)
+                let bad = s.mallory.post(&s.pods(), &changed(&pod, &route.refused)).await;
+                (bad, s.mallory.post(&dry(&s.pods()), &changed(&pod, &route.allowed)).await)
             }
         })
         .buffered(8)
         .collect()
         .await;
     let mut faults = Faults::default();
-    for (route, (bad, twin)) in routes.iter().zip(&answers) {
-        faults.check(&route.name, bad, &[route.answer()]);
-        faults.check(&format!("a twin of {}", route.name), twin, &[""; 0]);
+    for (route, (bad, control)) in routes.iter().zip(&answers) {
+        faults.check(&route.name, bad, &route.answer());
+        faults.check(&format!("the control case of {}", route.name), control, &[""; 0]);
     }
-    for (i, attempt) in s.table::<Attempt>(BY_HAND, &[]).iter().enumerate() {
+    for (i, attempt) in s.requests("by hand", &[]).iter().enumerate() {
         let answer = s.mallory.dare(attempt, &changed(&good(&format!("q{i}")), &attempt.body)).await;
-        faults.check(&attempt.what, &answer, &attempt.words);
+        faults.check(&attempt.name, &answer, &attempt.says);
     }
     // The webhook alone would refuse each route too, with the path and the value.
     let pod = s.mallory.post(&dry(&s.pods()), &good("p")).await.unwrap();
-    let bad = webhook(&s, "CREATE", &Value::Null, routes.iter().map(|r| changed(&pod, &r.bad))).await;
-    let twins = webhook(&s, "CREATE", &Value::Null, routes.iter().map(|r| changed(&pod, &r.twin))).await;
-    for ((route, bad), twin) in routes.iter().zip(&bad).zip(&twins) {
+    let bad = webhook(&s, "CREATE", &Value::Null, routes.iter().map(|r| changed(&pod, &r.refused))).await;
+    let controls =
+        webhook(&s, "CREATE", &Value::Null, routes.iter().map(|r| changed(&pod, &r.allowed))).await;
+    for ((route, bad), control) in routes.iter().zip(&bad).zip(&controls) {
         faults.check(&format!("{}, to the webhook", route.name), bad, &["403", &route.webhook]);
-        faults.check(&format!("a twin of {}, to the webhook", route.name), twin, &[""; 0]);
+        faults.check(&format!("the control case of {}, to the webhook", route.name), control, &[""; 0]);
     }
     faults.none();
 }
@@ -80,10 +77,10 @@ fn told(rule: &Value) -> Option<String> {
 #[tokio::test]
 async fn no_template_of_a_rule_gets_out() {
     let s = Stage::with_agent("byrule").await;
-    let (routes, more) = (s.routes().await, s.table::<Told>(RULES, &[]));
+    let (routes, more) = (s.routes().await, s.escapes("none").rules);
     s.t.start("unconfined", "a", json!({"app": "web"})).await;
     let of_routes =
-        routes.iter().enumerate().map(|(i, r)| rule(&format!("r{i}"), &changed(&good("p"), &r.bad)));
+        routes.iter().enumerate().map(|(i, r)| rule(&format!("r{i}"), &changed(&good("p"), &r.refused)));
     let of_rules = more
         .iter()
         .enumerate()
@@ -109,14 +106,15 @@ async fn no_template_of_a_rule_gets_out() {
     let (of_routes, of_rules) = ends.split_at(routes.len());
     for (route, end) in routes.iter().zip(of_routes) {
         let (reason, words) = match &route.rule {
-            Some(words) => ("Invalid ", words.clone()),
-            None if end.starts_with("Invalid at once") => ("spec.template.", route.webhook.clone()),
+            Some(words) => ("Invalid ", vec![words.clone()]),
+            None if end.starts_with("Invalid at once") => ("spec.template.", vec![route.webhook.clone()]),
             None => ("Refused ", route.answer()),
         };
-        faults.check(&route.name, &Err(end.clone()), &[reason, &words]);
+        let words: Vec<&str> = words.iter().map(String::as_str).chain([reason]).collect();
+        faults.check(&route.name, &Err(end.clone()), &words);
     }
     for (expected, end) in more.iter().zip(of_rules) {
-        faults.check(&expected.spec.to_string(), &Err(end.clone()), &[&expected.end, &expected.words]);
+        faults.check(&expected.spec.to_string(), &Err(end.clone()), &[&expected.end, &expected.says]);
     }
     faults.none();
     let companions = s.admin.list(&s.pods()).await.unwrap();
@@ -164,16 +162,16 @@ async fn whatever_affinity_asks_for_only_the_own_dpu_is_left() {
     // A Node of nobody, and free for all.
     let free = json!({"metadata": {"name": "affin-free", "labels": {"free": "x"}}});
     s.admin.post(NODES, &free).await.unwrap();
-    let cases: Vec<Affinity> = s.table(AFFINITIES, &[]);
+    let cases = s.escapes("none").affinities;
     for (i, case) in cases.iter().enumerate() {
         let mut pod = good(&format!("p{i}"));
         if !case.terms.is_null() {
             pod["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 {"nodeSelectorTerms": case.terms}}});
         }
-        let pod = merged(&pod, &json!({"spec": merged(&json!({}), &case.more)}));
+        let pod = merged(&pod, &json!({"spec": merged(&json!({}), &case.spec)}));
         let answer = s.mallory.post(&s.pods(), &pod).await;
-        assert!(answer.is_ok(), "{}: {answer:?}", case.what);
+        assert!(answer.is_ok(), "{}: {answer:?}", case.name);
         let any = json!({"spec": {"dpuSelectionPolicy": "Any"}});
         s.mallory.post(&s.rules(), &merged(&rule(&format!("r{i}"), &pod), &any)).await.unwrap();
     }
@@ -196,7 +194,7 @@ async fn whatever_affinity_asks_for_only_the_own_dpu_is_left() {
             };
             let of_case = of_case(&pods, i);
             if of_case.len() != 2 || !of_case.iter().all(decided) {
-                return Err(format!("{}: {of_case:?}", case.what));
+                return Err(format!("{}: {of_case:?}", case.name));
             }
         }
         Ok(pods)
@@ -204,7 +202,7 @@ async fn whatever_affinity_asks_for_only_the_own_dpu_is_left() {
     .await;
     let nodes = s.admin.list(NODES).await.unwrap();
     assert!(nodes.iter().any(|node| node["metadata"]["name"] == json!(s.their)));
-    for (i, Affinity { what, runs, .. }) in cases.iter().enumerate() {
+    for (i, Affinity { name: what, runs, .. }) in cases.iter().enumerate() {
         for pod in of_case(&pods, i) {
             let fit = nodes.iter().filter(|node| matches(&pod, node)).map(|node| &node["metadata"]["name"]);
             let others: Vec<_> = fit.filter(|name| **name != json!(s.own)).collect();
@@ -239,15 +237,15 @@ async fn a_pod_that_is_there_is_held_to_what_changes() {
     let mut faults = Faults::default();
     for name in ["running", "gated", "leaving"] {
         let pod = s.pod(name);
-        let changes = s.table(CHANGES, &[("$POD", &pod), ("$RULE", &rule), ("$MAP", &map)]);
+        let changes = s.requests("changes", &[("$POD", &pod), ("$RULE", &rule), ("$MAP", &map)]);
         faults.attempts(&s.mallory, name, &changes).await;
     }
-    faults.attempts(&s.mallory, "late", &s.table(LATE_CHANGES, &[])).await;
-    let updates: Vec<Attempt> = s.table(UPDATES, &[]);
+    faults.attempts(&s.mallory, "late", &s.requests("late changes", &[])).await;
+    let updates = s.requests("updates", &[]);
     let pod = s.admin.get(&s.pod("gated")).await.unwrap();
     let bodies = updates.iter().map(|update| merged(&pod, &update.body));
     for (update, answer) in updates.iter().zip(&webhook(&s, "UPDATE", &pod, bodies).await) {
-        faults.check(&format!("{}, to the webhook", update.body), answer, &update.words);
+        faults.check(&format!("{}, to the webhook", update.body), answer, &update.says);
     }
     faults.none();
     for name in ["running", "gated", "leaving"] {
@@ -275,10 +273,10 @@ async fn only_the_scheduler_binds_and_only_to_own_dpus() {
     let (of_pod, old) = (format!("{}/binding", s.pod("p")), format!("{}/bindings", s.ns));
     for way in [&of_pod, &old] {
         for (user, name) in [(&s.mallory, "mallory-binds"), (&s.admin, "admin")] {
-            faults.attempts(user, way, &s.table(BINDINGS, &[("$WAY", way), ("$USER", name)])).await;
+            faults.attempts(user, way, &s.requests("bindings", &[("$WAY", way), ("$USER", name)])).await;
         }
     }
-    faults.attempts(&scheduler, "an old view", &s.table(LATE_BINDINGS, &[("$WAY", &of_pod)])).await;
+    faults.attempts(&scheduler, "an old view", &s.requests("late bindings", &[("$WAY", &of_pod)])).await;
     faults.none();
     let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": s.own}});
     scheduler.post(&of_pod, &binding).await.unwrap();
@@ -318,7 +316,9 @@ async fn a_companion_keeps_what_outrigger_wrote_on_it() {
         }
     }
     let map = s.map().await;
-    faults.attempts(&s.mallory, "a companion", &s.table(COMPANION, &[("$POD", &pod), ("$MAP", &map)])).await;
+    faults
+        .attempts(&s.mallory, "a companion", &s.requests("companion", &[("$POD", &pod), ("$MAP", &map)]))
+        .await;
     faults.none();
     let after = s.admin.get(&pod).await.unwrap();
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
@@ -354,9 +354,9 @@ async fn a_kubelet_keeps_to_its_own_dpu() {
     let uid = before["metadata"]["uid"].as_str().unwrap();
     let kubelet = User::kubelet(s.t.outrigger, &s.own).await;
     let mut faults = Faults::default();
-    faults.attempts(&kubelet, "a kubelet", &s.table(KUBELET, &[("$POD", &pod), ("$UID", uid)])).await;
+    faults.attempts(&kubelet, "a kubelet", &s.requests("kubelet", &[("$POD", &pod), ("$UID", uid)])).await;
     let second = User::kubelet(s.t.outrigger, "kubelet-new").await;
-    faults.attempts(&second, "a new Node", &s.table(REGISTRATION, &[])).await;
+    faults.attempts(&second, "a new Node", &s.requests("registration", &[])).await;
     faults.none();
     let after = s.admin.get(&node).await.unwrap();
     assert_eq!(after["spec"]["taints"], before["spec"]["taints"]);
@@ -376,16 +376,16 @@ async fn devices_of_others_are_out_of_reach() {
     s.admin.patch(&s.ns, &look).await.unwrap();
     let (claims, templates) = (s.claims(), s.group("resource.k8s.io/v1", "resourceclaimtemplates"));
     let mut faults = Faults::default();
-    for (i, attempt) in s.table::<Attempt>(CLAIMS, &[]).iter().enumerate() {
+    for (i, attempt) in s.requests("claims", &[]).iter().enumerate() {
         let claim = merged(&json!({"metadata": {"name": format!("c{i}")}}), &attempt.body);
         let template = json!({"metadata": claim["metadata"], "spec": {"spec": claim["spec"]}});
-        faults.check(&attempt.what, &s.mallory.post(&claims, &claim).await, &attempt.words);
+        faults.check(&attempt.name, &s.mallory.post(&claims, &claim).await, &attempt.says);
         let deeper: Vec<String> =
-            attempt.words.iter().map(|word| word.replace("spec.devices", "spec.spec.devices")).collect();
+            attempt.says.iter().map(|word| word.replace("spec.devices", "spec.spec.devices")).collect();
         let answer = s.mallory.post(&templates, &template).await;
-        faults.check(&format!("{} in a template", attempt.what), &answer, &deeper);
+        faults.check(&format!("{} in a template", attempt.name), &answer, &deeper);
     }
-    faults.attempts(&s.mallory, "a claim", &s.table(TAKEN, &[("$CLAIMS", &claims)])).await;
+    faults.attempts(&s.mallory, "a claim", &s.requests("taken claim", &[("$CLAIMS", &claims)])).await;
     faults.none();
 
     let slice = json!({"metadata": {"name": "devices-own"}, "spec": {"driver": "escape.example.com",
@@ -535,18 +535,16 @@ async fn a_namespace_whose_tenant_is_not_known_takes_nothing() {
 #[tokio::test]
 async fn the_rest_of_the_cluster_is_out_of_reach() {
     let s = Stage::new("rights").await;
-    let rows: String =
-        RIGHTS.lines().filter(|line| !line.is_empty()).map(|line| format!("- {}\n", line.trim())).collect();
     let mut faults = Faults::default();
-    for row in s.table::<String>(&rows, &[]) {
-        let (method, path) = row.split_once(' ').unwrap();
+    for row in s.requests("rights", &[]) {
+        let (method, path) = row.ask.split_once(' ').unwrap();
         let body = match method {
             "POST" => json!({"metadata": {"name": "x"}}),
             "PATCH" => json!({"metadata": {"labels": {"x": "y"}}}),
             _ => Value::Null,
         };
         let answer = s.mallory.ask(method.parse().unwrap(), path, &body).await;
-        faults.check(&row, &answer, &["403", "mallory-rights\" cannot"]);
+        faults.check(&row.ask, &answer, &["403", "mallory-rights\" cannot"]);
     }
     faults.check("own Pods", &s.mallory.post(&s.pods(), &good("p")).await, &[""; 0]);
     faults.check("an own rule", &s.mallory.post(&s.rules(), &rule("r", &good("p"))).await, &[""; 0]);
@@ -597,7 +595,7 @@ async fn nobody_but_those_who_know_writes_a_status() {
     s.mallory.post(&s.pods(), &good("p")).await.unwrap();
     s.placed("p").await;
     let pod = s.pod("p");
-    let rows: Vec<Attempt> = s.table(STATUS, &[("$POD", &pod)]);
+    let rows = s.requests("status", &[("$POD", &pod)]);
     let mut faults = Faults::default();
     faults.attempts(&s.mallory, "the user", &rows).await;
     // A kubelet writes statuses, and no finalizers with them.

@@ -7,66 +7,6 @@ pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 pub(super) const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
 
-/// A row of a table of ways that a Pod can hold.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Route {
-    pub(super) name: String,
-    /// What makes a good Pod a bad one, and a good one another good one.
-    pub(super) bad: Value,
-    pub(super) twin: Value,
-    pub(super) webhook: String,
-    pub(super) answer: Option<String>,
-    pub(super) pod_security: Option<String>,
-    pub(super) rule: Option<String>,
-}
-
-impl Route {
-    /// What the API server says.
-    pub(super) fn answer(&self) -> String {
-        match (&self.answer, &self.pod_security) {
-            (_, Some(what)) => format!("violates PodSecurity \"baseline:latest\": {what}"),
-            (Some(answer), None) => answer.clone(),
-            (None, None) => self.webhook.clone(),
-        }
-    }
-}
-
-/// A row of a table of requests: a method and a path, and the words of the refusal, none where it is allowed.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Attempt {
-    #[serde(default)]
-    pub(super) what: String,
-    #[serde(default)]
-    pub(super) ask: String,
-    #[serde(default)]
-    pub(super) body: Value,
-    #[serde(default)]
-    pub(super) words: Vec<String>,
-}
-
-/// A row of the rules' table.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Told {
-    pub(super) spec: Value,
-    pub(super) end: String,
-    #[serde(default)]
-    pub(super) words: String,
-}
-
-/// A row of the table of affinities.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Affinity {
-    pub(super) what: String,
-    pub(super) terms: Value,
-    #[serde(default)]
-    pub(super) more: Value,
-    pub(super) runs: bool,
-}
-
 /// Somebody who asks the API server.
 #[derive(Clone)]
 pub(super) struct User(pub(super) Client);
@@ -138,7 +78,7 @@ impl User {
         self.ask(Method::DELETE, path, &Value::Null).await
     }
 
-    pub(super) async fn dare(&self, attempt: &Attempt, body: &Value) -> Answer {
+    pub(super) async fn dare(&self, attempt: &Request, body: &Value) -> Answer {
         let (method, path) = attempt.ask.split_once(' ').unwrap();
         self.ask(method.parse().unwrap(), path, body).await
     }
@@ -161,10 +101,10 @@ impl Faults {
     }
 
     /// Makes all attempts, one after the other: what is allowed changes something.
-    pub(super) async fn attempts(&mut self, user: &User, whose: &str, attempts: &[Attempt]) {
+    pub(super) async fn attempts(&mut self, user: &User, whose: &str, attempts: &[Request]) {
         for attempt in attempts {
             let answer = user.dare(attempt, &attempt.body).await;
-            self.check(&format!("{whose}: {}", attempt.what), &answer, &attempt.words);
+            self.check(&format!("{whose}: {}", attempt.name), &answer, &attempt.says);
         }
     }
 
@@ -215,11 +155,11 @@ impl Stage {
         Self { t, admin, mallory, ns, own, other, their }
     }
 
-    /// Reads a table, with the test's names in place of the general ones.
-    pub(super) fn table<T: DeserializeOwned>(&self, table: &str, more: &[(&str, &str)]) -> Vec<T> {
+    /// Calls with the names that the rows have, and what this test has in their place.
+    fn named<T>(&self, more: &[Name<'_>], read: impl FnOnce(&[Name<'_>]) -> T) -> T {
         let (node, their_node) = (format!("{NODES}/{}", self.own), format!("{NODES}/{}", self.their));
         let (their_ns, terms) = (format!("/api/v1/namespaces/tenant-{}", self.other), terms());
-        let mut names = vec![
+        let names = [
             ("$TENANT", self.t.id.as_str()),
             ("$NAMESPACE", &self.t.namespace),
             ("$NS", &self.ns),
@@ -232,11 +172,18 @@ impl Stage {
             ("$LABEL", keys::NODE_TENANT),
             ("$TERMS", &terms),
         ];
-        names.extend(more);
-        // Some begin like others.
-        names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-        let text = names.iter().fold(table.to_owned(), |text, (name, value)| text.replace(name, value));
-        serde_yaml::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+        read(&[&names[..], more].concat())
+    }
+
+    /// The requests of a group.
+    pub(super) fn requests(&self, group: &str, more: &[Name<'_>]) -> Vec<Request> {
+        let all = self.named(more, |names| Requests::read(Layer::E2e, names, &json!({}))).groups;
+        all.into_iter().find(|one| one.group == group).unwrap_or_else(|| panic!("no group {group}")).rows
+    }
+
+    /// What a tenant may try with Pods and rules, where a rule has this uid.
+    pub(super) fn escapes(&self, rule: &str) -> Escapes {
+        self.named(&[("$RULE", rule)], |names| Escapes::read(Layer::E2e, names))
     }
 
     pub(super) fn pods(&self) -> String {
@@ -287,12 +234,11 @@ impl Stage {
         map["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// The routes that a Pod can hold, and all that they name.
-    pub(super) async fn routes(&self) -> Vec<Route> {
+    /// The ways out that a Pod can hold, and all that they name.
+    pub(super) async fn routes(&self) -> Vec<Escape> {
         self.prepare().await;
         let rule = self.t.rule("r", rule_for("app", "nobody")).await.uid().unwrap();
-        let tables = [PLACEMENT, HOST, REFERENCES, METADATA];
-        tables.into_iter().flat_map(|table| self.table(table, &[("$RULE", &rule)])).collect()
+        self.escapes(&rule).pods
     }
 
     /// What the tables name: accounts, classes and claims, and what of them the tenant is allowed.
@@ -399,47 +345,10 @@ pub(super) async fn bind(admin: &User, namespace: &str, subject: &Value, role: &
     admin.post(&path("rolebindings"), &binding).await.unwrap();
 }
 
-/// A JSON merge patch (RFC 7396).
-pub(super) fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
-}
-
-pub(super) fn merged(base: &Value, patch: &Value) -> Value {
-    let mut new = base.clone();
-    if !patch.is_null() {
-        merge(&mut new, patch);
-    }
-    new
-}
-
 /// A Pod that nobody minds.
 pub(super) fn good(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "x"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}})
-}
-
-/// A Pod changed by a row of a table.
-pub(super) fn changed(pod: &Value, row: &Value) -> Value {
-    let mut new = merged(pod, row);
-    for (short, list, name) in [("container", "containers", "c"), ("init", "initContainers", "b")] {
-        if let Some(more) = new.as_object_mut().unwrap().remove(short) {
-            new["spec"][list] = json!([merged(&json!({"name": name, "image": "i"}), &more)]);
-        }
-    }
-    new
 }
 
 /// A claim to a device that the tenant may have.
