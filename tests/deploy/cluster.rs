@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
-use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
+use outrigger_tests::control_plane::{Cluster, ControlPlane, build, tool};
 use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::page::{Action, Page};
 use outrigger_tests::pki::Authority;
@@ -134,7 +134,7 @@ fn versions(cluster: &Cluster, objects: &[Value]) -> BTreeMap<String, String> {
 async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
     let plane = ControlPlane::start().unwrap();
     for definition in ["podmonitors", "prometheusrules"] {
-        let file = prometheus().unwrap().join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
+        let file = tool("prometheus").unwrap().join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
         for cluster in [&plane.infra, &plane.tenant] {
             cluster.kubectl(&["apply", "--server-side", "-f", file.to_str().unwrap()]).unwrap();
         }
@@ -253,7 +253,7 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     let nodes = ["one", "two", "three", "four"].map(|name| node(name, json!({}), json!([])));
     infra.apply(&nodes).unwrap();
     let run = |args: &[&str]| {
-        let mut command = Command::new(helm().unwrap());
+        let mut command = Command::new(tool("helm").unwrap());
         command.args(args).arg("--namespace=companions").current_dir(root());
         // What it keeps of its own goes with the control plane.
         command.env("KUBECONFIG", &infra.kubeconfig).env("HOME", &plane.dir);

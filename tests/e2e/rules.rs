@@ -7,7 +7,7 @@ use outrigger_agent::connect::{Address, connect};
 use outrigger_proto::v1;
 use outrigger_proto::v1::rule_match_expression::Operation;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
-use outrigger_tests::control_plane::grpcurl;
+use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
 use outrigger_tests::page::Page;
 use outrigger_tests::root;
@@ -31,7 +31,7 @@ fn workplace(o: &Outrigger, tenant: &str) -> PathBuf {
 
 /// Runs a script of the documentation with bash: whether it succeeded, and what it said.
 fn shell(o: &Outrigger, tenant: &str, script: &str) -> (bool, String) {
-    let program = grpcurl().unwrap();
+    let program = tool("grpcurl").unwrap();
     let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
     let output = Command::new("bash")
         .args(["-c", script])

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use outrigger_proto::v1::WorkloadSync;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::control_plane::{ControlPlane, faketime};
+use outrigger_tests::control_plane::{ControlPlane, tool};
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, update};
@@ -42,7 +42,7 @@ pub(crate) fn pipe(o: &Outrigger) -> PathBuf {
 
 /// Processes that are started while `start` runs see a time that is so much later (`+60s`) or earlier (`-60s`).
 pub(crate) fn at_time<T>(o: &Outrigger, offset: &str, start: impl FnOnce() -> T) -> T {
-    let library = faketime().unwrap();
+    let library = tool("faketime").unwrap();
     let file = o.plane.dir.join("clock.sh");
     // Timers go on as they are: only what the wall clock says is another time.
     let text = format!(

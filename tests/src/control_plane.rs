@@ -251,52 +251,16 @@ impl Cluster {
 /// # Errors
 /// When it can't be built; what the build says goes to standard error.
 pub fn build() -> anyhow::Result<PathBuf> {
-    built("tests/controlplane/build.sh")
+    tool("controlplane")
 }
 
-/// Builds grpcurl and returns its program.
+/// Builds one of the tools beside this crate, unless it is built already, and returns what its `build.sh` prints: the program,
+/// or its directory.
 ///
 /// # Errors
 /// When it can't be built; what the build says goes to standard error.
-pub fn grpcurl() -> anyhow::Result<PathBuf> {
-    built("tests/grpcurl/build.sh")
-}
-
-/// Builds Helm and returns its program.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
-pub fn helm() -> anyhow::Result<PathBuf> {
-    built("tests/helm/build.sh")
-}
-
-/// Builds what there is of Prometheus and returns its directory: `promtool`, `series`, and the Prometheus Operator's
-/// definitions in `crds`.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
-pub fn prometheus() -> anyhow::Result<PathBuf> {
-    built("tests/prometheus/build.sh")
-}
-
-/// Builds mdBook and returns its program.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
-pub fn mdbook() -> anyhow::Result<PathBuf> {
-    built("tests/mdbook/build.sh")
-}
-
-/// Fetches libfaketime and returns the library.
-///
-/// # Errors
-/// When it can't be fetched; why goes to standard error.
-pub fn faketime() -> anyhow::Result<PathBuf> {
-    built("tests/faketime/build.sh")
-}
-
-fn built(script: &str) -> anyhow::Result<PathBuf> {
-    let script = root().join(script);
+pub fn tool(name: &str) -> anyhow::Result<PathBuf> {
+    let script = root().join("tests").join(name).join("build.sh");
     let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;
     if !output.status.success() {
         bail!("{} failed", script.display());

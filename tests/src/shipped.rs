@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::control_plane::{build, helm};
+use crate::control_plane::{build, tool};
 use crate::root;
 
 /// The objects of a kustomization of the work tree.
@@ -42,7 +42,7 @@ pub fn chart(args: &[&str]) -> anyhow::Result<Vec<Value>> {
 /// # Errors
 /// When Helm can't render it, with its words.
 pub fn chart_in(namespace: &str, args: &[&str]) -> anyhow::Result<Vec<Value>> {
-    let mut command = Command::new(helm()?);
+    let mut command = Command::new(tool("helm")?);
     command.args(["template", "outrigger", "deploy/helm/outrigger", "--namespace", namespace]);
     command.args(args).current_dir(root());
     objects(&output(command)?)
