@@ -13,10 +13,10 @@ use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::attacks::{self, STREAM, sync};
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 use tokio::sync::Mutex;
 use tonic::Code;
@@ -90,7 +90,7 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
     assert!(status.message().contains(words), "{status}");
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains(words) { Ok(()) } else { Err(message) }
+        holds(message.contains(words), message)
     })
     .await;
     is_modest("manager", &format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
@@ -134,7 +134,7 @@ async fn messages_that_never_end_hold_up_nobody_else() {
     neighbour.goes_on(2).await;
     eventually("all are known", || async {
         let message = neighbour.tenant.condition("r", "Matched", Status::True, "Matches").await;
-        if message.contains("2 of 5002") { Ok(()) } else { Err(message) }
+        holds(message.contains("2 of 5002"), message)
     })
     .await;
 }
@@ -224,7 +224,7 @@ async fn one_identity_cannot_use_up_the_connections() {
     };
     eventually("what is too much is closed", || async {
         let count = established();
-        if count < 100 { Ok(()) } else { Err(count.to_string()) }
+        holds(count < 100, count.to_string())
     })
     .await;
     assert!(!call.is_finished(), "the stream is no idle connection");

@@ -6,10 +6,10 @@ use outrigger_core::tenant::Limits;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 
@@ -213,11 +213,10 @@ async fn rules_that_match_everything_are_matched_up_to_a_limit() {
         let matched: i64 = statuses.iter().filter_map(|status| status.matched).sum();
         let all = statuses.iter().flat_map(|status| &status.conditions);
         let told = all.filter(|c| c.type_ == "Ready" && c.reason == "LimitReached").count();
-        if usize::try_from(matched) == Ok(most) && told > RULES / 2 {
-            Ok(())
-        } else {
-            Err(format!("{matched} of {most}, told by {told}"))
-        }
+        holds(
+            usize::try_from(matched) == Ok(most) && told > RULES / 2,
+            format!("{matched} of {most}, told by {told}"),
+        )
     })
     .await;
     both_are_modest(o);

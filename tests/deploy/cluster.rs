@@ -17,7 +17,7 @@ use outrigger_tests::page::{Action, Page};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
 use outrigger_tests::tenant::{is_ready, node_of};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
 use crate::overlay;
@@ -236,11 +236,7 @@ async fn answers(cluster: &Cluster, parts: &[&str]) {
                 .into_iter()
                 .flatten()
                 .filter(|e| e["conditions"]["ready"] == true);
-            if slice["ports"][0]["port"] == port && ready.count() == 2 {
-                Ok(())
-            } else {
-                Err(slice.to_string())
-            }
+            holds(slice["ports"][0]["port"] == port && ready.count() == 2, slice.to_string())
         })
         .await;
     }

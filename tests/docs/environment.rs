@@ -10,7 +10,7 @@ use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, SYSTEM, TENAN
 use outrigger_tests::page::slug;
 use outrigger_tests::shipped::{kustomize, of_kind, output};
 use outrigger_tests::tenant::{dpu, tenant};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
 /// What no copy of the work tree needs.
@@ -129,7 +129,7 @@ impl Running {
         eventually("blue's agent is connected", || async {
             let connected = ["get", "tenant", "blue", "-o", "jsonpath={.status.stream.connected}"];
             let said = infra.kubectl(&connected).map_err(|error| error.to_string())?;
-            if said == "true" { Ok(()) } else { Err(said) }
+            holds(said == "true", said)
         })
         .await;
 

@@ -14,10 +14,10 @@ use outrigger_proto::admin::admin_workload_rule_service_client::AdminWorkloadRul
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadDelete, WorkloadSync, WorkloadUpdate, workload_state};
 use outrigger_tests::control_plane::ControlPlane;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, ports, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
@@ -161,11 +161,7 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
     eventually("it is replaced", || async {
         let all = companions(&red.infra, "all").await?;
         let pod = all.get("ar-red").ok_or("gone")?;
-        if pod.labels()["app"] == "newer" && is_ready(pod) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", pod.labels()))
-        }
+        holds(pod.labels()["app"] == "newer" && is_ready(pod), format!("{:?}", pod.labels()))
     })
     .await;
     o.plane.infra.kubectl(&["delete", "awr", "all", "-n", UNIVERSE]).unwrap();
@@ -269,7 +265,7 @@ async fn what_else_is_in_that_namespace_is_left_alone() {
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let made = pods.create(&params, &serde_json::from_value(plain).unwrap()).await.map_err(|e| e.to_string())?;
         assert!(made.spec.unwrap().affinity.is_none());
-        Ok(())
+        Ok::<_, String>(())
     })
     .await;
     for (metadata, spec, part) in [
@@ -359,7 +355,7 @@ async fn what_the_api_server_refuses_is_told_with_the_tenant() {
             .kubectl(&["describe", "awr", "refused", "-n", UNIVERSE])
             .map_err(|e| e.to_string())?;
         let (_, events) = said.split_once("Events:").unwrap_or_default();
-        if events.contains("Refused") { Ok(()) } else { Err(said) }
+        holds(events.contains("Refused"), said)
     })
     .await;
     // Mended, it is served.
@@ -509,7 +505,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     eventually("rule and companion are gone", || async {
         let left = companions(&t.infra, "apart").await?.len();
         let rule = rules.get_opt("apart").await.map_err(|e| e.to_string())?;
-        if left == 0 && rule.is_none() { Ok(()) } else { Err(format!("{left} {rule:?}")) }
+        holds(left == 0 && rule.is_none(), format!("{left} {rule:?}"))
     })
     .await;
 }

@@ -13,11 +13,11 @@ use outrigger_proto::v1::{
     workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::eventually;
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
 use outrigger_tests::stream::{Opened, chunked_stream, stream, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
+use outrigger_tests::{eventually, holds};
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -159,7 +159,7 @@ async fn a_sync_over_a_limit_is_refused_before_its_chunks_and_the_tenant_says_so
     .await;
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains(words) { Ok(()) } else { Err(message) }
+        holds(message.contains(words), message)
     })
     .await;
 }
@@ -192,7 +192,7 @@ async fn streams(admin: u16, expected: f64) {
     eventually(&format!("{expected} streams"), || async {
         let families = parse(&Outrigger::metrics_of(admin).await?)?;
         let now = families.get("outrigger_workload_streams").ok_or("no such metric")?.sum("", &[]);
-        if (now - expected).abs() < 0.5 { Ok(()) } else { Err(now.to_string()) }
+        holds((now - expected).abs() < 0.5, now.to_string())
     })
     .await;
 }
@@ -202,7 +202,7 @@ async fn connected(t: &Tenant, expected: bool) {
     eventually(&format!("connected: {expected}"), || async {
         let tenant = t.object().get(&t.id).await.map_err(|e| e.to_string())?;
         let stream = tenant.status.unwrap_or_default().stream.ok_or("no stream")?;
-        if stream.connected == expected { Ok(()) } else { Err(format!("{stream:?}")) }
+        holds(stream.connected == expected, format!("{stream:?}"))
     })
     .await;
 }
@@ -305,7 +305,7 @@ async fn a_message_over_the_limit_is_refused() {
     assert!(status.message().contains("has 346") && status.message().contains(words), "{status}");
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains(words) { Ok(()) } else { Err(message) }
+        holds(message.contains(words), message)
     })
     .await;
 }

@@ -14,7 +14,7 @@ use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{stream, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for, tenant, tenant_is};
-use outrigger_tests::{PATIENCE, eventually};
+use outrigger_tests::{PATIENCE, eventually, holds};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -32,11 +32,7 @@ async fn belongs(nodes: &Api<Node>, name: &str, owner: Option<&str>) {
     eventually(&format!("{name} belongs to {owner:?}"), || async {
         let found = marks(nodes, name).await;
         let wanted = owner.map(str::to_owned);
-        if found == (wanted.clone(), wanted.into_iter().collect(), vec![]) {
-            Ok(())
-        } else {
-            Err(format!("{found:?}"))
-        }
+        holds(found == (wanted.clone(), wanted.into_iter().collect(), vec![]), format!("{found:?}"))
     })
     .await;
 }
@@ -64,7 +60,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
         let hard = serde_json::to_value(quota.spec.unwrap().hard).unwrap();
         let wanted = json!({"pods": "7", "count/workloadrules.workload.universe.nvidia.com": "3",
             "count/resourceclaims.resource.k8s.io": "119"});
-        if hard == wanted { Ok(()) } else { Err(hard.to_string()) }
+        holds(hard == wanted, hard.to_string())
     })
     .await;
     let bindings: Api<RoleBinding> = Api::namespaced(t.infra.clone(), &t.namespace);
@@ -189,7 +185,7 @@ async fn a_dpu_is_given_back_whatever_its_pods_hold() {
     eventually("both run there", || async {
         let all = t.pods().list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
         let there = all.iter().filter(|pod| node_of(pod) == t.node("a-dpu1")).count();
-        if there == 2 { Ok(()) } else { Err(format!("{there}")) }
+        holds(there == 2, format!("{there}"))
     })
     .await;
     t.set(json!({"hosts": []})).await.unwrap();
@@ -232,7 +228,7 @@ async fn taints_of_others_survive() {
         let mut keys: Vec<&str> = taints.iter().map(|t| t.key.as_str()).collect();
         keys.sort_unstable();
         let wanted = ["example.com/mine", "node.kubernetes.io/unschedulable", keys::TENANT];
-        if keys == wanted { Ok(()) } else { Err(format!("{keys:?}")) }
+        holds(keys == wanted, format!("{keys:?}"))
     })
     .await;
 }
@@ -306,11 +302,7 @@ async fn limits_are_held_and_told() {
     let quotas: Api<ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
     eventually("the quota counts", || async {
         let hard = quotas.get("outrigger").await.map_err(|e| e.to_string())?.status.unwrap_or_default().hard;
-        if hard.unwrap_or_default().get("pods").is_some_and(|q| q.0 == "2") {
-            Ok(())
-        } else {
-            Err("not yet".to_owned())
-        }
+        holds(hard.unwrap_or_default().get("pods").is_some_and(|q| q.0 == "2"), "not yet")
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
@@ -324,7 +316,7 @@ async fn limits_are_held_and_told() {
     eventually("both limits are told", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
         let told = ["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"];
-        if told.iter().all(|limit| message.contains(limit)) { Ok(()) } else { Err(message) }
+        holds(told.iter().all(|limit| message.contains(limit)), message)
     })
     .await;
     let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
@@ -338,7 +330,7 @@ async fn limits_are_held_and_told() {
     assert_eq!(status.message(), "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed");
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains("spec.limits.workloads: 4 would be used") { Ok(()) } else { Err(message) }
+        holds(message.contains("spec.limits.workloads: 4 would be used"), message)
     })
     .await;
     assert_eq!(t.companions().await.unwrap().len(), 2);
@@ -358,7 +350,7 @@ async fn limits_are_held_and_told() {
     let (sender, _call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
     let workloads = (0..4).map(|i| update(&format!("w{i}"), &t.node("a"))).collect();
     eventually("the new limits are known", || async {
-        sender.send(Message::WorkloadSync(WorkloadSync::default())).await.map_err(|e| e.to_string())
+        sender.send(Message::WorkloadSync(WorkloadSync::default())).await
     })
     .await;
     sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
@@ -396,7 +388,7 @@ async fn a_flood_of_one_tenant_leaves_the_other_served() {
     });
     eventually("the flood is under way", || async {
         let n = loud.companions().await?.len();
-        if n == 50 { Ok(()) } else { Err(n.to_string()) }
+        holds(n == 50, n.to_string())
     })
     .await;
     for i in 0..10 {

@@ -3,11 +3,11 @@
 use outrigger_proto::v1::WorkloadSync;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::control_plane::ControlPlane;
-use outrigger_tests::eventually;
 use outrigger_tests::faults::Proxy;
 use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{eventually, holds};
 use tokio::sync::OnceCell;
 
 /// What all tests share. Faults here are for one tenant's objects only; what disturbs more goes to a [`Replica`].
@@ -45,7 +45,7 @@ impl Stage {
         eventually("the manager leads", || async {
             let metrics = o.manager_metrics().await;
             let leads = metrics.lines().any(|line| line == "outrigger_leader 1");
-            if leads { Ok(()) } else { Err("it doesn't".to_owned()) }
+            holds(leads, "it doesn't")
         })
         .await;
         Ok(Self { o, webhook, manager, agents, kubeconfig })
@@ -73,7 +73,7 @@ impl Stage {
         let metrics = self.o.manager_metrics().await;
         let busy = metrics.lines().filter(|line| line.starts_with("outrigger_queue_keys{"));
         let busy: Vec<&str> = busy.filter(|line| line.contains("Busy") && !line.ends_with(" 0")).collect();
-        if busy.is_empty() { Ok(()) } else { Err(format!("{busy:?}")) }
+        holds(busy.is_empty(), format!("{busy:?}"))
     }
 
     /// Tells the shared manager all of a tenant's workloads.

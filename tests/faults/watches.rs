@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use outrigger_tests::eventually;
 use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage, sync};
@@ -16,7 +16,7 @@ async fn companions(t: &Tenant, names: &[&str]) {
         let all = t.companions().await?;
         let mut found: Vec<&str> = all.iter().filter_map(|pod| annotation(pod, "workload-name")).collect();
         found.sort_unstable();
-        if found == names { Ok(()) } else { Err(format!("{found:?}")) }
+        holds(found == names, format!("{found:?}"))
     })
     .await;
 }

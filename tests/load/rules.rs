@@ -13,11 +13,11 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadSync, WorkloadUpdate};
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{stream, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{since, writes};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 /// Rules of the cold agent.
@@ -62,7 +62,7 @@ async fn cold_agent(o: &'static Outrigger) {
         });
         let done = done.count();
         tokio::time::sleep(Duration::from_millis(200)).await;
-        if done == SYNCED { Ok(()) } else { Err(format!("{done} of {SYNCED}")) }
+        holds(done == SYNCED, format!("{done} of {SYNCED}"))
     };
     eventually("all rules are synced", synced).await;
     println!(
@@ -98,11 +98,7 @@ async fn crowd(o: &'static Outrigger) {
             .kubectl(&["get", "quota", "-n", &t.namespace, "-o", "json"])
             .map_err(|e| e.to_string())?;
         let quota: Value = serde_json::from_str(&quota).unwrap();
-        if quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)) {
-            Ok(())
-        } else {
-            Err(quota.to_string())
-        }
+        holds(quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)), quota.to_string())
     })
     .await;
     let tls = o.client_tls("crowd", &[&tenant_identity("crowd")]);
@@ -160,7 +156,7 @@ async fn crowd(o: &'static Outrigger) {
     let began = Instant::now();
     eventually("the edit has reached all", || async {
         let done = t.companions().await?.iter().filter(|c| annotation(c, "renamed").is_some()).count();
-        if done == OWN { Ok(()) } else { Err(done.to_string()) }
+        holds(done == OWN, done.to_string())
     })
     .await;
     let took = began.elapsed();

@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams};
 use outrigger_cases::{Request, changed, merged};
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::tenant::{is_ready, node_of};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 use accounts::Account::{self, Admin, Operator, User};
@@ -119,18 +119,14 @@ async fn ordinary_work_runs_on_the_tenants_dpu() {
         seen.sort_unstable();
         let running = ("Running".to_owned(), true, "blue-dpu");
         let done = ("Succeeded".to_owned(), false, "blue-dpu");
-        if seen == [running.clone(), running.clone(), running, done] {
-            Ok(())
-        } else {
-            Err(format!("{seen:?}"))
-        }
+        holds(seen == [running.clone(), running.clone(), running, done], format!("{seen:?}"))
     })
     .await;
     for namespace in ["plain", "kube-system"] {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
         eventually("the system's Pod runs", || async {
             let pod = pods.get("system").await.map_err(|e| e.to_string())?;
-            if is_ready(&pod) { Ok(()) } else { Err(format!("{:?}", pod.status)) }
+            holds(is_ready(&pod), format!("{:?}", pod.status))
         })
         .await;
     }
@@ -147,7 +143,7 @@ async fn ordinary_work_runs_on_the_tenants_dpu() {
             .any(|c| c.type_ == "Ready" && c.status == "True");
         let taints: Vec<_> =
             node.spec.iter().flat_map(|s| s.taints.iter().flatten()).map(|t| t.key.as_str()).collect();
-        if ready && taints == [keys::TENANT] { Ok(()) } else { Err(format!("{ready} {taints:?}")) }
+        holds(ready && taints == [keys::TENANT], format!("{ready} {taints:?}"))
     })
     .await;
 }

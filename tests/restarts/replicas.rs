@@ -13,7 +13,7 @@ use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, update};
 use outrigger_tests::tenant::{Tenant, annotation, dpu, rule_for, tenant, tenant_is};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 use tonic::Code;
 
@@ -84,7 +84,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     eventually("all are replaced", || async {
         let all = t.ready(2).await;
         let new = all.iter().filter(|c| c.labels().get("app").is_some_and(|v| v == "newer")).count();
-        if new == 2 { Ok(()) } else { Err(format!("{new}")) }
+        holds(new == 2, format!("{new}"))
     })
     .await;
     assert_eq!(companion_writes(&o.manager_metrics().await), frozen);
@@ -110,7 +110,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     o.plane.infra.apply(&[dpu("two-late", &t.node("a"))]).unwrap();
     eventually("somebody leads", || async {
         let node = nodes.get("two-late").await.map_err(|e| e.to_string())?;
-        if node.labels().contains_key(keys::NODE_TENANT) { Ok(()) } else { Err("nobody".to_owned()) }
+        holds(node.labels().contains_key(keys::NODE_TENANT), "nobody")
     })
     .await;
     println!("a new leader has acted after {:?}", began.elapsed());

@@ -7,8 +7,8 @@ use kube::{Client, ResourceExt};
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
-use crate::eventually;
 use crate::tenant::Tenant;
+use crate::{eventually, holds};
 
 /// The devices of one tenant's DPUs, of one class.
 pub struct Devices {
@@ -112,7 +112,7 @@ pub async fn gone(client: &Client, namespace: &str, names: &[String]) {
         let list = claims(client, namespace).list(&ListParams::default()).await.map_err(|e| e.to_string())?;
         let left: Vec<_> =
             list.items.iter().map(ResourceExt::name_any).filter(|n| names.contains(n)).collect();
-        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        holds(left.is_empty(), format!("{left:?}"))
     })
     .await;
 }

@@ -12,7 +12,7 @@ use crate::control_plane::Cluster;
 use crate::kubelet::Mount;
 use crate::outrigger::{SYSTEM, tenant_identity};
 use crate::pki::Pair;
-use crate::{eventually, root};
+use crate::{eventually, holds, root};
 
 /// What cert-manager has issued, in directories that follow their Secrets.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Issued {
         let (kubelet, name) = (mount.clone(), secret.to_owned());
         tokio::spawn(async move { kubelet.follow(&secrets, &name).await });
         eventually(&format!("{secret} is issued"), || async {
-            if mount.path("tls.key").exists() { Ok(()) } else { Err("not yet".to_owned()) }
+            holds(mount.path("tls.key").exists(), "not yet")
         })
         .await;
         Ok(())

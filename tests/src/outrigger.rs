@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use crate::control_plane::ControlPlane;
 use crate::issued::{self, Issued};
 use crate::pki::{Authority, Pair};
-use crate::{eventually, root, shipped};
+use crate::{eventually, holds, root, shipped};
 
 /// What is installed in the infrastructure cluster.
 pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
@@ -155,11 +155,7 @@ impl Outrigger {
             let found =
                 self.plane.infra.kubectl(&["get", kinds, "-o", bundles]).map_err(|e| e.to_string())?;
             let missing = found.lines().filter(|line| line.is_empty()).count();
-            if missing == 0 && !found.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("{missing} have none: {found:?}"))
-            }
+            holds(missing == 0 && !found.is_empty(), format!("{missing} have none: {found:?}"))
         })
         .await;
     }
@@ -396,7 +392,7 @@ impl Outrigger {
     pub async fn ready_at(&self, name: &str, admin_port: u16) {
         eventually(&format!("{name} is ready"), || async move {
             let (status, body) = get(admin_port, "/readyz").await?;
-            if status == 200 { Ok(()) } else { Err(body) }
+            holds(status == 200, body)
         })
         .await;
     }

@@ -23,7 +23,7 @@ use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM};
 use outrigger_tests::tenant::{Tenant, dpu, node_of, rule_for, tenant};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
 use stage::*;
@@ -329,7 +329,7 @@ async fn a_companion_keeps_what_outrigger_wrote_on_it() {
     eventually("the fact is true again", || async {
         let pod = s.admin.get(&pod).await?;
         let fact = &pod["metadata"]["annotations"]["workload-name"];
-        if *fact == json!("w") { Ok(()) } else { Err(fact.to_string()) }
+        holds(*fact == json!("w"), fact.to_string())
     })
     .await;
 }
@@ -346,7 +346,7 @@ async fn a_kubelet_keeps_to_its_own_dpu() {
     eventually("their namespace takes Pods", || s.admin.post(&pods, &their_pod)).await;
     eventually("their Pod is on their DPU", || async {
         let pod = s.admin.get(&format!("{pods}/p")).await?;
-        if pod["spec"]["nodeName"] == json!(s.their) { Ok(()) } else { Err(pod["status"].to_string()) }
+        holds(pod["spec"]["nodeName"] == json!(s.their), pod["status"].to_string())
     })
     .await;
     let node = format!("{NODES}/{}", s.own);
@@ -424,7 +424,7 @@ async fn devices_of_others_are_out_of_reach() {
     eventually("its own claim is made", || async {
         let pod = s.admin.get(&s.pod("forged")).await?;
         let claim = &pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"];
-        if claim.is_string() { Ok(()) } else { Err(pod["status"].to_string()) }
+        holds(claim.is_string(), pod["status"].to_string())
     })
     .await;
     let names = json!({"status": {"resourceClaimStatuses": [{"name": "d", "resourceClaimName": "taken"}]}});
@@ -492,7 +492,7 @@ async fn controllers_make_nothing_that_their_user_may_not() {
                 let pods = s.admin.list(&s.pods()).await?;
                 let of_set = |pod: &&Value| pod["metadata"]["ownerReferences"][0]["name"] == json!(name);
                 let runs = pods.iter().filter(of_set).any(|pod| pod["spec"]["nodeName"] == json!(s.own));
-                if runs { Ok(()) } else { Err(format!("{pods:?}")) }
+                holds(runs, format!("{pods:?}"))
             })
             .await;
         } else {
@@ -581,7 +581,7 @@ async fn an_agent_that_lies_about_the_host_gets_none_of_its_dpus() {
         let nodes: Vec<_> =
             companions.iter().map(|c| (c.labels()[keys::RULE].as_str(), node_of(c))).collect();
         let right = |(rule, node): &(&str, &str)| *node == if *rule == "any" { s.own.as_str() } else { "" };
-        if nodes.len() == 2 && nodes.iter().all(right) { Ok(()) } else { Err(format!("{nodes:?}")) }
+        holds(nodes.len() == 2 && nodes.iter().all(right), format!("{nodes:?}"))
     })
     .await;
 }
@@ -650,7 +650,7 @@ async fn a_dpu_is_given_back_whatever_a_deletion_waits_for() {
     eventually("the DPU is nobody's", || async {
         let node = s.admin.get(&format!("{NODES}/{}", s.own)).await?;
         let owner = &node["metadata"]["labels"][keys::NODE_TENANT];
-        if owner.is_null() { Ok(()) } else { Err(owner.to_string()) }
+        holds(owner.is_null(), owner.to_string())
     })
     .await;
 }

@@ -148,7 +148,7 @@ impl Stage {
         eventually("the other tenant has its DPU", || async {
             let node = admin.get(&format!("{NODES}/{their}")).await?;
             let owner = &node["metadata"]["labels"][keys::NODE_TENANT];
-            if *owner == json!(other) { Ok(()) } else { Err(format!("{owner}")) }
+            holds(*owner == json!(other), format!("{owner}"))
         })
         .await;
         let (ns, own) = (format!("/api/v1/namespaces/{}", t.namespace), t.node("a-dpu1"));
@@ -222,7 +222,7 @@ impl Stage {
             let events = self.admin.list(&format!("{}/events", self.ns)).await?;
             let of = events.iter().filter(|e| e["involvedObject"]["name"] == json!(of));
             let told: Vec<String> = of.map(|e| e["message"].to_string()).collect();
-            if told.iter().any(|told| told.contains(words)) { Ok(()) } else { Err(format!("{told:?}")) }
+            holds(told.iter().any(|told| told.contains(words)), format!("{told:?}"))
         })
         .await;
     }
@@ -316,10 +316,7 @@ pub(super) async fn grant(admin: &User, namespace: &str, group: &str) {
     for (group_of, resource) in [("", "configmaps"), (keys::WORKLOAD_GROUP, "workloadrules")] {
         let review = json!({"spec": {"user": "u", "groups": [group], "resourceAttributes":
             {"namespace": namespace, "verb": "create", "group": group_of, "resource": resource}}});
-        eventually("the user has its rights", || async {
-            if may(admin, &review).await { Ok(()) } else { Err("no".to_owned()) }
-        })
-        .await;
+        eventually("the user has its rights", || async { holds(may(admin, &review).await, "no") }).await;
     }
 }
 

@@ -15,6 +15,7 @@ mod serve;
 mod watching;
 pub mod wire;
 
+use crate::holds;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -154,7 +155,7 @@ impl Proxy {
     /// Waits until a fault has applied to a request.
     pub async fn hit(&self, id: FaultId) {
         crate::eventually("the fault applies to a request", || async {
-            if self.hits(id) > 0 { Ok(()) } else { Err("no request has matched".to_owned()) }
+            holds(self.hits(id) > 0, "no request has matched")
         })
         .await;
     }
