@@ -4,7 +4,7 @@
 //! Every test layer reads the files with its own names in place of `$TENANT`, `$OTHER` and so on, and runs the rows that name
 //! the layer. A row that names no layer doesn't parse, and a layer without rows fails.
 // Helpers of tests fail by panicking, as tests do.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::missing_panics_doc)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod expand;
 

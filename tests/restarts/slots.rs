@@ -104,7 +104,7 @@ async fn ten_slots_take_ten_of_two_hundred_guests_whichever_replica_is_asked() {
     let [a, b, c, admin_a, admin_b, admin_c] = ports().unwrap();
     let admins = [admin_a, admin_b, admin_c];
     for (i, (port, admin)) in [a, b, c].into_iter().zip(admins).enumerate() {
-        o.start_webhook_replica(&format!("slots-{i}"), port, admin).unwrap();
+        o.start_webhook_replica(&format!("slots-{i}"), port, admin, &[]).unwrap();
     }
     for (i, admin) in admins.into_iter().enumerate() {
         o.ready_at(&format!("slots-{i}"), admin).await;

@@ -19,9 +19,6 @@ pub const STREAM: &str = "/universe.workload.v1.WorkloadService/WorkloadStream";
 const BODY: usize = 4 << 20;
 
 /// A connection of TLS that speaks this protocol.
-///
-/// # Errors
-/// When there is none.
 pub async fn dial(
     tls: &ClientTls,
     port: u16,
@@ -34,9 +31,6 @@ pub async fn dial(
 
 /// One connection of HTTP/2 with as many requests as it may have, each with a body that comes and never ends. It lasts as long as what
 /// is returned.
-///
-/// # Errors
-/// When there is no connection.
 pub async fn hold(tls: &ClientTls, port: u16) -> anyhow::Result<JoinSet<()>> {
     let (mut sender, connection) = h2::client::handshake(dial(tls, port, b"h2").await?).await?;
     let mut tasks = JoinSet::new();
@@ -69,9 +63,6 @@ pub async fn hold(tls: &ClientTls, port: u16) -> anyhow::Result<JoinSet<()>> {
 }
 
 /// A channel of gRPC to this port.
-///
-/// # Errors
-/// When there is none.
 pub async fn channel(tls: &ClientTls, port: u16) -> anyhow::Result<Channel> {
     let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
     connect(&address, tls, None).await
@@ -89,9 +80,6 @@ pub fn sync(count: usize, workload: &[u8]) -> Bytes {
 }
 
 /// Sends one message of these bytes over the workload stream of a tenant.
-///
-/// # Errors
-/// What the server says to that.
 pub async fn say(channel: Channel, tenant: &str, message: Bytes) -> Result<(), tonic::Status> {
     let mut client = tonic::client::Grpc::new(channel);
     let mut request = tonic::Request::new(tokio_stream::once(message));

@@ -43,9 +43,6 @@ struct Replica {
 
 impl Front {
     /// A front that leads nowhere yet.
-    ///
-    /// # Panics
-    /// When there is no port.
     pub fn start() -> Self {
         let (tell, told) = std::sync::mpsc::channel();
         let state = Arc::<State>::default();

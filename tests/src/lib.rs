@@ -63,9 +63,6 @@ where
 }
 
 /// `Ok` when it is so, else what was seen instead.
-///
-/// # Errors
-/// When it isn't so.
 pub fn holds(is: bool, seen: impl Into<String>) -> Result<(), String> {
     if is { Ok(()) } else { Err(seen.into()) }
 }

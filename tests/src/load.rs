@@ -138,9 +138,6 @@ impl Load {
     }
 
     /// Ends, and says how much there was.
-    ///
-    /// # Panics
-    /// When a single request has failed, or there were too few.
     pub async fn end(self) -> String {
         self.end.cancel();
         self.tasks.close();

@@ -43,9 +43,6 @@ impl Family {
 }
 
 /// Reads all of it.
-///
-/// # Errors
-/// What is wrong with it, and in which line.
 pub fn parse(text: &str) -> Result<BTreeMap<String, Family>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("it doesn't end with # EOF")?;
     let mut families: Vec<Family> = Vec::new();

@@ -42,9 +42,6 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
 pub type OpenedChunked = (mpsc::Sender<Chunked>, JoinHandle<Result<(), Status>>);
 
 /// Opens a stream for syncs in chunks on a manager.
-///
-/// # Errors
-/// When no connection can be had.
 pub async fn chunked_stream(port: u16, tls: &ClientTls, tenant: &str) -> anyhow::Result<OpenedChunked> {
     let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
     let mut client = WorkloadServiceClient::new(connect(&address, tls, None).await?);
@@ -59,9 +56,6 @@ pub async fn chunked_stream(port: u16, tls: &ClientTls, tenant: &str) -> anyhow:
 }
 
 /// Opens a stream on a manager, with these values of `tenant-id`.
-///
-/// # Errors
-/// When no connection can be had.
 pub async fn stream(port: u16, tls: &ClientTls, tenant: &[&[u8]]) -> anyhow::Result<Opened> {
     let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
     let mut client = WorkloadServiceClient::new(connect(&address, tls, None).await?);

@@ -80,9 +80,6 @@ impl Tenant {
     }
 
     /// Changes the Tenant's spec by a merge patch.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn set(&self, spec: Value) -> Result<(), String> {
         let patch = Patch::Merge(json!({"spec": spec}));
         self.object()
@@ -137,9 +134,6 @@ impl Tenant {
     }
 
     /// Applies a rule in the tenant's own cluster.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn own_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
         let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": name, "namespace": self.source}, "spec": spec});
@@ -153,9 +147,6 @@ impl Tenant {
     }
 
     /// Applies a rule that may be wrong.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn try_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
         let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": name, "namespace": self.namespace}, "spec": spec});

@@ -1,6 +1,19 @@
 //! Who tries, where, and how the answers are judged.
 
-use super::*;
+use std::sync::Arc;
+
+use http::Method;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, ResourceExt};
+use outrigger_cases::{Escape, Escapes, Layer, Name, Request, Requests, merged};
+use outrigger_core::keys;
+use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
+use outrigger_tests::{eventually, holds};
+use serde_json::{Value, json};
 
 pub(super) const TENANTS: &str = "/apis/outrigger.dev/v1alpha1/tenants";
 pub(super) const NODES: &str = "/api/v1/nodes";

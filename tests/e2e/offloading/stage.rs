@@ -63,9 +63,6 @@ impl Stage {
     }
 
     /// Applies the NamespaceOffloading with the selector region=us, or with none.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub(super) fn ask(&self, strategy: &str, selects: bool) -> Result<(), String> {
         let mut spec =
             json!({"podOffloadingStrategy": strategy, "clusterSelector": {"nodeSelectorTerms": []}});
