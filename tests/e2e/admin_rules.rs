@@ -5,22 +5,21 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
-use outrigger_agent::connect::{Address, connect};
 use outrigger_api::AdminWorkloadRule;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_proto::admin;
 use outrigger_proto::admin::admin_workload_rule_service_client::AdminWorkloadRuleServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadDelete, WorkloadSync, WorkloadUpdate, workload_state};
+use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, ports, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::stream::{about, channel, update};
 use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
+use tonic::Code;
 use tonic::transport::Channel;
-use tonic::{Code, Request};
 
 /// Where admin rules and their companions are.
 const UNIVERSE: &str = "universe";
@@ -31,19 +30,6 @@ fn workload(id: &str, node: &str, marker: &str) -> WorkloadUpdate {
     let labels = workload_state::ExtraData { data: HashMap::from([("admin".into(), marker.into())]) };
     workload.workload_state.as_mut().unwrap().extra.insert("labels".into(), labels);
     workload
-}
-
-/// Tells all of a tenant's workloads.
-async fn tell(o: &Outrigger, tenant: &Tenant, workloads: Vec<WorkloadUpdate>) -> Opened {
-    tell_at(o, o.grpc_port, tenant, workloads).await
-}
-
-/// Tells them to the manager at this port.
-async fn tell_at(o: &Outrigger, port: u16, tenant: &Tenant, workloads: Vec<WorkloadUpdate>) -> Opened {
-    let tls = o.client_tls("admin-rules", &[&tenant_identity(&tenant.id)]);
-    let opened = stream(port, &tls, &[tenant.id.as_bytes()]).await.unwrap();
-    opened.0.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
-    opened
 }
 
 /// What the platform applies: `marker` is its name too, and `change` a merge patch of its spec.
@@ -106,8 +92,8 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
     let blue = Tenant::without_agent(o, "ar-blue", &[("a", 1), ("b", 1)]).await;
     let red = Tenant::without_agent(o, "ar-red", &[("a", 1)]).await;
     // Two workloads of one id.
-    let (to_blue, _blue) = tell(o, &blue, vec![workload("same", &blue.node("b"), "all")]).await;
-    let (to_red, _red) = tell(o, &red, vec![workload("same", &red.node("a"), "all")]).await;
+    let (to_blue, _blue) = blue.tells([workload("same", &blue.node("b"), "all")]).await;
+    let (to_red, _red) = red.tells([workload("same", &red.node("a"), "all")]).await;
     let mut template = outrigger_tests::tenant::template();
     // No tenant's limits hold for the platform.
     template["spec"]["hostNetwork"] = json!(true);
@@ -176,7 +162,7 @@ async fn a_selector_says_whose_workloads_are_meant_and_follows_labels() {
     let mut streams = Vec::new();
     for tenant in [&gold, &tin] {
         let both = ["by-name", "by-label"].map(|marker| workload(marker, &tenant.node("a"), marker));
-        streams.push(tell(o, tenant, both.to_vec()).await);
+        streams.push(tenant.tells(both).await);
     }
     let by_name = json!({"tenantSelector": {"matchLabels": {keys::TENANT: "ar-tin"}}});
     let by_label = json!({"tenantSelector": {"matchExpressions": [
@@ -215,8 +201,8 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ar-leaves", &[("a", 1), ("b", 1)]).await;
     let hosts = ["a", "b"];
-    let workloads = hosts.map(|host| workload(host, &t.node(host), "leaves")).to_vec();
-    let (_sender, _call) = tell(o, &t, workloads).await;
+    let workloads = hosts.map(|host| workload(host, &t.node(host), "leaves"));
+    let (_sender, _call) = t.tells(workloads).await;
     let mut change = json!({"template": outrigger_tests::tenant::template()});
     // It takes its time to go.
     change["template"]["metadata"]["annotations"] = json!({"pod-delete.stage.kwok.x-k8s.io/delay": "2s"});
@@ -338,7 +324,7 @@ async fn a_rule_is_judged_and_explained_when_it_is_applied() {
 async fn what_the_api_server_refuses_is_told_with_the_tenant() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ar-refused", &[("a", 1)]).await;
-    let (_sender, _call) = tell(o, &t, vec![workload("w", &t.node("a"), "refused")]).await;
+    let (_sender, _call) = t.tells([workload("w", &t.node("a"), "refused")]).await;
     let mut change = json!({"template": outrigger_tests::tenant::template()});
     change["template"]["spec"]["containers"][0]["image"] = Value::Null;
     o.plane.infra.apply(&[rule(UNIVERSE, "refused", &change)]).unwrap();
@@ -367,9 +353,8 @@ async fn what_the_api_server_refuses_is_told_with_the_tenant() {
 }
 
 async fn client(o: &Outrigger, names: &[&str]) -> AdminWorkloadRuleServiceClient<Channel> {
-    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
-    let tls = o.client_tls("admin-rules", names);
-    AdminWorkloadRuleServiceClient::new(connect(&address, &tls, None).await.unwrap())
+    let channel = channel(&o.client_tls("admin-rules", names), o.grpc_port).await.unwrap();
+    AdminWorkloadRuleServiceClient::new(channel)
 }
 
 #[tokio::test]
@@ -390,11 +375,7 @@ async fn no_tenant_is_let_in_on_any_verb() {
     for names in [[tenant_identity("ar-mallory")], ["spiffe://outrigger/nobody".to_owned()]] {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut other = client(o, &names).await;
-        let with_id = |id: &str| {
-            let mut request = Request::new(admin::GetRequest { id: id.into() });
-            request.metadata_mut().insert("tenant-id", "ar-mallory".parse().unwrap());
-            request
-        };
+        let with_id = |id: &str| about("ar-mallory", admin::GetRequest { id: id.into() });
         let answers = [
             other.create(create()).await.map(drop),
             other.update(admin::UpdateRequest { rule: Some(message.clone()) }).await.map(drop),
@@ -463,7 +444,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     let o: &'static Outrigger = Box::leak(Box::new(o));
 
     let t = Tenant::without_agent(o, "apart", &[("a", 1)]).await;
-    let (_sender, _call) = tell(o, &t, vec![workload("w", &t.node("a"), "apart")]).await;
+    let (_sender, _call) = t.tells([workload("w", &t.node("a"), "apart")]).await;
     // One in the default namespace is nobody's here.
     o.plane.infra.apply(&[rule(RULES, "apart", &json!({})), rule(UNIVERSE, "unserved", &json!({}))]).unwrap();
     let companion = ready(&t.infra, "apart", &[&t]).await.remove("apart").unwrap();
@@ -481,7 +462,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     o.start_replica("manager-2", port, admin_port).unwrap();
     o.ready_at("manager-2", admin_port).await;
     let beside = Tenant::without_agent(o, "beside", &[("a", 1)]).await;
-    let (_sender, call) = tell_at(o, port, &beside, vec![workload("w", &beside.node("a"), "apart")]).await;
+    let (_sender, call) = beside.tells_at(port, [workload("w", &beside.node("a"), "apart")]).await;
     ready(&t.infra, "apart", &[&t, &beside]).await;
     let told = status(&t.infra, RULES, "apart", ALL_READY, [2, 2, 2]).await;
     assert_eq!(told.tenants.keys().collect::<Vec<_>>(), ["apart", "beside"]);

@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use outrigger_proto::v1::WorkloadSync;
-use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
 use outrigger_tests::pki::Authority;
-use outrigger_tests::stream::{Opened, stream};
+use outrigger_tests::stream::{Opened, stream, sync};
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{eventually, holds};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType};
@@ -19,7 +17,7 @@ use tonic::{Code, Status};
 async fn call(outrigger: &Outrigger, tls: &ClientTls, tenant: &str) -> Result<(), Status> {
     let opened = stream(outrigger.grpc_port, tls, &[tenant.as_bytes()]).await;
     let (sender, call) = opened.map_err(|e| Status::unavailable(format!("{e:#}")))?;
-    let _ = sender.send(Message::WorkloadSync(WorkloadSync::default())).await;
+    let _ = sender.send(sync([])).await;
     drop(sender);
     call.await.unwrap()
 }
@@ -119,7 +117,7 @@ async fn a_stream_ends_with_its_certificate() {
         .unwrap();
     let tls = ClientTls { ca: o.authority.file(), identity: Some((pair.cert, pair.key)) };
     let opened = stream(o.grpc_port, &tls, &[b"id-short"]).await.unwrap();
-    opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    opened.0.send(sync([])).await.unwrap();
     let (after, status) = ends(began, opened).await;
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
     assert!(status.message().contains("has expired"), "{status}");
@@ -130,9 +128,7 @@ async fn a_stream_ends_with_its_certificate() {
 async fn a_stream_ends_with_its_identity() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "id-gone", &[]).await;
-    let tls = o.client_tls("id-gone", &[&tenant_identity("id-gone")]);
-    let opened = stream(o.grpc_port, &tls, &[b"id-gone"]).await.unwrap();
-    opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    let opened = t.tells([]).await;
     eventually("it is connected", || async {
         let status = t.object().get("id-gone").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
         let stream = status.stream.ok_or("no stream")?;

@@ -9,10 +9,9 @@ use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_api::Tenant as Object;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
-use outrigger_proto::v1::WorkloadSync;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{stream, update};
+use outrigger_tests::stream::{sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for, tenant, tenant_is};
 use outrigger_tests::{PATIENCE, eventually, holds};
 use serde_json::{Value, json};
@@ -125,10 +124,7 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
         "workloadTerms": [{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]}),
     )
     .await;
-    let tls = o.client_tls("ho-blue", &[&tenant_identity("ho-blue")]);
-    let (sender, _call) = stream(o.grpc_port, &tls, &[b"ho-blue"]).await.unwrap();
-    let sync = WorkloadSync { workload_updates: vec![update("x", "nowhere")] };
-    sender.send(Message::WorkloadSync(sync)).await.unwrap();
+    let (_sender, _call) = blue.tells([update("x", "nowhere")]).await;
 
     // From here on: never both. Read in this order a Pod that goes is seen no later than the label that comes.
     let on_node = async |t: &Tenant| -> usize {
@@ -238,10 +234,7 @@ async fn a_deleted_tenant_gives_everything_back() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "tn-gone", &[("a", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
-    let tls = o.client_tls("tn-gone", &[&tenant_identity("tn-gone")]);
-    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-gone"]).await.unwrap();
-    let sync = WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] };
-    sender.send(Message::WorkloadSync(sync)).await.unwrap();
+    let (_sender, call) = t.tells(t.on_a(&["w"])).await;
     t.companion().await;
     t.object().delete("tn-gone", &DeleteParams::default()).await.unwrap();
     let status = call.await.unwrap().unwrap_err();
@@ -306,10 +299,7 @@ async fn limits_are_held_and_told() {
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
-    let tls = o.client_tls("tn-limit", &[&tenant_identity("tn-limit")]);
-    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
-    let workloads = (0..3).map(|i| update(&format!("w{i}"), &t.node("a"))).collect();
-    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
+    let (sender, call) = t.tells(t.on_a(&["w0", "w1", "w2"])).await;
     // Companions and rules: the quota says no, the rule and the Tenant say so.
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("exceeded quota"), "{message}");
@@ -334,26 +324,15 @@ async fn limits_are_held_and_told() {
     })
     .await;
     assert_eq!(t.companions().await.unwrap().len(), 2);
-    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
-    sender
-        .send(Message::WorkloadSync(WorkloadSync {
-            workload_updates: vec![update(&"w".repeat(250), &"n".repeat(900))],
-        }))
-        .await
-        .unwrap();
+    let (_sender, call) = t.tells([update(&"w".repeat(250), &"n".repeat(900))]).await;
     let status = call.await.unwrap().unwrap_err();
     assert!(status.message().contains("spec.limits.workloadBytes: "), "{status}");
     // More is allowed: the next sync is taken, and the conditions follow.
     t.set(json!({"limits": {"companions": 10, "rules": 10, "workloads": 10, "workloadBytes": 10000}}))
         .await
         .unwrap();
-    let (sender, _call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
-    let workloads = (0..4).map(|i| update(&format!("w{i}"), &t.node("a"))).collect();
-    eventually("the new limits are known", || async {
-        sender.send(Message::WorkloadSync(WorkloadSync::default())).await
-    })
-    .await;
-    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
+    let (sender, _call) = t.tells([]).await;
+    sender.send(sync(t.on_a(&["w0", "w1", "w2", "w3"]))).await.unwrap();
     t.is("WithinLimits", Status::True, "Within").await;
 }
 
@@ -365,13 +344,7 @@ async fn a_flood_of_one_tenant_leaves_the_other_served() {
     for tenant in [&loud, &quiet] {
         tenant.rule("r", rule_for("app", "web")).await;
     }
-    let open = async |t: &Tenant| {
-        let tls = o.client_tls(&t.id, &[&tenant_identity(&t.id)]);
-        let opened = stream(o.grpc_port, &tls, &[t.id.as_bytes()]).await.unwrap();
-        opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
-        opened
-    };
-    let ((shout, shouting), (say, _saying)) = (open(&loud).await, open(&quiet).await);
+    let ((shout, shouting), (say, _saying)) = (loud.tells([]).await, quiet.tells([]).await);
     // As fast as it is let: facts of companions that change all the time, each of them a write.
     let node = loud.node("a");
     let flood = tokio::spawn(async move {

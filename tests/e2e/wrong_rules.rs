@@ -1,15 +1,15 @@
 //! Every field of a rule wrong in turn, by kubectl and by gRPC: both say the same, with the field's path.
 
-use outrigger_agent::connect::{Address, connect};
 use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_cases::{Layer, WrongRule, wrong_rules};
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::stream::{about, channel};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 /// A good rule with one field wrong.
@@ -48,9 +48,7 @@ async fn grpc(client: &mut WorkloadRuleServiceClient<Channel>, rule_json: &Value
         // Whatever it is: one that is too large is not in the object any more.
         data.rule_template = rule_json["spec"]["template"].to_string().into_bytes().into();
     }
-    let mut request = Request::new(v1::CreateRequest { rule: Some(rule) });
-    request.metadata_mut().insert("tenant-id", "wr".parse().unwrap());
-    Some(client.create(request).await.unwrap_err())
+    Some(client.create(about("wr", v1::CreateRequest { rule: Some(rule) })).await.unwrap_err())
 }
 
 #[tokio::test]
@@ -58,9 +56,8 @@ async fn every_field_wrong_in_turn_is_told_alike_by_kubectl_and_grpc() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "wr", &[("a", 1)]).await;
     let _theirs = Tenant::without_agent(o, "wr-theirs", &[("a", 1)]).await;
-    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
     let tls = o.client_tls("wrong-rules", &[&tenant_identity("wr")]);
-    let mut client = WorkloadRuleServiceClient::new(connect(&address, &tls, None).await.unwrap());
+    let mut client = WorkloadRuleServiceClient::new(channel(&tls, o.grpc_port).await.unwrap());
     let mut failures = Vec::new();
     for wrong in wrong_rules(Layer::E2e, &[("$OTHER", "wr-theirs")]) {
         let rule = broken(&wrong, &t.namespace);

@@ -11,7 +11,7 @@ use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage, sync};
+use crate::stage::{Replica, Stage};
 
 /// Names and uids of all companions.
 async fn uids(t: &Tenant) -> Result<BTreeMap<String, Option<String>>, String> {
@@ -40,7 +40,7 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     .await;
     // When it hears of the rule it goes on with it.
     replica.proxy.remove(frozen);
-    sync(&t, &second, &["w1", "w3"]).await;
+    t.sync(&second, &["w1", "w3"]).await;
     eventually("workloads are followed again", || async {
         let now = uids(&t).await?;
         let kept = now.iter().filter(|(name, uid)| before.get(*name) == Some(uid)).count();

@@ -13,7 +13,7 @@ use outrigger_tests::tenant::{Tenant, dpu, rule_for};
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage, sync};
+use crate::stage::{Replica, Stage};
 
 /// Long enough for a process to have taken in an event that has been delivered to it.
 const TAKEN_IN: Duration = Duration::from_millis(700);
@@ -213,8 +213,8 @@ async fn companions_follow_workloads_though_their_watch_lags() {
         || replica.proxy.calls_of(&Matching::verb(Verb::Create, "pods").namespace(&t.namespace)).len();
     assert_eq!(creates(), 3, "answers tell what the watch hasn't shown");
     // Ended and back within the lag, and one that somebody deletes.
-    sync(&t, &stream, &["w2"]).await;
-    sync(&t, &stream, &["w1", "w2"]).await;
+    t.sync(&stream, &["w2"]).await;
+    t.sync(&stream, &["w1", "w2"]).await;
     let pods: Api<Pod> = t.pods();
     let labels = ListParams::default().labels(keys::RULE);
     let one = pods.list(&labels).await.unwrap().items.remove(0).name_any();

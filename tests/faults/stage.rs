@@ -1,11 +1,9 @@
 //! Processes that lead through proxies.
 
-use outrigger_proto::v1::WorkloadSync;
-use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::faults::Proxy;
-use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::outrigger::{Outrigger, ports};
+use outrigger_tests::stream::Opened;
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::{eventually, holds};
 use tokio::sync::OnceCell;
@@ -78,7 +76,7 @@ impl Stage {
 
     /// Tells the shared manager all of a tenant's workloads.
     pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
-        tell(&self.o, self.o.grpc_port, t, names).await
+        tell(self.o.grpc_port, t, names).await
     }
 }
 
@@ -116,7 +114,7 @@ impl Replica {
 
     /// Tells it all of a tenant's workloads.
     pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
-        tell(self.o, self.port, t, names).await
+        tell(self.port, t, names).await
     }
 }
 
@@ -127,15 +125,6 @@ impl Drop for Replica {
     }
 }
 
-async fn tell(o: &Outrigger, port: u16, t: &Tenant, names: &[&str]) -> Opened {
-    let tls = o.client_tls(&t.id, &[&tenant_identity(&t.id)]);
-    let opened = stream(port, &tls, &[t.id.as_bytes()]).await.unwrap();
-    sync(t, &opened, names).await;
-    opened
-}
-
-/// Tells a manager all workloads, each on the host `a`.
-pub(crate) async fn sync(t: &Tenant, opened: &Opened, names: &[&str]) {
-    let workload_updates = names.iter().map(|name| update(name, &t.node("a"))).collect();
-    opened.0.send(Message::WorkloadSync(WorkloadSync { workload_updates })).await.unwrap();
+async fn tell(port: u16, t: &Tenant, names: &[&str]) -> Opened {
+    t.tells_at(port, t.on_a(names)).await
 }

@@ -11,10 +11,9 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
-use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadSync, WorkloadUpdate};
+use outrigger_proto::v1::WorkloadUpdate;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{stream, update};
+use outrigger_tests::stream::{stream, sync, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{since, writes};
 use outrigger_tests::{eventually, holds};
@@ -130,8 +129,7 @@ async fn crowd(o: &'static Outrigger) {
         .await
         .unwrap();
     println!("{RULES} rules made in {:.0} s", began.elapsed().as_secs_f64());
-    let all = (0..WORKLOADS).map(workload).collect();
-    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: all })).await.unwrap();
+    sender.send(sync((0..WORKLOADS).map(workload))).await.unwrap();
     t.rule("own", rule_for("app", "own")).await;
     t.ready(OWN).await;
     // The statuses of all those rules are written first; after that nothing moves.

@@ -8,10 +8,12 @@ use kube::{Client, ResourceExt};
 use outrigger_api::conditions::Status;
 use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
+use outrigger_proto::v1::WorkloadUpdate;
 use serde_json::{Value, json};
 
 use crate::eventually;
 use crate::outrigger::{Outrigger, SYSTEM, tenant_identity};
+use crate::stream::{Opened, stream, sync, update};
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -106,6 +108,29 @@ impl Tenant {
     /// Waits until a condition of the Tenant is so, and returns its message.
     pub async fn is(&self, kind: &str, status: Status, reason: &str) -> String {
         tenant_is(&self.object(), &self.id, kind, status, reason).await
+    }
+
+    /// Opens a workload stream in an agent's place, and says that these are all workloads.
+    pub async fn tells(&self, workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Opened {
+        self.tells_at(self.outrigger.grpc_port, workloads).await
+    }
+
+    /// As [`Self::tells`], on the manager at this port.
+    pub async fn tells_at(&self, port: u16, workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Opened {
+        let tls = self.outrigger.client_tls(&self.id, &[&tenant_identity(&self.id)]);
+        let opened = stream(port, &tls, &[self.id.as_bytes()]).await.unwrap();
+        opened.0.send(sync(workloads)).await.unwrap();
+        opened
+    }
+
+    /// Says on a stream that these are all workloads, each on the host `a`.
+    pub async fn sync(&self, opened: &Opened, names: &[&str]) {
+        opened.0.send(sync(self.on_a(names))).await.unwrap();
+    }
+
+    /// Workloads of these names, each on the host `a`.
+    pub fn on_a(&self, names: &[&str]) -> Vec<WorkloadUpdate> {
+        names.iter().map(|name| update(name, &self.node("a"))).collect()
     }
 
     /// A Node's name.
