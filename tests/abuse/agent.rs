@@ -342,5 +342,5 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
     is_modest("agent", "--tenant-id=ab-many");
     o.plane.command("term agent-ab-many").unwrap();
     let asked = manager.asked.lock().clone();
-    assert!(asked.iter().any(|what| what.starts_with("delete x")), "what is nobody's goes: {asked:?}");
+    assert!(asked.iter().any(|what| what.starts_with("delete x")), "unowned rules are deleted: {asked:?}");
 }

@@ -36,6 +36,7 @@ pub struct Escape {
     /// What it reaches for.
     pub name: String,
     /// Who runs it.
+    #[serde(deserialize_with = "layers")]
     pub layers: Vec<Layer>,
     /// The change that makes a good Pod one that must be refused.
     pub refused: Value,
@@ -74,6 +75,7 @@ pub struct Affinity {
     /// What it asks for.
     pub name: String,
     /// Who runs it.
+    #[serde(deserialize_with = "layers")]
     pub layers: Vec<Layer>,
     /// The terms; null for none.
     pub terms: Value,
@@ -89,6 +91,7 @@ pub struct Affinity {
 #[serde(deny_unknown_fields)]
 pub struct RuleEnd {
     /// Who runs it.
+    #[serde(deserialize_with = "layers")]
     pub layers: Vec<Layer>,
     /// The change.
     pub spec: Value,
@@ -117,13 +120,9 @@ impl Escapes {
     /// Reads the file for a layer.
     pub fn read(layer: Layer, names: &[Name<'_>]) -> Self {
         let mut all: Self = read(include_str!("escapes.yaml"), names, &json!({}));
-        let runs = |layers: &[Layer]| {
-            assert!(!layers.is_empty(), "a row names no layer");
-            layers.contains(&layer)
-        };
-        all.pods.retain(|row| runs(&row.layers));
-        all.affinities.retain(|row| runs(&row.layers));
-        all.rules.retain(|row| runs(&row.layers));
+        all.pods.retain(|row| row.layers.contains(&layer));
+        all.affinities.retain(|row| row.layers.contains(&layer));
+        all.rules.retain(|row| row.layers.contains(&layer));
         assert!(!all.pods.is_empty(), "{layer:?} runs no row");
         for row in &all.pods {
             expand::complete(&row.name, [&row.refused, &row.allowed]);
@@ -231,6 +230,7 @@ impl Requests {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WrongRule {
     /// Who runs it.
+    #[serde(deserialize_with = "layers")]
     pub layers: Vec<Layer>,
     /// Where the value is put into a good rule: a JSON pointer below `spec`.
     pub at: String,
@@ -253,10 +253,7 @@ fn yes() -> bool {
 /// Reads `wrong_rules.yaml` for a layer.
 pub fn wrong_rules(layer: Layer, names: &[Name<'_>]) -> Vec<WrongRule> {
     let mut all: Vec<WrongRule> = read(include_str!("wrong_rules.yaml"), names, &json!({}));
-    all.retain(|row| {
-        assert!(!row.layers.is_empty(), "a row names no layer");
-        row.layers.contains(&layer)
-    });
+    all.retain(|row| row.layers.contains(&layer));
     assert!(!all.is_empty(), "{layer:?} runs no row");
     all
 }
@@ -272,6 +269,12 @@ pub fn changed(pod: &Value, row: &Value) -> Value {
     new
 }
 
+/// The layers that run a row. A row that nobody runs is an error.
+fn layers<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Layer>, D::Error> {
+    let layers = Vec::<Layer>::deserialize(from)?;
+    if layers.is_empty() { Err(serde::de::Error::custom("a row names no layer")) } else { Ok(layers) }
+}
+
 /// A text, or a list of texts.
 fn one_or_many<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Vec<T>, D::Error> {
     let list = match Value::deserialize(from)? {
@@ -279,4 +282,47 @@ fn one_or_many<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Resul
         one => vec![one],
     };
     serde_json::from_value(list.into()).map_err(serde::de::Error::custom)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_layer_runs_rows() {
+        let names = ["TENANT", "OTHER", "OWN", "THEIR", "NAMESPACE", "RULE", "LABEL"];
+        let names = names.map(|name| (format!("${name}"), "x"));
+        let names: Vec<Name<'_>> = names.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        // Reading fails where a layer has no rows, or a row not what its layer expects.
+        let counts =
+            [Layer::Unit, Layer::Policies, Layer::E2e].map(|layer| Escapes::read(layer, &names).pods.len());
+        assert!(counts.iter().all(|count| *count > 50), "{counts:?}");
+        for layer in [Layer::Policies, Layer::E2e] {
+            Requests::read(layer, &names, &json!({}));
+        }
+        wrong_rules(Layer::E2e, &names);
+    }
+
+    #[test]
+    fn a_row_names_its_layers() {
+        let mut row = json!({"name": "n", "layers": ["unit"], "refused": {}, "allowed": {}, "webhook": "w"});
+        let read = |row: &Value| serde_json::from_value::<Escape>(row.clone());
+        assert_eq!(read(&row).unwrap().layers, [Layer::Unit]);
+        for layers in [json!([]), json!(["somewhere"]), Value::Null] {
+            row["layers"] = layers;
+            assert!(read(&row).is_err(), "{row}");
+        }
+        row.as_object_mut().unwrap().remove("layers");
+        assert!(read(&row).is_err(), "{row}");
+    }
+
+    #[test]
+    fn short_forms_stand_for_what_they_say() {
+        let text = "objects: {a: {b: 1, c: $NAME}}\nrows: [{$like: a, c: null, d: {$text: x, times: 3}},
+            {$repeat: 2, of: {n: $I}}, {$repeat: 2, key: k$I, of: v}, {$like: unknown}]\n";
+        let all: Value = read(text, &[("$NAME", "n")], &json!({"z": {}}));
+        let rows =
+            json!([{"b": 1, "d": "xxx"}, [{"n": 1}, {"n": 2}], {"k1": "v", "k2": "v"}, {"$like": "unknown"}]);
+        assert_eq!(all["rows"], rows);
+    }
 }

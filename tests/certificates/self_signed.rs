@@ -202,7 +202,7 @@ async fn an_installation_is_changed_while_it_runs() {
 
     // The way back to cert-manager, by the commands of the documentation.
     if secret(o, "outrigger-manager-self-signed", "ca.crt").is_none() {
-        // No manager has begun here; one would have filled it.
+        // No manager has started here; one would have filled it.
         let filled = infra.kubectl(&["get", "secret", secret_name, "-n", SYSTEM, "-o", "json"]).unwrap();
         let filled: Value = serde_json::from_str(&filled).unwrap();
         let fill = json!({"data": filled["data"]}).to_string();

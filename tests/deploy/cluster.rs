@@ -185,7 +185,7 @@ async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
     for (cluster, name) in [(&plane.infra, "all-in-one"), (&plane.tenant, "webhook-only")] {
         let objects = with_monitoring(name);
         // Who makes a Namespace also owns the label that the API server adds, until he applies it again. And who is written
-        // down for a policy's status is written down anew.
+        // down for a policy's status is written again.
         let again =
             ["Namespace", "ValidatingAdmissionPolicy"].into_iter().flat_map(|kind| of_kind(&objects, kind));
         cluster.apply(&again.cloned().collect::<Vec<_>>()).unwrap();

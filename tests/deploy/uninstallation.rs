@@ -54,7 +54,7 @@ async fn everything_goes_and_nothing_hangs() {
     })
     .await;
 
-    // An overlay of somebody's own, beside what is shipped.
+    // A user's own overlay, beside those that are shipped.
     let dir = root().join(format!("target/uninstallation-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let own = format!("resources: [../../{}]\n", overlay("infrastructure"));

@@ -24,7 +24,7 @@ use tonic::transport::Channel;
 /// Where admin rules and their companions are.
 const UNIVERSE: &str = "universe";
 
-/// A workload that nobody's rules but those for `marker` are about: rules for all tenants are for other tests' too.
+/// A workload that only rules for `marker` match: rules for all tenants match other tests' workloads too.
 fn workload(id: &str, node: &str, marker: &str) -> WorkloadUpdate {
     let mut workload = update(id, node);
     let labels = workload_state::ExtraData { data: HashMap::from([("admin".into(), marker.into())]) };
@@ -32,7 +32,7 @@ fn workload(id: &str, node: &str, marker: &str) -> WorkloadUpdate {
     workload
 }
 
-/// What the platform applies: `marker` is its name too, and `change` a merge patch of its spec.
+/// A rule of the platform: `marker` is its name too, and `change` a merge patch of its spec.
 fn rule(namespace: &str, marker: &str, change: &Value) -> Value {
     let mut spec = rule_for("admin", marker);
     for (key, value) in change.as_object().unwrap() {
@@ -217,7 +217,7 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     assert_eq!((on(&kept).await, on(&lost).await), (1, 1));
     t.set(json!({"hosts": [t.node("a")]})).await.unwrap();
     let nodes: Api<Node> = Api::all(t.infra.clone());
-    eventually("the DPU is nobody's", || async {
+    eventually("no tenant owns the DPU", || async {
         let node = nodes.get(&lost).await.map_err(|e| e.to_string())?;
         let owner = node.labels().get(keys::NODE_TENANT).cloned();
         // Read after the label: while that is there, the companion may be, too.
@@ -445,7 +445,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
 
     let t = Tenant::without_agent(o, "apart", &[("a", 1)]).await;
     let (_sender, _call) = t.tells([workload("w", &t.node("a"), "apart")]).await;
-    // One in the default namespace is nobody's here.
+    // A rule in the default namespace is not served here.
     o.plane.infra.apply(&[rule(RULES, "apart", &json!({})), rule(UNIVERSE, "unserved", &json!({}))]).unwrap();
     let companion = ready(&t.infra, "apart", &[&t]).await.remove("apart").unwrap();
     assert_eq!(companion.namespace().as_deref(), Some(UNIVERSE));

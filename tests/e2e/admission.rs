@@ -322,7 +322,7 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     assert!(message.contains("neither placed nor"), "{message}");
     let companion = t.companions().await.unwrap().remove(0);
     assert_eq!(node_of(&companion), "", "gated");
-    // Registered again, it is made anew; not only after the pause, because the rule changes.
+    // Registered again, it is created again; not only after the pause, because the rule changes.
     selector("mutatingwebhookconfiguration", false);
     selector("validatingwebhookconfiguration", false);
     leave_out("validatingadmissionpolicybinding", "outrigger-pods", "/spec/matchResources", false);

@@ -323,7 +323,7 @@ async fn a_trace_follows_a_workload_to_its_companion_and_a_rule_to_the_other_clu
     assert_eq!(call.service, "outrigger-agent");
     let served = spans.iter().find(|span| span.links.contains(&call.id)).expect("the manager points to it");
     assert_eq!(served.service, "outrigger-manager");
-    // Who calls writes into no trace of ours.
+    // A caller can't write into a trace of Outrigger's.
     assert!(served.parent.is_empty() && served.trace != call.trace, "{served:?}");
     assert_eq!(served.name, "/universe.workload.v1.WorkloadRuleService/Create");
     lines(o, "manager-op");

@@ -88,7 +88,7 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
         .kubectl(&["patch", "wr", "mine", "-n", &t.namespace, "--type=merge", "-p", &patch])
         .unwrap();
     eventually("it is as it should be again", same).await;
-    assert!(t.rules().get("byhand").await.is_ok(), "nobody's but the agent's are deleted");
+    assert!(t.rules().get("byhand").await.is_ok(), "only the agent's own rules are deleted");
     // A name that is taken.
     t.own_rule("byhand", rule_for("app", "web")).await.unwrap();
     let rule = is(&t, "byhand", "Accepted", "False", "NameTaken").await;

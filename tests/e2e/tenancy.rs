@@ -155,7 +155,7 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(cordoned, "it waited for the Pod that took its time");
-    assert!(nobodys, "nobody's in between");
+    assert!(nobodys, "no tenant owns it in between");
     belongs(&nodes, &node, Some("ho-blue")).await;
     assert_eq!(node_of(&blue.companion().await), node);
     assert!(red.is("Ready", Status::True, "Served").await.starts_with("0 DPUs"));
@@ -368,6 +368,6 @@ async fn a_flood_of_one_tenant_leaves_the_other_served() {
         say.send(Message::WorkloadUpdate(update(&format!("x{i}"), &quiet.node("a")))).await.unwrap();
     }
     quiet.ready(10).await;
-    assert!(!flood.is_finished() && !shouting.is_finished(), "it is slowed down and not cut off");
+    assert!(!flood.is_finished() && !shouting.is_finished(), "it is slowed down and not closed");
     flood.abort();
 }

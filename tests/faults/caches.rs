@@ -18,7 +18,7 @@ use crate::stage::{Replica, Stage};
 /// Long enough for a process to have taken in an event that has been delivered to it.
 const TAKEN_IN: Duration = Duration::from_millis(700);
 
-/// Has a frozen watch of a resource begin anew by a list, without the events that were withheld. Returns when the process has read the list and watches again.
+/// Has a frozen watch of a resource restart by a list, without the events that were withheld. Returns when the process has read the list and watches again.
 async fn relist(proxy: &Proxy, resource: &str) {
     let watches = Matching::watches(resource);
     let before = proxy.calls_of(&watches).len();
@@ -137,14 +137,7 @@ async fn a_node_whose_marking_is_answered_after_its_end_is_no_ghost() {
     tokio::time::sleep(TAKEN_IN).await;
     stage.manager.remove(marked);
     // Its tenant can be deleted: no Node is left that would have to be released.
-    stage.o.plane.infra.kubectl(&["delete", "tenant", &t.id, "--wait=false"]).unwrap();
-    eventually("the tenant is gone", || async {
-        match t.object().get_opt(&t.id).await.map_err(|e| e.to_string())? {
-            None => Ok(()),
-            Some(tenant) => Err(format!("{:?}", tenant.status.map(|status| status.conditions))),
-        }
-    })
-    .await;
+    t.delete().await;
 }
 
 /// The host that a rule's companions ask for, as it is in the infrastructure cluster.

@@ -1,4 +1,4 @@
-//! Claims on streams: of Tenants that are made anew, with counters that go back, and with answers that are lost.
+//! Claims on streams: of Tenants that are created again, with counters that go back, and with answers that are lost.
 
 use kube::api::{DeleteParams, Patch, PatchParams};
 use outrigger_api::Tenant as Object;

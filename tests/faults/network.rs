@@ -145,12 +145,7 @@ async fn rules_follow(id: &str, answer: Answer) {
     .await;
     calls.fault("Delete", answer, 1);
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
-    eventually("the rule is gone on both sides", || async {
-        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
-        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
-        holds(left == 0, format!("{left} are left"))
-    })
-    .await;
+    t.rule_is_gone("r").await;
     assert!(!calls.pending(), "each answer was lost once");
     for name in ["agent", "manager"] {
         stage.o.plane.command(&format!("stop {name}-{id}")).unwrap();

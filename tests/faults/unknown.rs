@@ -77,20 +77,8 @@ async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     .await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     t.ready(0).await;
-    eventually("the rule is gone on both sides", || async {
-        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
-        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
-        holds(left == 0, format!("{left} are left"))
-    })
-    .await;
-    stage.o.plane.infra.kubectl(&["delete", "tenant", &t.id, "--wait=false"]).unwrap();
-    eventually("the tenant is gone", || async {
-        match t.object().get_opt(&t.id).await.map_err(|e| e.to_string())? {
-            None => Ok(()),
-            Some(tenant) => Err(format!("{:?}", tenant.status.map(|status| status.conditions))),
-        }
-    })
-    .await;
+    t.rule_is_gone("r").await;
+    t.delete().await;
     stage.manager.off_write();
     stage.agents.off_write();
     let (infra, cluster) = (kinds(&infra), kinds(&cluster));
@@ -135,12 +123,7 @@ async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     has_finalizer().await.unwrap();
     stage.o.plane.command("start agent-timed-out").unwrap();
-    eventually("both are gone", || async {
-        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
-        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
-        holds(left == 0, format!("{left} are left"))
-    })
-    .await;
+    t.rule_is_gone("r").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,7 +33,7 @@ use tonic::transport::Channel;
 const ROUNDS: usize = 5;
 /// How long a neighbour's calls are timed in one turn.
 const TURN: Duration = Duration::from_secs(6);
-/// How long what was begun may go on.
+/// How long an attack that was started may go on.
 const AFTER: Duration = Duration::from_secs(2);
 /// Where nothing is judged by Outrigger.
 const NOTHING: &str = "nothing";
@@ -60,7 +60,7 @@ impl Attack {
         }
     }
 
-    /// How often a second something is begun.
+    /// How often a second it is started.
     fn pace(self) -> f64 {
         match self {
             Self::Rules => 2.0,
@@ -197,7 +197,7 @@ async fn turn(attack: Attack, target: &Target, neighbour: &Neighbour) -> Vec<Dur
     times
 }
 
-/// Begins something at the pace of the attack, whether or not what was begun before has ended.
+/// Starts the attack at its pace, whether or not what was started before has ended.
 async fn send(attack: Attack, target: Target) {
     let mut rule = attacks::rule_of_values("r");
     json_patch::merge(&mut rule, &json!({"apiVersion": target.kind.0, "kind": target.kind.1}));

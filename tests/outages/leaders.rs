@@ -44,7 +44,7 @@ async fn a_leader_that_was_suspended_changes_nothing_when_it_comes_back() {
         let found = nodes.get(&dpu).await.map_err(|e| e.to_string())?;
         Ok::<bool, String>(found.metadata.labels.unwrap_or_default().contains_key(keys::TENANT))
     };
-    eventually("the DPU is nobody's", || async {
+    eventually("no tenant owns the DPU", || async {
         if owned().await? { Err("it has an owner".to_owned()) } else { Ok(()) }
     })
     .await;

@@ -58,7 +58,7 @@ pub(crate) fn at_time<T>(o: &Outrigger, offset: &str, start: impl FnOnce() -> T)
     started
 }
 
-/// A program that runs ours, with its log where [`pipe`] says, and at the time that [`at_time`] says. The pipe is opened for reading as well, because opening it
+/// A program that runs Outrigger's, with its log where [`pipe`] says, and at the time that [`at_time`] says. The pipe is opened for reading as well, because opening it
 /// would wait for a reader otherwise.
 fn wrapped(o: &Outrigger) -> anyhow::Result<PathBuf> {
     let (file, clock, pipe) = (o.plane.dir.join("outrigger.sh"), o.plane.dir.join("clock"), pipe(o));

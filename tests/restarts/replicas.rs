@@ -142,7 +142,7 @@ async fn a_host_that_two_claim_at_once_is_neithers() {
     }
     o.plane.infra.apply(&[dpu("c-dpu1", "c-host1")]).unwrap();
     let owner = async |name: &str| nodes.get(name).await.unwrap().labels().get(keys::NODE_TENANT).cloned();
-    always("it is nobody's", Duration::from_secs(2), async || match owner("c-dpu1").await {
+    always("no tenant owns it", Duration::from_secs(2), async || match owner("c-dpu1").await {
         None => Ok(()),
         Some(owner) => Err(owner),
     })

@@ -48,11 +48,11 @@ pub struct Asker {
     pub http: Http,
     /// Requests a second.
     pub per_second: u64,
-    /// After so many requests it connects anew.
+    /// After so many requests it connects again.
     pub requests: u32,
     /// The namespace of the Pods that it asks about.
     pub namespace: &'static str,
-    /// Whom it trusts, for each connection anew.
+    /// The CA bundle, read again for each connection.
     pub trust: watch::Receiver<Arc<ClientConfig>>,
 }
 

@@ -50,7 +50,7 @@ pub struct Outrigger {
     pub grpc_port: u16,
     /// Port of the webhook.
     pub webhook_port: u16,
-    /// Settings of its processes beside those that all tests have: twins of flags, `NAME=value`.
+    /// Settings of its processes beside those that all tests have: environment variables for flags, `NAME=value`.
     pub settings: Vec<String>,
     /// Admin port of the manager.
     pub manager_admin: u16,
@@ -154,7 +154,7 @@ impl Outrigger {
     pub fn define(&self) -> anyhow::Result<()> {
         for (cluster, overlay) in [(&self.plane.infra, INFRASTRUCTURE), (&self.plane.tenant, TENANT)] {
             let mut objects = shipped::kustomize(overlay)?;
-            // The tenant's cluster has no webhook of ours that could be missing: its policies are always there.
+            // The tenant's cluster has no webhook of Outrigger's that could be missing: its policies are always there.
             let wanted = |object: &Value| overlay == TENANT || !is_admission(object);
             objects.retain(|object| object["kind"] != "Deployment" && wanted(object));
             cluster.apply(&objects)?;
@@ -164,7 +164,7 @@ impl Outrigger {
         self.plane.command("restart infra/kube-controller-manager")
     }
 
-    /// What a container of ours is started with where it is installed, and what loopback and files in other places force.
+    /// Starts a part with the arguments of its installed container, and those that loopback and files in other places need.
     fn start_part(&self, name: &str, overlay: &str, part: &str, forced: &[String]) -> anyhow::Result<()> {
         let (args, _) = shipped::container(&shipped::kustomize(overlay)?, &format!("outrigger-{part}"))?;
         // Whoever reads the log of a failed test is no machine, and nobody routes to it.

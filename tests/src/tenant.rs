@@ -11,9 +11,9 @@ use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
 use serde_json::{Value, json};
 
-use crate::eventually;
 use crate::outrigger::{Outrigger, SYSTEM, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
+use crate::{eventually, holds};
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -108,6 +108,29 @@ impl Tenant {
     /// Waits until a condition of the Tenant is so, and returns its message.
     pub async fn is(&self, kind: &str, status: Status, reason: &str) -> String {
         tenant_is(&self.object(), &self.id, kind, status, reason).await
+    }
+
+    /// Waits until a rule is gone on both sides.
+    pub async fn rule_is_gone(&self, name: &str) {
+        eventually(&format!("{name} is gone on both sides"), || async {
+            let left = [self.own_rules().get_opt(name).await, self.rules().get_opt(name).await];
+            let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
+            holds(left == 0, format!("{left} are left"))
+        })
+        .await;
+    }
+
+    /// Deletes the Tenant, and waits until it is gone.
+    pub async fn delete(&self) {
+        let infra = &self.outrigger.plane.infra;
+        infra.kubectl(&["delete", "tenant", &self.id, "--wait=false"]).unwrap();
+        eventually("the tenant is gone", || async {
+            let left = self.object().get_opt(&self.id).await.map_err(|e| e.to_string())?;
+            let conditions =
+                left.as_ref().map(|tenant| tenant.status.as_ref().map(|status| &status.conditions));
+            holds(left.is_none(), format!("{conditions:?}"))
+        })
+        .await;
     }
 
     /// Opens a workload stream in an agent's place, and says that these are all workloads.

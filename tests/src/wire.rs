@@ -1,4 +1,4 @@
-//! gRPC as bytes: what a client of another version has sent, and servers that know less than ours.
+//! gRPC as bytes: what a client of another version has sent, and servers that know less than Outrigger's.
 
 use axum::Router;
 use bytes::{Buf, BufMut, Bytes};

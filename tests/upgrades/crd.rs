@@ -141,201 +141,84 @@ fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Each kind of change to a definition, and whether it is found.
+/// Each kind of change to a definition, and whether it is found: `changes.yaml`.
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde::Deserialize;
 
     use super::*;
 
-    /// A definition with something of everything.
-    fn definition() -> Value {
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": "boats.example.org"},
-            "spec": {
-                "group": "example.org", "scope": "Namespaced",
-                "names": {"kind": "Boat", "listKind": "BoatList", "plural": "boats", "singular": "boat",
-                    "shortNames": ["bt"], "categories": ["all"]},
-                "versions": [
-                    {"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
-                    "additionalPrinterColumns": [{"name": "Sails", "type": "integer", "jsonPath": ".spec.sails"}],
-                    "selectableFields": [{"jsonPath": ".spec.name"}],
-                    "schema": {"openAPIV3Schema":
-                        {"type": "object", "required": ["spec"], "properties": {"spec": spec()}}}},
-                    {"name": "v0", "served": false, "storage": false, "schema": {"openAPIV3Schema": {"type": "object"}}},
-                ],
-            },
-        })
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Changes {
+        definition: Value,
+        lost: Vec<Change>,
+        kept: Vec<Change>,
     }
 
-    fn spec() -> Value {
-        let crew = json!({"type": "array", "maxItems": 4, "minItems": 1, "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-            "items": {"type": "object", "properties": {"name": {"type": "string"}}}});
-        let labels = json!({"type": "object", "maxProperties": 3, "x-kubernetes-map-type": "granular",
-            "additionalProperties": {"type": "string", "maxLength": 5}});
-        json!({
-            "type": "object", "description": "d", "required": ["name"],
-            "x-kubernetes-validations": [{"rule": "self.sails < 9 || self.name == 'big'"}],
-            "properties": {
-                "name": {"type": "string", "maxLength": 9, "minLength": 2, "pattern": "^[a-z]+$"},
-                "rig": {"type": "string", "enum": ["sloop", "ketch"], "default": "sloop", "nullable": true},
-                "sails": {"type": "integer", "format": "int32", "minimum": 1, "maximum": 9},
-                "crew": crew,
-                "labels": labels,
-                "cargo": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-                "draft": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]},
-            },
-        })
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Change {
+        at: String,
+        to: Value,
+        says: Option<String>,
     }
 
-    const V1: &str = "/spec/versions/0";
-    const SPEC: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    fn changes() -> Changes {
+        const V1: &str = "/spec/versions/0";
+        let spec = format!("{V1}/schema/openAPIV3Schema/properties/spec");
+        outrigger_cases::read(include_str!("changes.yaml"), &[("$V1", V1), ("$SPEC", &spec)], &Value::Null)
+    }
 
-    /// The definition with the value at a pointer replaced, added, or with `Null` removed.
-    fn changed(at: &str, to: &Value) -> Value {
-        let mut new = definition();
+    /// What is found when the definition is changed.
+    fn found(definition: &Value, Change { at, to, .. }: &Change) -> Vec<String> {
+        let mut new = definition.clone();
         let (parent, key) = at.rsplit_once('/').unwrap();
-        let parent = new.pointer_mut(parent).unwrap_or_else(|| panic!("{at} is nowhere"));
-        match parent {
+        match new.pointer_mut(parent).unwrap_or_else(|| panic!("{at} is nowhere")) {
             Value::Object(fields) if to.is_null() => assert!(fields.remove(key).is_some(), "{at} is nowhere"),
             Value::Object(fields) => drop(fields.insert(key.to_owned(), to.clone())),
             Value::Array(list) if to.is_null() => drop(list.remove(key.parse().unwrap())),
             Value::Array(list) => list[key.parse::<usize>().unwrap()] = to.clone(),
             _ => panic!("{at} is nowhere"),
         }
-        new
-    }
-
-    fn found(at: &str, to: &Value) -> Vec<String> {
-        breaks(&[definition()], &[changed(at, to)])
+        breaks(std::slice::from_ref(definition), &[new])
     }
 
     #[test]
     fn what_is_taken_away_is_found_and_named() {
-        for (at, to, expected) in [
-            ("/metadata/name", json!("ships.example.org"), "boats.example.org: is gone"),
-            ("/spec/group", json!("x.org"), "boats.example.org: group was \"example.org\" and is \"x.org\""),
-            (
-                "/spec/scope",
-                json!("Cluster"),
-                "boats.example.org scope changed : \"Namespaced\" -> \"Cluster\"",
-            ),
-            ("/spec/names/kind", json!("Ship"), "boats.example.org: names.kind was \"Boat\" and is \"Ship\""),
-            ("/spec/names/shortNames", Value::Null, "boats.example.org: names.shortNames: \"bt\" is gone"),
-            ("/spec/names/categories", json!(["x"]), "boats.example.org: names.categories: \"all\" is gone"),
-            (
-                V1,
-                Value::Null,
-                "boats.example.org v1: the version is gone; objects that are stored in it can't be read",
-            ),
-        ] {
-            assert_eq!(found(at, &to), [expected], "{at}");
-        }
-        for (at, to, expected) in [
-            ("served", json!(false), "is not served any more"),
-            ("subresources", Value::Null, "subresource status was {} and is absent"),
-            ("subresources/scale", json!({}), "subresource scale was absent and is {}"),
-            ("additionalPrinterColumns/0/name", json!("Masts"), "column Sails: is gone"),
-            (
-                "additionalPrinterColumns/0/type",
-                json!("string"),
-                "column Sails: type was \"integer\" and is \"string\"",
-            ),
-            ("selectableFields", json!([]), "selectable field .spec.name: is gone"),
-            ("schema", Value::Null, "has no schema any more"),
-        ] {
-            let expected = format!("boats.example.org v1: {expected}");
-            assert_eq!(found(&format!("{V1}/{at}"), &to), [expected], "{at}");
-        }
-    }
-
-    #[test]
-    fn a_version_that_objects_are_stored_in_stays_readable() {
-        let mut old = definition();
-        old["spec"]["versions"][0]["served"] = json!(false);
-        let mut new = old.clone();
-        new["spec"]["versions"][0]["storage"] = json!(false);
-        new["spec"]["versions"][1]["storage"] = json!(true);
-        let expected = "boats.example.org v1: was what objects are stored in, and is not served";
-        assert_eq!(breaks(&[old.clone()], &[new.clone()]), [expected]);
-        new["spec"]["versions"][0]["served"] = json!(true);
-        assert!(breaks(&[old], &[new]).is_empty());
-    }
-
-    #[test]
-    fn what_a_schema_takes_away_is_found_at_its_path() {
-        for (at, to) in [
-            ("properties/sails", Value::Null),
-            ("properties/sails/type", json!("number")),
-            ("properties/sails/format", json!("int64")),
-            ("properties/sails/format", Value::Null),
-            ("properties/sails/minimum", json!(2)),
-            ("properties/sails/maximum", json!(8)),
-            ("properties/sails/multipleOf", json!(2)),
-            ("properties/name/minLength", json!(3)),
-            ("properties/name/maxLength", json!(8)),
-            ("properties/name/pattern", json!("^a")),
-            ("properties/rig/pattern", json!("^a")),
-            ("properties/rig/maxLength", json!(99)),
-            ("properties/rig/enum", json!(["ketch", "yawl"])),
-            ("properties/name/enum", json!(["a"])),
-            ("properties/rig/default", json!("ketch")),
-            ("properties/rig/default", Value::Null),
-            ("properties/name/default", json!("x")),
-            ("properties/rig/nullable", Value::Null),
-            ("required", json!(["name", "rig"])),
-            ("properties/crew/items/required", json!(["name"])),
-            ("properties/crew/minItems", json!(2)),
-            ("properties/crew/maxItems", json!(3)),
-            ("properties/crew/items", Value::Null),
-            ("properties/crew/items/properties/name", Value::Null),
-            ("properties/crew/x-kubernetes-list-type", json!("atomic")),
-            ("properties/crew/x-kubernetes-list-map-keys", json!(["id"])),
-            ("properties/labels/x-kubernetes-map-type", json!("atomic")),
-            ("properties/labels/minProperties", json!(1)),
-            ("properties/labels/maxProperties", json!(2)),
-            ("properties/labels/additionalProperties", Value::Null),
-            ("properties/labels/additionalProperties/maxLength", json!(4)),
-            ("properties/cargo/x-kubernetes-preserve-unknown-fields", Value::Null),
-            ("properties/cargo/additionalProperties", json!({"type": "integer"})),
-            ("properties/cargo/properties", json!({"tons": {"type": "integer"}})),
-            ("properties/cargo/x-kubernetes-embedded-resource", json!(true)),
-            ("properties/draft/x-kubernetes-int-or-string", Value::Null),
-            ("properties/name/not", json!({"enum": ["a"]})),
-            ("properties/draft/anyOf", json!([{"type": "string"}])),
-            ("x-kubernetes-validations", json!([{"rule": "self.sails > 1"}])),
-        ] {
-            let found = found(&format!("{SPEC}/{at}"), &to);
-            let property = at.strip_prefix("properties/").and_then(|rest| rest.split('/').next());
-            let named = |one: &String| one.contains(".spec") && one.contains(property.unwrap_or_default());
-            assert!(!found.is_empty() && found.iter().all(named), "{at}: {found:?}");
+        let Changes { definition, lost, .. } = changes();
+        for change in &lost {
+            let (at, found) = (&change.at, found(&definition, change));
+            match &change.says {
+                Some(says) => assert_eq!(found, [says.as_str()], "{at}"),
+                None => {
+                    let (_, within) = at.split_once("/spec/properties/").unwrap_or_default();
+                    let property = within.split('/').next().unwrap_or_default();
+                    let named = |one: &String| one.contains(".spec") && one.contains(property);
+                    assert!(!found.is_empty() && found.iter().all(named), "{at}: {found:?}");
+                }
+            }
         }
     }
 
     #[test]
     fn what_is_added_or_loosened_is_let_through() {
-        let column = json!([{"name": "Name", "type": "string", "jsonPath": ".spec.name"},
-            {"name": "Sails", "type": "integer", "jsonPath": ".status.sails"}]);
-        let list = json!(["bt", "b"]);
-        for (at, to) in
-            [("/spec/names/shortNames", list), (&format!("{V1}/additionalPrinterColumns"), column)]
-        {
-            assert_eq!(found(at, &to), [""; 0], "{at}");
+        let Changes { definition, kept, .. } = changes();
+        for change in &kept {
+            assert_eq!(found(&definition, change), [""; 0], "{}", change.at);
         }
-        for (at, to) in [
-            ("description", json!("other")),
-            ("properties/keel", json!({"type": "string", "maxLength": 3, "default": "fin"})),
-            ("properties/crew/items/properties/rank", json!({"type": "string"})),
-            ("required", json!([])),
-            ("properties/rig/enum", json!(["sloop", "ketch", "yawl"])),
-            ("properties/name/maxLength", json!(10)),
-            ("properties/name/minLength", Value::Null),
-            ("properties/sails/minimum", json!(0)),
-            ("properties/sails/maximum", json!(9.5)),
-        ] {
-            assert_eq!(found(&format!("{SPEC}/{at}"), &to), [""; 0], "{at}");
-        }
+    }
+
+    #[test]
+    fn a_version_that_objects_are_stored_in_stays_readable() {
+        let mut old = changes().definition;
+        old["spec"]["versions"][0]["served"] = Value::from(false);
+        let mut new = old.clone();
+        new["spec"]["versions"][0]["storage"] = Value::from(false);
+        new["spec"]["versions"][1]["storage"] = Value::from(true);
+        let expected = "boats.example.org v1: was what objects are stored in, and is not served";
+        assert_eq!(breaks(&[old.clone()], &[new.clone()]), [expected]);
+        new["spec"]["versions"][0]["served"] = Value::from(true);
+        assert!(breaks(&[old], &[new]).is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! What may not change in the gRPC interface: an agent of the version before, or after, speaks with this manager, and
 //! programs of others with both.
 //!
-//! `buf breaking` compares. What it can't know is compared here: which messages are NVIDIA's, where new fields take numbers of
-//! ours, and that a new kind of message in a stream is one that nobody older sees.
+//! `buf breaking` compares. What it can't know is compared here: which messages are NVIDIA's, where new fields take
+//! Outrigger's numbers, and that older peers don't see a new kind of message in a stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet, Meth
 
 use crate::tools::buf;
 
-/// Numbers from here on are ours in messages of NVIDIA's.
+/// Numbers from here on are Outrigger's in messages of NVIDIA's.
 const OURS: i32 = 1001;
 
-/// The package whose messages are NVIDIA's, but for those that only numbers of ours lead to.
+/// The package whose messages are NVIDIA's, but for those that only fields of Outrigger's lead to.
 const THEIRS: &str = ".universe.workload.v1.";
 
 /// Everything by its full name, which begins with a dot.

@@ -33,11 +33,11 @@ async fn a_kubelet_keeps_to_its_own_dpu() {
     let before = s.admin.get(&node).await.unwrap();
     let uid = before["metadata"]["uid"].as_str().unwrap();
     let kubelet = User::kubelet(s.t.outrigger, &s.own).await;
-    let mut faults = Faults::default();
-    faults.attempts(&kubelet, "a kubelet", &s.requests("kubelet", &[("$POD", &pod), ("$UID", uid)])).await;
+    let mut failures = Failures::default();
+    failures.attempts(&kubelet, "a kubelet", &s.requests("kubelet", &[("$POD", &pod), ("$UID", uid)])).await;
     let second = User::kubelet(s.t.outrigger, "kubelet-new").await;
-    faults.attempts(&second, "a new Node", &s.requests("registration", &[])).await;
-    faults.none();
+    failures.attempts(&second, "a new Node", &s.requests("registration", &[])).await;
+    failures.none();
     let after = s.admin.get(&node).await.unwrap();
     assert_eq!(after["spec"]["taints"], before["spec"]["taints"]);
     for key in [keys::NODE_TENANT, keys::DPU_HOST] {
@@ -55,24 +55,24 @@ async fn devices_of_others_are_out_of_reach() {
     let look = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
     s.admin.patch(&s.ns, &look).await.unwrap();
     let (claims, templates) = (s.claims(), s.group("resource.k8s.io/v1", "resourceclaimtemplates"));
-    let mut faults = Faults::default();
+    let mut failures = Failures::default();
     for (i, attempt) in s.requests("claims", &[]).iter().enumerate() {
         let claim = merged(&json!({"metadata": {"name": format!("c{i}")}}), &attempt.body);
         let template = json!({"metadata": claim["metadata"], "spec": {"spec": claim["spec"]}});
-        faults.check(&attempt.name, &s.mallory.post(&claims, &claim).await, &attempt.says);
+        failures.check(&attempt.name, &s.mallory.post(&claims, &claim).await, &attempt.says);
         let deeper: Vec<String> =
             attempt.says.iter().map(|word| word.replace("spec.devices", "spec.spec.devices")).collect();
         let answer = s.mallory.post(&templates, &template).await;
-        faults.check(&format!("{} in a template", attempt.name), &answer, &deeper);
+        failures.check(&format!("{} in a template", attempt.name), &answer, &deeper);
     }
-    faults.attempts(&s.mallory, "a claim", &s.requests("taken claim", &[("$CLAIMS", &claims)])).await;
-    faults.none();
+    failures.attempts(&s.mallory, "a claim", &s.requests("taken claim", &[("$CLAIMS", &claims)])).await;
+    failures.none();
 
     let slice = json!({"metadata": {"name": "devices-own"}, "spec": {"driver": "escape.example.com",
         "nodeName": s.own, "devices": [{"name": "d1"}, {"name": "d2"}, {"name": "d3"}],
         "pool": {"name": s.own, "generation": 1, "resourceSliceCount": 1}}});
     s.admin.post(SLICES, &slice).await.unwrap();
-    // A claim that is made from a template is made by a controller, and gets no label of ours that way.
+    // A claim that is made from a template is made by a controller, and gets no label of Outrigger's that way.
     for (name, label) in [("marked", keys::WORKLOAD), ("plain", "workload")] {
         let spec = &claim("c", &json!({}))["spec"];
         let template =
@@ -137,7 +137,7 @@ async fn devices_of_others_are_out_of_reach() {
 #[tokio::test]
 async fn the_rest_of_the_cluster_is_out_of_reach() {
     let s = Stage::new("rights").await;
-    let mut faults = Faults::default();
+    let mut failures = Failures::default();
     for row in s.requests("rights", &[]) {
         let (method, path) = row.ask.split_once(' ').unwrap();
         let body = match method {
@@ -146,11 +146,11 @@ async fn the_rest_of_the_cluster_is_out_of_reach() {
             _ => Value::Null,
         };
         let answer = s.mallory.ask(method.parse().unwrap(), path, &body).await;
-        faults.check(&row.ask, &answer, &["403", "mallory-rights\" cannot"]);
+        failures.check(&row.ask, &answer, &["403", "mallory-rights\" cannot"]);
     }
-    faults.check("own Pods", &s.mallory.post(&s.pods(), &good("p")).await, &[""; 0]);
-    faults.check("an own rule", &s.mallory.post(&s.rules(), &rule("r", &good("p"))).await, &[""; 0]);
-    faults.none();
+    failures.check("own Pods", &s.mallory.post(&s.pods(), &good("p")).await, &[""; 0]);
+    failures.check("an own rule", &s.mallory.post(&s.rules(), &rule("r", &good("p"))).await, &[""; 0]);
+    failures.none();
     for (attributes, allowed) in [
         (json!({"verb": "impersonate", "resource": "users"}), false),
         (json!({"verb": "impersonate", "resource": "groups", "name": "system:masters"}), false),

@@ -31,20 +31,20 @@ async fn a_pod_that_is_there_is_held_to_what_changes() {
     let leaving = s.admin.get(&s.pod("leaving")).await.unwrap();
     assert!(leaving["metadata"]["deletionTimestamp"].is_string(), "{leaving}");
 
-    let mut faults = Faults::default();
+    let mut failures = Failures::default();
     for name in ["running", "gated", "leaving"] {
         let pod = s.pod(name);
         let changes = s.requests("changes", &[("$POD", &pod), ("$RULE", &rule), ("$MAP", &map)]);
-        faults.attempts(&s.mallory, name, &changes).await;
+        failures.attempts(&s.mallory, name, &changes).await;
     }
-    faults.attempts(&s.mallory, "late", &s.requests("late changes", &[])).await;
+    failures.attempts(&s.mallory, "late", &s.requests("late changes", &[])).await;
     let updates = s.requests("updates", &[]);
     let pod = s.admin.get(&s.pod("gated")).await.unwrap();
     let bodies = updates.iter().map(|update| merged(&pod, &update.body));
     for (update, answer) in updates.iter().zip(&webhook(&s, "UPDATE", &pod, bodies).await) {
-        faults.check(&format!("{}, to the webhook", update.body), answer, &update.says);
+        failures.check(&format!("{}, to the webhook", update.body), answer, &update.says);
     }
-    faults.none();
+    failures.none();
     for name in ["running", "gated", "leaving"] {
         let pod = s.admin.get(&s.pod(name)).await.unwrap();
         assert_eq!(pod["spec"]["ephemeralContainers"][0]["name"], json!("d"), "{pod}");
@@ -66,15 +66,15 @@ async fn only_the_scheduler_binds_and_only_to_own_dpus() {
     let nowhere = json!({"spec": {"nodeSelector": {"nowhere": "x"}}});
     s.mallory.post(&s.pods(), &merged(&good("p"), &nowhere)).await.unwrap();
     let scheduler = User::new(s.t.outrigger, "system:kube-scheduler", &[]).await;
-    let mut faults = Faults::default();
+    let mut failures = Failures::default();
     let (of_pod, old) = (format!("{}/binding", s.pod("p")), format!("{}/bindings", s.ns));
     for way in [&of_pod, &old] {
         for (user, name) in [(&s.mallory, "mallory-binds"), (&s.admin, "admin")] {
-            faults.attempts(user, way, &s.requests("bindings", &[("$WAY", way), ("$USER", name)])).await;
+            failures.attempts(user, way, &s.requests("bindings", &[("$WAY", way), ("$USER", name)])).await;
         }
     }
-    faults.attempts(&scheduler, "an old view", &s.requests("late bindings", &[("$WAY", &of_pod)])).await;
-    faults.none();
+    failures.attempts(&scheduler, "an old view", &s.requests("late bindings", &[("$WAY", &of_pod)])).await;
+    failures.none();
     let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": s.own}});
     scheduler.post(&of_pod, &binding).await.unwrap();
     assert_eq!(s.placed("p").await, s.own);
@@ -87,7 +87,7 @@ async fn a_companion_keeps_what_outrigger_wrote_on_it() {
     s.t.start("w", "a", json!({"app": "web"})).await;
     let pod = s.pod(&s.t.companion().await.name_any());
     let before = s.admin.get(&pod).await.unwrap();
-    let mut faults = Faults::default();
+    let mut failures = Failures::default();
     let labels = [keys::TENANT, keys::RULE, keys::WORKLOAD];
     let annotations =
         [keys::RULE_UID, keys::RULE_GENERATION, keys::TEMPLATE_HASH, keys::HOST, keys::INJECTED];
@@ -100,23 +100,23 @@ async fn a_companion_keeps_what_outrigger_wrote_on_it() {
             for value in [json!("x"), Value::Null] {
                 if there || !value.is_null() {
                     let patch = json!({"metadata": {map: {key: value}}});
-                    faults.check(&patch.to_string(), &s.mallory.patch(&pod, &patch).await, &words);
+                    failures.check(&patch.to_string(), &s.mallory.patch(&pod, &patch).await, &words);
                     let by_status = s.mallory.patch(&format!("{pod}/status"), &patch).await;
-                    faults.check(&format!("{patch} by status"), &by_status, &words);
+                    failures.check(&format!("{patch} by status"), &by_status, &words);
                 }
             }
         }
         for (sub, words) in [("", &[][..]), ("/status", &["status: is written by kubelets"])] {
             let patch = json!({"metadata": {map: {"outrigger.dev.example.com/x": sub.replace('/', "x")}}});
             let answer = s.mallory.patch(&format!("{pod}{sub}"), &patch).await;
-            faults.check(&format!("{patch} by {sub:?}"), &answer, words);
+            failures.check(&format!("{patch} by {sub:?}"), &answer, words);
         }
     }
     let map = s.map().await;
-    faults
+    failures
         .attempts(&s.mallory, "a companion", &s.requests("companion", &[("$POD", &pod), ("$MAP", &map)]))
         .await;
-    faults.none();
+    failures.none();
     let after = s.admin.get(&pod).await.unwrap();
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(after["metadata"]["ownerReferences"][0], before["metadata"]["ownerReferences"][0]);
@@ -141,37 +141,37 @@ async fn nobody_but_those_who_know_writes_a_status() {
     s.placed("p").await;
     let pod = s.pod("p");
     let rows = s.requests("status", &[("$POD", &pod)]);
-    let mut faults = Faults::default();
-    faults.attempts(&s.mallory, "the user", &rows).await;
+    let mut failures = Failures::default();
+    failures.attempts(&s.mallory, "the user", &rows).await;
     // A kubelet writes statuses, and no finalizers with them.
     let kubelet = User::kubelet(s.t.outrigger, &s.own).await;
     let finalizer = json!({"metadata": {"finalizers": ["example.com/stay"]}});
     let answer = kubelet.patch(&format!("{pod}/status"), &finalizer).await;
-    faults.check("a kubelet's finalizer", &answer, &["metadata.finalizers: gets example.com/stay"]);
+    failures.check("a kubelet's finalizer", &answer, &["metadata.finalizers: gets example.com/stay"]);
     let answer = kubelet.patch(&format!("{pod}/status"), &json!({"status": {"message": "well"}})).await;
-    faults.check("a kubelet's status", &answer, &[""; 0]);
-    faults.none();
+    failures.check("a kubelet's status", &answer, &[""; 0]);
+    failures.none();
 }
 
 #[tokio::test]
 async fn a_pod_is_not_forgotten_while_it_may_run() {
     let s = Stage::new("force").await;
     let slow = json!({"metadata": {"annotations": {"pod-delete.stage.kwok.x-k8s.io/delay": "10m"}}});
-    let mut faults = Faults::default();
-    for name in ["deleted", "evicted", "twin"] {
+    let mut failures = Failures::default();
+    for name in ["deleted", "evicted", "gentle"] {
         s.mallory.post(&s.pods(), &merged(&good(name), &slow)).await.unwrap();
         s.placed(name).await;
     }
     let now = json!({"gracePeriodSeconds": 0});
     let answer = s.mallory.ask(Method::DELETE, &s.pod("deleted"), &now).await;
-    faults.check("force", &answer, &["gracePeriodSeconds: is 0"]);
+    failures.check("force", &answer, &["gracePeriodSeconds: is 0"]);
     let evict = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "evicted"}, "deleteOptions": now});
     let answer = s.mallory.post(&format!("{}/eviction", s.pod("evicted")), &evict).await;
-    faults.check("eviction by force", &answer, &["gracePeriodSeconds: is 0"]);
-    faults.check("the usual way", &s.mallory.delete(&s.pod("twin")).await, &[""; 0]);
+    failures.check("eviction by force", &answer, &["gracePeriodSeconds: is 0"]);
+    failures.check("with a grace period", &s.mallory.delete(&s.pod("gentle")).await, &[""; 0]);
     let answer = s.mallory.ask(Method::DELETE, &s.pods(), &now).await;
-    faults.check("all of them", &answer, &["gracePeriodSeconds: is 0"]);
-    faults.none();
+    failures.check("all of them", &answer, &["gracePeriodSeconds: is 0"]);
+    failures.none();
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn a_dpu_is_given_back_whatever_a_deletion_waits_for() {
     let foreground = json!({"propagationPolicy": "Foreground"});
     s.mallory.ask(Method::DELETE, &s.pod("parent"), &foreground).await.unwrap();
     s.admin.patch(&format!("{TENANTS}/hostage"), &json!({"spec": {"hosts": []}})).await.unwrap();
-    eventually("the DPU is nobody's", || async {
+    eventually("no tenant owns the DPU", || async {
         let node = s.admin.get(&format!("{NODES}/{}", s.own)).await?;
         let owner = &node["metadata"]["labels"][keys::NODE_TENANT];
         holds(owner.is_null(), owner.to_string())

@@ -28,14 +28,14 @@ async fn no_pod_made_by_hand_gets_out() {
         .buffered(8)
         .collect()
         .await;
-    let mut faults = Faults::default();
+    let mut failures = Failures::default();
     for (route, (bad, control)) in routes.iter().zip(&answers) {
-        faults.check(&route.name, bad, &route.answer());
-        faults.check(&format!("the control case of {}", route.name), control, &[""; 0]);
+        failures.check(&route.name, bad, &route.answer());
+        failures.check(&format!("the control case of {}", route.name), control, &[""; 0]);
     }
     for (i, attempt) in s.requests("by hand", &[]).iter().enumerate() {
         let answer = s.mallory.dare(attempt, &changed(&good(&format!("q{i}")), &attempt.body)).await;
-        faults.check(&attempt.name, &answer, &attempt.says);
+        failures.check(&attempt.name, &answer, &attempt.says);
     }
     // The webhook alone would refuse each route too, with the path and the value.
     let pod = s.mallory.post(&dry(&s.pods()), &good("p")).await.unwrap();
@@ -43,10 +43,10 @@ async fn no_pod_made_by_hand_gets_out() {
     let controls =
         webhook(&s, "CREATE", &Value::Null, routes.iter().map(|r| changed(&pod, &r.allowed))).await;
     for ((route, bad), control) in routes.iter().zip(&bad).zip(&controls) {
-        faults.check(&format!("{}, to the webhook", route.name), bad, &["403", &route.webhook]);
-        faults.check(&format!("the control case of {}, to the webhook", route.name), control, &[""; 0]);
+        failures.check(&format!("{}, to the webhook", route.name), bad, &["403", &route.webhook]);
+        failures.check(&format!("the control case of {}, to the webhook", route.name), control, &[""; 0]);
     }
-    faults.none();
+    failures.none();
 }
 
 /// What a rule is told in the end: the reason of the condition that says it, and its message.
@@ -85,7 +85,7 @@ async fn no_template_of_a_rule_gets_out() {
         all.collect()
     })
     .await;
-    let mut faults = Faults::default();
+    let mut failures = Failures::default();
     let (of_routes, of_rules) = ends.split_at(routes.len());
     for (route, end) in routes.iter().zip(of_routes) {
         let (reason, words) = match &route.rule {
@@ -94,12 +94,12 @@ async fn no_template_of_a_rule_gets_out() {
             None => ("Refused ", route.answer()),
         };
         let words: Vec<&str> = words.iter().map(String::as_str).chain([reason]).collect();
-        faults.check(&route.name, &Err(end.clone()), &words);
+        failures.check(&route.name, &Err(end.clone()), &words);
     }
     for (expected, end) in more.iter().zip(of_rules) {
-        faults.check(&expected.spec.to_string(), &Err(end.clone()), &[&expected.end, &expected.says]);
+        failures.check(&expected.spec.to_string(), &Err(end.clone()), &[&expected.end, &expected.says]);
     }
-    faults.none();
+    failures.none();
     let companions = s.admin.list(&s.pods()).await.unwrap();
     let ready = more.iter().filter(|told| told.end == "AllReady").count();
     assert_eq!(companions.len(), ready, "{companions:?}");
@@ -219,10 +219,10 @@ async fn controllers_make_nothing_that_their_user_may_not() {
         ("apps/v1", "daemonsets", set("ds", &all), no_key),
         ("apps/v1", "statefulsets", set("ss", &all), no_key),
         ("batch/v1", "jobs", job("job", &bound), "spec.nodeName: is deputy-other-a-dpu1; leave it out"),
-        ("apps/v1", "replicasets", set("rs-twin", &json!({})), ""),
-        ("apps/v1", "daemonsets", set("ds-twin", &own), ""),
-        ("apps/v1", "statefulsets", set("ss-twin", &own), ""),
-        ("batch/v1", "jobs", job("job-twin", &json!({})), ""),
+        ("apps/v1", "replicasets", set("rs-control", &json!({})), ""),
+        ("apps/v1", "daemonsets", set("ds-control", &own), ""),
+        ("apps/v1", "statefulsets", set("ss-control", &own), ""),
+        ("batch/v1", "jobs", job("job-control", &json!({})), ""),
     ];
     for (group, resource, object, _) in &cases {
         s.mallory.post(&s.group(group, resource), object).await.unwrap();
@@ -243,7 +243,7 @@ async fn controllers_make_nothing_that_their_user_may_not() {
     }
     for pod in s.admin.list(&s.pods()).await.unwrap() {
         let (owner, node) = (&pod["metadata"]["ownerReferences"][0]["name"], &pod["spec"]["nodeName"]);
-        assert!(owner.as_str().unwrap().ends_with("-twin"), "{pod}");
+        assert!(owner.as_str().unwrap().ends_with("-control"), "{pod}");
         // A DaemonSet makes Pods for Nodes of nobody too, and they stay without.
         assert!(node.is_null() || *node == json!(s.own), "{pod}");
     }
@@ -265,11 +265,11 @@ async fn a_namespace_whose_tenant_is_not_known_takes_nothing() {
     let answers =
         tokio::join!(mallory.post(pods, &pod), admin.post(pods, &admins), mallory.post(claims, &claim));
     let words = ["503", "Tenant ghost is not known yet", "try again"];
-    let mut faults = Faults::default();
-    faults.check("a Pod", &answers.0, &words);
-    faults.check("an administrator's Pod", &answers.1, &words);
-    faults.check("a claim", &answers.2, &words);
-    faults.none();
+    let mut failures = Failures::default();
+    failures.check("a Pod", &answers.0, &words);
+    failures.check("an administrator's Pod", &answers.1, &words);
+    failures.check("a claim", &answers.2, &words);
+    failures.none();
     admin.post(TENANTS, &tenant("ghost", json!({}))).await.unwrap();
     eventually("its Tenant is known", || mallory.post(pods, &pod)).await;
 }

@@ -99,9 +99,9 @@ impl User {
 
 /// What went otherwise than it should, so that one run tells all of it.
 #[derive(Default)]
-pub(super) struct Faults(pub(super) Vec<String>);
+pub(super) struct Failures(pub(super) Vec<String>);
 
-impl Faults {
+impl Failures {
     /// Without words it has to be allowed.
     pub(super) fn check(&mut self, what: &str, answer: &Answer, words: &[impl AsRef<str>]) {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();

@@ -135,7 +135,7 @@ async fn what_a_later_agent_adds_is_left_alone() {
     drop(stream);
 }
 
-/// An agent of ours for the tenant, at a manager in plain text. Returns its admin port.
+/// An agent for the tenant, at a manager in plain text. Returns its admin port.
 fn agent(o: &Outrigger, t: &Tenant, manager: u16) -> u16 {
     let [admin] = ports().unwrap();
     let kubeconfig = o.plane.dir.join(format!("agent-{}.kubeconfig", t.id));

@@ -113,7 +113,7 @@ impl Proxy {
         Ok(std::fs::write(kubeconfig, config.to_string())?)
     }
 
-    /// The argument by which one of our processes talks to a cluster through the proxy as a service account of ours,
+    /// The argument by which one of Outrigger's processes talks to a cluster through the proxy as one of its service accounts,
     /// such as `outrigger-manager`.
     pub fn account(&self, cluster: &Cluster, account: &str) -> anyhow::Result<String> {
         let file = self.dir.join(format!("{account}.kubeconfig"));
