@@ -24,10 +24,12 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 	@tests/grpcurl/build.sh >/dev/null
 
 .PHONY: test-tools
-test-tools: control-plane ## Build what tests need beside it: Helm, promtool, mdBook (once; minutes)
+test-tools: control-plane ## Build what tests need beside it: Helm, promtool, mdBook, buf, crdify (once; minutes)
 	@tests/mdbook/build.sh >/dev/null
 	@tests/helm/build.sh >/dev/null
 	@tests/prometheus/build.sh >/dev/null
+	@tests/buf/build.sh >/dev/null
+	@tests/crdify/build.sh >/dev/null
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters

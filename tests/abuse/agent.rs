@@ -14,7 +14,7 @@ use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, Wor
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::transport::Server;
@@ -75,7 +75,7 @@ async fn annotations_leave_the_cluster_as_rules_of_the_tenant_name_them_and_secr
     assert_eq!(it, "public");
     eventually("and all others see it", || async {
         let facts = known().await?;
-        if facts.iter().all(|fact| fact.contains("public")) { Ok(()) } else { Err(format!("{facts:?}")) }
+        holds(facts.iter().all(|fact| fact.contains("public")), format!("{facts:?}"))
     })
     .await;
     for pod in t.companions().await.unwrap() {
@@ -106,7 +106,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
         .await;
         always("nothing is told", Duration::from_millis(500), || async {
             let all = t.companions().await?;
-            if all.is_empty() { Ok(()) } else { Err(all.len().to_string()) }
+            holds(all.is_empty(), all.len().to_string())
         })
         .await;
     };
@@ -174,7 +174,7 @@ impl Hostile {
         let wanted = self.lists.load(Ordering::Relaxed) + more;
         eventually("the agent goes on asking", || async {
             let now = self.lists.load(Ordering::Relaxed);
-            if now >= wanted { Ok(()) } else { Err(now.to_string()) }
+            holds(now >= wanted, now.to_string())
         })
         .await;
     }
@@ -342,5 +342,5 @@ async fn a_hostile_manager_does_not_exhaust_the_agent() {
     is_modest("agent", "--tenant-id=ab-many");
     o.plane.command("term agent-ab-many").unwrap();
     let asked = manager.asked.lock().clone();
-    assert!(asked.iter().any(|what| what.starts_with("delete x")), "what is nobody's goes: {asked:?}");
+    assert!(asked.iter().any(|what| what.starts_with("delete x")), "unowned rules are deleted: {asked:?}");
 }

@@ -12,11 +12,11 @@ use outrigger_api::conditions::Status;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_tests::attacks::{self, STREAM, sync};
-use outrigger_tests::eventually;
+use outrigger_tests::attacks::{self, STREAM};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::stream::{self, Opened, about, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 use tokio::sync::Mutex;
 use tonic::Code;
@@ -37,9 +37,7 @@ impl Neighbour {
     async fn new(o: &'static Outrigger, id: &str) -> Self {
         let tenant = Tenant::without_agent(o, id, &[("a", 1)]).await;
         tenant.rule("r", rule_for("app", "web")).await;
-        let tls = o.client_tls(id, &[&tenant_identity(id)]);
-        let opened = stream(o.grpc_port, &tls, &[id.as_bytes()]).await.unwrap();
-        opened.0.send(Message::WorkloadSync(v1::WorkloadSync::default())).await.unwrap();
+        let opened = tenant.tells([]).await;
         let this = Self { tenant, opened };
         this.goes_on(1).await;
         this
@@ -55,7 +53,7 @@ impl Neighbour {
 }
 
 pub(crate) async fn channel(o: &Outrigger, tenant: &str) -> Channel {
-    attacks::channel(&o.client_tls(tenant, &[&tenant_identity(tenant)]), o.grpc_port).await.unwrap()
+    stream::channel(&o.client_tls(tenant, &[&tenant_identity(tenant)]), o.grpc_port).await.unwrap()
 }
 
 /// Sends one message of these bytes; what the manager says to that.
@@ -69,10 +67,10 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
     let o = Outrigger::shared().await;
     let neighbour = Neighbour::new(o, "ab-quiet").await;
     let t = Tenant::without_agent(o, "ab-empty", &[]).await;
-    let empty = sync(8 << 20, &[]);
+    let empty = attacks::sync(8 << 20, &[]);
     // A state with a map of maps of nothing: each item is two bytes too.
     let items = [&[0x12, 0x80, 0x08][..], &[0x1a, 0].repeat(512)].concat();
-    let items = sync(16 << 10, &items);
+    let items = attacks::sync(16 << 10, &items);
     assert!(empty.len() >= 16 << 20 && items.len() >= 16 << 20);
     for round in 0..3 {
         let all = [&empty, &empty, &items, &items].map(|message| say(o, "ab-empty", message.clone()));
@@ -90,7 +88,7 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
     assert!(status.message().contains(words), "{status}");
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains(words) { Ok(()) } else { Err(message) }
+        holds(message.contains(words), message)
     })
     .await;
     is_modest("manager", &format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
@@ -134,15 +132,9 @@ async fn messages_that_never_end_hold_up_nobody_else() {
     neighbour.goes_on(2).await;
     eventually("all are known", || async {
         let message = neighbour.tenant.condition("r", "Matched", Status::True, "Matches").await;
-        if message.contains("2 of 5002") { Ok(()) } else { Err(message) }
+        holds(message.contains("2 of 5002"), message)
     })
     .await;
-}
-
-pub(crate) fn about<T>(tenant: &str, message: T) -> tonic::Request<T> {
-    let mut request = tonic::Request::new(message);
-    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
-    request
 }
 
 #[tokio::test]
@@ -204,11 +196,9 @@ async fn one_identity_cannot_use_up_the_connections() {
     let _alone = ALONE.lock().await;
     let o = Outrigger::shared().await;
     let neighbour = Neighbour::new(o, "ab-conn-q").await;
-    let _loud = Tenant::without_agent(o, "ab-conn", &[]).await;
+    let loud = Tenant::without_agent(o, "ab-conn", &[]).await;
     // It has a stream, and then many idle connections: these go, the stream stays.
-    let tls = o.client_tls("ab-conn", &[&tenant_identity("ab-conn")]);
-    let (sender, call) = stream(o.grpc_port, &tls, &[b"ab-conn"]).await.unwrap();
-    sender.send(Message::WorkloadSync(v1::WorkloadSync::default())).await.unwrap();
+    let (sender, call) = loud.tells([]).await;
     let mut idle = Vec::new();
     for _ in 0..200 {
         idle.push(channel(o, "ab-conn").await);
@@ -224,7 +214,7 @@ async fn one_identity_cannot_use_up_the_connections() {
     };
     eventually("what is too much is closed", || async {
         let count = established();
-        if count < 100 { Ok(()) } else { Err(count.to_string()) }
+        holds(count < 100, count.to_string())
     })
     .await;
     assert!(!call.is_finished(), "the stream is no idle connection");

@@ -23,8 +23,7 @@ use outrigger_proto::v1;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::cost::{memory_limit, peak, process};
 use outrigger_tests::eventually;
-use outrigger_tests::outrigger::tenant_identity;
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::stream::{Opened, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -55,13 +54,9 @@ impl Neighbour {
     async fn of(tenant: Tenant) -> Self {
         let tenant = Arc::new(tenant);
         tenant.rule("neighbour", rule_for("app", "web")).await;
-        let tls = tenant.outrigger.client_tls(&tenant.id, &[&tenant_identity(&tenant.id)]);
-        let opened = stream(tenant.outrigger.grpc_port, &tls, &[tenant.id.as_bytes()]).await.unwrap();
-        let sync = Message::WorkloadSync(v1::WorkloadSync::default());
-        opened.0.send(sync).await.unwrap();
         let (end, done) = (CancellationToken::new(), Arc::new(Counts::default()));
         let (pods, rules) = (tenant.pods(), tenant.rules());
-        let opened = Arc::new(opened);
+        let opened = Arc::new(tenant.tells([]).await);
         let tasks = vec![
             tokio::spawn(repeat(&end, &done, Work::Pod, move |_| admit(pods.clone()))),
             tokio::spawn(repeat(&end, &done, Work::Rule, move |_| make_rule(rules.clone()))),

@@ -186,11 +186,11 @@ async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
     assert_eq!(said["response"]["status"]["code"], 400, "it is judged: {said}");
     // Everybody: who has none doesn't get to ask.
     let [port, admin] = ports().unwrap();
-    o.start_webhook_replica_with("webhook-all", port, admin, &[ca]).unwrap();
+    o.start_webhook_replica("webhook-all", port, admin, &[ca]).unwrap();
     o.ready_at("webhook-all", admin).await;
     assert!(forge(o, port, "/mutate/pods").await.is_err());
     o.plane.command("stop webhook").unwrap();
-    o.start_webhook_replica_with(
+    o.start_webhook_replica(
         "webhook-all-2",
         o.webhook_port,
         o.webhook_admin,

@@ -5,15 +5,14 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use outrigger_core::tenant::Limits;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
-use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_tests::eventually;
-use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::stream::{Opened, about, update};
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 
-use crate::grpc::{about, channel};
+use crate::grpc::channel;
 use crate::{Neighbour, is_modest};
 
 /// Attacks come one after the other: what one takes is not another's.
@@ -88,11 +87,7 @@ async fn create_all(t: &Tenant, specs: impl Iterator<Item = (String, Value)>) {
 
 /// Tells a manager so many workloads of a tenant, on this node.
 async fn tell(t: &Tenant, count: usize, node: &str) -> Opened {
-    let tls = t.outrigger.client_tls(&t.id, &[&tenant_identity(&t.id)]);
-    let opened = stream(t.outrigger.grpc_port, &tls, &[t.id.as_bytes()]).await.unwrap();
-    let workload_updates = (0..count).map(|i| update(&format!("w{i}"), node)).collect();
-    opened.0.send(Message::WorkloadSync(v1::WorkloadSync { workload_updates })).await.unwrap();
-    opened
+    t.tells((0..count).map(|i| update(&format!("w{i}"), node))).await
 }
 
 #[tokio::test]
@@ -213,11 +208,10 @@ async fn rules_that_match_everything_are_matched_up_to_a_limit() {
         let matched: i64 = statuses.iter().filter_map(|status| status.matched).sum();
         let all = statuses.iter().flat_map(|status| &status.conditions);
         let told = all.filter(|c| c.type_ == "Ready" && c.reason == "LimitReached").count();
-        if usize::try_from(matched) == Ok(most) && told > RULES / 2 {
-            Ok(())
-        } else {
-            Err(format!("{matched} of {most}, told by {told}"))
-        }
+        holds(
+            usize::try_from(matched) == Ok(most) && told > RULES / 2,
+            format!("{matched} of {most}, told by {told}"),
+        )
     })
     .await;
     both_are_modest(o);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use outrigger_tests::control_plane::mdbook;
+use outrigger_tests::control_plane::tool;
 use outrigger_tests::root;
 use outrigger_tests::shipped::output;
 
@@ -13,7 +13,7 @@ use crate::{files, pages};
 /// Builds the book.
 fn book() -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("book");
-    let mut command = Command::new(mdbook().unwrap());
+    let mut command = Command::new(tool("mdbook").unwrap());
     command.arg("build").arg("--dest-dir").arg(&out).arg(root().join("docs"));
     output(command).unwrap();
     out

@@ -96,7 +96,9 @@ fn every_link_leads_somewhere() {
             seen += 1;
             let file = file.canonicalize().unwrap_or_else(|error| panic!("{of}: {link}: {error}"));
             if let Some(anchor) = anchor {
-                let there = all.get(&file).unwrap_or_else(|| panic!("{of}: {link}: no page of ours"));
+                let there = all
+                    .get(&file)
+                    .unwrap_or_else(|| panic!("{of}: {link}: not a page of this documentation"));
                 assert!(there.anchors.contains(&anchor), "{of}: {link}: there are {:?}", there.anchors);
             }
             if book.contains_key(path) {

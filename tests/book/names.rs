@@ -29,7 +29,7 @@ fn is_name(code: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Directories of ours that pages name files in.
+/// Directories of the work tree that pages name files in.
 const DIRS: [&str; 7] = ["certs/", "deploy/", "docs/", "proto/", "src/", "tests/", "webhooks/"];
 
 /// What stands as code in a page, between words; not in blocks.

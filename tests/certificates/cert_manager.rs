@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
-use outrigger_tests::eventually;
 use outrigger_tests::kubelet::Mount;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
 use outrigger_tests::page::Page;
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 use crate::load;
@@ -22,7 +22,7 @@ async fn issued(outrigger: &Outrigger, name: &str) {
         let certificate: Value = serde_json::from_str(&text).unwrap();
         let conditions = certificate["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let is = |kind: &str| conditions.iter().any(|c| c["type"] == kind && c["status"] == "True");
-        if is("Ready") && !is("Issuing") { Ok(()) } else { Err(certificate["status"].to_string()) }
+        holds(is("Ready") && !is("Issuing"), certificate["status"].to_string())
     })
     .await;
 }
@@ -97,10 +97,7 @@ async fn cert_manager_issues_renews_and_changes_the_ca_and_no_admission_fails() 
     let secrets: Api<Secret> = Api::namespaced(infra.client().await, SYSTEM);
     let kubelet = mount.clone();
     let kubelet = tokio::spawn(async move { kubelet.follow(&secrets, "outrigger-webhook-tls").await });
-    eventually("the Secret is mounted", || async {
-        if mount.path("tls.key").exists() { Ok(()) } else { Err("not yet".to_owned()) }
-    })
-    .await;
+    eventually("the Secret is mounted", || async { holds(mount.path("tls.key").exists(), "not yet") }).await;
     let files = |key: &str, file: &str| format!("--tls-{key}-file={}", mount.path(file).display());
     let more = [files("cert", "tls.crt"), files("key", "tls.key"), "--tls-reload-interval=200ms".to_owned()];
     start_webhook(o, "webhook-files", port, admin, &more);

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use outrigger_tests::tenant::tenant;
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
 use crate::cert_manager::{commands, run};
@@ -63,7 +63,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
         deployment("universe", "platform"),
         deployment("default", "other"),
     ];
-    eventually("the objects are taken", || async { infra.apply(&new).map_err(|e| e.to_string()) }).await;
+    eventually("the objects are taken", || async { infra.apply(&new) }).await;
     infra.kubectl(&["wait", "--for=condition=Ready", "node/cold", "--timeout=120s"]).unwrap();
     infra.kubectl(&["rollout", "status", "-n", "kube-system", "daemonset/proxy", "--timeout=120s"]).unwrap();
     for at in ["kube-system/dns", "outrigger-system/outrigger-webhook", "universe/platform", "default/other"]
@@ -140,7 +140,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     infra.kubectl(&["delete", "validatingadmissionpolicybinding", "outrigger-namespaces"]).unwrap();
     for namespace in ["kube-system", SYSTEM] {
         eventually("the label is set", || async {
-            infra.kubectl(&["label", "namespace", namespace, &label]).map_err(|e| e.to_string())
+            infra.kubectl(&["label", "namespace", namespace, &label])
         })
         .await;
         always("Pods are taken", Duration::from_secs(1), || async {
@@ -163,7 +163,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     .await;
     eventually("only the policies are left", || async {
         let error = refused(&pod(NAMESPACE));
-        if error.contains("ValidatingAdmissionPolicy 'outrigger-pods'") { Ok(()) } else { Err(error) }
+        holds(error.contains("ValidatingAdmissionPolicy 'outrigger-pods'"), error)
     })
     .await;
     run(o, policies);
@@ -192,7 +192,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     eventually("the webhook places Pods again", || async {
         let made = infra.kubectl_with(&["create", dry, "-f", "-", "-o", "json"], &pod(NAMESPACE).to_string());
         let made: Value = serde_json::from_str(&made.map_err(|e| e.to_string())?).unwrap();
-        if made["spec"]["affinity"].is_object() { Ok(()) } else { Err(made.to_string()) }
+        holds(made["spec"]["affinity"].is_object(), made.to_string())
     })
     .await;
     assert_eq!(get(admin, "/readyz").await.unwrap().0, 200);

@@ -18,7 +18,7 @@ use crate::{NAMESPACE, WEBHOOK, bundles};
 const PER_SECOND: (u64, u64) = (500, 20);
 /// Who asks the webhook; each has a connection of its own.
 const CLIENTS: u64 = 10;
-/// A connection ends after so many requests: that is ten handshakes a second, each verified anew.
+/// A connection ends after so many requests: that is ten handshakes a second, each verified again.
 const REQUESTS: u32 = 50;
 
 /// Begins, when a first request through the API server has succeeded.

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
 
@@ -87,12 +87,12 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
         let [next, signs] = secrets(o, "outrigger-webhook-self-signed", ["next.crt", "signer.crt"]);
         let next = next.ok_or("not yet")?;
         assert_eq!(signs.unwrap(), signer, "it doesn't sign yet");
-        Ok(Some(next))
+        Ok::<_, String>(Some(next))
     })
     .await;
     eventually("the next CA signs", || async {
         let now = secret(o, "outrigger-webhook-self-signed", "signer.crt");
-        if now == next { Ok(()) } else { Err(format!("{now:?}")) }
+        holds(now == next, format!("{now:?}"))
     })
     .await;
     assert!(secret(o, "outrigger-webhook-self-signed", "next.key").is_none());
@@ -194,7 +194,7 @@ async fn an_installation_is_changed_while_it_runs() {
     eventually("it says who overrules whom", || async {
         let (_, body) = get(new_admin, "/readyz?verbose").await?;
         let told = "[!] self-signed certificates: somebody else changes";
-        if body.contains(told) { Ok(()) } else { Err(body) }
+        holds(body.contains(told), body)
     })
     .await;
     annotate("cert-manager.io/inject-ca-from-");
@@ -202,7 +202,7 @@ async fn an_installation_is_changed_while_it_runs() {
 
     // The way back to cert-manager, by the commands of the documentation.
     if secret(o, "outrigger-manager-self-signed", "ca.crt").is_none() {
-        // No manager has begun here; one would have filled it.
+        // No manager has started here; one would have filled it.
         let filled = infra.kubectl(&["get", "secret", secret_name, "-n", SYSTEM, "-o", "json"]).unwrap();
         let filled: Value = serde_json::from_str(&filled).unwrap();
         let fill = json!({"data": filled["data"]}).to_string();
@@ -266,7 +266,7 @@ async fn the_manager_publishes_its_ca_and_tells_what_it_lacks() {
         // Without the roles it isn't even allowed to see that the Secret is missing.
         let told =
             told || body.contains("[!] self-signed certificates: Secret outrigger-system/outrigger-manager");
-        if status == 503 && told { Ok(()) } else { Err(body) }
+        holds(status == 503 && told, body)
     })
     .await;
     infra.kubectl(&["apply", "-k", &root().join("certs/self-signed").display().to_string()]).unwrap();

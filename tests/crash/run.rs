@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, ResourceExt};
 use outrigger_tests::faults::{Fault, FaultId, Matching};
 use outrigger_tests::history::{History, Side, revision};
+use outrigger_tests::holds;
 use outrigger_tests::invariants::{Available, Expectations, Hold, violations};
 use outrigger_tests::normal::{self, Normal};
 use outrigger_tests::outrigger::Outrigger;
@@ -152,7 +153,7 @@ impl Run {
         self.reach(&format!("{count} companions are ready"), || async move {
             let all = tenant.companions().await?;
             let done = all.iter().filter(|pod| outrigger_tests::tenant::is_ready(pod) && right(pod)).count();
-            if all.len() == count && done == count { Ok(()) } else { Err(format!("{done} of {}", all.len())) }
+            holds(all.len() == count && done == count, format!("{done} of {}", all.len()))
         })
         .await
     }
@@ -223,7 +224,7 @@ impl Run {
     pub(crate) async fn becomes(&self, wanted: &Normal) -> Result<(), String> {
         ask(PATIENCE, || async {
             let differences = normal::differences(wanted, &self.state().await?);
-            if differences.is_empty() { Ok(()) } else { Err(differences.join("\n    ")) }
+            holds(differences.is_empty(), differences.join("\n    "))
         })
         .await
         .map_err(|last| format!("it ends in another state:\n    {last}"))

@@ -175,7 +175,7 @@ impl Site {
         plane.infra.kubectl(&["apply", "-k", &root().join("certs/self-signed").display().to_string()])?;
         let [manager_admin, webhook_admin] = ports()?;
         let account = webhook.proxy.account(&plane.infra, "outrigger-webhook")?;
-        outrigger.start_webhook_replica_with("webhook", outrigger.webhook_port, webhook_admin, &[account])?;
+        outrigger.start_webhook_replica("webhook", outrigger.webhook_port, webhook_admin, &[account])?;
         let account = manager.proxy.account(&plane.infra, "outrigger-manager")?;
         let args = ["--shutdown-delay=0s".to_owned(), account];
         outrigger.start_replica_with(MANAGER, outrigger.grpc_port, manager_admin, &args)?;
@@ -206,9 +206,6 @@ impl Site {
     }
 
     /// Starts the agent of a run's tenant.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub(crate) fn start_agent(&self, tenant: &str, namespace: &str) -> anyhow::Result<()> {
         let more = [
             format!("--namespace={namespace}"),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use outrigger_tests::control_plane::prometheus;
+use outrigger_tests::control_plane::tool;
 use outrigger_tests::root;
 use outrigger_tests::shipped::{kustomize, of_kind, output};
 use serde_json::Value;
@@ -21,7 +21,7 @@ fn alerts() -> Vec<Value> {
 }
 
 fn promtool(dir: &Path, args: &[&str]) {
-    let mut command = Command::new(prometheus().unwrap().join("promtool"));
+    let mut command = Command::new(tool("prometheus").unwrap().join("promtool"));
     command.args(args).current_dir(dir);
     output(command).unwrap();
 }

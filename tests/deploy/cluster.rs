@@ -11,13 +11,13 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ServerTls;
-use outrigger_tests::control_plane::{Cluster, ControlPlane, build, helm, prometheus};
+use outrigger_tests::control_plane::{Cluster, ControlPlane, build, tool};
 use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::page::{Action, Page};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
 use outrigger_tests::tenant::{is_ready, node_of};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
 use crate::overlay;
@@ -134,7 +134,7 @@ fn versions(cluster: &Cluster, objects: &[Value]) -> BTreeMap<String, String> {
 async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
     let plane = ControlPlane::start().unwrap();
     for definition in ["podmonitors", "prometheusrules"] {
-        let file = prometheus().unwrap().join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
+        let file = tool("prometheus").unwrap().join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
         for cluster in [&plane.infra, &plane.tenant] {
             cluster.kubectl(&["apply", "--server-side", "-f", file.to_str().unwrap()]).unwrap();
         }
@@ -185,7 +185,7 @@ async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
     for (cluster, name) in [(&plane.infra, "all-in-one"), (&plane.tenant, "webhook-only")] {
         let objects = with_monitoring(name);
         // Who makes a Namespace also owns the label that the API server adds, until he applies it again. And who is written
-        // down for a policy's status is written down anew.
+        // down for a policy's status is written again.
         let again =
             ["Namespace", "ValidatingAdmissionPolicy"].into_iter().flat_map(|kind| of_kind(&objects, kind));
         cluster.apply(&again.cloned().collect::<Vec<_>>()).unwrap();
@@ -236,11 +236,7 @@ async fn answers(cluster: &Cluster, parts: &[&str]) {
                 .into_iter()
                 .flatten()
                 .filter(|e| e["conditions"]["ready"] == true);
-            if slice["ports"][0]["port"] == port && ready.count() == 2 {
-                Ok(())
-            } else {
-                Err(slice.to_string())
-            }
+            holds(slice["ports"][0]["port"] == port && ready.count() == 2, slice.to_string())
         })
         .await;
     }
@@ -253,7 +249,7 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     let nodes = ["one", "two", "three", "four"].map(|name| node(name, json!({}), json!([])));
     infra.apply(&nodes).unwrap();
     let run = |args: &[&str]| {
-        let mut command = Command::new(helm().unwrap());
+        let mut command = Command::new(tool("helm").unwrap());
         command.args(args).arg("--namespace=companions").current_dir(root());
         // What it keeps of its own goes with the control plane.
         command.env("KUBECONFIG", &infra.kubeconfig).env("HOME", &plane.dir);

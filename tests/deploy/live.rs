@@ -77,7 +77,7 @@ impl Stage {
         o.ready().await;
         infra.apply(&[tenant(BLUE, json!({"identities": [tenant_identity(BLUE)]}))]).unwrap();
         eventually("the tenant's namespace is there", || async {
-            infra.kubectl(&["get", "namespace", "tenant-blue"]).map_err(|e| e.to_string())
+            infra.kubectl(&["get", "namespace", "tenant-blue"])
         })
         .await;
         for (cluster, parts) in [(infra, &["webhook", "manager"][..]), (cluster, &["agent"])] {

@@ -65,7 +65,7 @@ const COMPONENTS: [Component; 6] = [
     },
 ];
 
-/// The objects of an overlay with a component, as a kustomization of somebody's own makes them.
+/// The objects of an overlay with a component, as a user's own kustomization makes them.
 fn with_component(name: &str, component: &str) -> Vec<serde_json::Value> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM};
 use outrigger_tests::tenant::{Tenant, rule_for, template};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
 use crate::cluster::{block, shell};
@@ -38,7 +38,7 @@ async fn everything_goes_and_nothing_hangs() {
     let o = Outrigger::shared().await;
     let (infra, tenant) = (&o.plane.infra, &o.plane.tenant);
     let t = Tenant::new(o, "leaving", &[("a", 1)]).await;
-    eventually("the objects are taken", || async { infra.apply(&more()).map_err(|e| e.to_string()) }).await;
+    eventually("the objects are taken", || async { infra.apply(&more()) }).await;
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     t.start("w", "a", json!({"app": "web"})).await;
     t.ready(1).await;
@@ -50,11 +50,11 @@ async fn everything_goes_and_nothing_hangs() {
         let marks =
             infra.kubectl(&["get", "node", "machine", "-o", "jsonpath={.spec.taints} {.metadata.labels}"]);
         let all = all && marks.unwrap().contains("imperator.tenzen-y.io/");
-        if all && theirs.contains(keys::RULE_FINALIZER) { Ok(()) } else { Err(format!("{found} {theirs}")) }
+        holds(all && theirs.contains(keys::RULE_FINALIZER), format!("{found} {theirs}"))
     })
     .await;
 
-    // An overlay of somebody's own, beside what is shipped.
+    // A user's own overlay, beside those that are shipped.
     let dir = root().join(format!("target/uninstallation-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let own = format!("resources: [../../{}]\n", overlay("infrastructure"));

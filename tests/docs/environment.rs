@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use outrigger_tests::control_plane::{Cluster, ControlPlane, build, grpcurl, helm, prometheus, remove_old};
+use outrigger_tests::control_plane::{Cluster, ControlPlane, build, remove_old, tool};
 use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
 use outrigger_tests::page::slug;
 use outrigger_tests::shipped::{kustomize, of_kind, output};
 use outrigger_tests::tenant::{dpu, tenant};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
 /// What no copy of the work tree needs.
@@ -62,10 +62,13 @@ impl Place {
         }
         copy(&root(), &tree)?;
         let outrigger = binary()?;
-        let promtool = prometheus()?.join("promtool");
-        for (name, program) in
-            [("kubectl", build()?), ("helm", helm()?), ("grpcurl", grpcurl()?), ("promtool", promtool)]
-        {
+        let promtool = tool("prometheus")?.join("promtool");
+        for (name, program) in [
+            ("kubectl", build()?),
+            ("helm", tool("helm")?),
+            ("grpcurl", tool("grpcurl")?),
+            ("promtool", promtool),
+        ] {
             symlink(program, programs.join(name))?;
         }
         symlink(outrigger, programs.join("outrigger"))?;
@@ -126,7 +129,7 @@ impl Running {
         eventually("blue's agent is connected", || async {
             let connected = ["get", "tenant", "blue", "-o", "jsonpath={.status.stream.connected}"];
             let said = infra.kubectl(&connected).map_err(|error| error.to_string())?;
-            if said == "true" { Ok(()) } else { Err(said) }
+            holds(said == "true", said)
         })
         .await;
 
@@ -205,7 +208,7 @@ fn node(name: &str) -> Value {
 /// The Prometheus Operator's definitions, for `deploy/monitoring`.
 fn operators_definitions(cluster: &Cluster) -> anyhow::Result<()> {
     for definition in ["podmonitors", "prometheusrules"] {
-        let file = prometheus()?.join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
+        let file = tool("prometheus")?.join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
         cluster.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()])?;
     }
     Ok(())

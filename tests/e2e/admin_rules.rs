@@ -5,27 +5,26 @@ use std::collections::HashMap;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
-use outrigger_agent::connect::{Address, connect};
 use outrigger_api::AdminWorkloadRule;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_proto::admin;
 use outrigger_proto::admin::admin_workload_rule_service_client::AdminWorkloadRuleServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadDelete, WorkloadSync, WorkloadUpdate, workload_state};
+use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
 use outrigger_tests::control_plane::ControlPlane;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, ports, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::stream::{about, channel, update};
 use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
+use tonic::Code;
 use tonic::transport::Channel;
-use tonic::{Code, Request};
 
 /// Where admin rules and their companions are.
 const UNIVERSE: &str = "universe";
 
-/// A workload that nobody's rules but those for `marker` are about: rules for all tenants are for other tests' too.
+/// A workload that only rules for `marker` match: rules for all tenants match other tests' workloads too.
 fn workload(id: &str, node: &str, marker: &str) -> WorkloadUpdate {
     let mut workload = update(id, node);
     let labels = workload_state::ExtraData { data: HashMap::from([("admin".into(), marker.into())]) };
@@ -33,20 +32,7 @@ fn workload(id: &str, node: &str, marker: &str) -> WorkloadUpdate {
     workload
 }
 
-/// Tells all of a tenant's workloads.
-async fn tell(o: &Outrigger, tenant: &Tenant, workloads: Vec<WorkloadUpdate>) -> Opened {
-    tell_at(o, o.grpc_port, tenant, workloads).await
-}
-
-/// Tells them to the manager at this port.
-async fn tell_at(o: &Outrigger, port: u16, tenant: &Tenant, workloads: Vec<WorkloadUpdate>) -> Opened {
-    let tls = o.client_tls("admin-rules", &[&tenant_identity(&tenant.id)]);
-    let opened = stream(port, &tls, &[tenant.id.as_bytes()]).await.unwrap();
-    opened.0.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
-    opened
-}
-
-/// What the platform applies: `marker` is its name too, and `change` a merge patch of its spec.
+/// A rule of the platform: `marker` is its name too, and `change` a merge patch of its spec.
 fn rule(namespace: &str, marker: &str, change: &Value) -> Value {
     let mut spec = rule_for("admin", marker);
     for (key, value) in change.as_object().unwrap() {
@@ -106,8 +92,8 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
     let blue = Tenant::without_agent(o, "ar-blue", &[("a", 1), ("b", 1)]).await;
     let red = Tenant::without_agent(o, "ar-red", &[("a", 1)]).await;
     // Two workloads of one id.
-    let (to_blue, _blue) = tell(o, &blue, vec![workload("same", &blue.node("b"), "all")]).await;
-    let (to_red, _red) = tell(o, &red, vec![workload("same", &red.node("a"), "all")]).await;
+    let (to_blue, _blue) = blue.tells([workload("same", &blue.node("b"), "all")]).await;
+    let (to_red, _red) = red.tells([workload("same", &red.node("a"), "all")]).await;
     let mut template = outrigger_tests::tenant::template();
     // No tenant's limits hold for the platform.
     template["spec"]["hostNetwork"] = json!(true);
@@ -161,11 +147,7 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
     eventually("it is replaced", || async {
         let all = companions(&red.infra, "all").await?;
         let pod = all.get("ar-red").ok_or("gone")?;
-        if pod.labels()["app"] == "newer" && is_ready(pod) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", pod.labels()))
-        }
+        holds(pod.labels()["app"] == "newer" && is_ready(pod), format!("{:?}", pod.labels()))
     })
     .await;
     o.plane.infra.kubectl(&["delete", "awr", "all", "-n", UNIVERSE]).unwrap();
@@ -180,7 +162,7 @@ async fn a_selector_says_whose_workloads_are_meant_and_follows_labels() {
     let mut streams = Vec::new();
     for tenant in [&gold, &tin] {
         let both = ["by-name", "by-label"].map(|marker| workload(marker, &tenant.node("a"), marker));
-        streams.push(tell(o, tenant, both.to_vec()).await);
+        streams.push(tenant.tells(both).await);
     }
     let by_name = json!({"tenantSelector": {"matchLabels": {keys::TENANT: "ar-tin"}}});
     let by_label = json!({"tenantSelector": {"matchExpressions": [
@@ -219,8 +201,8 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ar-leaves", &[("a", 1), ("b", 1)]).await;
     let hosts = ["a", "b"];
-    let workloads = hosts.map(|host| workload(host, &t.node(host), "leaves")).to_vec();
-    let (_sender, _call) = tell(o, &t, workloads).await;
+    let workloads = hosts.map(|host| workload(host, &t.node(host), "leaves"));
+    let (_sender, _call) = t.tells(workloads).await;
     let mut change = json!({"template": outrigger_tests::tenant::template()});
     // It takes its time to go.
     change["template"]["metadata"]["annotations"] = json!({"pod-delete.stage.kwok.x-k8s.io/delay": "2s"});
@@ -235,7 +217,7 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     assert_eq!((on(&kept).await, on(&lost).await), (1, 1));
     t.set(json!({"hosts": [t.node("a")]})).await.unwrap();
     let nodes: Api<Node> = Api::all(t.infra.clone());
-    eventually("the DPU is nobody's", || async {
+    eventually("no tenant owns the DPU", || async {
         let node = nodes.get(&lost).await.map_err(|e| e.to_string())?;
         let owner = node.labels().get(keys::NODE_TENANT).cloned();
         // Read after the label: while that is there, the companion may be, too.
@@ -269,7 +251,7 @@ async fn what_else_is_in_that_namespace_is_left_alone() {
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let made = pods.create(&params, &serde_json::from_value(plain).unwrap()).await.map_err(|e| e.to_string())?;
         assert!(made.spec.unwrap().affinity.is_none());
-        Ok(())
+        Ok::<_, String>(())
     })
     .await;
     for (metadata, spec, part) in [
@@ -342,7 +324,7 @@ async fn a_rule_is_judged_and_explained_when_it_is_applied() {
 async fn what_the_api_server_refuses_is_told_with_the_tenant() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ar-refused", &[("a", 1)]).await;
-    let (_sender, _call) = tell(o, &t, vec![workload("w", &t.node("a"), "refused")]).await;
+    let (_sender, _call) = t.tells([workload("w", &t.node("a"), "refused")]).await;
     let mut change = json!({"template": outrigger_tests::tenant::template()});
     change["template"]["spec"]["containers"][0]["image"] = Value::Null;
     o.plane.infra.apply(&[rule(UNIVERSE, "refused", &change)]).unwrap();
@@ -359,7 +341,7 @@ async fn what_the_api_server_refuses_is_told_with_the_tenant() {
             .kubectl(&["describe", "awr", "refused", "-n", UNIVERSE])
             .map_err(|e| e.to_string())?;
         let (_, events) = said.split_once("Events:").unwrap_or_default();
-        if events.contains("Refused") { Ok(()) } else { Err(said) }
+        holds(events.contains("Refused"), said)
     })
     .await;
     // Mended, it is served.
@@ -371,9 +353,8 @@ async fn what_the_api_server_refuses_is_told_with_the_tenant() {
 }
 
 async fn client(o: &Outrigger, names: &[&str]) -> AdminWorkloadRuleServiceClient<Channel> {
-    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
-    let tls = o.client_tls("admin-rules", names);
-    AdminWorkloadRuleServiceClient::new(connect(&address, &tls, None).await.unwrap())
+    let channel = channel(&o.client_tls("admin-rules", names), o.grpc_port).await.unwrap();
+    AdminWorkloadRuleServiceClient::new(channel)
 }
 
 #[tokio::test]
@@ -394,11 +375,7 @@ async fn no_tenant_is_let_in_on_any_verb() {
     for names in [[tenant_identity("ar-mallory")], ["spiffe://outrigger/nobody".to_owned()]] {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut other = client(o, &names).await;
-        let with_id = |id: &str| {
-            let mut request = Request::new(admin::GetRequest { id: id.into() });
-            request.metadata_mut().insert("tenant-id", "ar-mallory".parse().unwrap());
-            request
-        };
+        let with_id = |id: &str| about("ar-mallory", admin::GetRequest { id: id.into() });
         let answers = [
             other.create(create()).await.map(drop),
             other.update(admin::UpdateRequest { rule: Some(message.clone()) }).await.map(drop),
@@ -467,8 +444,8 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     let o: &'static Outrigger = Box::leak(Box::new(o));
 
     let t = Tenant::without_agent(o, "apart", &[("a", 1)]).await;
-    let (_sender, _call) = tell(o, &t, vec![workload("w", &t.node("a"), "apart")]).await;
-    // One in the default namespace is nobody's here.
+    let (_sender, _call) = t.tells([workload("w", &t.node("a"), "apart")]).await;
+    // A rule in the default namespace is not served here.
     o.plane.infra.apply(&[rule(RULES, "apart", &json!({})), rule(UNIVERSE, "unserved", &json!({}))]).unwrap();
     let companion = ready(&t.infra, "apart", &[&t]).await.remove("apart").unwrap();
     assert_eq!(companion.namespace().as_deref(), Some(UNIVERSE));
@@ -485,7 +462,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     o.start_replica("manager-2", port, admin_port).unwrap();
     o.ready_at("manager-2", admin_port).await;
     let beside = Tenant::without_agent(o, "beside", &[("a", 1)]).await;
-    let (_sender, call) = tell_at(o, port, &beside, vec![workload("w", &beside.node("a"), "apart")]).await;
+    let (_sender, call) = beside.tells_at(port, [workload("w", &beside.node("a"), "apart")]).await;
     ready(&t.infra, "apart", &[&t, &beside]).await;
     let told = status(&t.infra, RULES, "apart", ALL_READY, [2, 2, 2]).await;
     assert_eq!(told.tenants.keys().collect::<Vec<_>>(), ["apart", "beside"]);
@@ -509,7 +486,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     eventually("rule and companion are gone", || async {
         let left = companions(&t.infra, "apart").await?.len();
         let rule = rules.get_opt("apart").await.map_err(|e| e.to_string())?;
-        if left == 0 && rule.is_none() { Ok(()) } else { Err(format!("{left} {rule:?}")) }
+        holds(left == 0 && rule.is_none(), format!("{left} {rule:?}"))
     })
     .await;
 }

@@ -7,9 +7,9 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::control_plane::Cluster;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -292,7 +292,7 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
             let params = PostParams { dry_run: true, ..PostParams::default() };
             let answer = t.pods().create(&params, &pod).await;
             let answer = answer.map(|pod| pod.spec.unwrap().affinity.is_some()).map_err(|e| e.to_string());
-            if expected(answer.clone()) { Ok(()) } else { Err(format!("{answer:?}")) }
+            holds(expected(answer.clone()), format!("{answer:?}"))
         })
         .await;
     };
@@ -322,7 +322,7 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     assert!(message.contains("neither placed nor"), "{message}");
     let companion = t.companions().await.unwrap().remove(0);
     assert_eq!(node_of(&companion), "", "gated");
-    // Registered again, it is made anew; not only after the pause, because the rule changes.
+    // Registered again, it is created again; not only after the pause, because the rule changes.
     selector("mutatingwebhookconfiguration", false);
     selector("validatingwebhookconfiguration", false);
     leave_out("validatingadmissionpolicybinding", "outrigger-pods", "/spec/matchResources", false);

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use outrigger_tests::control_plane::build;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::{eventually, holds};
 use serde_json::Value;
 
 /// A control plane beside the one that the other tests use.
@@ -33,7 +33,7 @@ async fn gone(state: &Value) {
     assert!(pids.len() >= 5, "{pids:?}");
     eventually("every process has ended", || async {
         let left: Vec<_> = pids.iter().filter(|(_, pid)| runs(**pid)).map(|(name, _)| name).collect();
-        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        holds(left.is_empty(), format!("{left:?}"))
     })
     .await;
 }

@@ -7,9 +7,9 @@ use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, allocated, claims, gone, made, pools, reserved, templates};
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for, template};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 use crate::offline::explain;
@@ -107,7 +107,7 @@ async fn each_companion_has_a_device_of_its_own_on_its_dpu() {
         let all = templates(&t.infra, &t.namespace).await?;
         let again =
             all.len() == 1 && all[0].uid() != before[0].uid() && all[0].name_any() == before[0].name_any();
-        if again { Ok(()) } else { Err(format!("{}", all.len())) }
+        holds(again, format!("{}", all.len()))
     })
     .await;
     assert_eq!(t.companion().await.uid(), companion.uid(), "nobody noticed");
@@ -119,22 +119,18 @@ async fn each_companion_has_a_device_of_its_own_on_its_dpu() {
     eventually("the companion is another", || async {
         let all = t.companions().await?;
         let new = all.iter().filter(|pod| is_ready(pod) && pod.uid() != companion.uid()).count();
-        if new == 1 { Ok(()) } else { Err(format!("{}", all.len())) }
+        holds(new == 1, format!("{}", all.len()))
     })
     .await;
     eventually("one template is left", || async {
         let all = templates(&t.infra, &t.namespace).await?;
-        if all.len() == 1 && all[0].name_any() != before[0].name_any() {
-            Ok(())
-        } else {
-            Err(format!("{}", all.len()))
-        }
+        holds(all.len() == 1 && all[0].name_any() != before[0].name_any(), format!("{}", all.len()))
     })
     .await;
     t.rules().delete("r", &DeleteParams::default()).await.unwrap();
     eventually("nothing is left", || async {
         let left = (t.companions().await?.len(), templates(&t.infra, &t.namespace).await?.len());
-        if left == (0, 0) { Ok(()) } else { Err(format!("{left:?}")) }
+        holds(left == (0, 0), format!("{left:?}"))
     })
     .await;
 }
@@ -153,7 +149,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     eventually("the rule says what its claim waits for", || async {
         let message = t.condition("dpu.device", "Ready", Status::False, "Pending").await;
         let told = message.contains("0 of 1 companions are ready") && message.contains("Pod that uses");
-        if told { Ok(()) } else { Err(message) }
+        holds(told, message)
     })
     .await;
 
@@ -162,11 +158,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     eventually("the fact is new", || async {
         let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.map_err(|e| e.to_string())?;
         let version = now.annotations().get("version").cloned();
-        if version.as_deref() == Some("2") && now.uid() == claim.uid() {
-            Ok(())
-        } else {
-            Err(format!("{version:?}"))
-        }
+        holds(version.as_deref() == Some("2") && now.uid() == claim.uid(), format!("{version:?}"))
     })
     .await;
     // Somebody deletes it: it is made again, under its name.
@@ -193,7 +185,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
         let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.map_err(|e| e.to_string())?;
         let mut reserved: Vec<String> = reserved(&now).into_iter().map(str::to_owned).collect();
         reserved.sort_unstable();
-        if reserved == users { Ok(()) } else { Err(format!("{reserved:?}")) }
+        holds(reserved == users, format!("{reserved:?}"))
     })
     .await;
     for pod in &pods {
@@ -254,7 +246,7 @@ async fn where_the_devices_are_is_told_to_whoever_makes_the_pod() {
     let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"name": "mine", "namespace": t.namespace}, "spec": devices.one()});
     eventually("the claim is taken", || async {
-        t.outrigger.plane.infra.apply(std::slice::from_ref(&claim)).map_err(|e| e.to_string())
+        t.outrigger.plane.infra.apply(std::slice::from_ref(&claim))
     })
     .await;
     let pod = |host: &str| {
@@ -379,7 +371,7 @@ async fn the_platforms_rules_have_devices_too() {
     gone(&t.infra, keys::ADMIN_NAMESPACE, &[of_tenant[0].name_any()]).await;
     eventually("its template is gone", || async {
         let left = own().await?;
-        if left == 0 { Ok(()) } else { Err(left.to_string()) }
+        holds(left == 0, left.to_string())
     })
     .await;
 }

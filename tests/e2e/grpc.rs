@@ -13,11 +13,11 @@ use outrigger_proto::v1::{
     workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::eventually;
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
-use outrigger_tests::stream::{Opened, chunked_stream, stream, update};
+use outrigger_tests::stream::{Opened, chunked_stream, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
+use outrigger_tests::{eventually, holds};
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -41,7 +41,7 @@ async fn a_workload_that_moves_takes_its_companion_along() {
     let t = Tenant::without_agent(outrigger, "moves", &[("a", 1), ("b", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
     let (sender, call) = open(outrigger, &[b"moves"]).await;
-    sender.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    sender.send(sync([])).await.unwrap();
     sender.send(Message::WorkloadUpdate(update("vm", &t.node("a")))).await.unwrap();
     let before = t.companion().await;
     assert_eq!(node_of(&before), t.node("a-dpu1"));
@@ -159,7 +159,7 @@ async fn a_sync_over_a_limit_is_refused_before_its_chunks_and_the_tenant_says_so
     .await;
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains(words) { Ok(()) } else { Err(message) }
+        holds(message.contains(words), message)
     })
     .await;
 }
@@ -170,15 +170,13 @@ async fn a_newer_stream_of_a_tenant_takes_over() {
     let t = Tenant::without_agent(outrigger, "newer", &[("a", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
     let (old, old_call) = open(outrigger, &[b"newer"]).await;
-    old.send(Message::WorkloadSync(WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] }))
-        .await
-        .unwrap();
+    old.send(sync([update("w", &t.node("a"))])).await.unwrap();
     let before = t.companion().await;
     let (new, _new_call) = open(outrigger, &[b"newer"]).await;
     new.send(Message::WorkloadUpdate(update("x", &t.node("a")))).await.unwrap();
     t.ready(2).await;
     // It ends by itself, and whatever it still says is not heard.
-    let _ = old.send(Message::WorkloadSync(WorkloadSync::default())).await;
+    let _ = old.send(sync([])).await;
     let status = old_call.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status}");
     assert!(
@@ -192,7 +190,7 @@ async fn streams(admin: u16, expected: f64) {
     eventually(&format!("{expected} streams"), || async {
         let families = parse(&Outrigger::metrics_of(admin).await?)?;
         let now = families.get("outrigger_workload_streams").ok_or("no such metric")?.sum("", &[]);
-        if (now - expected).abs() < 0.5 { Ok(()) } else { Err(now.to_string()) }
+        holds((now - expected).abs() < 0.5, now.to_string())
     })
     .await;
 }
@@ -202,7 +200,7 @@ async fn connected(t: &Tenant, expected: bool) {
     eventually(&format!("connected: {expected}"), || async {
         let tenant = t.object().get(&t.id).await.map_err(|e| e.to_string())?;
         let stream = tenant.status.unwrap_or_default().stream.ok_or("no stream")?;
-        if stream.connected == expected { Ok(()) } else { Err(format!("{stream:?}")) }
+        holds(stream.connected == expected, format!("{stream:?}"))
     })
     .await;
 }
@@ -235,7 +233,7 @@ async fn a_stream_whose_agent_goes_away_ends_as_any_other() {
         streams(admin, 0.0).await;
     }
     let (sender, call) = stream(grpc, &tls, &[b"goes-away"]).await.unwrap();
-    sender.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    sender.send(sync([])).await.unwrap();
     connected(&t, true).await;
     drop(sender);
     call.await.unwrap().unwrap();
@@ -244,7 +242,7 @@ async fn a_stream_whose_agent_goes_away_ends_as_any_other() {
 
 #[tokio::test]
 async fn what_is_no_tenant_is_refused() {
-    let sync = || Message::WorkloadSync(WorkloadSync::default());
+    let sync = || sync([]);
     for (tenant, code, part) in [
         (&[][..], Code::InvalidArgument, "tenant-id: is missing"),
         (&[&b""[..]], Code::InvalidArgument, "tenant id is empty"),
@@ -279,7 +277,7 @@ async fn what_is_no_workload_is_refused_by_its_field() {
         (Message::WorkloadDelete(WorkloadDelete::default()), "workload_delete.workload_metadata: is missing"),
         (Message::WorkloadUpdate(no_id), "workload_update.workload_metadata.id: workload id is empty"),
         (
-            Message::WorkloadSync(WorkloadSync { workload_updates: vec![update("a", ""), vm] }),
+            sync([update("a", ""), vm]),
             "workload_sync.workload_updates[1].workload_metadata.resource_type: \"v1/VM\"",
         ),
     ] {
@@ -305,7 +303,7 @@ async fn a_message_over_the_limit_is_refused() {
     assert!(status.message().contains("has 346") && status.message().contains(words), "{status}");
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains(words) { Ok(()) } else { Err(message) }
+        holds(message.contains(words), message)
     })
     .await;
 }

@@ -2,14 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use outrigger_proto::v1::WorkloadSync;
-use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
 use outrigger_tests::pki::Authority;
-use outrigger_tests::stream::{Opened, stream};
+use outrigger_tests::stream::{Opened, stream, sync};
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{eventually, holds};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType};
 use serde_json::json;
 use time::OffsetDateTime;
@@ -19,7 +17,7 @@ use tonic::{Code, Status};
 async fn call(outrigger: &Outrigger, tls: &ClientTls, tenant: &str) -> Result<(), Status> {
     let opened = stream(outrigger.grpc_port, tls, &[tenant.as_bytes()]).await;
     let (sender, call) = opened.map_err(|e| Status::unavailable(format!("{e:#}")))?;
-    let _ = sender.send(Message::WorkloadSync(WorkloadSync::default())).await;
+    let _ = sender.send(sync([])).await;
     drop(sender);
     call.await.unwrap()
 }
@@ -49,8 +47,7 @@ async fn a_certificate_speaks_for_its_own_tenant_alone() {
     let dns = o.client_tls("id-dns", &["agent.id-red.example"]);
     assert_eq!(call(o, &dns, "id-red").await.unwrap_err().code(), Code::PermissionDenied);
     red.set(json!({"identities": [tenant_identity("id-red"), "agent.id-red.example"]})).await.unwrap();
-    eventually("the name is known", || async { call(o, &dns, "id-red").await.map_err(|e| e.to_string()) })
-        .await;
+    eventually("the name is known", || async { call(o, &dns, "id-red").await }).await;
     let both = o.client_tls("id-both", &["agent.id-red.example", "spiffe://outrigger/stranger"]);
     assert_eq!(call(o, &both, "id-red").await.unwrap_err().code(), Code::PermissionDenied);
 }
@@ -120,7 +117,7 @@ async fn a_stream_ends_with_its_certificate() {
         .unwrap();
     let tls = ClientTls { ca: o.authority.file(), identity: Some((pair.cert, pair.key)) };
     let opened = stream(o.grpc_port, &tls, &[b"id-short"]).await.unwrap();
-    opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    opened.0.send(sync([])).await.unwrap();
     let (after, status) = ends(began, opened).await;
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
     assert!(status.message().contains("has expired"), "{status}");
@@ -131,13 +128,11 @@ async fn a_stream_ends_with_its_certificate() {
 async fn a_stream_ends_with_its_identity() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "id-gone", &[]).await;
-    let tls = o.client_tls("id-gone", &[&tenant_identity("id-gone")]);
-    let opened = stream(o.grpc_port, &tls, &[b"id-gone"]).await.unwrap();
-    opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+    let opened = t.tells([]).await;
     eventually("it is connected", || async {
         let status = t.object().get("id-gone").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
         let stream = status.stream.ok_or("no stream")?;
-        if stream.connected && stream.last_sync.is_some() { Ok(()) } else { Err(format!("{stream:?}")) }
+        holds(stream.connected && stream.last_sync.is_some(), format!("{stream:?}"))
     })
     .await;
     t.set(json!({"identities": ["somebody.else.example"]})).await.unwrap();
@@ -145,11 +140,7 @@ async fn a_stream_ends_with_its_identity() {
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");
     eventually("the status says so", || async {
         let status = t.object().get("id-gone").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
-        if status.stream.as_ref().is_some_and(|s| !s.connected && s.claim == 1) {
-            Ok(())
-        } else {
-            Err(format!("{status:?}"))
-        }
+        holds(status.stream.as_ref().is_some_and(|s| !s.connected && s.claim == 1), format!("{status:?}"))
     })
     .await;
 }

@@ -10,7 +10,7 @@ use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for, template};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 
 #[tokio::test]
@@ -100,11 +100,7 @@ async fn a_changed_fact_is_patched_in_place() {
     t.rule("r", spec).await;
     eventually("the facts are gone", || async {
         let c = t.companion().await;
-        if annotation(&c, "entire-workload").is_none() && c.uid() == before.uid() {
-            Ok(())
-        } else {
-            Err("there".into())
-        }
+        holds(annotation(&c, "entire-workload").is_none() && c.uid() == before.uid(), "there")
     })
     .await;
 }
@@ -206,7 +202,7 @@ async fn a_lost_stream_keeps_everything_and_the_next_sync_repairs() {
     t.start("w3", "a", json!({"app": "web"})).await;
     always("both companions stay", Duration::from_secs(1), || async {
         let n = t.companions().await?.len();
-        if n == 2 { Ok(()) } else { Err(format!("{n} companions")) }
+        holds(n == 2, format!("{n} companions"))
     })
     .await;
     plane.command("start agent-lost").unwrap();
@@ -214,7 +210,7 @@ async fn a_lost_stream_keeps_everything_and_the_next_sync_repairs() {
         let all = t.ready(2).await;
         let mut names: Vec<_> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
         names.sort_unstable();
-        if names == ["w2", "w3"] { Ok(()) } else { Err(format!("{names:?}")) }
+        holds(names == ["w2", "w3"], format!("{names:?}"))
     })
     .await;
     t.condition("r", "Synced", Status::True, "StreamConnected").await;
@@ -230,7 +226,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
         Api::namespaced(t.infra.clone(), &t.namespace);
     eventually("the quota counts", || async {
         let status = quotas.get("q").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
-        if status.hard.is_some() { Ok(()) } else { Err("no status".into()) }
+        holds(status.hard.is_some(), "no status")
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
@@ -303,11 +299,7 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
     }
     always("the companion stays", Duration::from_millis(500), || async {
         let all = t.companions().await?;
-        if all.len() == 1 && all[0].uid() == before.uid() {
-            Ok(())
-        } else {
-            Err(format!("{} companions", all.len()))
-        }
+        holds(all.len() == 1 && all[0].uid() == before.uid(), format!("{} companions", all.len()))
     })
     .await;
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use outrigger_tests::control_plane::prometheus;
+use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
 use outrigger_tests::shipped::{kustomize, of_kind};
 use outrigger_tests::tenant::{Tenant, rule_for, tenant};
@@ -59,7 +59,7 @@ fn expressions() -> Vec<String> {
 }
 
 fn selectors(expressions: &[String]) -> Vec<Selector> {
-    let mut child = Command::new(prometheus().unwrap().join("series"))
+    let mut child = Command::new(tool("prometheus").unwrap().join("series"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -6,9 +6,9 @@ use std::process::{Command, Output, Stdio};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, binary};
 use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 use crate::admission::{post, review};
@@ -36,7 +36,7 @@ async fn explain_tells_of_live_clusters() {
     eventually("one of two companions is ready", || async {
         let all = t.companions().await?;
         let ready = all.iter().filter(|pod| is_ready(pod)).count();
-        if (all.len(), ready) == (2, 1) { Ok(()) } else { Err(format!("{ready} of {}", all.len())) }
+        holds((all.len(), ready) == (2, 1), format!("{ready} of {}", all.len()))
     })
     .await;
 

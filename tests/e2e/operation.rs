@@ -8,10 +8,10 @@ use kube::api::DeleteParams;
 use outrigger_api::conditions::Status;
 use outrigger_runtime::metrics::{self, Metric, Server};
 use outrigger_tests::collector::{Collector, Span};
-use outrigger_tests::eventually;
 use outrigger_tests::openmetrics::{Family, parse};
 use outrigger_tests::outrigger::{Outrigger, ask, get, ports};
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{eventually, holds};
 use rustls_pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -103,7 +103,7 @@ async fn the_documented_metrics_are_those_of_running_servers() {
             };
             let families = parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
             compare(server, &families)?;
-            Ok(families)
+            Ok::<_, String>(families)
         })
         .await;
         let sum = |name: &str, suffix: &str, labels: &[(&str, &str)]| {
@@ -228,8 +228,7 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
     assert_eq!(level(http::Method::PUT, "info,outrigger_webhook=debug").await.0, 200);
     assert_eq!(ask_for("two", "/mutate/pods").await, true);
     assert_eq!(ask_for("three", "/validate/pods").await, false);
-    eventually("it is told now", async || if allowed() == 1 { Ok(()) } else { Err("not yet".to_owned()) })
-        .await;
+    eventually("it is told now", async || holds(allowed() == 1, "not yet")).await;
     assert_eq!(level(http::Method::PUT, "error").await.0, 200);
     assert_eq!(ask_for("four", "/validate/pods").await, false);
     term(o, "webhook-op").await;
@@ -324,7 +323,7 @@ async fn a_trace_follows_a_workload_to_its_companion_and_a_rule_to_the_other_clu
     assert_eq!(call.service, "outrigger-agent");
     let served = spans.iter().find(|span| span.links.contains(&call.id)).expect("the manager points to it");
     assert_eq!(served.service, "outrigger-manager");
-    // Who calls writes into no trace of ours.
+    // A caller can't write into a trace of Outrigger's.
     assert!(served.parent.is_empty() && served.trace != call.trace, "{served:?}");
     assert_eq!(served.name, "/universe.workload.v1.WorkloadRuleService/Create");
     lines(o, "manager-op");

@@ -14,7 +14,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
 /// Follows a tenant's companions, and keeps the greatest number that was down at once.
@@ -52,7 +52,7 @@ impl Down {
         });
         eventually("the watch has begun", || async {
             let known = this.seen.lock().unwrap().0.len();
-            if known == count { Ok(()) } else { Err(known.to_string()) }
+            holds(known == count, known.to_string())
         })
         .await;
         this
@@ -83,7 +83,7 @@ async fn all_of(t: &Tenant, count: usize, wanted: &str) {
     eventually(&format!("{count} companions of {wanted} are ready"), || async {
         let all = t.companions().await?;
         let done = all.iter().filter(|pod| is_ready(pod) && image(pod) == wanted).count();
-        if done == count { Ok(()) } else { Err(format!("{done} of {}", all.len())) }
+        holds(done == count, format!("{done} of {}", all.len()))
     })
     .await;
 }
@@ -109,11 +109,10 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     t.start("late", "a", json!({"app": "web"})).await;
     always("all stay as they are", Duration::from_millis(700), || async {
         let all = t.companions().await?;
-        if all.len() == 8 && all.iter().all(|pod| image(pod) == "one" && is_ready(pod)) {
-            Ok(())
-        } else {
-            Err(format!("{}", all.len()))
-        }
+        holds(
+            all.len() == 8 && all.iter().all(|pod| image(pod) == "one" && is_ready(pod)),
+            format!("{}", all.len()),
+        )
     })
     .await;
     assert_eq!(down.most(), 0);
@@ -125,12 +124,12 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     assert!(message.contains("maxUnavailable is 25%"), "{message}");
     eventually("two of eight have the new template", || async {
         let status = status(&t).await;
-        if (status.updated, status.ready) == (Some(2), Some(6)) { Ok(()) } else { Err(format!("{status:?}")) }
+        holds((status.updated, status.ready) == (Some(2), Some(6)), format!("{status:?}"))
     })
     .await;
     always("six stay", Duration::from_millis(700), || async {
         let up = t.companions().await?.iter().filter(|p| is_ready(p) && image(p) == "one").count();
-        if up == 6 { Ok(()) } else { Err(up.to_string()) }
+        holds(up == 6, up.to_string())
     })
     .await;
     assert_eq!(down.most(), 2);
@@ -165,11 +164,7 @@ async fn what_no_dpu_could_run_does_not_hold_up_a_rollout() {
     all_of(&t, 3, "two").await;
     eventually("all have the new template", || async {
         let all = t.companions().await?;
-        if all.len() == 6 && all.iter().all(|p| image(p) == "two") {
-            Ok(())
-        } else {
-            Err(format!("{}", all.len()))
-        }
+        holds(all.len() == 6 && all.iter().all(|p| image(p) == "two"), format!("{}", all.len()))
     })
     .await;
 }
@@ -183,7 +178,7 @@ async fn on_delete_waits_for_somebody_to_delete() {
     t.rule("r", of_image("two", |r| r["updateStrategy"] = json!({"type": "OnDelete"}))).await;
     eventually("the rule says so", || async {
         let message = t.condition("r", "Ready", Status::True, "AllReady").await;
-        if message.contains("1 keep an earlier template") { Ok(()) } else { Err(message) }
+        holds(message.contains("1 keep an earlier template"), message)
     })
     .await;
     assert_eq!(t.companion().await.uid(), before.uid());
@@ -212,7 +207,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
             let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
             let mut all: Vec<_> = list.items.iter().map(|pod| (image(pod), is_ready(pod))).collect();
             all.sort_unstable();
-            if all == expected { Ok(()) } else { Err(format!("{all:?}")) }
+            holds(all == expected, format!("{all:?}"))
         })
         .await;
     };
@@ -229,7 +224,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
         let status = rules.get("rolladmin").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
         let told =
             status.conditions.iter().any(|c| c.reason == "Refused" && c.message.contains("imagePullPolicy"));
-        if told { Ok(()) } else { Err(format!("{status:?}")) }
+        holds(told, format!("{status:?}"))
     })
     .await;
     are("all stay", &[("one", true); 4]).await;
@@ -240,7 +235,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     always("no other is", Duration::from_millis(500), || async {
         let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
         let ones = list.items.iter().filter(|pod| image(pod) == "one" && is_ready(pod)).count();
-        if ones == 3 { Ok(()) } else { Err(ones.to_string()) }
+        holds(ones == 3, ones.to_string())
     })
     .await;
     apply("four", &|_| {});
@@ -252,7 +247,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     always("no other is", Duration::from_millis(500), || async {
         let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
         let fours = list.items.iter().filter(|pod| image(pod) == "four" && is_ready(pod)).count();
-        if fours == 3 { Ok(()) } else { Err(fours.to_string()) }
+        holds(fours == 3, fours.to_string())
     })
     .await;
     let status = rules.get("rolladmin").await.unwrap().status.unwrap_or_default();

@@ -6,7 +6,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn a_tenant_sees_only_its_own_cluster() {
     let before = versions().await;
     always("nothing is written", Duration::from_secs(3), || async {
         let now = versions().await;
-        if now == before { Ok(()) } else { Err(format!("{now:?}")) }
+        holds(now == before, format!("{now:?}"))
     })
     .await;
     // A change arrives, and so does the deletion.
@@ -88,7 +88,7 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
         .kubectl(&["patch", "wr", "mine", "-n", &t.namespace, "--type=merge", "-p", &patch])
         .unwrap();
     eventually("it is as it should be again", same).await;
-    assert!(t.rules().get("byhand").await.is_ok(), "nobody's but the agent's are deleted");
+    assert!(t.rules().get("byhand").await.is_ok(), "only the agent's own rules are deleted");
     // A name that is taken.
     t.own_rule("byhand", rule_for("app", "web")).await.unwrap();
     let rule = is(&t, "byhand", "Accepted", "False", "NameTaken").await;
@@ -97,7 +97,7 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
     t.own_rules().delete("byhand", &DeleteParams::default()).await.unwrap();
     eventually("it is gone here", || async {
         let left = t.own_rules().get_opt("byhand").await.map_err(|e| e.to_string())?;
-        if left.is_none() { Ok(()) } else { Err("it is there".to_owned()) }
+        holds(left.is_none(), "it is there")
     })
     .await;
     assert!(t.rules().get("byhand").await.is_ok());
@@ -135,11 +135,7 @@ async fn what_the_infrastructure_refuses_is_told_where_the_tenant_looks() {
                     && e.message.as_deref().unwrap_or_default().contains(words)
             })
         };
-        if told("matchExpressions[0].key") && told("hostNetwork") {
-            Ok(())
-        } else {
-            Err(format!("{}", all.items.len()))
-        }
+        holds(told("matchExpressions[0].key") && told("hostNetwork"), format!("{}", all.items.len()))
     })
     .await;
     // Mended, it is served at once.
@@ -187,7 +183,7 @@ async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
     o.plane.tenant.kubectl(&["annotate", "wr", "r", "-n", &t.source, &abandon]).unwrap();
     eventually("it goes", || async {
         let left = api.get_opt("r").await.map_err(|e| e.to_string())?;
-        if left.is_none() { Ok(()) } else { Err("it is there".to_owned()) }
+        holds(left.is_none(), "it is there")
     })
     .await;
     o.plane.command("term agent-rs-down").unwrap();
@@ -209,7 +205,7 @@ async fn the_namespaces_that_are_told_are_followed_live() {
     };
     o.plane.tenant.apply(&[namespace(other), config(&format!("namespaces: [{}]", t.source))]).unwrap();
     eventually("Pods can be made there", || async {
-        o.plane.tenant.apply(&[pod("one", &t.source), pod("two", other)]).map_err(|e| e.to_string())
+        o.plane.tenant.apply(&[pod("one", &t.source), pod("two", other)])
     })
     .await;
     o.start_agent_with("rs-conf", &[format!("--rules-namespace={}", t.source)]).unwrap();
@@ -220,7 +216,7 @@ async fn the_namespaces_that_are_told_are_followed_live() {
             let mut found: Vec<&str> =
                 all.iter().filter_map(|c| outrigger_tests::tenant::annotation(c, "workload-name")).collect();
             found.sort_unstable();
-            if found == names { Ok(()) } else { Err(format!("{found:?}")) }
+            holds(found == names, format!("{found:?}"))
         })
         .await;
     };
@@ -234,7 +230,7 @@ async fn the_namespaces_that_are_told_are_followed_live() {
         o.plane.tenant.apply(&[config(wrong)]).unwrap();
         always("it stays", Duration::from_millis(300), || async {
             let n = t.companions().await?.len();
-            if n == 1 { Ok(()) } else { Err(n.to_string()) }
+            holds(n == 1, n.to_string())
         })
         .await;
     }

@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use outrigger_agent::connect::{Address, connect};
 use outrigger_proto::v1;
 use outrigger_proto::v1::rule_match_expression::Operation;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
-use outrigger_tests::control_plane::grpcurl;
+use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
 use outrigger_tests::page::Page;
 use outrigger_tests::root;
+use outrigger_tests::stream::{about, channel};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::{Value, json};
+use tonic::Code;
 use tonic::transport::Channel;
-use tonic::{Code, Request};
 use tonic_types::StatusExt;
 
 /// A directory with all that the documented commands expect to find there.
@@ -31,7 +31,7 @@ fn workplace(o: &Outrigger, tenant: &str) -> PathBuf {
 
 /// Runs a script of the documentation with bash: whether it succeeded, and what it said.
 fn shell(o: &Outrigger, tenant: &str, script: &str) -> (bool, String) {
-    let program = grpcurl().unwrap();
+    let program = tool("grpcurl").unwrap();
     let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
     let output = Command::new("bash")
         .args(["-c", script])
@@ -119,14 +119,7 @@ async fn the_documented_commands_for_admin_rules_work_too() {
 }
 
 async fn client(o: &Outrigger, names: &[&str]) -> WorkloadRuleServiceClient<Channel> {
-    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
-    WorkloadRuleServiceClient::new(connect(&address, &o.client_tls("rules", names), None).await.unwrap())
-}
-
-fn about<T>(tenant: &str, message: T) -> Request<T> {
-    let mut request = Request::new(message);
-    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
-    request
+    WorkloadRuleServiceClient::new(channel(&o.client_tls("rules", names), o.grpc_port).await.unwrap())
 }
 
 fn good(id: &str) -> v1::Rule {

@@ -9,12 +9,11 @@ use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_api::Tenant as Object;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
-use outrigger_proto::v1::WorkloadSync;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{stream, update};
+use outrigger_tests::stream::{sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for, tenant, tenant_is};
-use outrigger_tests::{PATIENCE, eventually};
+use outrigger_tests::{PATIENCE, eventually, holds};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -32,11 +31,7 @@ async fn belongs(nodes: &Api<Node>, name: &str, owner: Option<&str>) {
     eventually(&format!("{name} belongs to {owner:?}"), || async {
         let found = marks(nodes, name).await;
         let wanted = owner.map(str::to_owned);
-        if found == (wanted.clone(), wanted.into_iter().collect(), vec![]) {
-            Ok(())
-        } else {
-            Err(format!("{found:?}"))
-        }
+        holds(found == (wanted.clone(), wanted.into_iter().collect(), vec![]), format!("{found:?}"))
     })
     .await;
 }
@@ -64,7 +59,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
         let hard = serde_json::to_value(quota.spec.unwrap().hard).unwrap();
         let wanted = json!({"pods": "7", "count/workloadrules.workload.universe.nvidia.com": "3",
             "count/resourceclaims.resource.k8s.io": "119"});
-        if hard == wanted { Ok(()) } else { Err(hard.to_string()) }
+        holds(hard == wanted, hard.to_string())
     })
     .await;
     let bindings: Api<RoleBinding> = Api::namespaced(t.infra.clone(), &t.namespace);
@@ -129,10 +124,7 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
         "workloadTerms": [{"matchExpressions": [{"key": ".metadata.resourceName", "operator": "Exists"}]}]}),
     )
     .await;
-    let tls = o.client_tls("ho-blue", &[&tenant_identity("ho-blue")]);
-    let (sender, _call) = stream(o.grpc_port, &tls, &[b"ho-blue"]).await.unwrap();
-    let sync = WorkloadSync { workload_updates: vec![update("x", "nowhere")] };
-    sender.send(Message::WorkloadSync(sync)).await.unwrap();
+    let (_sender, _call) = blue.tells([update("x", "nowhere")]).await;
 
     // From here on: never both. Read in this order a Pod that goes is seen no later than the label that comes.
     let on_node = async |t: &Tenant| -> usize {
@@ -163,7 +155,7 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(cordoned, "it waited for the Pod that took its time");
-    assert!(nobodys, "nobody's in between");
+    assert!(nobodys, "no tenant owns it in between");
     belongs(&nodes, &node, Some("ho-blue")).await;
     assert_eq!(node_of(&blue.companion().await), node);
     assert!(red.is("Ready", Status::True, "Served").await.starts_with("0 DPUs"));
@@ -189,7 +181,7 @@ async fn a_dpu_is_given_back_whatever_its_pods_hold() {
     eventually("both run there", || async {
         let all = t.pods().list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
         let there = all.iter().filter(|pod| node_of(pod) == t.node("a-dpu1")).count();
-        if there == 2 { Ok(()) } else { Err(format!("{there}")) }
+        holds(there == 2, format!("{there}"))
     })
     .await;
     t.set(json!({"hosts": []})).await.unwrap();
@@ -232,7 +224,7 @@ async fn taints_of_others_survive() {
         let mut keys: Vec<&str> = taints.iter().map(|t| t.key.as_str()).collect();
         keys.sort_unstable();
         let wanted = ["example.com/mine", "node.kubernetes.io/unschedulable", keys::TENANT];
-        if keys == wanted { Ok(()) } else { Err(format!("{keys:?}")) }
+        holds(keys == wanted, format!("{keys:?}"))
     })
     .await;
 }
@@ -242,10 +234,7 @@ async fn a_deleted_tenant_gives_everything_back() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "tn-gone", &[("a", 1)]).await;
     t.rule("r", rule_for("app", "web")).await;
-    let tls = o.client_tls("tn-gone", &[&tenant_identity("tn-gone")]);
-    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-gone"]).await.unwrap();
-    let sync = WorkloadSync { workload_updates: vec![update("w", &t.node("a"))] };
-    sender.send(Message::WorkloadSync(sync)).await.unwrap();
+    let (_sender, call) = t.tells(t.on_a(&["w"])).await;
     t.companion().await;
     t.object().delete("tn-gone", &DeleteParams::default()).await.unwrap();
     let status = call.await.unwrap().unwrap_err();
@@ -306,25 +295,18 @@ async fn limits_are_held_and_told() {
     let quotas: Api<ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
     eventually("the quota counts", || async {
         let hard = quotas.get("outrigger").await.map_err(|e| e.to_string())?.status.unwrap_or_default().hard;
-        if hard.unwrap_or_default().get("pods").is_some_and(|q| q.0 == "2") {
-            Ok(())
-        } else {
-            Err("not yet".to_owned())
-        }
+        holds(hard.unwrap_or_default().get("pods").is_some_and(|q| q.0 == "2"), "not yet")
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
-    let tls = o.client_tls("tn-limit", &[&tenant_identity("tn-limit")]);
-    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
-    let workloads = (0..3).map(|i| update(&format!("w{i}"), &t.node("a"))).collect();
-    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
+    let (sender, call) = t.tells(t.on_a(&["w0", "w1", "w2"])).await;
     // Companions and rules: the quota says no, the rule and the Tenant say so.
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("exceeded quota"), "{message}");
     eventually("both limits are told", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
         let told = ["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"];
-        if told.iter().all(|limit| message.contains(limit)) { Ok(()) } else { Err(message) }
+        holds(told.iter().all(|limit| message.contains(limit)), message)
     })
     .await;
     let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
@@ -338,30 +320,19 @@ async fn limits_are_held_and_told() {
     assert_eq!(status.message(), "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed");
     eventually("the Tenant says so", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        if message.contains("spec.limits.workloads: 4 would be used") { Ok(()) } else { Err(message) }
+        holds(message.contains("spec.limits.workloads: 4 would be used"), message)
     })
     .await;
     assert_eq!(t.companions().await.unwrap().len(), 2);
-    let (sender, call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
-    sender
-        .send(Message::WorkloadSync(WorkloadSync {
-            workload_updates: vec![update(&"w".repeat(250), &"n".repeat(900))],
-        }))
-        .await
-        .unwrap();
+    let (_sender, call) = t.tells([update(&"w".repeat(250), &"n".repeat(900))]).await;
     let status = call.await.unwrap().unwrap_err();
     assert!(status.message().contains("spec.limits.workloadBytes: "), "{status}");
     // More is allowed: the next sync is taken, and the conditions follow.
     t.set(json!({"limits": {"companions": 10, "rules": 10, "workloads": 10, "workloadBytes": 10000}}))
         .await
         .unwrap();
-    let (sender, _call) = stream(o.grpc_port, &tls, &[b"tn-limit"]).await.unwrap();
-    let workloads = (0..4).map(|i| update(&format!("w{i}"), &t.node("a"))).collect();
-    eventually("the new limits are known", || async {
-        sender.send(Message::WorkloadSync(WorkloadSync::default())).await.map_err(|e| e.to_string())
-    })
-    .await;
-    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: workloads })).await.unwrap();
+    let (sender, _call) = t.tells([]).await;
+    sender.send(sync(t.on_a(&["w0", "w1", "w2", "w3"]))).await.unwrap();
     t.is("WithinLimits", Status::True, "Within").await;
 }
 
@@ -373,13 +344,7 @@ async fn a_flood_of_one_tenant_leaves_the_other_served() {
     for tenant in [&loud, &quiet] {
         tenant.rule("r", rule_for("app", "web")).await;
     }
-    let open = async |t: &Tenant| {
-        let tls = o.client_tls(&t.id, &[&tenant_identity(&t.id)]);
-        let opened = stream(o.grpc_port, &tls, &[t.id.as_bytes()]).await.unwrap();
-        opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
-        opened
-    };
-    let ((shout, shouting), (say, _saying)) = (open(&loud).await, open(&quiet).await);
+    let ((shout, shouting), (say, _saying)) = (loud.tells([]).await, quiet.tells([]).await);
     // As fast as it is let: facts of companions that change all the time, each of them a write.
     let node = loud.node("a");
     let flood = tokio::spawn(async move {
@@ -396,13 +361,13 @@ async fn a_flood_of_one_tenant_leaves_the_other_served() {
     });
     eventually("the flood is under way", || async {
         let n = loud.companions().await?.len();
-        if n == 50 { Ok(()) } else { Err(n.to_string()) }
+        holds(n == 50, n.to_string())
     })
     .await;
     for i in 0..10 {
         say.send(Message::WorkloadUpdate(update(&format!("x{i}"), &quiet.node("a")))).await.unwrap();
     }
     quiet.ready(10).await;
-    assert!(!flood.is_finished() && !shouting.is_finished(), "it is slowed down and not cut off");
+    assert!(!flood.is_finished() && !shouting.is_finished(), "it is slowed down and not closed");
     flood.abort();
 }

@@ -8,10 +8,10 @@ use kube::api::{Api, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage, sync};
+use crate::stage::{Replica, Stage};
 
 /// Names and uids of all companions.
 async fn uids(t: &Tenant) -> Result<BTreeMap<String, Option<String>>, String> {
@@ -35,16 +35,16 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
     always("the companions run on", Duration::from_secs(4), || async {
         let now = uids(&t).await?;
-        if now == before { Ok(()) } else { Err(format!("{before:?} became {now:?}")) }
+        holds(now == before, format!("{before:?} became {now:?}"))
     })
     .await;
     // When it hears of the rule it goes on with it.
     replica.proxy.remove(frozen);
-    sync(&t, &second, &["w1", "w3"]).await;
+    t.sync(&second, &["w1", "w3"]).await;
     eventually("workloads are followed again", || async {
         let now = uids(&t).await?;
         let kept = now.iter().filter(|(name, uid)| before.get(*name) == Some(uid)).count();
-        if (kept, now.len()) == (1, 2) { Ok(()) } else { Err(format!("{now:?}")) }
+        holds((kept, now.len()) == (1, 2), format!("{now:?}"))
     })
     .await;
     // A rule that is gone takes its companions along.
@@ -79,7 +79,7 @@ async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion
     assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
     always("the companion runs on", Duration::from_secs(4), || async {
         let now = uid().await?;
-        if now == before { Ok(()) } else { Err(format!("{before:?} became {now:?}")) }
+        holds(now == before, format!("{before:?} became {now:?}"))
     })
     .await;
     replica.proxy.remove(frozen);
@@ -91,7 +91,7 @@ async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion
         .unwrap();
     eventually("it goes with its rule", || async {
         let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items.len();
-        if all == 0 { Ok(()) } else { Err(format!("{all}")) }
+        holds(all == 0, format!("{all}"))
     })
     .await;
 }

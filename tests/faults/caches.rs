@@ -8,17 +8,17 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, templates};
-use outrigger_tests::eventually;
 use outrigger_tests::faults::{Fault, Matching, Proxy, Verb};
 use outrigger_tests::tenant::{Tenant, dpu, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage, sync};
+use crate::stage::{Replica, Stage};
 
 /// Long enough for a process to have taken in an event that has been delivered to it.
 const TAKEN_IN: Duration = Duration::from_millis(700);
 
-/// Has a frozen watch of a resource begin anew by a list, without the events that were withheld. Returns when the process has read the list and watches again.
+/// Has a frozen watch of a resource restart by a list, without the events that were withheld. Returns when the process has read the list and watches again.
 async fn relist(proxy: &Proxy, resource: &str) {
     let watches = Matching::watches(resource);
     let before = proxy.calls_of(&watches).len();
@@ -28,7 +28,7 @@ async fn relist(proxy: &Proxy, resource: &str) {
     proxy.remove(expired);
     eventually(&format!("{resource} are listed and watched again"), || async {
         let now = proxy.calls_of(&watches).iter().filter(|call| call.status == Some(200)).count();
-        if now >= before + ended { Ok(()) } else { Err(format!("{before} watches before, {now} now")) }
+        holds(now >= before + ended, format!("{before} watches before, {now} now"))
     })
     .await;
     tokio::time::sleep(TAKEN_IN).await;
@@ -91,7 +91,7 @@ async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghos
     let _stream = replica.tell(&t, &["w1"]).await;
     eventually("it serves the tenant", || async {
         let stream = t.object().get(&t.id).await.map_err(|e| e.to_string())?.status.and_then(|s| s.stream);
-        if stream.is_some_and(|stream| stream.connected) { Ok(()) } else { Err("it doesn't".to_owned()) }
+        holds(stream.is_some_and(|stream| stream.connected), "it doesn't")
     })
     .await;
     let created = proxy.fault(
@@ -137,14 +137,7 @@ async fn a_node_whose_marking_is_answered_after_its_end_is_no_ghost() {
     tokio::time::sleep(TAKEN_IN).await;
     stage.manager.remove(marked);
     // Its tenant can be deleted: no Node is left that would have to be released.
-    stage.o.plane.infra.kubectl(&["delete", "tenant", &t.id, "--wait=false"]).unwrap();
-    eventually("the tenant is gone", || async {
-        match t.object().get_opt(&t.id).await.map_err(|e| e.to_string())? {
-            None => Ok(()),
-            Some(tenant) => Err(format!("{:?}", tenant.status.map(|status| status.conditions))),
-        }
-    })
-    .await;
+    t.delete().await;
 }
 
 /// The host that a rule's companions ask for, as it is in the infrastructure cluster.
@@ -176,7 +169,7 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
     eventually("the status is stored", || async {
         let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
         let ready = rule.status.and_then(|status| status.ready);
-        if ready == Some(1) { Ok(()) } else { Err(format!("{ready:?}")) }
+        holds(ready == Some(1), format!("{ready:?}"))
     })
     .await;
     let mut edited = rule_for("app", "web");
@@ -186,7 +179,7 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
     stage.agents.remove(told);
     eventually("the edit has arrived", || async {
         let image = image(&t, "r").await?;
-        if image == "edited" { Ok(()) } else { Err(image) }
+        holds(image == "edited", image)
     })
     .await;
     eventually("the companion is made from it", || async {
@@ -213,8 +206,8 @@ async fn companions_follow_workloads_though_their_watch_lags() {
         || replica.proxy.calls_of(&Matching::verb(Verb::Create, "pods").namespace(&t.namespace)).len();
     assert_eq!(creates(), 3, "answers tell what the watch hasn't shown");
     // Ended and back within the lag, and one that somebody deletes.
-    sync(&t, &stream, &["w2"]).await;
-    sync(&t, &stream, &["w1", "w2"]).await;
+    t.sync(&stream, &["w2"]).await;
+    t.sync(&stream, &["w1", "w2"]).await;
     let pods: Api<Pod> = t.pods();
     let labels = ListParams::default().labels(keys::RULE);
     let one = pods.list(&labels).await.unwrap().items.remove(0).name_any();
@@ -222,11 +215,7 @@ async fn companions_follow_workloads_though_their_watch_lags() {
     eventually("there are just the two", || async {
         let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items;
         let leaving = all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
-        if (all.len(), leaving) == (2, 0) {
-            Ok(())
-        } else {
-            Err(format!("{} with {leaving} leaving", all.len()))
-        }
+        holds((all.len(), leaving) == (2, 0), format!("{} with {leaving} leaving", all.len()))
     })
     .await;
     t.ready(2).await;

@@ -10,7 +10,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, FaultId, Matching, Verb};
 use outrigger_tests::tenant::{dpu, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
@@ -44,7 +44,7 @@ async fn what_is_not_wanted_any_more_is_not_sent_any_more() {
     let _stream = stage.tell(&t, &["w1", "w2", "w3"]).await;
     eventually("creation is tried again and again", || async {
         let hits = stage.manager.hits(refused);
-        if hits > 12 { Ok(()) } else { Err(format!("{hits}")) }
+        holds(hits > 12, format!("{hits}"))
     })
     .await;
     t.rules().delete("r", &DeleteParams::default()).await.unwrap();
@@ -52,7 +52,7 @@ async fn what_is_not_wanted_any_more_is_not_sent_any_more() {
     let before = stage.manager.hits(refused);
     always("nothing is sent for a rule that is gone", Duration::from_secs(8), || async {
         let now = stage.manager.hits(refused);
-        if now == before { Ok(()) } else { Err(format!("{} more", now - before)) }
+        holds(now == before, format!("{} more", now - before))
     })
     .await;
 }
@@ -151,10 +151,7 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
         );
     }
     // A slot's ledger, which the webhook writes: guests wait for it.
-    eventually("the Machine is taken", || async {
-        stage.o.plane.infra.apply(&machine("hung-ledger")).map_err(|e| e.to_string())
-    })
-    .await;
+    eventually("the Machine is taken", || async { stage.o.plane.infra.apply(&machine("hung-ledger")) }).await;
     let ledger = Matching::writes("configmaps").body("hung-ledger");
     let ledger = stage.webhook.fault(ledger.times(1), Fault::BlackHole);
     let pods: Api<Pod> = Api::namespaced(stage.o.plane.infra.client().await, "hung-ledger");

@@ -1,12 +1,12 @@
-//! Claims on streams: of Tenants that are made anew, with counters that go back, and with answers that are lost.
+//! Claims on streams: of Tenants that are created again, with counters that go back, and with answers that are lost.
 
 use kube::api::{DeleteParams, Patch, PatchParams};
 use outrigger_api::Tenant as Object;
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::outrigger::tenant_identity;
 use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage};
@@ -36,7 +36,7 @@ async fn counted(stage: &'static Stage, replica: &Replica, t: &Tenant) {
     assert!(second.1.await.unwrap().is_err(), "superseded");
     eventually("the claim has been raised thrice", || async {
         let (claim, _) = claim(t).await?;
-        if claim == 1003 { Ok(()) } else { Err(format!("{claim}")) }
+        holds(claim == 1003, format!("{claim}"))
     })
     .await;
     drop(third.0);

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use kube::api::DeleteParams;
 use outrigger_api::conditions::Status;
-use outrigger_tests::eventually;
 use outrigger_tests::faults::grpc::{Answer, Calls};
 use outrigger_tests::faults::wire::{Network, Wire};
 use outrigger_tests::outrigger::ports;
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
 use crate::stage::Stage;
@@ -39,7 +39,7 @@ async fn arrives(t: &Tenant, what: &str, round: usize) {
             let of = outrigger_tests::tenant::annotation(pod, "workload-name");
             of == Some(&new) && label("round") == Some(round.to_string())
         };
-        if all.len() == 1 && found(&all[0]) { Ok(()) } else { Err(format!("{} companions", all.len())) }
+        holds(all.len() == 1 && found(&all[0]), format!("{} companions", all.len()))
     })
     .await;
     println!("{what}: {:.1} s", began.elapsed().as_secs_f64());
@@ -140,17 +140,12 @@ async fn rules_follow(id: &str, answer: Answer) {
             p.metadata.labels.as_ref().is_some_and(|l| l.get("app").is_some_and(|a| a == "newer"))
         });
         let new = new.count();
-        if (new, all.len()) == (1, 1) { Ok(()) } else { Err(format!("{new} of {}", all.len())) }
+        holds((new, all.len()) == (1, 1), format!("{new} of {}", all.len()))
     })
     .await;
     calls.fault("Delete", answer, 1);
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
-    eventually("the rule is gone on both sides", || async {
-        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
-        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
-        if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
-    })
-    .await;
+    t.rule_is_gone("r").await;
     assert!(!calls.pending(), "each answer was lost once");
     for name in ["agent", "manager"] {
         stage.o.plane.command(&format!("stop {name}-{id}")).unwrap();

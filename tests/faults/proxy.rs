@@ -51,10 +51,8 @@ impl Stage {
         let client = Client::try_from(config).unwrap();
         let straight = Api::namespaced(infra.client().await, namespace);
         let this = Self { proxy, through: Api::namespaced(client, namespace), straight };
-        eventually("the caller has its role", || async {
-            this.through.list(&ListParams::default()).await.map(drop).map_err(|e| e.to_string())
-        })
-        .await;
+        eventually("the caller has its role", || async { this.through.list(&ListParams::default()).await })
+            .await;
         this
     }
 

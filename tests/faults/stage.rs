@@ -1,13 +1,11 @@
 //! Processes that lead through proxies.
 
-use outrigger_proto::v1::WorkloadSync;
-use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::control_plane::ControlPlane;
-use outrigger_tests::eventually;
 use outrigger_tests::faults::Proxy;
-use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::outrigger::{Outrigger, ports};
+use outrigger_tests::stream::Opened;
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{eventually, holds};
 use tokio::sync::OnceCell;
 
 /// What all tests share. Faults here are for one tenant's objects only; what disturbs more goes to a [`Replica`].
@@ -45,7 +43,7 @@ impl Stage {
         eventually("the manager leads", || async {
             let metrics = o.manager_metrics().await;
             let leads = metrics.lines().any(|line| line == "outrigger_leader 1");
-            if leads { Ok(()) } else { Err("it doesn't".to_owned()) }
+            holds(leads, "it doesn't")
         })
         .await;
         Ok(Self { o, webhook, manager, agents, kubeconfig })
@@ -73,12 +71,12 @@ impl Stage {
         let metrics = self.o.manager_metrics().await;
         let busy = metrics.lines().filter(|line| line.starts_with("outrigger_queue_keys{"));
         let busy: Vec<&str> = busy.filter(|line| line.contains("Busy") && !line.ends_with(" 0")).collect();
-        if busy.is_empty() { Ok(()) } else { Err(format!("{busy:?}")) }
+        holds(busy.is_empty(), format!("{busy:?}"))
     }
 
     /// Tells the shared manager all of a tenant's workloads.
     pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
-        tell(&self.o, self.o.grpc_port, t, names).await
+        tell(self.o.grpc_port, t, names).await
     }
 }
 
@@ -116,7 +114,7 @@ impl Replica {
 
     /// Tells it all of a tenant's workloads.
     pub(crate) async fn tell(&self, t: &Tenant, names: &[&str]) -> Opened {
-        tell(self.o, self.port, t, names).await
+        tell(self.port, t, names).await
     }
 }
 
@@ -127,15 +125,6 @@ impl Drop for Replica {
     }
 }
 
-async fn tell(o: &Outrigger, port: u16, t: &Tenant, names: &[&str]) -> Opened {
-    let tls = o.client_tls(&t.id, &[&tenant_identity(&t.id)]);
-    let opened = stream(port, &tls, &[t.id.as_bytes()]).await.unwrap();
-    sync(t, &opened, names).await;
-    opened
-}
-
-/// Tells a manager all workloads, each on the host `a`.
-pub(crate) async fn sync(t: &Tenant, opened: &Opened, names: &[&str]) {
-    let workload_updates = names.iter().map(|name| update(name, &t.node("a"))).collect();
-    opened.0.send(Message::WorkloadSync(WorkloadSync { workload_updates })).await.unwrap();
+async fn tell(port: u16, t: &Tenant, names: &[&str]) -> Opened {
+    t.tells_at(port, t.on_a(names)).await
 }

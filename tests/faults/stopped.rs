@@ -6,9 +6,9 @@ use futures::future::join_all;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams};
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::kubelet::reassert_ready;
 use outrigger_tests::tenant::{dpu, rule_for, tenant};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -54,10 +54,8 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
         tokio::time::sleep(Duration::from_secs(60)).await;
         o.plane.command(&format!("resume {server}")).unwrap();
         let returned = Instant::now();
-        eventually(&format!("{server} answers"), || async {
-            cluster.kubectl(&["get", "--raw=/readyz"]).map(drop).map_err(|e| e.to_string())
-        })
-        .await;
+        eventually(&format!("{server} answers"), || async { cluster.kubectl(&["get", "--raw=/readyz"]) })
+            .await;
         let count = if name == "infra" { 33 } else { 54 };
         let late = format!("{name}-late");
         t.start(&late, "a", json!({"app": "web"})).await;
@@ -69,12 +67,12 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
         let other = tenant(&format!("stopped-{name}"), json!({"hosts": []}));
         let companions = within("companions", returned, || async {
             let found = t.companions().await?.len();
-            if found == count + 1 { Ok(()) } else { Err(format!("{found} of {}", count + 1)) }
+            holds(found == count + 1, format!("{found} of {}", count + 1))
         });
         let edit = within("an edit of a rule", returned, || async {
             let rule = t.rules().get("r").await.map_err(|e| e.to_string())?;
             let text = serde_json::to_string(&rule).map_err(|e| e.to_string())?;
-            if text.contains(&format!("name-{name}")) { Ok(()) } else { Err("it isn't there".to_owned()) }
+            holds(text.contains(&format!("name-{name}")), "it isn't there")
         });
         let marked = within("a new DPU", returned, || async {
             let node = nodes.get(&node).await.map_err(|e| e.to_string())?;
@@ -85,11 +83,7 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
             let id = format!("stopped-{name}");
             let tenant = t.object().get(&id).await.map_err(|e| e.to_string())?;
             let conditions = tenant.status.unwrap_or_default().conditions;
-            if conditions.iter().any(|c| c.type_ == "Ready") {
-                Ok(())
-            } else {
-                Err("no condition".to_owned())
-            }
+            holds(conditions.iter().any(|c| c.type_ == "Ready"), "no condition")
         });
         tokio::join!(companions, edit, marked, admitted);
         within("no key is under way", returned, || stage.idle()).await;

@@ -11,7 +11,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
 use outrigger_tests::tenant::{annotation, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -59,7 +59,7 @@ async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     eventually("the companion is told", || async {
         let all = t.companions().await?;
         let told = all.iter().filter(|pod| annotation(pod, "version") == Some("2")).count();
-        if told == 1 { Ok(()) } else { Err(format!("{told}")) }
+        holds(told == 1, format!("{told}"))
     })
     .await;
     let uids = |all: &[Pod]| all.iter().filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
@@ -72,25 +72,13 @@ async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     eventually("the companion is replaced", || async {
         let all = t.companions().await?;
         let new = all.iter().filter(|pod| pod.labels().get("app").is_some_and(|app| app == "newer")).count();
-        if (new, all.len()) == (1, 1) { Ok(()) } else { Err(format!("{new} of {}", all.len())) }
+        holds((new, all.len()) == (1, 1), format!("{new} of {}", all.len()))
     })
     .await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     t.ready(0).await;
-    eventually("the rule is gone on both sides", || async {
-        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
-        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
-        if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
-    })
-    .await;
-    stage.o.plane.infra.kubectl(&["delete", "tenant", &t.id, "--wait=false"]).unwrap();
-    eventually("the tenant is gone", || async {
-        match t.object().get_opt(&t.id).await.map_err(|e| e.to_string())? {
-            None => Ok(()),
-            Some(tenant) => Err(format!("{:?}", tenant.status.map(|status| status.conditions))),
-        }
-    })
-    .await;
+    t.rule_is_gone("r").await;
+    t.delete().await;
     stage.manager.off_write();
     stage.agents.off_write();
     let (infra, cluster) = (kinds(&infra), kinds(&cluster));
@@ -127,7 +115,7 @@ async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
     let has_finalizer = || async {
         let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
         let has = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
-        if has { Ok(()) } else { Err(format!("its finalizers are {:?}", rule.finalizers())) }
+        holds(has, format!("its finalizers are {:?}", rule.finalizers()))
     };
     always("the finalizer stays", Duration::from_secs(3), has_finalizer).await;
     // What is deleted while no agent runs waits for one.
@@ -135,12 +123,7 @@ async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     has_finalizer().await.unwrap();
     stage.o.plane.command("start agent-timed-out").unwrap();
-    eventually("both are gone", || async {
-        let left = [t.own_rules().get_opt("r").await, t.rules().get_opt("r").await];
-        let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
-        if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
-    })
-    .await;
+    t.rule_is_gone("r").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,7 +152,7 @@ async fn an_admin_companion_that_is_created_after_its_tenants_release_does_not_s
     let labels = ListParams::default().labels(&format!("{}=too-late", keys::RULE));
     eventually("no companion is left", || async {
         let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items.len();
-        if all == 0 { Ok(()) } else { Err(format!("{all}")) }
+        holds(all == 0, format!("{all}"))
     })
     .await;
     stage

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use outrigger_tests::eventually;
 use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use crate::stage::{Replica, Stage, sync};
+use crate::stage::{Replica, Stage};
 
 /// Waits until the companions are those of these workloads.
 async fn companions(t: &Tenant, names: &[&str]) {
@@ -16,7 +16,7 @@ async fn companions(t: &Tenant, names: &[&str]) {
         let all = t.companions().await?;
         let mut found: Vec<&str> = all.iter().filter_map(|pod| annotation(pod, "workload-name")).collect();
         found.sort_unstable();
-        if found == names { Ok(()) } else { Err(format!("{found:?}")) }
+        holds(found == names, format!("{found:?}"))
     })
     .await;
 }
@@ -39,11 +39,11 @@ async fn watches_that_expire_or_break_off_lose_nothing() {
         spec["workloadTerms"][0]["matchExpressions"][0]["values"] = json!(["web", late]);
         t.rule("r", spec).await;
         t.rule(&late, rule_for("app", "nothing")).await;
-        sync(&t, &stream, &["w1", "w2", &late]).await;
+        t.sync(&stream, &["w1", "w2", &late]).await;
         replica.proxy.hit(broken).await;
         replica.proxy.remove(broken);
         companions(&t, &[&late, "w1", "w2"]).await;
-        sync(&t, &stream, &["w1", "w2"]).await;
+        t.sync(&stream, &["w1", "w2"]).await;
         companions(&t, &["w1", "w2"]).await;
         let now = t.companions().await.unwrap().iter().filter_map(ResourceExt::uid).collect::<Vec<_>>();
         assert_eq!(now, kept, "{fault:?}");

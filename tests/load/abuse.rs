@@ -14,15 +14,15 @@ use axum::{Json, Router};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
+use outrigger_proto::v1::GetRequest;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
-use outrigger_proto::v1::{GetRequest, WorkloadSync, workload_stream_request::Message};
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};
 use outrigger_tests::attacks;
 use outrigger_tests::cost::{forget_peak, memory_limit, peak, process, processor_time};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::stream;
+use outrigger_tests::stream::{about, channel};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -33,7 +33,7 @@ use tonic::transport::Channel;
 const ROUNDS: usize = 5;
 /// How long a neighbour's calls are timed in one turn.
 const TURN: Duration = Duration::from_secs(6);
-/// How long what was begun may go on.
+/// How long an attack that was started may go on.
 const AFTER: Duration = Duration::from_secs(2);
 /// Where nothing is judged by Outrigger.
 const NOTHING: &str = "nothing";
@@ -60,7 +60,7 @@ impl Attack {
         }
     }
 
-    /// How often a second something is begun.
+    /// How often a second it is started.
     fn pace(self) -> f64 {
         match self {
             Self::Rules => 2.0,
@@ -197,7 +197,7 @@ async fn turn(attack: Attack, target: &Target, neighbour: &Neighbour) -> Vec<Dur
     times
 }
 
-/// Begins something at the pace of the attack, whether or not what was begun before has ended.
+/// Starts the attack at its pace, whether or not what was started before has ended.
 async fn send(attack: Attack, target: Target) {
     let mut rule = attacks::rule_of_values("r");
     json_patch::merge(&mut rule, &json!({"apiVersion": target.kind.0, "kind": target.kind.1}));
@@ -227,7 +227,7 @@ async fn send(attack: Attack, target: Target) {
             Attack::Empty => {
                 let (tls, port, message) = (target.tls.clone(), target.manager, message.clone());
                 under_way.spawn(async move {
-                    if let Ok(channel) = attacks::channel(&tls, port).await {
+                    if let Ok(channel) = channel(&tls, port).await {
                         let _ = attacks::say(channel, "mallory", message).await;
                     }
                 });
@@ -263,13 +263,12 @@ impl Neighbour {
         tenant.set(json!({"limits": {"ruleCallsPerSecond": 100_000}})).await.unwrap();
         tenant.rule("r", rule_for("app", "web")).await;
         let tls = o.client_tls("neighbour", &[&tenant_identity("neighbour")]);
-        let (sender, call) = stream(o.grpc_port, &tls, &[b"neighbour"]).await.unwrap();
-        sender.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
+        let (sender, call) = tenant.tells([]).await;
         tokio::spawn(async move {
             let _ = call.await;
             drop(sender);
         });
-        let rules = WorkloadRuleServiceClient::new(attacks::channel(&tls, o.grpc_port).await.unwrap());
+        let rules = WorkloadRuleServiceClient::new(channel(&tls, o.grpc_port).await.unwrap());
         Self { tenant, rules }
     }
 
@@ -285,8 +284,7 @@ impl Neighbour {
         while Instant::now() < end {
             let began = Instant::now();
             if of_manager {
-                let mut request = tonic::Request::new(GetRequest { id: "r".into() });
-                request.metadata_mut().insert("tenant-id", "neighbour".parse().unwrap());
+                let request = about("neighbour", GetRequest { id: "r".into() });
                 rules.get(request).await.expect("the neighbour is served");
             } else {
                 pods.create(&params, &pod).await.expect("the neighbour's Pod is admitted");

@@ -11,13 +11,12 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
-use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadSync, WorkloadUpdate};
-use outrigger_tests::eventually;
+use outrigger_proto::v1::WorkloadUpdate;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{stream, update};
+use outrigger_tests::stream::{stream, sync, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{since, writes};
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 /// Rules of the cold agent.
@@ -62,7 +61,7 @@ async fn cold_agent(o: &'static Outrigger) {
         });
         let done = done.count();
         tokio::time::sleep(Duration::from_millis(200)).await;
-        if done == SYNCED { Ok(()) } else { Err(format!("{done} of {SYNCED}")) }
+        holds(done == SYNCED, format!("{done} of {SYNCED}"))
     };
     eventually("all rules are synced", synced).await;
     println!(
@@ -98,11 +97,7 @@ async fn crowd(o: &'static Outrigger) {
             .kubectl(&["get", "quota", "-n", &t.namespace, "-o", "json"])
             .map_err(|e| e.to_string())?;
         let quota: Value = serde_json::from_str(&quota).unwrap();
-        if quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)) {
-            Ok(())
-        } else {
-            Err(quota.to_string())
-        }
+        holds(quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)), quota.to_string())
     })
     .await;
     let tls = o.client_tls("crowd", &[&tenant_identity("crowd")]);
@@ -134,8 +129,7 @@ async fn crowd(o: &'static Outrigger) {
         .await
         .unwrap();
     println!("{RULES} rules made in {:.0} s", began.elapsed().as_secs_f64());
-    let all = (0..WORKLOADS).map(workload).collect();
-    sender.send(Message::WorkloadSync(WorkloadSync { workload_updates: all })).await.unwrap();
+    sender.send(sync((0..WORKLOADS).map(workload))).await.unwrap();
     t.rule("own", rule_for("app", "own")).await;
     t.ready(OWN).await;
     // The statuses of all those rules are written first; after that nothing moves.
@@ -160,7 +154,7 @@ async fn crowd(o: &'static Outrigger) {
     let began = Instant::now();
     eventually("the edit has reached all", || async {
         let done = t.companions().await?.iter().filter(|c| annotation(c, "renamed").is_some()).count();
-        if done == OWN { Ok(()) } else { Err(done.to_string()) }
+        holds(done == OWN, done.to_string())
     })
     .await;
     let took = began.elapsed();

@@ -11,9 +11,9 @@ use futures::StreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadDelete, WorkloadSync, WorkloadUpdate, workload_state};
-use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::stream::{Opened, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 
 /// Workloads whose companions are timed, one after the other.
@@ -29,13 +29,7 @@ async fn main() {
     for tenant in [&quiet, &loud] {
         tenant.rule("r", rule_for("app", "web")).await;
     }
-    let open = async |tenant: &Tenant| -> Opened {
-        let tls = o.client_tls(&tenant.id, &[&tenant_identity(&tenant.id)]);
-        let opened = stream(o.grpc_port, &tls, &[tenant.id.as_bytes()]).await.unwrap();
-        opened.0.send(Message::WorkloadSync(WorkloadSync::default())).await.unwrap();
-        opened
-    };
-    let (mine, theirs) = (open(&quiet).await, open(&loud).await);
+    let (mine, theirs) = (quiet.tells([]).await, loud.tells([]).await);
     println!("from a workload's message to its companion, {SAMPLES} one after the other");
     let _ = measure(&quiet, &mine, "warm").await;
     let alone = measure(&quiet, &mine, "alone").await;

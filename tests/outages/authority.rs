@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{ports, tenant_identity};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::stream::stream;
+use outrigger_tests::{eventually, holds};
 
 use crate::stage::{Told, stage};
 
@@ -37,9 +37,7 @@ async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_bac
 
     replace(&ca, &other.pem());
     // Without an end of its own this waits until patience ends.
-    let ended = eventually("the stream has ended", || async {
-        if call.is_finished() { Ok(()) } else { Err("it is open".to_owned()) }
-    });
+    let ended = eventually("the stream has ended", || async { holds(call.is_finished(), "it is open") });
     ended.await;
     assert!(call.await.unwrap().is_err());
     let refused = match stream(port, &tls, &[b"withdrawn"]).await {

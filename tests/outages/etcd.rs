@@ -12,7 +12,7 @@ use outrigger_tests::etcd::Etcd;
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{annotation, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 
 use crate::stage::{Told, stage};
@@ -97,7 +97,7 @@ async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room()
     always("nothing is deleted", Duration::from_secs(40), || async {
         let list = pods.list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;
         let now: BTreeSet<String> = list.items.iter().filter_map(ResourceExt::uid).collect();
-        if now == before.values().cloned().collect() { Ok(()) } else { Err(format!("{now:?}")) }
+        holds(now == before.values().cloned().collect(), format!("{now:?}"))
     })
     .await;
     assert!(!told.is_finished());
@@ -126,7 +126,7 @@ async fn restored(bump: Option<u64>, id: &str) {
     t.image("later").await;
     eventually("the new template is rolled out", || async {
         let images = t.images().await?;
-        if images == ["later"; 3] { Ok(()) } else { Err(format!("{images:?}")) }
+        holds(images == ["later"; 3], format!("{images:?}"))
     })
     .await;
 
@@ -160,14 +160,14 @@ async fn restored(bump: Option<u64>, id: &str) {
     }
     eventually("companions are of the template that is restored", || async {
         let images = t.images().await?;
-        if images == ["companion"; 3] { Ok(()) } else { Err(format!("{images:?}")) }
+        holds(images == ["companion"; 3], format!("{images:?}"))
     })
     .await;
     // Everything that was believed before is forgotten: edits, new workloads and deletions are followed.
     t.image("latest").await;
     eventually("a new template is rolled out", || async {
         let images = t.images().await?;
-        if images == ["latest"; 3] { Ok(()) } else { Err(format!("{images:?}")) }
+        holds(images == ["latest"; 3], format!("{images:?}"))
     })
     .await;
     t.hang_up().await;

@@ -5,7 +5,7 @@ use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, ports};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 use std::time::Duration;
 
@@ -18,10 +18,8 @@ async fn leads(admin: u16) -> Result<bool, String> {
 }
 
 async fn until(what: &str, admin: u16, expected: bool) {
-    eventually(what, || async {
-        if leads(admin).await? == expected { Ok(()) } else { Err(format!("leads: {}", !expected)) }
-    })
-    .await;
+    eventually(what, || async { holds(leads(admin).await? == expected, format!("leads: {}", !expected)) })
+        .await;
 }
 
 #[tokio::test]
@@ -46,7 +44,7 @@ async fn a_leader_that_was_suspended_changes_nothing_when_it_comes_back() {
         let found = nodes.get(&dpu).await.map_err(|e| e.to_string())?;
         Ok::<bool, String>(found.metadata.labels.unwrap_or_default().contains_key(keys::TENANT))
     };
-    eventually("the DPU is nobody's", || async {
+    eventually("no tenant owns the DPU", || async {
         if owned().await? { Err("it has an owner".to_owned()) } else { Ok(()) }
     })
     .await;
@@ -97,11 +95,7 @@ async fn a_replica_with_another_time_does_not_take_a_lease_that_is_renewed() {
         o.ready_at(&name, admin).await;
         always(offset, Duration::from_secs(40), || async {
             let now = holder().await;
-            if now == before && !leads(admin).await? {
-                Ok(())
-            } else {
-                Err(format!("{now:?} took it from {before:?}"))
-            }
+            holds(now == before && !leads(admin).await?, format!("{now:?} took it from {before:?}"))
         })
         .await;
         o.plane.command(&format!("term {name}")).unwrap();

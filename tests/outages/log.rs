@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use outrigger_tests::eventually;
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{Outrigger, get};
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
 use crate::stage::{pipe, stage};
@@ -41,7 +41,7 @@ async fn a_log_that_nobody_reads_stops_nothing() {
         assert_eq!(get(admin, "/livez").await.unwrap().0, 200);
         eventually("the pipe is full and lines are dropped", || async {
             let lines = dropped(admin).await?;
-            if lines > 0.0 { Ok(()) } else { Err(format!("{lines}")) }
+            holds(lines > 0.0, format!("{lines}"))
         })
         .await;
     }

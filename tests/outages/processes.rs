@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use outrigger_tests::eventually;
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
 use crate::stage::stage;
@@ -39,7 +39,7 @@ async fn an_api_server_that_is_down_for_longer_than_a_minute_is_followed_again()
         let all = t.companions().await?;
         let mut names: Vec<_> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
         names.sort_unstable();
-        if names == ["w2", "w3"] { Ok(()) } else { Err(format!("{names:?}")) }
+        holds(names == ["w2", "w3"], format!("{names:?}"))
     })
     .await;
     assert_eq!(uids(&t).await["w2"], before["w2"]);

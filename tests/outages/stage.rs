@@ -6,13 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use outrigger_proto::v1::WorkloadSync;
-use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::control_plane::{ControlPlane, faketime};
+use outrigger_tests::control_plane::{ControlPlane, tool};
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::stream::{Opened, stream, sync};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
@@ -42,7 +40,7 @@ pub(crate) fn pipe(o: &Outrigger) -> PathBuf {
 
 /// Processes that are started while `start` runs see a time that is so much later (`+60s`) or earlier (`-60s`).
 pub(crate) fn at_time<T>(o: &Outrigger, offset: &str, start: impl FnOnce() -> T) -> T {
-    let library = faketime().unwrap();
+    let library = tool("faketime").unwrap();
     let file = o.plane.dir.join("clock.sh");
     // Timers go on as they are: only what the wall clock says is another time.
     let text = format!(
@@ -60,7 +58,7 @@ pub(crate) fn at_time<T>(o: &Outrigger, offset: &str, start: impl FnOnce() -> T)
     started
 }
 
-/// A program that runs ours, with its log where [`pipe`] says, and at the time that [`at_time`] says. The pipe is opened for reading as well, because opening it
+/// A program that runs Outrigger's, with its log where [`pipe`] says, and at the time that [`at_time`] says. The pipe is opened for reading as well, because opening it
 /// would wait for a reader otherwise.
 fn wrapped(o: &Outrigger) -> anyhow::Result<PathBuf> {
     let (file, clock, pipe) = (o.plane.dir.join("outrigger.sh"), o.plane.dir.join("clock"), pipe(o));
@@ -103,9 +101,7 @@ impl Told {
             let mut opened = opened.lock().await;
             if opened.as_ref().is_none_or(|(_, call)| call.is_finished()) {
                 let new = stream(port, &tls, &[id.as_bytes()]).await.map_err(|e| e.to_string())?;
-                let workload_updates = names.iter().map(|n| update(n, &self.tenant.node("a"))).collect();
-                let sync = Message::WorkloadSync(WorkloadSync { workload_updates });
-                new.0.send(sync).await.map_err(|e| e.to_string())?;
+                new.0.send(sync(self.tenant.on_a(names))).await.map_err(|e| e.to_string())?;
                 *opened = Some(new);
             }
             self.are(names).await

@@ -1,12 +1,16 @@
 //! The policy for the time without the webhook: `webhooks/emergency.yaml`.
 
-use super::*;
+use outrigger_cases::merged;
+use outrigger_core::keys;
+use outrigger_tests::{eventually, root, shipped};
+use serde_json::{Value, json};
+
+use crate::accounts::Account::{self, Admin, Manager, Operator};
+use crate::setup::Setup;
 
 /// The objects of a file.
 pub(crate) fn objects(file: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(root().join(file)).unwrap();
-    let all = serde_yaml::Deserializer::from_str(&text).map(|d| Value::deserialize(d).unwrap());
-    all.filter(|o| !o.is_null()).collect()
+    shipped::objects(&std::fs::read_to_string(root().join(file)).unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -14,17 +18,27 @@ async fn nothing_new_of_tenants_is_taken_while_the_webhook_is_out_of_service() {
     let setup = Setup::shared().await;
     let client = &setup.plane.infra.client().await;
     let infra = &setup.plane.infra;
-    let pods = |namespace: &str| format!("{}/pods", at(namespace));
-    let claims = |namespace: &str| format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims");
-    infra
-        .apply(&[
-            namespace("tenant-out", json!({keys::TENANT: "out"})),
-            namespace("tenant-in", json!({keys::TENANT: "in"})),
-        ])
-        .unwrap();
-    let create =
-        Admin.create(pods("tenant-out"), merged(pod("out", json!({})), json!({"metadata": {"name": "old"}})));
-    eventually("the namespace takes Pods", || async { create.send(client).await }).await;
+    let known = &setup.cases.objects;
+    let namespace = |tenant: &str| {
+        let metadata = json!({"name": format!("tenant-{tenant}"), "labels": {keys::TENANT: tenant}});
+        merged(&known["namespace"], &json!({"metadata": metadata}))
+    };
+    let pod = |tenant: &str| {
+        let term =
+            json!({"matchExpressions": [{"key": keys::NODE_TENANT, "operator": "In", "values": [tenant]}]});
+        let required =
+            json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}});
+        let spec = json!({"affinity": {"nodeAffinity": required},
+            "tolerations": [{"key": keys::TENANT, "value": tenant, "effect": "NoSchedule"}]});
+        merged(&known["pod"], &json!({"spec": spec}))
+    };
+    infra.apply(&[namespace("out"), namespace("in")]).unwrap();
+    let old = merged(&pod("out"), &json!({"metadata": {"name": "old"}}));
+    let (out, claims) = ("/api/v1/namespaces/tenant-out/pods", "/apis/resource.k8s.io/v1/namespaces");
+    eventually("the namespace takes Pods", || {
+        Admin.send(client, "POST /api/v1/namespaces/tenant-out/pods", &old)
+    })
+    .await;
 
     // Other tests of this control plane go on in other tenants' namespaces.
     let mut policy = objects("webhooks/emergency.yaml");
@@ -32,26 +46,28 @@ async fn nothing_new_of_tenants_is_taken_while_the_webhook_is_out_of_service() {
     let only = json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["tenant-out"]});
     selector.as_array_mut().unwrap().push(only);
     infra.apply(&policy).unwrap();
-    let new = |who: Who, tenant: &str| who.create(pods(&format!("tenant-{tenant}")), pod(tenant, json!({})));
-    let refused = async |ask: Ask| match ask.dry_run(client).await {
+    let refused = async |who: Account, ask: &str, body: &Value| match who.dry_run(client, ask, body).await {
         Err(refusal) if refusal.contains("'outrigger-emergency'") => Ok(()),
-        other => Err(format!("{ask:?}: {other:?}")),
+        other => Err(format!("{who:?} {ask}: {other:?}")),
     };
-    eventually("the policy is active", || refused(new(Admin, "out"))).await;
-    for ask in [
-        new(Manager, "out"),
-        new(Operator, "out"),
-        Operator.create(claims("tenant-out"), devices::claim(json!({}))),
-        Operator.patch(format!("{}/old/ephemeralcontainers", pods("tenant-out")), debug(json!({}))),
+    let (new, create) = (pod("out"), format!("POST {out}"));
+    eventually("the policy is active", || refused(Admin, &create, &new)).await;
+    let debug = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "i", "securityContext": {},
+        "terminationMessagePolicy": "File", "imagePullPolicy": "Always"}]}});
+    for (who, ask, body) in [
+        (Manager, create.clone(), &new),
+        (Operator, create.clone(), &new),
+        (Operator, format!("POST {claims}/tenant-out/resourceclaims"), &known["claim"]),
+        (Operator, format!("PATCH {out}/old/ephemeralcontainers"), &debug),
     ] {
-        refused(ask).await.unwrap();
+        refused(who, &ask, body).await.unwrap();
     }
-    for ask in [
-        new(Admin, "in"),
-        Operator.create(claims("tenant-in"), devices::claim(json!({}))),
-        Operator.patch(format!("{}/old", pods("tenant-out")), label("a", "b")),
-        Operator.delete(format!("{}/old", pods("tenant-out"))),
+    for (who, ask, body) in [
+        (Admin, "POST /api/v1/namespaces/tenant-in/pods".to_owned(), &pod("in")),
+        (Operator, format!("POST {claims}/tenant-in/resourceclaims"), &known["claim"]),
+        (Operator, format!("PATCH {out}/old"), &json!({"metadata": {"labels": {"a": "b"}}})),
+        (Operator, format!("DELETE {out}/old"), &Value::Null),
     ] {
-        ask.dry_run(client).await.unwrap();
+        who.dry_run(client, &ask, body).await.unwrap();
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use outrigger_tests::devices::{Devices, made, templates};
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
 use crate::{ONE_AT_A_TIME, start_many};
@@ -32,7 +32,7 @@ async fn a_manager_killed_amid_claims_makes_none_twice_and_loses_none() {
     t.rule("pods", pods.clone()).await;
     eventually("creation is under way", || async {
         let (claims, templates) = (uids(&t).await?.len(), templates(&t.infra, &t.namespace).await?.len());
-        if claims >= 10 && templates == 1 { Ok(()) } else { Err(format!("{claims}, {templates}")) }
+        holds(claims >= 10 && templates == 1, format!("{claims}, {templates}"))
     })
     .await;
     o.plane.command("stop manager").unwrap();
@@ -56,7 +56,7 @@ async fn a_manager_killed_amid_claims_makes_none_twice_and_loses_none() {
     assert_ne!(after[&lost], before[&lost]);
     eventually("the template is another", || async {
         let all = templates(&t.infra, &t.namespace).await?;
-        if all.len() == 1 && all[0].name_any() != old { Ok(()) } else { Err(all.len().to_string()) }
+        holds(all.len() == 1 && all[0].name_any() != old, all.len().to_string())
     })
     .await;
 }

@@ -8,9 +8,9 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Client;
 use kube::api::{Api, WatchEvent, WatchParams};
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
+use outrigger_tests::{eventually, holds};
 
 use super::ONE_AT_A_TIME;
 
@@ -25,10 +25,7 @@ async fn leads(admin: u16) -> Result<bool, String> {
 }
 
 async fn until_leads(name: &str, admin: u16) {
-    eventually(&format!("{name} leads"), || async {
-        if leads(admin).await? { Ok(()) } else { Err("it doesn't".to_owned()) }
-    })
-    .await;
+    eventually(&format!("{name} leads"), || async { holds(leads(admin).await?, "it doesn't") }).await;
 }
 
 /// Everything that is written on the Lease from now on, and what is there now.
@@ -83,7 +80,7 @@ async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
         o.ready_at(name, admin).await;
     }
     eventually("one of them leads", || async {
-        if leads(admin_a).await? || leads(admin_b).await? { Ok(()) } else { Err("none".to_owned()) }
+        holds(leads(admin_a).await? || leads(admin_b).await?, "none")
     })
     .await;
     let mut took: Vec<Duration> = Vec::new();

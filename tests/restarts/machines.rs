@@ -11,7 +11,7 @@ use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::writes::{since, writes};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
 use super::ONE_AT_A_TIME;
@@ -70,10 +70,7 @@ fn machine(group: &str) -> [Value; 4] {
 
 /// Admission may not have seen the nodes yet.
 async fn make(o: &Outrigger, group: &str) {
-    eventually("the Machine is taken", || async {
-        o.plane.infra.apply(&machine(group)).map_err(|e| e.to_string())
-    })
-    .await;
+    eventually("the Machine is taken", || async { o.plane.infra.apply(&machine(group)) }).await;
 }
 
 #[tokio::test]
@@ -92,7 +89,7 @@ async fn an_event_is_worth_three_writes_and_no_event_none() {
     o.ready().await;
     always("nothing is written", Duration::from_secs(5), || async {
         let written = since(&counted(&client).await, &idle);
-        if written.is_empty() { Ok(()) } else { Err(format!("{written:?}")) }
+        holds(written.is_empty(), format!("{written:?}"))
     })
     .await;
     // Imperator answers this with some thirty writes.
@@ -101,10 +98,7 @@ async fn an_event_is_worth_three_writes_and_no_event_none() {
             keys::MACHINE_TYPE: "t1", keys::POD_ROLE: keys::GUEST}},
         "spec": {"nodeSelector": {"nowhere": "x"}, "containers": [{"name": "c", "image": "i"}]}});
     let guest = serde_json::from_value(guest).unwrap();
-    eventually("the guest is taken", || async {
-        pods.create(&PostParams::default(), &guest).await.map(drop).map_err(|e| e.to_string())
-    })
-    .await;
+    eventually("the guest is taken", || async { pods.create(&PostParams::default(), &guest).await }).await;
     usage(&machines, "writes", "t1", [2, 1, 0, 1, 2]).await;
     let waiting = quiet(&client).await;
     let written = since(&waiting, &idle);

@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 use tokio::sync::Mutex;
 
@@ -54,7 +54,7 @@ async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_d
     t.rule("r", rule_for("app", "web")).await;
     eventually("creation is under way", || async {
         let n = t.companions().await?.len();
-        if n >= 20 { Ok(()) } else { Err(format!("{n}")) }
+        holds(n >= 20, format!("{n}"))
     })
     .await;
     o.plane.command("stop manager").unwrap();
@@ -75,7 +75,7 @@ async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_d
     o.ready().await;
     always("nothing is deleted", Duration::from_secs(2), || async {
         let now = uids(&t).await;
-        if now == after { Ok(()) } else { Err(format!("{} companions", now.len())) }
+        holds(now == after, format!("{} companions", now.len()))
     })
     .await;
     // What ended while nobody watched goes with the first sync.
@@ -107,7 +107,7 @@ async fn an_agent_that_restarts_changes_nothing() {
     o.plane.command("start agent-agentnew").unwrap();
     t.condition("r", "Synced", outrigger_api::conditions::Status::True, "StreamConnected").await;
     always("nothing changes", Duration::from_secs(1), || async {
-        if uids(&t).await == before { Ok(()) } else { Err("other companions".to_owned()) }
+        holds(uids(&t).await == before, "other companions")
     })
     .await;
     assert_eq!(writes, companion_writes(&o.manager_metrics().await), "no write that changes nothing");
@@ -141,7 +141,7 @@ async fn api_servers_that_restart_are_followed_again() {
         let all = t.ready(4).await;
         let mut names: Vec<_> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
         names.sort_unstable();
-        if names == ["after", "during", "w1", "w2"] { Ok(()) } else { Err(format!("{names:?}")) }
+        holds(names == ["after", "during", "w1", "w2"], format!("{names:?}"))
     })
     .await;
     let after = uids(&t).await;
@@ -160,7 +160,7 @@ async fn a_webhook_that_is_down_delays_companions_and_lets_none_through() {
     let pods: Api<k8s_openapi::api::core::v1::Pod> = t.pods();
     always("no companion", Duration::from_secs(2), || async {
         let all = pods.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
-        if all.items.is_empty() { Ok(()) } else { Err("a Pod was let through".to_owned()) }
+        holds(all.items.is_empty(), "a Pod was let through")
     })
     .await;
     o.plane.command("start webhook").unwrap();

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::Api;
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
 use super::ONE_AT_A_TIME;
@@ -27,7 +27,7 @@ async fn a_label_goes_with_its_object_and_for_no_other_reason() {
         let is = &label;
         eventually("the label is right", move || async move {
             let is = is(name).await?;
-            if is.as_deref() == wanted { Ok(()) } else { Err(format!("{name}: {is:?}")) }
+            holds(is.as_deref() == wanted, format!("{name}: {is:?}"))
         })
     };
     let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -59,7 +59,7 @@ async fn a_label_goes_with_its_object_and_for_no_other_reason() {
     }
     eventually("the object is gone", || async {
         let left = infra.kubectl(&["get", "nsoff", "-n", "goes", "-o", "name"]).map_err(|e| e.to_string())?;
-        if left.is_empty() { Ok(()) } else { Err(left) }
+        holds(left.is_empty(), left)
     })
     .await;
     infra.kubectl(&["delete", "namespace", "stays", "goes", "by-hand", "--timeout=100s"]).unwrap();

@@ -8,22 +8,14 @@ use kube::{Client, ResourceExt};
 use outrigger_api::Tenant as Object;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
-use outrigger_proto::v1::WorkloadSync;
-use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
-use outrigger_tests::stream::{Opened, stream, update};
+use outrigger_tests::stream::{self, stream};
 use outrigger_tests::tenant::{Tenant, annotation, dpu, rule_for, tenant, tenant_is};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 use tonic::Code;
 
 use crate::{ONE_AT_A_TIME, companion_writes};
-
-/// Tells a manager of workloads on the tenant's only host.
-async fn sync(t: &Tenant, opened: &Opened, names: &[&str]) {
-    let workload_updates = names.iter().map(|name| update(name, &t.node("a"))).collect();
-    opened.0.send(Message::WorkloadSync(WorkloadSync { workload_updates })).await.unwrap();
-}
 
 /// Waits until the companions are those of these workloads, by uid.
 async fn companions(t: &Tenant, names: &[&str]) -> Vec<String> {
@@ -56,14 +48,14 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
         status.stream.map(|s| (s.claim, s.connected, s.holder)).unwrap()
     };
     let first = stream(o.grpc_port, &tls, &[b"two"]).await.unwrap();
-    sync(&t, &first, &["w1", "w2"]).await;
+    t.sync(&first, &["w1", "w2"]).await;
     let before = companions(&t, &["w1", "w2"]).await;
     let (number, connected, one) = claim().await;
     assert_eq!((number, connected), (1, true));
 
     // The agent jumps. Its old connection stays half open: nobody reads what it is told.
     let second = stream(port, &tls, &[b"two"]).await.unwrap();
-    sync(&t, &second, &["w1", "w2", "w3"]).await;
+    t.sync(&second, &["w1", "w2", "w3"]).await;
     let after = companions(&t, &["w1", "w2", "w3"]).await;
     assert!(before.iter().all(|uid| after.contains(uid)), "nothing was made twice");
     let (number, _, two) = claim().await;
@@ -71,12 +63,12 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     assert_ne!(one, two);
     let status = first.1.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status}");
-    let _ = first.0.send(Message::WorkloadSync(WorkloadSync::default())).await;
+    let _ = first.0.send(stream::sync([])).await;
 
     // The older claim writes nothing any more, whatever happens.
     let frozen = companion_writes(&o.manager_metrics().await);
     t.pods().delete(&t.companions().await.unwrap()[0].name_any(), &DeleteParams::default()).await.unwrap();
-    sync(&t, &second, &["w1", "w2"]).await;
+    t.sync(&second, &["w1", "w2"]).await;
     companions(&t, &["w1", "w2"]).await;
     let mut spec = rule_for("app", "web");
     spec["template"]["metadata"]["labels"]["app"] = json!("newer");
@@ -84,7 +76,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     eventually("all are replaced", || async {
         let all = t.ready(2).await;
         let new = all.iter().filter(|c| c.labels().get("app").is_some_and(|v| v == "newer")).count();
-        if new == 2 { Ok(()) } else { Err(format!("{new}")) }
+        holds(new == 2, format!("{new}"))
     })
     .await;
     assert_eq!(companion_writes(&o.manager_metrics().await), frozen);
@@ -97,7 +89,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     assert_eq!(claim().await, (3, true, one));
     companions(&t, &["w1", "w2"]).await;
     let frozen = companion_writes(&Outrigger::metrics_of(admin).await.unwrap());
-    sync(&t, &third, &["w2"]).await;
+    t.sync(&third, &["w2"]).await;
     companions(&t, &["w2"]).await;
     assert_eq!(companion_writes(&Outrigger::metrics_of(admin).await.unwrap()), frozen);
 
@@ -110,12 +102,12 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     o.plane.infra.apply(&[dpu("two-late", &t.node("a"))]).unwrap();
     eventually("somebody leads", || async {
         let node = nodes.get("two-late").await.map_err(|e| e.to_string())?;
-        if node.labels().contains_key(keys::NODE_TENANT) { Ok(()) } else { Err("nobody".to_owned()) }
+        holds(node.labels().contains_key(keys::NODE_TENANT), "nobody")
     })
     .await;
     println!("a new leader has acted after {:?}", began.elapsed());
     let fourth = stream(port, &tls, &[b"two"]).await.unwrap();
-    sync(&t, &fourth, &["w2", "w4"]).await;
+    t.sync(&fourth, &["w2", "w4"]).await;
     companions(&t, &["w2", "w4"]).await;
     o.plane.command("start manager").unwrap();
     o.ready().await;
@@ -150,7 +142,7 @@ async fn a_host_that_two_claim_at_once_is_neithers() {
     }
     o.plane.infra.apply(&[dpu("c-dpu1", "c-host1")]).unwrap();
     let owner = async |name: &str| nodes.get(name).await.unwrap().labels().get(keys::NODE_TENANT).cloned();
-    always("it is nobody's", Duration::from_secs(2), async || match owner("c-dpu1").await {
+    always("no tenant owns it", Duration::from_secs(2), async || match owner("c-dpu1").await {
         None => Ok(()),
         Some(owner) => Err(owner),
     })

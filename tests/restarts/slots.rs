@@ -104,7 +104,7 @@ async fn ten_slots_take_ten_of_two_hundred_guests_whichever_replica_is_asked() {
     let [a, b, c, admin_a, admin_b, admin_c] = ports().unwrap();
     let admins = [admin_a, admin_b, admin_c];
     for (i, (port, admin)) in [a, b, c].into_iter().zip(admins).enumerate() {
-        o.start_webhook_replica(&format!("slots-{i}"), port, admin).unwrap();
+        o.start_webhook_replica(&format!("slots-{i}"), port, admin, &[]).unwrap();
     }
     for (i, admin) in admins.into_iter().enumerate() {
         o.ready_at(&format!("slots-{i}"), admin).await;
@@ -127,7 +127,7 @@ async fn ten_slots_take_ten_of_two_hundred_guests_whichever_replica_is_asked() {
             for i in 0..3 {
                 pods.create(&dry, &guest("dry", i)).await.map_err(|e| e.to_string())?;
             }
-            Ok(())
+            Ok::<_, String>(())
         }
     })
     .await;
@@ -185,10 +185,7 @@ async fn prepare(o: &Outrigger, client: &Client, machines: &Api<Machine>) {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": label}});
     o.plane.infra.apply(&[namespace]).unwrap();
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    eventually("the namespace takes Pods", || async {
-        accounts.get("default").await.map(drop).map_err(|e| e.to_string())
-    })
-    .await;
+    eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
     let created = machines.create(&PostParams::default(), &machine("slots", "slots", "slots-own", 0)).await;
     created.unwrap();
     let usage = json!({"maximum": 50, "reserved": 10, "used": 0, "waiting": 0, "slots": 10});
@@ -216,7 +213,7 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
                 let probe = machine("slots-probe", "slots-probe", node, replica);
                 machines.create(&dry, &probe).await.map_err(|e| e.to_string())?;
             }
-            Ok(())
+            Ok::<_, String>(())
         })
         .await;
         let words =

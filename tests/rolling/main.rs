@@ -106,7 +106,7 @@ impl Deployment {
         let name = format!("{}-{}", self.part, self.made);
         let [port, admin] = ports().unwrap();
         match self.part {
-            "webhook" => o.start_webhook_replica_with(&name, port, admin, &self.flags).unwrap(),
+            "webhook" => o.start_webhook_replica(&name, port, admin, &self.flags).unwrap(),
             _ => o.start_replica_with(&name, port, admin, &self.flags).unwrap(),
         }
         front.add(port, admin);

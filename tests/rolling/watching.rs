@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::tenant::{Tenant, annotation};
+use outrigger_tests::{eventually, holds};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
@@ -92,10 +92,7 @@ impl Watching {
                 }
             }
         });
-        eventually("the watch has begun", || async {
-            if seen.lock().lists == 1 { Ok(()) } else { Err("not yet".to_owned()) }
-        })
-        .await;
+        eventually("the watch has begun", || async { holds(seen.lock().lists == 1, "not yet") }).await;
         Self { seen, task }
     }
 
@@ -103,7 +100,7 @@ impl Watching {
     pub(crate) async fn end(self) -> String {
         eventually("every workload's companion has been seen", || async {
             let waiting: Vec<String> = self.seen.lock().waiting.keys().cloned().collect();
-            if waiting.is_empty() { Ok(()) } else { Err(format!("{waiting:?}")) }
+            holds(waiting.is_empty(), format!("{waiting:?}"))
         })
         .await;
         self.task.abort();

@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use futures::future::poll_fn;
 use http::uri::PathAndQuery;
-use outrigger_agent::connect::{Address, connect};
 use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
+use crate::stream::about;
 use crate::wire::Raw;
 
 /// The method of the workload stream.
@@ -19,9 +19,6 @@ pub const STREAM: &str = "/universe.workload.v1.WorkloadService/WorkloadStream";
 const BODY: usize = 4 << 20;
 
 /// A connection of TLS that speaks this protocol.
-///
-/// # Errors
-/// When there is none.
 pub async fn dial(
     tls: &ClientTls,
     port: u16,
@@ -34,9 +31,6 @@ pub async fn dial(
 
 /// One connection of HTTP/2 with as many requests as it may have, each with a body that comes and never ends. It lasts as long as what
 /// is returned.
-///
-/// # Errors
-/// When there is no connection.
 pub async fn hold(tls: &ClientTls, port: u16) -> anyhow::Result<JoinSet<()>> {
     let (mut sender, connection) = h2::client::handshake(dial(tls, port, b"h2").await?).await?;
     let mut tasks = JoinSet::new();
@@ -68,15 +62,6 @@ pub async fn hold(tls: &ClientTls, port: u16) -> anyhow::Result<JoinSet<()>> {
     Ok(tasks)
 }
 
-/// A channel of gRPC to this port.
-///
-/// # Errors
-/// When there is none.
-pub async fn channel(tls: &ClientTls, port: u16) -> anyhow::Result<Channel> {
-    let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
-    connect(&address, tls, None).await
-}
-
 /// A sync of so many workloads, each of which is these bytes.
 pub fn sync(count: usize, workload: &[u8]) -> Bytes {
     let mut entry = vec![0x0a];
@@ -89,13 +74,9 @@ pub fn sync(count: usize, workload: &[u8]) -> Bytes {
 }
 
 /// Sends one message of these bytes over the workload stream of a tenant.
-///
-/// # Errors
-/// What the server says to that.
 pub async fn say(channel: Channel, tenant: &str, message: Bytes) -> Result<(), tonic::Status> {
     let mut client = tonic::client::Grpc::new(channel);
-    let mut request = tonic::Request::new(tokio_stream::once(message));
-    request.metadata_mut().insert("tenant-id", tenant.parse().expect("an id"));
+    let request = about(tenant, tokio_stream::once(message));
     client.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
     let path = PathAndQuery::from_static(STREAM);
     client.client_streaming::<_, Bytes, Bytes, Raw>(request, path, Raw).await.map(drop)

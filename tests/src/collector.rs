@@ -43,9 +43,6 @@ pub struct Collector {
 
 impl Collector {
     /// Starts one.
-    ///
-    /// # Errors
-    /// When there is no port.
     pub async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let this = Self { port: listener.local_addr()?.port(), ..Self::default() };
@@ -60,9 +57,6 @@ impl Collector {
     }
 
     /// Everything that has come in.
-    ///
-    /// # Panics
-    /// When a test has panicked in it.
     pub fn spans(&self) -> Vec<Span> {
         self.spans.lock().expect("nobody panics in here").clone()
     }

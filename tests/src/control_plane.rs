@@ -65,17 +65,11 @@ struct Endpoint {
 
 impl ControlPlane {
     /// Builds the control plane if it isn't built, and starts it.
-    ///
-    /// # Errors
-    /// When it can't be built or started; the message has the end of the log that tells why.
     pub fn start() -> anyhow::Result<Self> {
         Self::start_with(&[])
     }
 
     /// As [`Self::start`], with further flags of `up`.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
     pub fn start_with(flags: &[&str]) -> anyhow::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let program = build()?;
@@ -113,18 +107,12 @@ impl ControlPlane {
     }
 
     /// Starts a process that ends with the control plane. Its log is `logs/<name>.log`.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn run(&self, name: &str, args: &[String], env: &[String]) -> anyhow::Result<()> {
         self.command(&format!("run {}", json!({"name": name, "args": args, "env": env})))
     }
 
     /// `term NAME`, `stop NAME` (kill), `start NAME`, `restart NAME`, `pause NAME` (SIGSTOP), `resume NAME`: for any process,
     /// also `infra/kube-apiserver`.
-    ///
-    /// # Errors
-    /// When there is no such process, or it doesn't come back.
     pub fn command(&self, line: &str) -> anyhow::Result<()> {
         let mut link = self.link.lock().expect("nobody panics with the line in hand");
         let stdin = link.stdin.as_mut().context("the control plane has ended")?;
@@ -164,9 +152,6 @@ impl Drop for ControlPlane {
 
 impl Cluster {
     /// A client as the cluster's administrator, for the runtime that it is called on.
-    ///
-    /// # Panics
-    /// When the kubeconfig can't be used.
     pub async fn client(&self) -> kube::Client {
         let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("kubeconfig");
         let options = KubeConfigOptions::default();
@@ -182,17 +167,11 @@ impl Cluster {
     }
 
     /// Runs kubectl as the cluster's administrator.
-    ///
-    /// # Errors
-    /// When it fails, with what it said.
     pub fn kubectl(&self, args: &[&str]) -> anyhow::Result<String> {
         self.kubectl_with(args, "")
     }
 
     /// Runs kubectl with standard input.
-    ///
-    /// # Errors
-    /// When it fails, with what it said.
     pub fn kubectl_with(&self, args: &[&str], input: &str) -> anyhow::Result<String> {
         let command = self.kubectl_command();
         let (program, first) = command.split_first().context("no kubectl")?;
@@ -212,9 +191,6 @@ impl Cluster {
     }
 
     /// Applies objects.
-    ///
-    /// # Errors
-    /// When the API server refuses one, with its words.
     pub fn apply(&self, objects: &[Value]) -> anyhow::Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
         self.kubectl_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list.to_string())
@@ -222,18 +198,12 @@ impl Cluster {
     }
 
     /// Applies a file, or all files of a directory, of the work tree.
-    ///
-    /// # Errors
-    /// When the API server refuses an object, with its words.
     pub fn apply_file(&self, path: &str) -> anyhow::Result<()> {
         let path = root().join(path);
         self.kubectl(&["apply", "--server-side", "-f", &path.display().to_string()]).map(drop)
     }
 
     /// Writes a kubeconfig with which a service account talks to this cluster.
-    ///
-    /// # Errors
-    /// When the account doesn't exist.
     pub fn service_account(&self, namespace: &str, name: &str, file: &Path) -> anyhow::Result<()> {
         let token = self.kubectl(&["create", "token", name, "-n", namespace, "--duration=24h"])?;
         let kubeconfig = json!({
@@ -247,56 +217,14 @@ impl Cluster {
 }
 
 /// Builds the control plane and returns its program.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
 pub fn build() -> anyhow::Result<PathBuf> {
-    built("tests/controlplane/build.sh")
+    tool("controlplane")
 }
 
-/// Builds grpcurl and returns its program.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
-pub fn grpcurl() -> anyhow::Result<PathBuf> {
-    built("tests/grpcurl/build.sh")
-}
-
-/// Builds Helm and returns its program.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
-pub fn helm() -> anyhow::Result<PathBuf> {
-    built("tests/helm/build.sh")
-}
-
-/// Builds what there is of Prometheus and returns its directory: `promtool`, `series`, and the Prometheus Operator's
-/// definitions in `crds`.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
-pub fn prometheus() -> anyhow::Result<PathBuf> {
-    built("tests/prometheus/build.sh")
-}
-
-/// Builds mdBook and returns its program.
-///
-/// # Errors
-/// When it can't be built; what the build says goes to standard error.
-pub fn mdbook() -> anyhow::Result<PathBuf> {
-    built("tests/mdbook/build.sh")
-}
-
-/// Fetches libfaketime and returns the library.
-///
-/// # Errors
-/// When it can't be fetched; why goes to standard error.
-pub fn faketime() -> anyhow::Result<PathBuf> {
-    built("tests/faketime/build.sh")
-}
-
-fn built(script: &str) -> anyhow::Result<PathBuf> {
-    let script = root().join(script);
+/// Builds one of the tools beside this crate, unless it is built already, and returns what its `build.sh` prints: the program,
+/// or its directory.
+pub fn tool(name: &str) -> anyhow::Result<PathBuf> {
+    let script = root().join("tests").join(name).join("build.sh");
     let output = Command::new(&script).stderr(Stdio::inherit()).output().context("build.sh")?;
     if !output.status.success() {
         bail!("{} failed", script.display());

@@ -8,9 +8,6 @@ use crate::outrigger::{INFRASTRUCTURE, TENANT};
 use crate::shipped;
 
 /// The process that has this argument.
-///
-/// # Panics
-/// When there is none.
 pub fn process(argument: &str) -> u32 {
     let processes = std::fs::read_dir("/proc").expect("processes").flatten();
     let mut found = processes.filter_map(|entry| {
@@ -23,9 +20,6 @@ pub fn process(argument: &str) -> u32 {
 }
 
 /// The most memory that a process has had, in bytes, since it began or since [`forget_peak`].
-///
-/// # Panics
-/// When there is no such process.
 pub fn peak(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
@@ -33,17 +27,11 @@ pub fn peak(pid: u32) -> u64 {
 }
 
 /// From now on what a process has is its [`peak`] (proc(5), `clear_refs`).
-///
-/// # Panics
-/// When there is no such process.
 pub fn forget_peak(pid: u32) {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("the process runs");
 }
 
 /// The processor time that a process has had, to a hundredth of a second (proc(5), `utime` and `stime`).
-///
-/// # Panics
-/// When there is no such process.
 pub fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process runs");
     // The name may hold anything, and ends with the last parenthesis. What follows begins with the third field.
@@ -53,9 +41,6 @@ pub fn processor_time(pid: u32) -> Duration {
 }
 
 /// What the shipped Pod of a part, `webhook`, `manager` or `agent`, may have, in bytes.
-///
-/// # Panics
-/// When there is no such Pod.
 pub fn memory_limit(part: &str) -> u64 {
     let objects =
         shipped::kustomize(if part == "agent" { TENANT } else { INFRASTRUCTURE }).expect("an overlay");

@@ -7,8 +7,8 @@ use kube::{Client, ResourceExt};
 use outrigger_core::keys;
 use serde_json::{Value, json};
 
-use crate::eventually;
 use crate::tenant::Tenant;
+use crate::{eventually, holds};
 
 /// The devices of one tenant's DPUs, of one class.
 pub struct Devices {
@@ -21,9 +21,6 @@ pub struct Devices {
 impl Devices {
     /// Publishes so many devices on the first DPU of each of these hosts, and lets the tenant use them. Each has the attribute
     /// `host`: the name of its host.
-    ///
-    /// # Panics
-    /// When the API server refuses something.
     pub async fn publish(t: &Tenant, hosts: &[(&str, usize)]) -> Self {
         let this = Self { driver: format!("{}.devices.test", t.id), class: format!("{}-crypto", t.id) };
         let selector = format!("device.driver == \"{}\"", this.driver);
@@ -64,18 +61,12 @@ pub fn claims(client: &Client, namespace: &str) -> Api<ResourceClaim> {
 }
 
 /// The claims that rules have made for workloads in a namespace, those that are being deleted too.
-///
-/// # Errors
-/// What the API server says.
 pub async fn made(client: &Client, namespace: &str) -> Result<Vec<ResourceClaim>, String> {
     let list = claims(client, namespace).list(&ListParams::default().labels(keys::RULE)).await;
     list.map(|list| list.items).map_err(|e| e.to_string())
 }
 
 /// The templates of claims in a namespace that rules have made.
-///
-/// # Errors
-/// What the API server says.
 pub async fn templates(client: &Client, namespace: &str) -> Result<Vec<ResourceClaimTemplate>, String> {
     let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
     api.list(&ListParams::default().labels(keys::RULE))
@@ -112,7 +103,7 @@ pub async fn gone(client: &Client, namespace: &str, names: &[String]) {
         let list = claims(client, namespace).list(&ListParams::default()).await.map_err(|e| e.to_string())?;
         let left: Vec<_> =
             list.items.iter().map(ResourceExt::name_any).filter(|n| names.contains(n)).collect();
-        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+        holds(left.is_empty(), format!("{left:?}"))
     })
     .await;
 }

@@ -27,9 +27,6 @@ struct State {
 }
 
 /// The arguments that a process of a control plane was started with.
-///
-/// # Errors
-/// When there is no such process.
 pub fn command(plane: &ControlPlane, process: &str) -> anyhow::Result<Vec<String>> {
     let text = std::fs::read_to_string(plane.dir.join("state.json"))?;
     let mut state: State = serde_json::from_str(&text)?;
@@ -43,9 +40,6 @@ fn flag(command: &[String], name: &str) -> anyhow::Result<String> {
 
 impl Etcd {
     /// The etcd of a control plane.
-    ///
-    /// # Errors
-    /// When the control plane doesn't say how it runs etcd.
     pub fn of(plane: &ControlPlane) -> anyhow::Result<Self> {
         let (server, client) = (command(plane, "etcd")?, command(plane, "infra/kube-apiserver")?);
         let access = [
@@ -64,9 +58,6 @@ impl Etcd {
     }
 
     /// Runs etcdctl.
-    ///
-    /// # Errors
-    /// When it fails, with what it said.
     pub fn ctl(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new(&self.program);
         output({
@@ -76,18 +67,12 @@ impl Etcd {
     }
 
     /// The latest revision.
-    ///
-    /// # Errors
-    /// When etcd doesn't answer.
     pub fn revision(&self) -> anyhow::Result<u64> {
         let status: Value = serde_json::from_str(&self.ctl(&["endpoint", "status", "-w", "json"])?)?;
         status.pointer("/0/Status/header/revision").and_then(Value::as_u64).context("no revision")
     }
 
     /// Forgets the history of all keys up to now.
-    ///
-    /// # Errors
-    /// When etcd refuses.
     pub fn compact(&self) -> anyhow::Result<u64> {
         let revision = self.revision()?;
         self.ctl(&["compaction", &revision.to_string(), "--physical"])?;
@@ -95,18 +80,12 @@ impl Etcd {
     }
 
     /// Saves a snapshot.
-    ///
-    /// # Errors
-    /// When it can't be saved.
     pub fn save(&self, file: &Path) -> anyhow::Result<()> {
         self.ctl(&["snapshot", "save", &file.display().to_string()]).map(drop)
     }
 
     /// Puts a snapshot in place of the data of an etcd that has been stopped, with revisions that continue so much later
     /// than those of the snapshot.
-    ///
-    /// # Errors
-    /// When etcd's tool can't restore it.
     pub fn restore(&self, snapshot: &Path, bump: Option<u64>) -> anyhow::Result<()> {
         std::fs::remove_dir_all(&self.data)?;
         let mut command = Command::new(&self.program);

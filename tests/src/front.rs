@@ -10,8 +10,8 @@ use rand::seq::IndexedRandom;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 
-use crate::eventually;
 use crate::outrigger::get;
+use crate::{eventually, holds};
 
 /// How long connections still come after a replica has said that it isn't ready: until the endpoints have changed, and
 /// the proxies of all nodes have followed.
@@ -43,9 +43,6 @@ struct Replica {
 
 impl Front {
     /// A front that leads nowhere yet.
-    ///
-    /// # Panics
-    /// When there is no port.
     pub fn start() -> Self {
         let (tell, told) = std::sync::mpsc::channel();
         let state = Arc::<State>::default();
@@ -76,7 +73,7 @@ impl Front {
     pub async fn leads_to(&self, port: u16) {
         eventually("connections go to it", || async {
             let routed = self.state.routed.lock();
-            if routed.iter().any(|r| r.port == port) { Ok(()) } else { Err(format!("{routed:?}")) }
+            holds(routed.iter().any(|r| r.port == port), format!("{routed:?}"))
         })
         .await;
     }

@@ -74,9 +74,6 @@ impl Kind {
     }
 
     /// All objects of the kind that there are now, without their managed fields.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn list(&self, client: &Client) -> Result<Vec<Value>, String> {
         let list = self.all(client).list(&ListParams::default()).await.map_err(|e| e.to_string())?;
         Ok(list.items.into_iter().map(|object| self.value(object)).collect())
@@ -91,9 +88,6 @@ impl Kind {
 }
 
 /// The revision of the store now.
-///
-/// # Errors
-/// What the API server says.
 pub async fn revision(client: &Client) -> Result<u64, String> {
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
     let list = namespaces.list_metadata(&ListParams::default().limit(1)).await.map_err(|e| e.to_string())?;
@@ -122,9 +116,6 @@ pub struct History {
 
 impl History {
     /// Begins to record these kinds: first what there is, then each change.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn follow(followed: Vec<(Side, Client, Kind)>) -> Result<Self, String> {
         let recorded = Arc::new(Mutex::new(Recorded::default()));
         let mut tasks = JoinSet::new();
@@ -141,9 +132,6 @@ impl History {
     }
 
     /// All changes until now, in the order in which they were made.
-    ///
-    /// # Errors
-    /// When some may be missing.
     pub async fn changes(&self) -> Result<Vec<Change>, String> {
         for (side, client, kind) in &self.followed {
             self.caught_up(*side, client, kind).await;

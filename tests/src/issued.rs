@@ -12,7 +12,7 @@ use crate::control_plane::Cluster;
 use crate::kubelet::Mount;
 use crate::outrigger::{SYSTEM, tenant_identity};
 use crate::pki::Pair;
-use crate::{eventually, root};
+use crate::{eventually, holds, root};
 
 /// What cert-manager has issued, in directories that follow their Secrets.
 #[derive(Debug)]
@@ -22,9 +22,6 @@ pub struct Issued {
 
 impl Issued {
     /// Applies `certs/` and waits for what webhook and manager mount. The control plane has cert-manager.
-    ///
-    /// # Errors
-    /// When the API server refuses something, or cert-manager issues nothing.
     pub async fn new(infra: &Cluster, dir: &Path) -> anyhow::Result<Self> {
         let this = Self { dir: dir.join("mounted") };
         infra.kubectl(&["apply", "-k", &root().join("certs").display().to_string()])?;
@@ -35,9 +32,6 @@ impl Issued {
     }
 
     /// Has a tenant's agent get its certificate, as `certs/examples/agent.yaml` tells.
-    ///
-    /// # Errors
-    /// When the API server refuses it, or cert-manager issues nothing.
     pub async fn agent(&self, infra: &Cluster, tenant: &str) -> anyhow::Result<()> {
         let text = std::fs::read_to_string(root().join("certs/examples/agent.yaml"))?;
         let mut certificate: Value = serde_yaml::from_str(&text.replace("blue", tenant))?;
@@ -53,16 +47,13 @@ impl Issued {
         let (kubelet, name) = (mount.clone(), secret.to_owned());
         tokio::spawn(async move { kubelet.follow(&secrets, &name).await });
         eventually(&format!("{secret} is issued"), || async {
-            if mount.path("tls.key").exists() { Ok(()) } else { Err("not yet".to_owned()) }
+            holds(mount.path("tls.key").exists(), "not yet")
         })
         .await;
         Ok(())
     }
 
     /// Chain and key of `webhook`, `manager` or `agent-<tenant>`.
-    ///
-    /// # Errors
-    /// When it has none.
     pub fn pair(&self, whose: &str) -> anyhow::Result<Pair> {
         let file = |file: &str| self.dir.join(format!("outrigger-{whose}-tls")).join(file);
         let pair = Pair { cert: file("tls.crt"), key: file("tls.key") };
@@ -84,9 +75,6 @@ impl Issued {
 }
 
 /// The shipped configuration with the one change that loopback forces: another port. cert-manager injects the CA.
-///
-/// # Errors
-/// When it has no Services.
 pub(crate) fn on_port(mut configuration: Value, port: u16) -> anyhow::Result<Value> {
     for webhook in configuration["webhooks"].as_array_mut().context("no webhooks")? {
         let service = webhook.pointer_mut("/clientConfig/service").context("no Service")?;

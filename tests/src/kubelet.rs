@@ -21,9 +21,6 @@ pub struct Mount {
 
 impl Mount {
     /// A directory for a Secret; nothing is in it yet.
-    ///
-    /// # Panics
-    /// When the directory can't be made.
     pub fn new(dir: PathBuf) -> Self {
         std::fs::create_dir_all(&dir).expect("a directory");
         Self { dir, generation: AtomicU32::new(0) }
@@ -36,9 +33,6 @@ impl Mount {
 
     /// A new directory with the files, then a swap of the `..data` link to it. The files' own paths are links that never
     /// change.
-    ///
-    /// # Panics
-    /// When the directory can't be written.
     pub fn publish<'a>(&self, files: impl IntoIterator<Item = (&'a str, &'a [u8])>) {
         let name = format!("..{}", self.generation.fetch_add(1, Ordering::Relaxed));
         std::fs::create_dir(self.path(&name)).expect("a directory");

@@ -30,6 +30,7 @@ pub mod tenant;
 pub mod wire;
 pub mod writes;
 
+use std::fmt::Display;
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -45,9 +46,9 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Asks again and again until the answer is `Ok`, and panics with the last answer when that takes longer than
 /// [`PATIENCE`].
-pub async fn eventually<T, F>(what: &str, mut ask: impl FnMut() -> F) -> T
+pub async fn eventually<T, E: Display, F>(what: &str, mut ask: impl FnMut() -> F) -> T
 where
-    F: Future<Output = Result<T, String>>,
+    F: Future<Output = Result<T, E>>,
 {
     let began = Instant::now();
     loop {
@@ -59,6 +60,11 @@ where
             Err(_) => tokio::time::sleep(Duration::from_millis(30)).await,
         }
     }
+}
+
+/// `Ok` when it is so, else what was seen instead.
+pub fn holds(is: bool, seen: impl Into<String>) -> Result<(), String> {
+    if is { Ok(()) } else { Err(seen.into()) }
 }
 
 /// Makes sure that something stays true for a while.

@@ -26,7 +26,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::eventually;
+use crate::{eventually, holds};
 
 /// The version of HTTP that a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,11 +48,11 @@ pub struct Asker {
     pub http: Http,
     /// Requests a second.
     pub per_second: u64,
-    /// After so many requests it connects anew.
+    /// After so many requests it connects again.
     pub requests: u32,
     /// The namespace of the Pods that it asks about.
     pub namespace: &'static str,
-    /// Whom it trusts, for each connection anew.
+    /// The CA bundle, read again for each connection.
     pub trust: watch::Receiver<Arc<ClientConfig>>,
 }
 
@@ -132,15 +132,12 @@ impl Load {
     pub async fn another_is_shown(&self, before: usize) {
         eventually("another certificate is shown", || async {
             let shown = self.shown();
-            if shown > before { Ok(()) } else { Err(format!("{shown} certificates")) }
+            holds(shown > before, format!("{shown} certificates"))
         })
         .await;
     }
 
     /// Ends, and says how much there was.
-    ///
-    /// # Panics
-    /// When a single request has failed, or there were too few.
     pub async fn end(self) -> String {
         self.end.cancel();
         self.tasks.close();
@@ -182,7 +179,7 @@ async fn create(pods: Api<Pod>) -> Result<(), String> {
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let params = PostParams { dry_run: true, ..PostParams::default() };
     let pod = pods.create(&params, &serde_json::from_value(pod).unwrap()).await.map_err(|e| e.to_string())?;
-    if pod.spec.is_some_and(|spec| spec.affinity.is_some()) { Ok(()) } else { Err("not placed".to_owned()) }
+    holds(pod.spec.is_some_and(|spec| spec.affinity.is_some()), "not placed")
 }
 
 /// Requests that an HTTP/2 connection has under way at once: fewer than the webhook allows.

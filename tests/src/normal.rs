@@ -42,9 +42,6 @@ pub const TENANT: &[Kind] = &[
 pub type Normal = BTreeMap<String, Value>;
 
 /// The state of both clusters as far as it is a run's.
-///
-/// # Errors
-/// What an API server says.
 pub async fn state(infra: &Client, tenant: &Client, run: &str) -> Result<Normal, String> {
     let mut objects = Vec::new();
     for (side, client, kinds) in [(Side::Infra, infra, INFRA), (Side::Tenant, tenant, TENANT)] {

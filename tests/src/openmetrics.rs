@@ -1,4 +1,7 @@
 //! OpenMetrics text, read as strictly as its specification has it: what a lenient scraper takes, another one refuses.
+//!
+//! `promtool check metrics` reads the older text format: it refuses valid counters (it looks for the HELP of `x_total`), and
+//! takes a text without `# EOF`, a unit that isn't in the name, and buckets that don't make their count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,9 +43,6 @@ impl Family {
 }
 
 /// Reads all of it.
-///
-/// # Errors
-/// What is wrong with it, and in which line.
 pub fn parse(text: &str) -> Result<BTreeMap<String, Family>, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("it doesn't end with # EOF")?;
     let mut families: Vec<Family> = Vec::new();

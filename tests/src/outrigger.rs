@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use crate::control_plane::ControlPlane;
 use crate::issued::{self, Issued};
 use crate::pki::{Authority, Pair};
-use crate::{eventually, root, shipped};
+use crate::{eventually, holds, root, shipped};
 
 /// What is installed in the infrastructure cluster.
 pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
@@ -50,7 +50,7 @@ pub struct Outrigger {
     pub grpc_port: u16,
     /// Port of the webhook.
     pub webhook_port: u16,
-    /// Settings of its processes beside those that all tests have: twins of flags, `NAME=value`.
+    /// Settings of its processes beside those that all tests have: environment variables for flags, `NAME=value`.
     pub settings: Vec<String>,
     /// Admin port of the manager.
     pub manager_admin: u16,
@@ -62,9 +62,6 @@ pub struct Outrigger {
 
 impl Outrigger {
     /// The one that all tests of a binary share.
-    ///
-    /// # Panics
-    /// When it can't be started.
     pub async fn shared() -> &'static Self {
         // A failure is kept too: starting again for each test would only take longer to say the same.
         static SHARED: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
@@ -73,17 +70,11 @@ impl Outrigger {
     }
 
     /// Starts a control plane, installs Outrigger and waits until it is ready.
-    ///
-    /// # Errors
-    /// When something can't be started.
     pub async fn start() -> anyhow::Result<Self> {
         Self::new(ControlPlane::start()?)?.started().await
     }
 
     /// Installs Outrigger, starts webhook and manager, and waits until they are ready.
-    ///
-    /// # Errors
-    /// When something can't be started.
     pub async fn started(self) -> anyhow::Result<Self> {
         self.install()?;
         self.start_webhook()?;
@@ -93,9 +84,6 @@ impl Outrigger {
     }
 
     /// Outrigger for a control plane; nothing is installed or runs yet.
-    ///
-    /// # Errors
-    /// When certificates can't be made or the `outrigger` binary is missing.
     pub fn new(plane: ControlPlane) -> anyhow::Result<Self> {
         let authority = Authority::new(&plane.dir.join("pki"), "outrigger")?;
         let [grpc_port, webhook_port, manager_admin, webhook_admin] = ports()?;
@@ -114,9 +102,6 @@ impl Outrigger {
 
     /// Applies what is shipped for both clusters, apart from what needs nodes that run containers: the parts themselves
     /// run as processes here, and the webhook is reached on loopback.
-    ///
-    /// # Errors
-    /// When the API server refuses something.
     pub fn install(&self) -> anyhow::Result<()> {
         self.define()?;
         let mut objects = shipped::kustomize(INFRASTRUCTURE)?;
@@ -127,9 +112,6 @@ impl Outrigger {
 
     /// As [`Self::install`], with the certificates that are shipped: cert-manager issues those of webhook and manager, and
     /// puts the CA into the webhook's configurations. The control plane was started with `--cert-manager`.
-    ///
-    /// # Errors
-    /// When the API server refuses something, or cert-manager issues nothing.
     pub async fn install_issued(&mut self) -> anyhow::Result<()> {
         let infra = &self.plane.infra;
         self.define()?;
@@ -155,11 +137,7 @@ impl Outrigger {
             let found =
                 self.plane.infra.kubectl(&["get", kinds, "-o", bundles]).map_err(|e| e.to_string())?;
             let missing = found.lines().filter(|line| line.is_empty()).count();
-            if missing == 0 && !found.is_empty() {
-                Ok(())
-            } else {
-                Err(format!("{missing} have none: {found:?}"))
-            }
+            holds(missing == 0 && !found.is_empty(), format!("{missing} have none: {found:?}"))
         })
         .await;
     }
@@ -173,13 +151,10 @@ impl Outrigger {
     }
 
     /// Applies definitions, roles, and what else there is but admission in the infrastructure cluster.
-    ///
-    /// # Errors
-    /// When the API server refuses something.
     pub fn define(&self) -> anyhow::Result<()> {
         for (cluster, overlay) in [(&self.plane.infra, INFRASTRUCTURE), (&self.plane.tenant, TENANT)] {
             let mut objects = shipped::kustomize(overlay)?;
-            // The tenant's cluster has no webhook of ours that could be missing: its policies are always there.
+            // The tenant's cluster has no webhook of Outrigger's that could be missing: its policies are always there.
             let wanted = |object: &Value| overlay == TENANT || !is_admission(object);
             objects.retain(|object| object["kind"] != "Deployment" && wanted(object));
             cluster.apply(&objects)?;
@@ -189,7 +164,7 @@ impl Outrigger {
         self.plane.command("restart infra/kube-controller-manager")
     }
 
-    /// What a container of ours is started with where it is installed, and what loopback and files in other places force.
+    /// Starts a part with the arguments of its installed container, and those that loopback and files in other places need.
     fn start_part(&self, name: &str, overlay: &str, part: &str, forced: &[String]) -> anyhow::Result<()> {
         let (args, _) = shipped::container(&shipped::kustomize(overlay)?, &format!("outrigger-{part}"))?;
         // Whoever reads the log of a failed test is no machine, and nobody routes to it.
@@ -199,9 +174,6 @@ impl Outrigger {
     }
 
     /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service.
-    ///
-    /// # Errors
-    /// When a file isn't there.
     pub fn webhook_configurations(&self) -> anyhow::Result<Vec<Value>> {
         ["mutating", "validating"].iter().map(|kind| self.webhook_configuration(kind)).collect()
     }
@@ -219,34 +191,17 @@ impl Outrigger {
     }
 
     /// Starts the webhook.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_webhook(&self) -> anyhow::Result<()> {
-        self.start_webhook_replica("webhook", self.webhook_port, self.webhook_admin)
+        self.start_webhook_with(&[])
     }
 
     /// As [`Self::start_webhook`], with these arguments in place of those that it would have.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_webhook_with(&self, more: &[String]) -> anyhow::Result<()> {
-        self.start_webhook_replica_with("webhook", self.webhook_port, self.webhook_admin, more)
+        self.start_webhook_replica("webhook", self.webhook_port, self.webhook_admin, more)
     }
 
-    /// Starts a webhook of another name, on ports of its own.
-    ///
-    /// # Errors
-    /// When it can't be started.
-    pub fn start_webhook_replica(&self, name: &str, port: u16, admin_port: u16) -> anyhow::Result<()> {
-        self.start_webhook_replica_with(name, port, admin_port, &[])
-    }
-
-    /// As [`Self::start_webhook_replica`], with these arguments in place of those that it would have.
-    ///
-    /// # Errors
-    /// When it can't be started.
-    pub fn start_webhook_replica_with(
+    /// Starts a webhook of another name, on ports of its own, with these arguments in place of those that it would have.
+    pub fn start_webhook_replica(
         &self,
         name: &str,
         port: u16,
@@ -267,33 +222,21 @@ impl Outrigger {
     }
 
     /// Starts the manager.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_manager(&self) -> anyhow::Result<()> {
         self.start_replica("manager", self.grpc_port, self.manager_admin)
     }
 
     /// As [`Self::start_manager`], with these arguments in place of those that it would have.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_manager_with(&self, more: &[String]) -> anyhow::Result<()> {
         self.start_replica_with("manager", self.grpc_port, self.manager_admin, more)
     }
 
     /// Starts a manager of another name, on ports of its own.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_replica(&self, name: &str, grpc_port: u16, admin_port: u16) -> anyhow::Result<()> {
         self.start_replica_with(name, grpc_port, admin_port, &["--shutdown-delay=0s".to_owned()])
     }
 
     /// As [`Self::start_replica`], with these arguments in place of a short end.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_replica_with(
         &self,
         name: &str,
@@ -318,9 +261,6 @@ impl Outrigger {
     }
 
     /// Starts an agent for a tenant, named `agent-<tenant>`, which sees one namespace of the tenant cluster, or all.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_agent(&self, tenant: &str, namespace: Option<&str>) -> anyhow::Result<()> {
         let more = match namespace {
             Some(name) => vec![format!("--namespace={name}"), format!("--rules-namespace={name}")],
@@ -331,9 +271,6 @@ impl Outrigger {
     }
 
     /// Starts an agent for a tenant with more arguments, which may also name another manager or admin address.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn start_agent_with(&self, tenant: &str, more: &[String]) -> anyhow::Result<()> {
         // Its own: another test may be writing theirs.
         let kubeconfig = self.plane.dir.join(format!("agent-{tenant}.kubeconfig"));
@@ -357,9 +294,6 @@ impl Outrigger {
     }
 
     /// A client certificate with these names, and whom it trusts.
-    ///
-    /// # Panics
-    /// When it can't be made.
     pub fn client_tls(&self, file: &str, names: &[&str]) -> ClientTls {
         // Tests run beside each other, and a file that is being written is no certificate.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -369,9 +303,6 @@ impl Outrigger {
     }
 
     /// Runs `outrigger` with these arguments until the control plane ends.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn run(&self, name: &str, args: &[String]) -> anyhow::Result<()> {
         let mut command = vec![self.binary.display().to_string()];
         command.extend_from_slice(args);
@@ -379,9 +310,6 @@ impl Outrigger {
     }
 
     /// Runs `outrigger` with these arguments to its end.
-    ///
-    /// # Errors
-    /// When it can't be started.
     pub fn output(&self, args: &[&str]) -> anyhow::Result<std::process::Output> {
         Ok(std::process::Command::new(&self.binary).args(args).output()?)
     }
@@ -396,31 +324,22 @@ impl Outrigger {
     pub async fn ready_at(&self, name: &str, admin_port: u16) {
         eventually(&format!("{name} is ready"), || async move {
             let (status, body) = get(admin_port, "/readyz").await?;
-            if status == 200 { Ok(()) } else { Err(body) }
+            holds(status == 200, body)
         })
         .await;
     }
 
     /// The metrics of a manager that was started with [`Self::start_replica`].
-    ///
-    /// # Errors
-    /// When they can't be read.
     pub async fn metrics_of(admin_port: u16) -> Result<String, String> {
         get(admin_port, "/metrics").await.map(|(_, body)| body)
     }
 
     /// The manager's metrics.
-    ///
-    /// # Panics
-    /// When they can't be read.
     pub async fn manager_metrics(&self) -> String {
         get(self.manager_admin, "/metrics").await.expect("metrics").1
     }
 
     /// The webhook's metrics.
-    ///
-    /// # Panics
-    /// When they can't be read.
     pub async fn webhook_metrics(&self) -> String {
         get(self.webhook_admin, "/metrics").await.expect("metrics").1
     }
@@ -432,17 +351,11 @@ fn is_admission(object: &Value) -> bool {
 }
 
 /// A plain GET on loopback: status and body.
-///
-/// # Errors
-/// When nobody answers, in words.
 pub async fn get(port: u16, path: &str) -> Result<(u16, String), String> {
     ask(port, http::Method::GET, path, "").await
 }
 
 /// A plain request on loopback: status and body of the answer.
-///
-/// # Errors
-/// When nobody answers, in words.
 pub async fn ask(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
     // A process that hangs accepts connections and answers nothing: whoever asks again and again has to get that far.
     let answer = tokio::time::timeout(ANSWER, ask_once(port, method, path, body)).await;
@@ -470,9 +383,6 @@ async fn ask_once(port: u16, method: http::Method, path: &str, body: &str) -> Re
 
 /// Free ports on loopback, each handed out once. They are below those that the kernel gives to connections: nothing else takes one
 /// before the process that it is for has started, or while that one is restarted.
-///
-/// # Errors
-/// When there are none.
 pub fn ports<const N: usize>() -> anyhow::Result<[u16; N]> {
     const LOWEST: u16 = 10_000;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
@@ -494,9 +404,6 @@ pub fn ports<const N: usize>() -> anyhow::Result<[u16; N]> {
 }
 
 /// The `outrigger` binary that was built beside the test.
-///
-/// # Errors
-/// When it isn't built.
 pub fn binary() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("OUTRIGGER_BIN") {
         return Ok(path.into());

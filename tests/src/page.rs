@@ -119,9 +119,6 @@ pub struct Span {
 
 impl Page {
     /// Reads a page.
-    ///
-    /// # Errors
-    /// Everything that is wrong with it, with its lines.
     pub fn parse(path: &str, text: &str) -> Result<Self, Vec<String>> {
         let mut reader = Reader { text, ..Reader::default() };
         reader.page.path = path.to_owned();
@@ -133,9 +130,6 @@ impl Page {
     }
 
     /// Reads a page of the work tree.
-    ///
-    /// # Errors
-    /// As [`Self::parse`].
     pub fn read(path: &str) -> Result<Self, Vec<String>> {
         let text = std::fs::read_to_string(crate::root().join(path));
         Self::parse(path, &text.map_err(|error| vec![format!("{path}: {error}")])?)
@@ -154,9 +148,6 @@ impl Page {
 }
 
 /// All pages of the work tree, by name.
-///
-/// # Errors
-/// When a directory can't be read.
 pub fn pages() -> std::io::Result<Vec<String>> {
     let root = crate::root();
     let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];

@@ -24,9 +24,6 @@ pub struct Pair {
 
 impl Authority {
     /// A new authority.
-    ///
-    /// # Errors
-    /// When the directory can't be written.
     pub fn new(dir: &Path, name: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let mut params = CertificateParams::new(vec![])?;
@@ -50,17 +47,11 @@ impl Authority {
 
     /// A certificate for servers on loopback and for clients, with these names: IP addresses, `spiffe://` URIs, or DNS
     /// names.
-    ///
-    /// # Errors
-    /// When a name is none, or the directory can't be written.
     pub fn issue(&self, file: &str, names: &[&str]) -> anyhow::Result<Pair> {
         self.issue_with(file, names, |_| {})
     }
 
     /// As [`Self::issue`], with something else about it.
-    ///
-    /// # Errors
-    /// When a name is none, or the directory can't be written.
     pub fn issue_with(
         &self,
         file: &str,

@@ -8,13 +8,10 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::control_plane::{build, helm};
+use crate::control_plane::{build, tool};
 use crate::root;
 
 /// The objects of a kustomization of the work tree.
-///
-/// # Errors
-/// When kubectl can't render it, with its words.
 pub fn kustomize(dir: &str) -> anyhow::Result<Vec<Value>> {
     // Tests start many agents; what they are started with doesn't change meanwhile.
     static RENDERED: Mutex<BTreeMap<String, Vec<Value>>> = Mutex::new(BTreeMap::new());
@@ -30,28 +27,19 @@ pub fn kustomize(dir: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 /// The objects of the chart, installed into the namespace `outrigger-system` with more arguments.
-///
-/// # Errors
-/// When Helm can't render it, with its words.
 pub fn chart(args: &[&str]) -> anyhow::Result<Vec<Value>> {
     chart_in(crate::outrigger::SYSTEM, args)
 }
 
 /// As [`chart`], in another namespace.
-///
-/// # Errors
-/// When Helm can't render it, with its words.
 pub fn chart_in(namespace: &str, args: &[&str]) -> anyhow::Result<Vec<Value>> {
-    let mut command = Command::new(helm()?);
+    let mut command = Command::new(tool("helm")?);
     command.args(["template", "outrigger", "deploy/helm/outrigger", "--namespace", namespace]);
     command.args(args).current_dir(root());
     objects(&output(command)?)
 }
 
 /// Standard output of a command.
-///
-/// # Errors
-/// When it fails, with what it said.
 pub fn output(mut command: Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
@@ -61,9 +49,6 @@ pub fn output(mut command: Command) -> anyhow::Result<String> {
 }
 
 /// The documents of a text.
-///
-/// # Errors
-/// When it isn't YAML.
 pub fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents = serde_yaml::Deserializer::from_str(text).map(Value::deserialize);
     let all: Vec<Value> = documents.collect::<Result<_, _>>()?;
@@ -84,9 +69,6 @@ pub fn of_kind<'a>(objects: &'a [Value], kind: &'a str) -> impl Iterator<Item = 
 }
 
 /// The one container of a Deployment: its arguments, and its environment as `NAME=value`.
-///
-/// # Errors
-/// When there is no such Deployment, or it has something else than values.
 pub fn container(objects: &[Value], deployment: &str) -> anyhow::Result<(Vec<String>, Vec<String>)> {
     let found = of_kind(objects, "Deployment")
         .find(|object| object["metadata"]["name"] == deployment)

@@ -7,17 +7,36 @@ use outrigger_proto::v1::workload_chunked_stream_request::Message as Chunked;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{
-    WorkloadChunkedStreamRequest, WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadUpdate,
-    workload_state,
+    WorkloadChunkedStreamRequest, WorkloadMetadata, WorkloadState, WorkloadStreamRequest, WorkloadSync,
+    WorkloadUpdate, workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 /// The sender ends the stream when it is dropped; the task has what the manager said at its end.
 pub type Opened = (mpsc::Sender<Message>, JoinHandle<Result<(), Status>>);
+
+/// The message that these are all workloads.
+pub fn sync(workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Message {
+    Message::WorkloadSync(WorkloadSync { workload_updates: workloads.into_iter().collect() })
+}
+
+/// A call in a tenant's name.
+pub fn about<T>(tenant: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("tenant-id", tenant.parse().expect("an id"));
+    request
+}
+
+/// A channel of gRPC to this port.
+pub async fn channel(tls: &ClientTls, port: u16) -> anyhow::Result<Channel> {
+    let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
+    connect(&address, tls, None).await
+}
 
 /// A running Pod labeled `app: web` on a node.
 pub fn update(id: &str, node: &str) -> WorkloadUpdate {
@@ -42,29 +61,20 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
 pub type OpenedChunked = (mpsc::Sender<Chunked>, JoinHandle<Result<(), Status>>);
 
 /// Opens a stream for syncs in chunks on a manager.
-///
-/// # Errors
-/// When no connection can be had.
 pub async fn chunked_stream(port: u16, tls: &ClientTls, tenant: &str) -> anyhow::Result<OpenedChunked> {
-    let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
-    let mut client = WorkloadServiceClient::new(connect(&address, tls, None).await?);
+    let mut client = WorkloadServiceClient::new(channel(tls, port).await?);
     let (sender, receiver) = mpsc::channel::<Chunked>(16);
     let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| {
         WorkloadChunkedStreamRequest { message: Some(message) }
     });
-    let mut request = Request::new(messages);
-    request.metadata_mut().append("tenant-id", tenant.parse()?);
+    let request = about(tenant, messages);
     let call = tokio::spawn(async move { client.workload_chunked_stream(request).await.map(drop) });
     Ok((sender, call))
 }
 
 /// Opens a stream on a manager, with these values of `tenant-id`.
-///
-/// # Errors
-/// When no connection can be had.
 pub async fn stream(port: u16, tls: &ClientTls, tenant: &[&[u8]]) -> anyhow::Result<Opened> {
-    let address: Address = format!("https://127.0.0.1:{port}").parse().map_err(anyhow::Error::msg)?;
-    let mut client = WorkloadServiceClient::new(connect(&address, tls, None).await?);
+    let mut client = WorkloadServiceClient::new(channel(tls, port).await?);
     let (sender, receiver) = mpsc::channel::<Message>(16);
     let messages = tokio_stream::StreamExt::map(ReceiverStream::new(receiver), |message| {
         WorkloadStreamRequest { message: Some(message) }

@@ -8,10 +8,12 @@ use kube::{Client, ResourceExt};
 use outrigger_api::conditions::Status;
 use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
+use outrigger_proto::v1::WorkloadUpdate;
 use serde_json::{Value, json};
 
-use crate::eventually;
 use crate::outrigger::{Outrigger, SYSTEM, tenant_identity};
+use crate::stream::{Opened, stream, sync, update};
+use crate::{eventually, holds};
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -69,10 +71,7 @@ impl Tenant {
         for (client, namespace) in [(&this.infra, &this.namespace), (&this.cluster, &this.source)] {
             let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
                 Api::namespaced(client.clone(), namespace);
-            eventually("the namespace takes Pods", || async {
-                accounts.get("default").await.map(drop).map_err(|e| e.to_string())
-            })
-            .await;
+            eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
         }
         this
     }
@@ -83,9 +82,6 @@ impl Tenant {
     }
 
     /// Changes the Tenant's spec by a merge patch.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn set(&self, spec: Value) -> Result<(), String> {
         let patch = Patch::Merge(json!({"spec": spec}));
         self.object()
@@ -114,6 +110,52 @@ impl Tenant {
         tenant_is(&self.object(), &self.id, kind, status, reason).await
     }
 
+    /// Waits until a rule is gone on both sides.
+    pub async fn rule_is_gone(&self, name: &str) {
+        eventually(&format!("{name} is gone on both sides"), || async {
+            let left = [self.own_rules().get_opt(name).await, self.rules().get_opt(name).await];
+            let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
+            holds(left == 0, format!("{left} are left"))
+        })
+        .await;
+    }
+
+    /// Deletes the Tenant, and waits until it is gone.
+    pub async fn delete(&self) {
+        let infra = &self.outrigger.plane.infra;
+        infra.kubectl(&["delete", "tenant", &self.id, "--wait=false"]).unwrap();
+        eventually("the tenant is gone", || async {
+            let left = self.object().get_opt(&self.id).await.map_err(|e| e.to_string())?;
+            let conditions =
+                left.as_ref().map(|tenant| tenant.status.as_ref().map(|status| &status.conditions));
+            holds(left.is_none(), format!("{conditions:?}"))
+        })
+        .await;
+    }
+
+    /// Opens a workload stream in an agent's place, and says that these are all workloads.
+    pub async fn tells(&self, workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Opened {
+        self.tells_at(self.outrigger.grpc_port, workloads).await
+    }
+
+    /// As [`Self::tells`], on the manager at this port.
+    pub async fn tells_at(&self, port: u16, workloads: impl IntoIterator<Item = WorkloadUpdate>) -> Opened {
+        let tls = self.outrigger.client_tls(&self.id, &[&tenant_identity(&self.id)]);
+        let opened = stream(port, &tls, &[self.id.as_bytes()]).await.unwrap();
+        opened.0.send(sync(workloads)).await.unwrap();
+        opened
+    }
+
+    /// Says on a stream that these are all workloads, each on the host `a`.
+    pub async fn sync(&self, opened: &Opened, names: &[&str]) {
+        opened.0.send(sync(self.on_a(names))).await.unwrap();
+    }
+
+    /// Workloads of these names, each on the host `a`.
+    pub fn on_a(&self, names: &[&str]) -> Vec<WorkloadUpdate> {
+        names.iter().map(|name| update(name, &self.node("a"))).collect()
+    }
+
     /// A Node's name.
     pub fn node(&self, name: &str) -> String {
         format!("{}-{name}", self.id)
@@ -140,9 +182,6 @@ impl Tenant {
     }
 
     /// Applies a rule in the tenant's own cluster.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn own_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
         let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": name, "namespace": self.source}, "spec": spec});
@@ -156,9 +195,6 @@ impl Tenant {
     }
 
     /// Applies a rule that may be wrong.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub async fn try_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
         let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": name, "namespace": self.namespace}, "spec": spec});

@@ -1,4 +1,4 @@
-//! gRPC as bytes: what a client of another version has sent, and servers that know less than ours.
+//! gRPC as bytes: what a client of another version has sent, and servers that know less than Outrigger's.
 
 use axum::Router;
 use bytes::{Buf, BufMut, Bytes};
@@ -49,9 +49,6 @@ impl Decoder for Raw {
 
 /// The messages of a body as it is on the wire: each after a byte that says whether it is compressed, and four with its
 /// length.
-///
-/// # Panics
-/// When it is compressed, or not whole.
 pub fn messages(mut body: Bytes) -> Vec<Bytes> {
     let mut all = Vec::new();
     while !body.is_empty() {
@@ -63,9 +60,6 @@ pub fn messages(mut body: Bytes) -> Vec<Bytes> {
 }
 
 /// Serves a router in plain text on loopback, until the token is cancelled. Returns its port.
-///
-/// # Panics
-/// When there is no port.
 pub fn serve(router: Router, end: CancellationToken) -> u16 {
     let listener = "127.0.0.1:0".parse::<Bind>().expect("an address").listen().expect("a port");
     let port = listener.address().expect("an address").port();

@@ -5,9 +5,6 @@ use std::collections::BTreeMap;
 use kube::Client;
 
 /// Writes of a resource that an API server has taken, of it (`pods`) and of its subresources (`pods/status`), by whomever.
-///
-/// # Panics
-/// When its metrics can't be read.
 pub async fn writes(client: &Client, resource: &str) -> BTreeMap<String, u64> {
     let text = client.request_text(http::Request::get("/metrics").body(Vec::new()).unwrap()).await.unwrap();
     let mut counts = BTreeMap::new();

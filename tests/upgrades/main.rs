@@ -3,13 +3,14 @@
 //!
 //! A version that is released is recorded once, with the commit that it was made from, and its record never changes:
 //! `cargo test -p outrigger-tests --test upgrades -- --ignored record`.
+//!
+//! `crdify` and `buf breaking` compare. What they don't see is compared in [`crd`] and [`proto`], whose heads say what that is.
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod crd;
 mod proto;
-mod schema;
-mod tables;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,11 +54,14 @@ fn interface() -> FileDescriptorSet {
     set
 }
 
-/// Changes that were meant. The earlier default of workloadBytes didn't fit into the memory of the shipped manager. Tenants that
-/// exist keep the number that they were created with: the API server has written it into them.
+/// Changes that were meant. The earlier default of workloadBytes didn't fit into the memory of the shipped manager, and limits
+/// were added. Tenants that exist keep the number that they were created with: the API server has written it into them.
 const MEANT: [&str; 2] = [
-    "tenants.outrigger.dev v1alpha1 .spec.limits: default.workloadBytes was 268435456 and is 134217728",
-    "tenants.outrigger.dev v1alpha1 .spec.limits.workloadBytes: default was 268435456 and is 134217728",
+    "tenants.outrigger.dev v1alpha1 ^.spec.limits.workloadBytes: default value changed : \"268435456\" -> \"134217728\"",
+    "tenants.outrigger.dev v1alpha1 ^.spec.limits: default value changed : \"{\\\"companions\\\":10000,\\\"rules\\\":1000,\
+     \\\"workloadBytes\\\":268435456,\\\"workloads\\\":100000}\" -> \"{\\\"companions\\\":10000,\\\"ruleBytes\\\":4194304,\
+     \\\"ruleBytesPerSecond\\\":1048576,\\\"ruleCallsPerSecond\\\":50,\\\"rules\\\":1000,\\\"workloadBytes\\\":134217728,\
+     \\\"workloads\\\":100000}\"",
 ];
 
 #[test]

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::holds;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use serde_json::{Value, json};
 use tokio_rustls::TlsConnector;
@@ -59,7 +60,7 @@ fn start(run: &Run, command: &str, account: &str, args: Vec<String>) -> Result<(
 async fn ready(run: &Run, admin: u16) -> Result<bool, String> {
     run.reach("it is ready", || async {
         let (status, body) = get(admin, "/readyz?verbose").await?;
-        if status == 200 { Ok(()) } else { Err(body) }
+        holds(status == 200, body)
     })
     .await
 }

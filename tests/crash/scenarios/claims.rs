@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, made, templates};
+use outrigger_tests::holds;
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::{Value, json};
 
@@ -42,7 +43,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let two = run
         .reach("two claims are companions", || async {
             let names = companions(&t).await?;
-            if names.len() == 2 { Ok(()) } else { Err(format!("{names:?}")) }
+            holds(names.len() == 2, format!("{names:?}"))
         })
         .await?;
     let mut claims = made(&t.infra, &t.namespace).await?;
@@ -55,11 +56,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.act("the claim changes", || t.try_rule("with", with_claim(&devices, "s"))).await?;
     run.reach("the template of claims is another", || async {
         let all = templates(&t.infra, &t.namespace).await?;
-        if all.len() == 1 && !before.contains(&all[0].name_any()) {
-            Ok(())
-        } else {
-            Err(all.len().to_string())
-        }
+        holds(all.len() == 1 && !before.contains(&all[0].name_any()), all.len().to_string())
     })
     .await?;
     run.companions(&t, 2, |_| true).await?;
@@ -68,7 +65,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.companions(&t, 1, |_| true).await?;
     run.reach("one claim is a companion", || async {
         let names = companions(&t).await?;
-        if names.len() == 1 { Ok(()) } else { Err(format!("{names:?}")) }
+        holds(names.len() == 1, format!("{names:?}"))
     })
     .await?;
     Ok(())

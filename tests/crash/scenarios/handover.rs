@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::{Api, PostParams};
 use outrigger_core::keys;
+use outrigger_tests::holds;
 use outrigger_tests::tenant::{Tenant, is_ready, node_of, rule_for};
 use serde_json::json;
 
@@ -32,12 +33,12 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.reach("the DPU is the other tenant's", || async {
         let owner =
             nodes.get(&node).await.map_err(|e| e.to_string())?.labels().get(keys::NODE_TENANT).cloned();
-        if owner.as_deref() == Some(&*to.id) { Ok(()) } else { Err(format!("{owner:?}")) }
+        holds(owner.as_deref() == Some(&*to.id), format!("{owner:?}"))
     })
     .await?;
     run.reach("its Pod runs there", || async {
         let pod = to.pods().get("waits").await.map_err(|e| e.to_string())?;
-        if is_ready(&pod) && node_of(&pod) == node { Ok(()) } else { Err(format!("{:?}", pod.status)) }
+        holds(is_ready(&pod) && node_of(&pod) == node, format!("{:?}", pod.status))
     })
     .await?;
     Ok(())

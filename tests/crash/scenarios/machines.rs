@@ -5,6 +5,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 use outrigger_api::Machine;
 use outrigger_api::machine::Usage;
 use outrigger_core::keys;
+use outrigger_tests::holds;
 use outrigger_tests::tenant::is_ready;
 use serde_json::{Value, json};
 
@@ -56,7 +57,7 @@ async fn admitted(run: &Run, guests: &Api<Pod>, name: &str) -> Result<Pod, Strin
     let guest = run.act(&format!("guest {name} is admitted"), create).await?;
     run.reach(&format!("guest {name} runs"), || async {
         let pod = guests.get(name).await.map_err(|e| e.to_string())?;
-        if is_ready(&pod) { Ok(()) } else { Err(format!("{:?}", pod.status)) }
+        holds(is_ready(&pod), format!("{:?}", pod.status))
     })
     .await?;
     Ok(guest)

@@ -11,6 +11,7 @@ pub(crate) mod tenant;
 
 use kube::api::{DeleteParams, Patch, PatchParams};
 use outrigger_tests::history::Kind;
+use outrigger_tests::holds;
 use outrigger_tests::tenant::{Tenant, annotation};
 use serde_json::json;
 
@@ -24,7 +25,7 @@ pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Re
     let stream = || async {
         let object = tenant.object().get(&id).await.map_err(|e| e.to_string())?;
         let stream = object.status.and_then(|status| status.stream).ok_or("the agent has never connected")?;
-        if stream.connected && stream.last_sync.is_some() { Ok(()) } else { Err("not synced yet".to_owned()) }
+        holds(stream.connected && stream.last_sync.is_some(), "not synced yet")
     };
     run.act("the agent is connected", stream).await?;
     Ok(tenant)

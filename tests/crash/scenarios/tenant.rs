@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, PostParams};
 use outrigger_core::keys;
+use outrigger_tests::holds;
 use outrigger_tests::outrigger::tenant_identity;
 use outrigger_tests::tenant::{Tenant, dpu, is_ready, node_of, rule_for, tenant};
 use serde_json::json;
@@ -33,7 +34,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.reach("the Tenant is served", || async {
         let status = t.object().get(&t.id).await.map_err(|e| e.to_string())?.status.unwrap_or_default();
         let served = status.conditions.iter().any(|c| c.type_ == "Ready" && c.reason == "Served");
-        if served && status.dpus == Some(1) { Ok(()) } else { Err(format!("{status:?}")) }
+        holds(served && status.dpus == Some(1), format!("{status:?}"))
     })
     .await?;
     run.act("the rule is taken", || t.try_rule("r", rule_for("app", "web"))).await?;
@@ -44,7 +45,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.hold(std::slice::from_ref(&pod)).await?;
     run.reach("the Pod runs on the DPU", || async {
         let pod = t.pods().get("p").await.map_err(|e| e.to_string())?;
-        if is_ready(&pod) && node_of(&pod) == node { Ok(()) } else { Err(format!("{:?}", pod.status)) }
+        holds(is_ready(&pod) && node_of(&pod) == node, format!("{:?}", pod.status))
     })
     .await?;
     run.release(&[pod]).await?;

@@ -1,71 +1,24 @@
 //! Who tries, where, and how the answers are judged.
 
-use super::*;
+use std::sync::Arc;
+
+use http::Method;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config, ResourceExt};
+use outrigger_cases::{Escape, Escapes, Layer, Name, Request, Requests, merged};
+use outrigger_core::keys;
+use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
+use outrigger_tests::{eventually, holds};
+use serde_json::{Value, json};
 
 pub(super) const TENANTS: &str = "/apis/outrigger.dev/v1alpha1/tenants";
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
 pub(super) const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
-
-/// A row of a table of ways that a Pod can hold.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Route {
-    pub(super) name: String,
-    /// What makes a good Pod a bad one, and a good one another good one.
-    pub(super) bad: Value,
-    pub(super) twin: Value,
-    pub(super) webhook: String,
-    pub(super) answer: Option<String>,
-    pub(super) pod_security: Option<String>,
-    pub(super) rule: Option<String>,
-}
-
-impl Route {
-    /// What the API server says.
-    pub(super) fn answer(&self) -> String {
-        match (&self.answer, &self.pod_security) {
-            (_, Some(what)) => format!("violates PodSecurity \"baseline:latest\": {what}"),
-            (Some(answer), None) => answer.clone(),
-            (None, None) => self.webhook.clone(),
-        }
-    }
-}
-
-/// A row of a table of requests: a method and a path, and the words of the refusal, none where it is allowed.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Attempt {
-    #[serde(default)]
-    pub(super) what: String,
-    #[serde(default)]
-    pub(super) ask: String,
-    #[serde(default)]
-    pub(super) body: Value,
-    #[serde(default)]
-    pub(super) words: Vec<String>,
-}
-
-/// A row of the rules' table.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Told {
-    pub(super) spec: Value,
-    pub(super) end: String,
-    #[serde(default)]
-    pub(super) words: String,
-}
-
-/// A row of the table of affinities.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Affinity {
-    pub(super) what: String,
-    pub(super) terms: Value,
-    #[serde(default)]
-    pub(super) more: Value,
-    pub(super) runs: bool,
-}
 
 /// Somebody who asks the API server.
 #[derive(Clone)]
@@ -138,7 +91,7 @@ impl User {
         self.ask(Method::DELETE, path, &Value::Null).await
     }
 
-    pub(super) async fn dare(&self, attempt: &Attempt, body: &Value) -> Answer {
+    pub(super) async fn dare(&self, attempt: &Request, body: &Value) -> Answer {
         let (method, path) = attempt.ask.split_once(' ').unwrap();
         self.ask(method.parse().unwrap(), path, body).await
     }
@@ -146,9 +99,9 @@ impl User {
 
 /// What went otherwise than it should, so that one run tells all of it.
 #[derive(Default)]
-pub(super) struct Faults(pub(super) Vec<String>);
+pub(super) struct Failures(pub(super) Vec<String>);
 
-impl Faults {
+impl Failures {
     /// Without words it has to be allowed.
     pub(super) fn check(&mut self, what: &str, answer: &Answer, words: &[impl AsRef<str>]) {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
@@ -161,10 +114,10 @@ impl Faults {
     }
 
     /// Makes all attempts, one after the other: what is allowed changes something.
-    pub(super) async fn attempts(&mut self, user: &User, whose: &str, attempts: &[Attempt]) {
+    pub(super) async fn attempts(&mut self, user: &User, whose: &str, attempts: &[Request]) {
         for attempt in attempts {
             let answer = user.dare(attempt, &attempt.body).await;
-            self.check(&format!("{whose}: {}", attempt.what), &answer, &attempt.words);
+            self.check(&format!("{whose}: {}", attempt.name), &answer, &attempt.says);
         }
     }
 
@@ -208,18 +161,18 @@ impl Stage {
         eventually("the other tenant has its DPU", || async {
             let node = admin.get(&format!("{NODES}/{their}")).await?;
             let owner = &node["metadata"]["labels"][keys::NODE_TENANT];
-            if *owner == json!(other) { Ok(()) } else { Err(format!("{owner}")) }
+            holds(*owner == json!(other), format!("{owner}"))
         })
         .await;
         let (ns, own) = (format!("/api/v1/namespaces/{}", t.namespace), t.node("a-dpu1"));
         Self { t, admin, mallory, ns, own, other, their }
     }
 
-    /// Reads a table, with the test's names in place of the general ones.
-    pub(super) fn table<T: DeserializeOwned>(&self, table: &str, more: &[(&str, &str)]) -> Vec<T> {
+    /// Calls with the names that the rows have, and what this test has in their place.
+    fn named<T>(&self, more: &[Name<'_>], read: impl FnOnce(&[Name<'_>]) -> T) -> T {
         let (node, their_node) = (format!("{NODES}/{}", self.own), format!("{NODES}/{}", self.their));
         let (their_ns, terms) = (format!("/api/v1/namespaces/tenant-{}", self.other), terms());
-        let mut names = vec![
+        let names = [
             ("$TENANT", self.t.id.as_str()),
             ("$NAMESPACE", &self.t.namespace),
             ("$NS", &self.ns),
@@ -232,11 +185,18 @@ impl Stage {
             ("$LABEL", keys::NODE_TENANT),
             ("$TERMS", &terms),
         ];
-        names.extend(more);
-        // Some begin like others.
-        names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
-        let text = names.iter().fold(table.to_owned(), |text, (name, value)| text.replace(name, value));
-        serde_yaml::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+        read(&[&names[..], more].concat())
+    }
+
+    /// The requests of a group.
+    pub(super) fn requests(&self, group: &str, more: &[Name<'_>]) -> Vec<Request> {
+        let all = self.named(more, |names| Requests::read(Layer::E2e, names, &json!({}))).groups;
+        all.into_iter().find(|one| one.group == group).unwrap_or_else(|| panic!("no group {group}")).rows
+    }
+
+    /// What a tenant may try with Pods and rules, where a rule has this uid.
+    pub(super) fn escapes(&self, rule: &str) -> Escapes {
+        self.named(&[("$RULE", rule)], |names| Escapes::read(Layer::E2e, names))
     }
 
     pub(super) fn pods(&self) -> String {
@@ -275,7 +235,7 @@ impl Stage {
             let events = self.admin.list(&format!("{}/events", self.ns)).await?;
             let of = events.iter().filter(|e| e["involvedObject"]["name"] == json!(of));
             let told: Vec<String> = of.map(|e| e["message"].to_string()).collect();
-            if told.iter().any(|told| told.contains(words)) { Ok(()) } else { Err(format!("{told:?}")) }
+            holds(told.iter().any(|told| told.contains(words)), format!("{told:?}"))
         })
         .await;
     }
@@ -287,12 +247,11 @@ impl Stage {
         map["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// The routes that a Pod can hold, and all that they name.
-    pub(super) async fn routes(&self) -> Vec<Route> {
+    /// The ways out that a Pod can hold, and all that they name.
+    pub(super) async fn routes(&self) -> Vec<Escape> {
         self.prepare().await;
         let rule = self.t.rule("r", rule_for("app", "nobody")).await.uid().unwrap();
-        let tables = [PLACEMENT, HOST, REFERENCES, METADATA];
-        tables.into_iter().flat_map(|table| self.table(table, &[("$RULE", &rule)])).collect()
+        self.escapes(&rule).pods
     }
 
     /// What the tables name: accounts, classes and claims, and what of them the tenant is allowed.
@@ -370,10 +329,7 @@ pub(super) async fn grant(admin: &User, namespace: &str, group: &str) {
     for (group_of, resource) in [("", "configmaps"), (keys::WORKLOAD_GROUP, "workloadrules")] {
         let review = json!({"spec": {"user": "u", "groups": [group], "resourceAttributes":
             {"namespace": namespace, "verb": "create", "group": group_of, "resource": resource}}});
-        eventually("the user has its rights", || async {
-            if may(admin, &review).await { Ok(()) } else { Err("no".to_owned()) }
-        })
-        .await;
+        eventually("the user has its rights", || async { holds(may(admin, &review).await, "no") }).await;
     }
 }
 
@@ -399,47 +355,10 @@ pub(super) async fn bind(admin: &User, namespace: &str, subject: &Value, role: &
     admin.post(&path("rolebindings"), &binding).await.unwrap();
 }
 
-/// A JSON merge patch (RFC 7396).
-pub(super) fn merge(target: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            target.as_object_mut().unwrap().remove(key);
-        } else {
-            merge(&mut target[key], value);
-        }
-    }
-}
-
-pub(super) fn merged(base: &Value, patch: &Value) -> Value {
-    let mut new = base.clone();
-    if !patch.is_null() {
-        merge(&mut new, patch);
-    }
-    new
-}
-
 /// A Pod that nobody minds.
 pub(super) fn good(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "x"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}})
-}
-
-/// A Pod changed by a row of a table.
-pub(super) fn changed(pod: &Value, row: &Value) -> Value {
-    let mut new = merged(pod, row);
-    for (short, list, name) in [("container", "containers", "c"), ("init", "initContainers", "b")] {
-        if let Some(more) = new.as_object_mut().unwrap().remove(short) {
-            new["spec"][list] = json!([merged(&json!({"name": name, "image": "i"}), &more)]);
-        }
-    }
-    new
 }
 
 /// A claim to a device that the tenant may have.

@@ -3,7 +3,7 @@
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
 use outrigger_core::{keys, machine};
-use outrigger_tests::eventually;
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 use super::stage::Stage;
@@ -49,7 +49,7 @@ async fn a_gpu_may_come_from_a_device_class() {
         let allocation = found.status.and_then(|status| status.allocation).ok_or("it isn't")?;
         let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
         let drivers: Vec<&str> = results.iter().map(|result| result.driver.as_str()).collect();
-        if drivers == [driver] { Ok(()) } else { Err(format!("{drivers:?}")) }
+        holds(drivers == [driver], format!("{drivers:?}"))
     })
     .await;
 }

@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use outrigger_core::keys;
 use outrigger_tests::tenant::node_of;
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
 mod gpus;
@@ -170,19 +170,12 @@ async fn a_guest_holds_its_slot_whatever_becomes_of_its_containers() {
             json!({keys::MACHINE_GROUP: "mg-states", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role});
         pod["spec"] = json!({"nodeName": s.name("n1"), "containers": [{"name": "c", "image": "i"}]});
         let pod = serde_json::from_value(pod).unwrap();
-        eventually("it is taken", || async {
-            pods.create(&PostParams::default(), &pod).await.map(drop).map_err(|e| e.to_string())
-        })
-        .await;
+        eventually("it is taken", || async { pods.create(&PostParams::default(), &pod).await }).await;
     }
     eventually("both run", || async {
         let all = pods.list(&Default::default()).await.map_err(|e| e.to_string())?.items;
         let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
-        if all.iter().all(|pod| phase(pod).as_deref() == Some("Running")) {
-            Ok(())
-        } else {
-            Err(String::new())
-        }
+        holds(all.iter().all(|pod| phase(pod).as_deref() == Some("Running")), String::new())
     })
     .await;
     // Whatever they had changed would be seen with this.
@@ -228,7 +221,7 @@ async fn reservations_follow_the_machine_and_are_put_right() {
         let set = s.sets().get("mg-edit-t1").await.map_err(|e| e.to_string())?;
         let resources = set.spec.unwrap().template.spec.unwrap().containers[0].resources.clone().unwrap();
         let found = serde_json::to_value(resources.limits).unwrap();
-        if found == json!({"cpu": "2", "memory": "1Gi"}) { Ok(()) } else { Err(found.to_string()) }
+        holds(found == json!({"cpu": "2", "memory": "1Gi"}), found.to_string())
     })
     .await;
     // A type that goes takes its objects along. Imperator leaves the StatefulSet.
@@ -237,7 +230,7 @@ async fn reservations_follow_the_machine_and_are_put_right() {
     eventually("the old ones are gone", || async {
         let set = s.sets().get_opt("mg-edit-t1").await.map_err(|e| e.to_string())?;
         let service = s.services().get_opt("mg-edit-t1").await.map_err(|e| e.to_string())?;
-        if set.is_none() && service.is_none() { Ok(()) } else { Err("there".to_owned()) }
+        holds(set.is_none() && service.is_none(), "there")
     })
     .await;
     s.marked("n1", "ready", false, "t2").await;

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use outrigger_core::keys;
-use outrigger_tests::eventually;
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 use super::stage::*;
@@ -100,11 +100,7 @@ async fn nothing_stays_when_the_machine_goes() {
         let set = s.sets().get_opt("mg-gone-t1").await.map_err(|e| e.to_string())?;
         let service = s.services().get_opt("mg-gone-t2").await.map_err(|e| e.to_string())?;
         let left = s.reservations("t1").await.len();
-        if pool.is_none() && set.is_none() && service.is_none() && left == 0 {
-            Ok(())
-        } else {
-            Err(format!("{pool:?} {left}"))
-        }
+        holds(pool.is_none() && set.is_none() && service.is_none() && left == 0, format!("{pool:?} {left}"))
     })
     .await;
 }
@@ -157,11 +153,10 @@ async fn a_node_belongs_to_the_pool_that_had_it_first() {
         let pool = s.pools().get("mg-second-node-pool").await.map_err(|e| e.to_string())?;
         let conditions = pool.status.unwrap_or_default().conditions;
         let told = "Node \"mg-first-a\" is in MachineNodePool mg-first-node-pool already";
-        if conditions.iter().any(|c| c.status == "False" && c.message.contains(told)) {
-            Ok(())
-        } else {
-            Err(format!("{conditions:?}"))
-        }
+        holds(
+            conditions.iter().any(|c| c.status == "False" && c.message.contains(told)),
+            format!("{conditions:?}"),
+        )
     })
     .await;
     let version = async || s.nodes().get(&s.name("a")).await.unwrap().resource_version();

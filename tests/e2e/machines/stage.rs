@@ -10,7 +10,7 @@ use outrigger_api::machine::Usage;
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::{PATIENCE, eventually};
+use outrigger_tests::{PATIENCE, eventually, holds};
 use serde_json::{Value, json};
 
 /// A group, and a namespace of the same name whose guests count.
@@ -39,10 +39,7 @@ impl Stage {
             "metadata": {"name": group, "labels": {keys::INJECT_RESOURCE: "enabled"}}});
         outrigger.plane.infra.apply(&[namespace]).unwrap();
         let accounts: Api<ServiceAccount> = Api::namespaced(this.client.clone(), group);
-        eventually("the namespace takes Pods", || async {
-            accounts.get("default").await.map(drop).map_err(|e| e.to_string())
-        })
-        .await;
+        eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
         this
     }
 
@@ -120,7 +117,7 @@ impl Stage {
     pub(super) async fn admit(&self, guest: Value) -> Pod {
         let guest = serde_json::from_value(guest).unwrap();
         eventually("the guest is admitted", || async {
-            self.guests().create(&PostParams::default(), &guest).await.map_err(|e| e.to_string())
+            self.guests().create(&PostParams::default(), &guest).await
         })
         .await
     }
@@ -189,7 +186,7 @@ impl Stage {
             let pool = self.pools().get(&format!("{}-node-pool", self.group)).await;
             let all = pool.map_err(|e| e.to_string())?.status.unwrap_or_default().node_pool;
             let found = all.iter().find(|entry| entry.name == name).map(|entry| entry.condition.clone());
-            if found.as_deref() == Some(wanted) { Ok(()) } else { Err(format!("{found:?}")) }
+            holds(found.as_deref() == Some(wanted), format!("{found:?}"))
         })
         .await;
     }
@@ -228,7 +225,7 @@ impl Stage {
     pub(super) async fn marks(&self, node: &str, wanted: Marks) {
         eventually(&format!("{node} has {wanted:?}"), || async {
             let found = self.marks_of(node).await?;
-            if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
+            holds(found == wanted, format!("{found:?}"))
         })
         .await;
     }
@@ -248,7 +245,7 @@ impl Stage {
                 .filter(about)
                 .filter_map(|event| event["message"].as_str())
                 .collect();
-            if notes.iter().any(|note| note.contains(words)) { Ok(()) } else { Err(format!("{notes:?}")) }
+            holds(notes.iter().any(|note| note.contains(words)), format!("{notes:?}"))
         })
         .await;
     }

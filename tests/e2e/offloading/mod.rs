@@ -12,7 +12,7 @@ use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::watch::{Event, follow_optional, watch_config};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of};
-use outrigger_tests::{always, eventually};
+use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
 mod stage;
@@ -36,7 +36,7 @@ async fn remote_runs_on_selected_virtual_nodes_only() {
     s.pods().create(&PostParams::default(), &serde_json::from_value(bare).unwrap()).await.unwrap();
     eventually("it lands", || async {
         let pod = s.pods().get("bare").await.map_err(|e| e.to_string())?;
-        if node_of(&pod) == s.node("us") { Ok(()) } else { Err(node_of(&pod).to_owned()) }
+        holds(node_of(&pod) == s.node("us"), node_of(&pod).to_owned())
     })
     .await;
 }
@@ -143,11 +143,7 @@ async fn what_comes_before_its_namespaceoffloading_is_refused_and_made_later() {
     eventually("the Deployment can't make Pods", || async {
         let events =
             s.outrigger.plane.infra.kubectl(&["get", "events", "-n", s.name]).map_err(|e| e.to_string())?;
-        if events.contains("FailedCreate") && events.contains("is missing in namespace") {
-            Ok(())
-        } else {
-            Err(events)
-        }
+        holds(events.contains("FailedCreate") && events.contains("is missing in namespace"), events)
     })
     .await;
     s.ask("Remote", true).unwrap();
@@ -212,11 +208,10 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
         always("nothing is written", Duration::from_millis(500), || async {
             let now = s.objects().get("offloading").await.map_err(|e| e.to_string())?;
             let versions = (now.resource_version(), s.label(Some("true")).await.resource_version());
-            if versions == (object.resource_version(), namespace.resource_version()) {
-                Ok(())
-            } else {
-                Err(format!("{versions:?}"))
-            }
+            holds(
+                versions == (object.resource_version(), namespace.resource_version()),
+                format!("{versions:?}"),
+            )
         })
         .await;
     }
@@ -230,7 +225,7 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
     s.outrigger.plane.infra.kubectl(&["label", "node", &s.node("us"), "stage=other", "--overwrite"]).unwrap();
     eventually("one is left", || async {
         let conditions = s.phase("Ready").await.status.unwrap().remote_namespaces_conditions;
-        if conditions.len() == 1 { Ok(()) } else { Err(format!("{conditions:?}")) }
+        holds(conditions.len() == 1, format!("{conditions:?}"))
     })
     .await;
     s.outrigger.plane.infra.apply(&[stage("nowhere")]).unwrap();
@@ -370,7 +365,7 @@ async fn a_tenants_namespace_that_is_offloaded_has_both() {
         .unwrap();
     eventually("it runs on the tenant's DPU", || async {
         let pod = t.pods().get("p").await.map_err(|e| e.to_string())?;
-        if node_of(&pod) == t.node("a-dpu1") { Ok(()) } else { Err(node_of(&pod).to_owned()) }
+        holds(node_of(&pod) == t.node("a-dpu1"), node_of(&pod).to_owned())
     })
     .await;
 }
@@ -407,10 +402,7 @@ async fn a_cluster_without_the_kind_keeps_nobody_waiting_and_may_get_it_later() 
         ])
         .unwrap();
     let object = offloading("default", json!({}));
-    eventually("it is taken", || async {
-        o.plane.tenant.apply(std::slice::from_ref(&object)).map_err(|e| e.to_string())
-    })
-    .await;
+    eventually("it is taken", || async { o.plane.tenant.apply(std::slice::from_ref(&object)) }).await;
     let namespace = tokio::time::timeout(outrigger_tests::PATIENCE, seen.recv()).await.unwrap();
     assert_eq!(namespace.flatten().as_deref(), Some("default"));
     watch.abort();

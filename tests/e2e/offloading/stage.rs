@@ -6,9 +6,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::node_of;
+use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 pub(super) const REQUIRED: &str =
@@ -46,10 +46,7 @@ impl Stage {
         ];
         outrigger.plane.infra.apply(&objects).unwrap();
         let accounts: Api<ServiceAccount> = Api::namespaced(this.client.clone(), name);
-        eventually("the namespace takes Pods", || async {
-            accounts.get("default").await.map(drop).map_err(|e| e.to_string())
-        })
-        .await;
+        eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
         this
     }
 
@@ -66,9 +63,6 @@ impl Stage {
     }
 
     /// Applies the NamespaceOffloading with the selector region=us, or with none.
-    ///
-    /// # Errors
-    /// What the API server says.
     pub(super) fn ask(&self, strategy: &str, selects: bool) -> Result<(), String> {
         let mut spec =
             json!({"podOffloadingStrategy": strategy, "clusterSelector": {"nodeSelectorTerms": []}});
@@ -92,7 +86,7 @@ impl Stage {
         eventually(&format!("Pods get {count} terms"), || async {
             let pod = self.admitted().await?;
             let terms = pod.pointer(REQUIRED).and_then(Value::as_array).map_or(0, Vec::len);
-            if terms == count { Ok(()) } else { Err(format!("{terms}")) }
+            holds(terms == count, format!("{terms}"))
         })
         .await;
     }
@@ -102,7 +96,7 @@ impl Stage {
         eventually(&format!("Pods tolerate virtual nodes: {tolerated}"), || async {
             let pod = self.admitted().await?;
             let is = tolerates(&pod);
-            if is == tolerated { Ok(()) } else { Err(pod["spec"]["tolerations"].to_string()) }
+            holds(is == tolerated, pod["spec"]["tolerations"].to_string())
         })
         .await;
     }
@@ -144,7 +138,7 @@ impl Stage {
             let unschedulable =
                 all.iter().filter_map(|pod| pod.status.as_ref()?.conditions.as_ref()).flatten();
             let told = unschedulable.filter(|c| c.reason.as_deref() == Some("Unschedulable")).count();
-            if told == 1 && node_of(&all[0]).is_empty() { Ok(()) } else { Err(format!("{told}")) }
+            holds(told == 1 && node_of(&all[0]).is_empty(), format!("{told}"))
         })
         .await;
     }

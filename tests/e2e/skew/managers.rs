@@ -9,8 +9,8 @@ use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
 use outrigger_proto::v1::workload_stream_request::Message as Kind;
-use outrigger_tests::eventually;
 use outrigger_tests::wire::serve;
+use outrigger_tests::{eventually, holds};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -92,7 +92,7 @@ impl Older {
 
     pub(super) fn are(&self, calls: &[&str]) -> Result<(), String> {
         let now = self.calls();
-        if now == calls { Ok(()) } else { Err(format!("{now:?}")) }
+        holds(now == calls, format!("{now:?}"))
     }
 
     pub(super) async fn eventually(&self, calls: &[&str]) {
@@ -103,11 +103,7 @@ impl Older {
     pub(super) async fn hears(&self, names: &[&str]) {
         eventually(&format!("{names:?} are told"), || async {
             let heard = self.state.lock().unwrap().workloads.clone();
-            if names.iter().all(|name| heard.iter().any(|h| h == name)) {
-                Ok(())
-            } else {
-                Err(format!("{heard:?}"))
-            }
+            holds(names.iter().all(|name| heard.iter().any(|h| h == name)), format!("{heard:?}"))
         })
         .await;
     }

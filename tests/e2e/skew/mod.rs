@@ -17,7 +17,7 @@ use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
 use outrigger_tests::wire::{Raw, messages};
-use outrigger_tests::{always, eventually, root};
+use outrigger_tests::{always, eventually, holds, root};
 use prost::Message as _;
 use serde_json::json;
 use std::time::Duration;
@@ -135,7 +135,7 @@ async fn what_a_later_agent_adds_is_left_alone() {
     drop(stream);
 }
 
-/// An agent of ours for the tenant, at a manager in plain text. Returns its admin port.
+/// An agent for the tenant, at a manager in plain text. Returns its admin port.
 fn agent(o: &Outrigger, t: &Tenant, manager: u16) -> u16 {
     let [admin] = ports().unwrap();
     let kubeconfig = o.plane.dir.join(format!("agent-{}.kubeconfig", t.id));
@@ -183,7 +183,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     older.hears(&["one", "two"]).await;
     eventually("it is ready", || async {
         let (status, body) = get(admin, "/readyz").await?;
-        if status == 200 { Ok(()) } else { Err(body) }
+        holds(status == 200, body)
     })
     .await;
     o.plane.command("term agent-skew-norules").unwrap();
@@ -194,7 +194,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     eventually("it is gone", || async {
         let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
-        if left.is_none() { Ok(()) } else { Err("it is there".to_owned()) }
+        holds(left.is_none(), "it is there")
     })
     .await;
 }
@@ -226,7 +226,7 @@ async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
     older.eventually(&["create r", "refused raced", "update r", "delete r"]).await;
     eventually("it is gone here", || async {
         let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
-        if left.is_none() { Ok(()) } else { Err("it is there".to_owned()) }
+        holds(left.is_none(), "it is there")
     })
     .await;
     o.plane.command("term agent-skew-silent").unwrap();
@@ -246,7 +246,7 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     assert!(message.contains("leaves a part"), "{message}");
     let writes = older.calls();
     always("nothing is written again", Duration::from_secs(5), || async {
-        if older.calls() == writes { Ok(()) } else { Err(format!("{:?}", older.calls())) }
+        holds(older.calls() == writes, format!("{:?}", older.calls()))
     })
     .await;
     assert_eq!(writes.iter().filter(|call| call.ends_with(" whole")).count(), 1, "{writes:?}");
@@ -255,11 +255,7 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     told(&t, "r", "Synced", "Pending").await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     eventually("it goes", || async {
-        if older.calls().contains(&"delete r".to_owned()) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", older.calls()))
-        }
+        holds(older.calls().contains(&"delete r".to_owned()), format!("{:?}", older.calls()))
     })
     .await;
     o.plane.command("term agent-skew-part").unwrap();

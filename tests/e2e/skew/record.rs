@@ -10,10 +10,10 @@ use axum::routing::post;
 use http_body_util::BodyExt;
 use outrigger_proto::v1::WorkloadChunkedStreamRequest;
 use outrigger_proto::v1::workload_chunked_stream_request::Message as Kind;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::Tenant;
 use outrigger_tests::wire::{messages, serve};
+use outrigger_tests::{eventually, holds};
 use prost::Message as _;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -43,7 +43,7 @@ async fn record() {
                 .into_iter()
                 .filter_map(|message| WorkloadChunkedStreamRequest::decode(message).unwrap().message)
                 .collect();
-            if is(&kinds) { Ok(()) } else { Err(format!("{} messages", kinds.len())) }
+            holds(is(&kinds), format!("{} messages", kinds.len()))
         })
         .await;
     };

@@ -40,9 +40,6 @@ type Faults = Mutex<Vec<(String, Answer, u32)>>;
 
 impl Calls {
     /// A port on loopback that leads to another one.
-    ///
-    /// # Errors
-    /// When there is no port.
     pub fn start(to: u16) -> anyhow::Result<Self> {
         let faults = Arc::<Faults>::default();
         let serving = faults.clone();

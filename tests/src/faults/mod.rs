@@ -15,6 +15,7 @@ mod serve;
 mod watching;
 pub mod wire;
 
+use crate::holds;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,9 +82,6 @@ struct Shared {
 
 impl Proxy {
     /// A proxy before a cluster's API server. Its files are kept in `dir`.
-    ///
-    /// # Errors
-    /// When a file can't be written or read, or there is no port.
     pub fn start(cluster: &Cluster, dir: &Path) -> anyhow::Result<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let dir = dir.join(format!("proxy-{}", COUNT.fetch_add(1, Ordering::Relaxed)));
@@ -104,9 +102,6 @@ impl Proxy {
     }
 
     /// Writes a kubeconfig again so that it leads through the proxy. Its users stay as they are.
-    ///
-    /// # Errors
-    /// When it can't be read or written.
     pub fn through(&self, kubeconfig: &Path) -> anyhow::Result<()> {
         let mut config: Value = serde_yaml::from_str(&std::fs::read_to_string(kubeconfig)?)?;
         for cluster in config["clusters"].as_array_mut().context("no clusters")? {
@@ -118,11 +113,8 @@ impl Proxy {
         Ok(std::fs::write(kubeconfig, config.to_string())?)
     }
 
-    /// The argument by which one of our processes talks to a cluster through the proxy as a service account of ours,
+    /// The argument by which one of Outrigger's processes talks to a cluster through the proxy as one of its service accounts,
     /// such as `outrigger-manager`.
-    ///
-    /// # Errors
-    /// When the account doesn't exist.
     pub fn account(&self, cluster: &Cluster, account: &str) -> anyhow::Result<String> {
         let file = self.dir.join(format!("{account}.kubeconfig"));
         cluster.service_account(SYSTEM, account, &file)?;
@@ -154,7 +146,7 @@ impl Proxy {
     /// Waits until a fault has applied to a request.
     pub async fn hit(&self, id: FaultId) {
         crate::eventually("the fault applies to a request", || async {
-            if self.hits(id) > 0 { Ok(()) } else { Err("no request has matched".to_owned()) }
+            holds(self.hits(id) > 0, "no request has matched")
         })
         .await;
     }
@@ -165,9 +157,6 @@ impl Proxy {
     }
 
     /// Which API server requests go to from now on; watches that are open stay with theirs.
-    ///
-    /// # Panics
-    /// When the certificate of its CA can't be read.
     pub fn upstream(&self, cluster: &Cluster) {
         let tls = calling(cluster).expect("the cluster's CA");
         let mut upstream = self.shared.upstream.lock();

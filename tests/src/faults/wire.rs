@@ -70,9 +70,6 @@ struct Shared {
 
 impl Wire {
     /// A port on loopback that leads to another one.
-    ///
-    /// # Errors
-    /// When there is no port.
     pub fn start(to: u16) -> anyhow::Result<Self> {
         let shared = Arc::<Shared>::default();
         let serving = shared.clone();

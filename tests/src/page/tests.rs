@@ -162,6 +162,6 @@ fn directives_are_known_complete_and_where_they_belong() {
         &format!("{FILES}<!-- refused: x -->\n<!-- not run: y -->\n```sh\na\n```\n"),
         "nothing else to say",
     );
-    // Comments of other kinds are no business of ours.
+    // Comments of other kinds are ignored.
     assert_eq!(page("<!-- TODO: x -->\n<!-- prettier-ignore -->\n<b>x: y</b>\n").steps, []);
 }

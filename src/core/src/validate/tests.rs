@@ -1,6 +1,7 @@
 mod certificates;
 mod devices;
 
+use outrigger_cases::{Escape, Escapes, Layer, changed};
 use serde_json::json;
 
 use super::*;
@@ -11,22 +12,24 @@ use crate::tenant::PodSecurity;
 
 fn policy() -> Policy {
     let mut policy = Policy::new(TenantId::new("blue").unwrap());
-    policy.service_accounts.insert("telemetry".into());
-    policy.priority_classes.insert("companion".into());
-    policy.runtime_classes.insert("gvisor".into());
-    policy.device_classes.insert("regex".into());
+    policy.service_accounts.insert("escape-allowed".into());
+    policy.priority_classes.insert("escape-allowed".into());
+    policy.runtime_classes.insert("escape-allowed".into());
+    policy.device_classes.extend(["regex".into(), "escape-allowed".into()]);
     policy
 }
 
 fn check(policy: &Policy, manager: bool, pod: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let claims =
-        BTreeMap::from([("theirs".to_owned(), "w2".to_owned()), ("ours".to_owned(), "w1".to_owned())]);
+    let claims = [("theirs", "w2"), ("ours", "w1"), ("taken", "somebody")];
+    let claims = claims.map(|(claim, workload)| (claim.to_owned(), workload.to_owned())).into();
     let pod_claims = BTreeMap::from([("made".to_owned(), "web".to_owned())]);
     let classes = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let device_resources = BTreeMap::from([
         ("example.com/gpu".to_owned(), classes(&["gpu"])),
         ("example.com/regex".to_owned(), classes(&["regex"])),
         ("example.com/either".to_owned(), classes(&["gpu", "regex"])),
+        ("escape.example.com/other".to_owned(), classes(&["escape-other"])),
+        ("escape.example.com/allowed".to_owned(), classes(&["escape-allowed"])),
     ]);
     let facts = Facts {
         policy,
@@ -96,257 +99,18 @@ fn with(pod: &Value, pointer: &str, value: Value) -> Value {
     pod
 }
 
-const TERMS: &str =
-    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-
-/// Ways out: where, what, and the path and words of the answer. Each is tried at creation and by an update.
-fn escapes() -> Vec<(String, Value, &'static str, &'static str)> {
-    let at = |pointer: &str, value: Value, path, words| (pointer.to_owned(), value, path, words);
-    let node =
-        json!({"matchExpressions": [{"key": k::NODE_TENANT, "operator": "In", "values": ["blue", "red"]}]});
-    let hostname = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["dpu"]}]});
-    vec![
-        at(
-            "/spec/affinity",
-            Value::Null,
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
-            "is empty",
-        ),
-        at(
-            TERMS,
-            json!([]),
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
-            "is empty",
-        ),
-        at(
-            &format!("{TERMS}/9"),
-            node,
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[1]",
-            "\"red\"",
-        ),
-        at(
-            &format!("{TERMS}/9"),
-            hostname,
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[1]",
-            "each must also require",
-        ),
-        at("/spec/tolerations/9", json!({"operator": "Exists"}), "spec.tolerations[2]", "has no key"),
-        at(
-            "/spec/tolerations/9",
-            json!({"key": "", "operator": "Exists", "effect": "NoExecute"}),
-            "spec.tolerations[2]",
-            "has no key",
-        ),
-        at(
-            "/spec/tolerations/9",
-            json!({"key": k::TENANT, "operator": "Exists"}),
-            "spec.tolerations[2]",
-            "Exists",
-        ),
-        at(
-            "/spec/tolerations/9",
-            json!({"key": k::TENANT, "value": "red"}),
-            "spec.tolerations[2]",
-            "\"red\"",
-        ),
-        at(
-            "/spec/tolerations/9",
-            json!({"key": k::HANDOVER, "operator": "Exists"}),
-            "spec.tolerations[2]",
-            k::HANDOVER,
-        ),
-        at("/spec/terminationGracePeriodSeconds", json!(0), "spec.terminationGracePeriodSeconds", "is 0"),
-        at("/spec/schedulerName", json!("mine"), "spec.schedulerName", "\"mine\""),
-        at("/spec/hostNetwork", json!(true), "spec.hostNetwork", "is true"),
-        at("/spec/hostPID", json!(true), "spec.hostPID", "is true"),
-        at("/spec/hostIPC", json!(true), "spec.hostIPC", "is true"),
-        at("/spec/hostUsers", json!(true), "spec.hostUsers", "is true"),
-        at(
-            "/spec/volumes/9",
-            json!({"name": "h", "hostPath": {"path": "/etc"}}),
-            "spec.volumes[2].hostPath",
-            "\"/etc\"",
-        ),
-        at(
-            "/spec/containers/0/ports/0",
-            json!({"containerPort": 1, "hostPort": 53}),
-            "spec.containers[0].ports[0].hostPort",
-            "\"53\"",
-        ),
-        at(
-            "/spec/containers/0/securityContext/privileged",
-            json!(true),
-            "spec.containers[0].securityContext.privileged",
-            "is true",
-        ),
-        at(
-            "/spec/initContainers",
-            json!([{"securityContext": {"privileged": true}}]),
-            "spec.initContainers[0].securityContext.privileged",
-            "is true",
-        ),
-        at(
-            "/spec/ephemeralContainers",
-            json!([{"securityContext": {"privileged": true}}]),
-            "spec.ephemeralContainers[0].securityContext.privileged",
-            "is true",
-        ),
-        at(
-            "/spec/containers/0/securityContext/capabilities/add/9",
-            json!("SYS_ADMIN"),
-            "spec.containers[0].securityContext.capabilities.add[1]",
-            "SYS_ADMIN",
-        ),
-        at(
-            "/spec/containers/0/securityContext/capabilities/add/9",
-            json!("ALL"),
-            "spec.containers[0].securityContext.capabilities.add[1]",
-            "ALL",
-        ),
-        at(
-            "/spec/containers/0/securityContext/procMount",
-            json!("Unmasked"),
-            "spec.containers[0].securityContext.procMount",
-            "Unmasked",
-        ),
-        at(
-            "/spec/containers/0/securityContext/seccompProfile",
-            json!({"type": "Unconfined"}),
-            "spec.containers[0].securityContext.seccompProfile.type",
-            "Unconfined",
-        ),
-        at(
-            "/spec/securityContext/seccompProfile/type",
-            json!("Unconfined"),
-            "spec.securityContext.seccompProfile.type",
-            "Unconfined",
-        ),
-        at(
-            "/spec/securityContext/appArmorProfile",
-            json!({"type": "Unconfined"}),
-            "spec.securityContext.appArmorProfile.type",
-            "Unconfined",
-        ),
-        at(
-            "/spec/securityContext/seLinuxOptions/type",
-            json!("spc_t"),
-            "spec.securityContext.seLinuxOptions.type",
-            "spc_t",
-        ),
-        at(
-            "/spec/securityContext/seLinuxOptions/user",
-            json!("root"),
-            "spec.securityContext.seLinuxOptions.user",
-            "root",
-        ),
-        at(
-            "/spec/securityContext/sysctls/9",
-            json!({"name": "kernel.msgmax", "value": "1"}),
-            "spec.securityContext.sysctls[1].name",
-            "kernel.msgmax",
-        ),
-        at(
-            "/spec/securityContext/windowsOptions",
-            json!({"hostProcess": true}),
-            "spec.securityContext.windowsOptions.hostProcess",
-            "true",
-        ),
-        at(
-            "/spec/containers/0/livenessProbe/httpGet/host",
-            json!("169.254.169.254"),
-            "spec.containers[0].livenessProbe.httpGet.host",
-            "169.254",
-        ),
-        at(
-            "/spec/containers/0/lifecycle",
-            json!({"preStop": {"tcpSocket": {"host": "h"}}}),
-            "spec.containers[0].lifecycle.preStop.tcpSocket.host",
-            "\"h\"",
-        ),
-        at(
-            "/metadata/annotations/container.apparmor.security.beta.kubernetes.io~1c",
-            json!("unconfined"),
-            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]",
-            "unconfined",
-        ),
-        at("/spec/serviceAccountName", json!("admin"), "spec.serviceAccountName", "\"admin\""),
-        at("/spec/serviceAccount", json!("admin"), "spec.serviceAccount", "\"admin\""),
-        at(
-            "/spec/volumes/1/projected/sources/0/serviceAccountToken/audience",
-            json!("vault"),
-            "spec.volumes[1].projected.sources[0].serviceAccountToken.audience",
-            "vault",
-        ),
-        at(
-            "/spec/priorityClassName",
-            json!("system-node-critical"),
-            "spec.priorityClassName",
-            "system-node-critical",
-        ),
-        at("/spec/runtimeClassName", json!("runc"), "spec.runtimeClassName", "runc"),
-        at(
-            "/spec/affinity/podAffinity",
-            json!({"requiredDuringSchedulingIgnoredDuringExecution": [{"namespaceSelector": {}}]}),
-            "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespaceSelector",
-            "reaches other",
-        ),
-        at(
-            "/spec/affinity/podAffinity",
-            json!({"preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": {"namespaces": ["tenant-red"]}}]}),
-            "spec.affinity.podAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.namespaces[0]",
-            "tenant-red",
-        ),
-        at(
-            "/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution/0/namespaces/9",
-            json!("kube-system"),
-            "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespaces[1]",
-            "kube-system",
-        ),
-        at(
-            "/spec/resourceClaims/9",
-            json!({"name": "e", "resourceClaimName": "theirs"}),
-            "spec.resourceClaims[1].resourceClaimName",
-            "w2",
-        ),
-        at(
-            "/metadata/finalizers/9",
-            json!("example.com/never"),
-            "metadata.finalizers[1]",
-            "example.com/never",
-        ),
-        at(
-            "/metadata/ownerReferences/9",
-            json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule", "name": "r"}),
-            "metadata.ownerReferences[1]",
-            "\"r\"",
-        ),
-        at(
-            "/metadata/ownerReferences/9",
-            json!({"apiVersion": "outrigger.dev/v1", "kind": "Tenant", "name": "t"}),
-            "metadata.ownerReferences[1]",
-            "Tenant",
-        ),
-        at(
-            "/metadata/labels/outrigger.dev~1tenant",
-            json!("red"),
-            "metadata.labels[outrigger.dev/tenant]",
-            "is added as \"red\"",
-        ),
-        at(
-            "/metadata/annotations/x.outrigger.dev~1y",
-            json!("z"),
-            "metadata.annotations[x.outrigger.dev/y]",
-            "is added",
-        ),
-        at(
-            "/spec/schedulingGates",
-            json!([{"name": k::ADMISSION_GATE}]),
-            "spec.schedulingGates",
-            "changes from []",
-        ),
-        at("/spec/nodeName", json!("dpu-of-red"), "spec.nodeName", "dpu-of-red"),
-        at("/spec", json!([]), "spec", "must be an object"),
-    ]
+/// The rows of `tests/cases/escapes.yaml`: what must be refused, and what differs in nothing but the reason.
+fn escapes() -> Vec<Escape> {
+    let names = [
+        ("$TENANT", "blue"),
+        ("$OTHER", "red"),
+        ("$OWN", "blue-dpu"),
+        ("$THEIR", "red-dpu"),
+        ("$NAMESPACE", "tenant-blue"),
+        ("$RULE", "u"),
+        ("$LABEL", k::NODE_TENANT),
+    ];
+    Escapes::read(Layer::Unit, &names).pods
 }
 
 #[test]
@@ -354,25 +118,28 @@ fn what_is_allowed_is_allowed() {
     let good = good();
     assert_eq!(check(&policy(), false, &good, None), []);
     assert_eq!(check(&policy(), false, &good, Some(&good)), []);
-    for (pointer, value) in [
-        ("/spec/serviceAccountName", json!("telemetry")),
-        ("/spec/priorityClassName", json!("companion")),
-        ("/spec/runtimeClassName", json!("gvisor")),
-    ] {
-        assert_eq!(check(&policy(), false, &with(&good, pointer, value), None), [], "{pointer}");
+    for Escape { name, allowed, .. } in escapes() {
+        let control = changed(&good, &allowed);
+        assert_eq!(check(&policy(), false, &control, None), [], "control case of {name}");
+        assert_eq!(check(&policy(), false, &control, Some(&good)), [], "control case of {name}");
     }
 }
 
 #[test]
 fn every_way_out_is_refused_with_its_path_and_value() {
     let good = good();
-    for (pointer, value, path, words) in escapes() {
-        let bad = with(&good, &pointer, value);
+    for Escape { name, refused, webhook, .. } in escapes() {
+        let bad = changed(&good, &refused);
         for old in [None, Some(&good)] {
-            let faults = check(&policy(), false, &bad, old);
-            let [fault] = faults.as_slice() else { panic!("{pointer}: {faults:?}") };
-            assert_eq!(fault.path, path, "{fault}");
-            assert!(fault.message.contains(words), "{fault}");
+            let errors = check(&policy(), false, &bad, old);
+            let [error] = errors.as_slice() else { panic!("{name}: {errors:?}") };
+            // An update is told what the Node was before.
+            let expected = if old.is_some() && error.path == "spec.nodeName" {
+                "spec.nodeName: changes from"
+            } else {
+                &webhook
+            };
+            assert!(error.to_string().starts_with(expected), "{name}: {error}");
         }
     }
 }
@@ -380,20 +147,21 @@ fn every_way_out_is_refused_with_its_path_and_value() {
 #[test]
 fn an_update_is_held_to_what_it_changes() {
     let good = good();
-    for (pointer, value, path, _) in escapes() {
-        if pointer == "/spec" {
+    for Escape { name, refused, webhook: path, .. } in escapes() {
+        let bad = changed(&good, &refused);
+        if !bad["spec"].is_object() {
             continue;
         }
-        let bad = with(&good, &pointer, value);
         // It was so before: its labels can still be changed, and it can be mended but for what only Outrigger sets.
-        let labeled = with(&bad, "/metadata/labels/app", json!("y"));
-        assert_eq!(check(&policy(), false, &labeled, Some(&bad)), [], "{path}");
-        if !path.contains("outrigger.dev") && !path.contains("schedulingGates") && path != "spec.nodeName" {
-            assert_eq!(check(&policy(), false, &good, Some(&bad)), [], "{path}");
+        let labeled = changed(&bad, &json!({"metadata": {"labels": {"app": "y"}}}));
+        assert_eq!(check(&policy(), false, &labeled, Some(&bad)), [], "{name}");
+        let ours = path.starts_with("metadata.") && path.contains("outrigger.dev");
+        if !ours && !path.starts_with("spec.schedulingGates") && !path.starts_with("spec.nodeName") {
+            assert_eq!(check(&policy(), false, &good, Some(&bad)), [], "{name}");
         }
         // And it excuses nothing new, not even another of the same.
         let worse = with(&bad, "/spec/tolerations/9", json!({"operator": "Exists", "effect": "NoSchedule"}));
-        assert!(!check(&policy(), false, &worse, Some(&bad)).is_empty(), "{path}");
+        assert!(!check(&policy(), false, &worse, Some(&bad)).is_empty(), "{name}");
     }
 }
 
