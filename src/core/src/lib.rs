@@ -23,6 +23,7 @@ pub mod json;
 pub mod keys;
 pub mod lint;
 pub mod machine;
+pub mod map;
 pub mod mutate;
 pub mod node;
 pub mod offloading;

@@ -494,6 +494,7 @@ impl Parts {
         let (client, leadership) = (self.client.clone(), self.leadership.clone());
         // The Lease is given back at once, while the streams go on until agents have been told to go: another replica leads
         // by then.
-        process.drained(lead(client, lease, leadership, process.ending.clone()));
+        let environment = process.environment.clone();
+        process.drained(lead(client, lease, leadership, environment, process.ending.clone()));
     }
 }

@@ -9,6 +9,7 @@ pub mod cache;
 pub mod calls;
 pub mod cluster;
 pub mod debug;
+pub mod environment;
 pub mod events;
 pub mod expiry;
 #[cfg(any(test, feature = "testing"))]

@@ -18,6 +18,7 @@ use crate::admin;
 use crate::bind::Bind;
 use crate::debug::{Debug, Report};
 use crate::duration;
+use crate::environment::Environment;
 use crate::metrics;
 use crate::ready::Readiness;
 use crate::serve::{Limits, Server};
@@ -58,6 +59,8 @@ pub struct ProcessArgs {
 pub struct Process {
     /// What has to be done before traffic may come.
     pub readiness: Readiness,
+    /// Time and randomness of this process.
+    pub environment: Environment,
     /// Metrics of this process.
     pub registry: Registry,
     /// Cancelled as soon as the process is told to end, while it goes on serving: for what others are waiting for.
@@ -91,6 +94,7 @@ impl Process {
     fn silent(args: ProcessArgs) -> Self {
         Self {
             readiness: Readiness::default(),
+            environment: Environment::system(),
             registry: admin::registry(),
             ending: CancellationToken::new(),
             drain: CancellationToken::new(),

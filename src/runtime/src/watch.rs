@@ -21,9 +21,10 @@ use tracing::{debug, info, warn};
 
 use crate::cache::version;
 use crate::calls::TimedOut;
+use crate::environment::{Environment, Random};
 use crate::process::Process;
 use crate::ready::ReadyHandle;
-use crate::watched::Watch;
+use crate::watched::Progress;
 
 mod read;
 
@@ -67,14 +68,82 @@ pub enum Event<K> {
     },
 }
 
+/// A watch of the objects of a kind, before it starts.
+#[derive(Debug, Clone)]
+pub struct Watch<K> {
+    api: Api<K>,
+    name: &'static str,
+    selection: ListParams,
+    optional: bool,
+    random: Random,
+}
+
+impl<K> Watch<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    /// A watch of the objects that `api` shows. Metrics, readiness and logs call it `name`.
+    pub fn of(api: Api<K>, name: &'static str) -> Self {
+        let random = Environment::system().random;
+        Self { api, name, selection: ListParams::default(), optional: false, random }
+    }
+
+    /// A watch of all objects of a kind.
+    pub fn all(client: &Client, name: &'static str) -> Self
+    where
+        K::DynamicType: Default,
+    {
+        Self::of(Api::all(client.clone()), name)
+    }
+
+    /// Only objects with these labels: a label selector as the API server reads it.
+    #[must_use]
+    pub fn labels(mut self, selector: &str) -> Self {
+        self.selection.label_selector = Some(selector.to_owned());
+        self
+    }
+
+    /// Only objects with these fields: a field selector as the API server reads it.
+    #[must_use]
+    pub fn fields(mut self, selector: &str) -> Self {
+        self.selection.field_selector = Some(selector.to_owned());
+        self
+    }
+
+    /// The cluster may not have the kind. The watch is ready also when the API server says so, and looks for the kind again
+    /// every half a minute.
+    #[must_use]
+    pub fn optional(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    /// The jitter of its pauses comes from here.
+    #[must_use]
+    pub fn environment(mut self, environment: &Environment) -> Self {
+        self.random = environment.random.clone();
+        self
+    }
+
+    /// Follows the objects for as long as the process serves, which becomes ready only after the first complete list.
+    pub fn start(self, process: &Process, sink: impl FnMut(Event<K>) + Send + 'static) {
+        let ready = process.readiness.wait_for(self.name);
+        process.spawn(self.name, self.environment(&process.environment).follow(ready, sink));
+    }
+
+    /// Follows the objects for ever. `ready` is released after the first complete list. `sink` sees every event, and so the
+    /// beginning and the end of each list.
+    pub async fn follow(self, ready: ReadyHandle, sink: impl FnMut(Event<K>)) {
+        Progress::follow(self.name, Follower::new(self, ready, sink).run()).await;
+    }
+}
+
 /// What a watch asks for: all objects, unless labels or fields are added.
 pub fn watch_config() -> ListParams {
     ListParams::default()
 }
 
-/// Follows objects for ever. `ready` is released after the first complete list.
-///
-/// `sink` sees every event, and so the beginning and the end of each list.
+/// [`Watch::follow`].
 pub async fn follow<K>(
     api: Api<K>,
     config: ListParams,
@@ -84,11 +153,10 @@ pub async fn follow<K>(
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    Watch::follow(what, Follower::new(api, config, what, ready, sink, false).run()).await;
+    Watch { selection: config, ..Watch::of(api, what) }.follow(ready, sink).await;
 }
 
-/// As [`follow`], for a kind that a cluster may not have: `ready` is released also when the API server says that there is no
-/// such kind. It looks for the kind again every half a minute.
+/// [`Watch::follow`] of an optional kind.
 pub async fn follow_optional<K>(
     api: Api<K>,
     config: ListParams,
@@ -98,10 +166,10 @@ pub async fn follow_optional<K>(
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    Watch::follow(what, Follower::new(api, config, what, ready, sink, true).run()).await;
+    Watch { selection: config, ..Watch::of(api, what) }.optional().follow(ready, sink).await;
 }
 
-/// Follows all objects of a kind for as long as the process serves, which is ready only after the first complete list.
+/// [`Watch::start`].
 pub fn watch<K>(
     process: &Process,
     client: &Client,
@@ -112,11 +180,10 @@ pub fn watch<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Default,
 {
-    let ready = process.readiness.wait_for(what);
-    process.spawn(what, follow(Api::all(client.clone()), config, what, ready, sink));
+    Watch { selection: config, ..Watch::all(client, what) }.start(process, sink);
 }
 
-/// As [`watch`], for a kind that a cluster may not have: see [`follow_optional`].
+/// [`Watch::start`] of an optional kind.
 pub fn watch_optional<K>(
     process: &Process,
     client: &Client,
@@ -127,8 +194,7 @@ pub fn watch_optional<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     K::DynamicType: Default,
 {
-    let ready = process.readiness.wait_for(what);
-    process.spawn(what, follow_optional(Api::all(client.clone()), config, what, ready, sink));
+    Watch { selection: config, ..Watch::all(client, what) }.optional().start(process, sink);
 }
 
 /// Lists all objects once, in pages of bounded size, and shows each. The list is consistent with the API server's storage.
@@ -158,19 +224,16 @@ enum Failure {
     Failed(Error),
 }
 
-/// One watch.
+/// A watch that has started.
 struct Follower<K, S> {
-    api: Api<K>,
-    config: ListParams,
-    what: &'static str,
-    optional: bool,
+    watch: Watch<K>,
     ready: Option<ReadyHandle>,
     sink: S,
-    watch: Watch,
+    progress: Progress,
     pages: Pages,
     pauses: ExponentialBackoff,
     last_failure: Option<Instant>,
-    /// The last try has failed. Each failure in a row says the same; only the first is a warning.
+    /// The last attempt has failed. Each failure in a row says the same; only the first is a warning.
     failing: bool,
     /// The cluster doesn't have the kind.
     absent: bool,
@@ -181,24 +244,14 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     S: FnMut(Event<K>),
 {
-    fn new(
-        api: Api<K>,
-        config: ListParams,
-        what: &'static str,
-        ready: ReadyHandle,
-        sink: S,
-        optional: bool,
-    ) -> Self {
+    fn new(watch: Watch<K>, ready: ReadyHandle, sink: S) -> Self {
         Self {
-            api,
-            config,
-            what,
-            optional,
+            progress: Progress::new(watch.name),
+            pauses: pauses(&watch.random),
+            watch,
             ready: Some(ready),
             sink,
-            watch: Watch::new(what),
             pages: Pages::default(),
-            pauses: pauses(),
             last_failure: None,
             failing: false,
             absent: false,
@@ -209,7 +262,7 @@ where
         loop {
             match self.list().await {
                 Ok(place) => self.watch_from(place).await,
-                Err(error) if self.optional && is_no_such_kind(&error) => self.no_such_kind().await,
+                Err(error) if self.watch.optional && is_no_such_kind(&error) => self.no_such_kind().await,
                 Err(error) => self.pause(&error).await,
             }
         }
@@ -218,12 +271,13 @@ where
     /// Shows all objects. Returns the resourceVersion that a watch goes on from.
     async fn list(&mut self) -> Result<String, Error> {
         // Where there is no such kind there is nothing to list.
-        self.watch.synced(self.absent);
-        let mut params = self.config.clone();
+        self.progress.synced(self.absent);
+        let mut params = self.watch.selection.clone();
         (self.sink)(Event::ListStarted);
         loop {
             let sink = &mut self.sink;
-            let page = self.pages.next(&self.api, &params, |object| sink(Event::Listed(object))).await?;
+            let page =
+                self.pages.next(&self.watch.api, &params, |object| sink(Event::Listed(object))).await?;
             match page.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => {
@@ -237,13 +291,13 @@ where
     }
 
     fn listed(&mut self) {
-        self.watch.synced(true);
+        self.progress.synced(true);
         self.absent = false;
         if std::mem::take(&mut self.failing) {
-            info!(watch = self.what, "watch restored: all objects were listed");
+            info!(watch = self.watch.name, "watch restored: all objects were listed");
         }
         if let Some(ready) = self.ready.take() {
-            debug!(watch = self.what, "all objects were listed");
+            debug!(watch = self.watch.name, "all objects were listed");
             ready.done();
         }
     }
@@ -265,14 +319,14 @@ where
                     openings = if began.elapsed() > HEALTHY { 0 } else { openings };
                 }
                 Err(Failure::Lost(error)) => {
-                    self.watch.failed();
-                    info!(watch = self.what, %error, "listing all objects again: the watch can't go on from where it was");
+                    self.progress.failed();
+                    info!(watch = self.watch.name, %error, "listing all objects again: the watch can't go on from where it was");
                     return;
                 }
                 Err(Failure::Failed(error)) => self.pause(&error).await,
             }
             if openings >= OPENINGS {
-                info!(watch = self.what, "listing all objects again: the watch makes no progress");
+                info!(watch = self.watch.name, "listing all objects again: the watch makes no progress");
                 return;
             }
         }
@@ -281,13 +335,13 @@ where
     /// One watch, from its opening to its end.
     async fn changes(&mut self, place: &mut String) -> Result<(), Failure> {
         let params = WatchParams {
-            label_selector: self.config.label_selector.clone(),
-            field_selector: self.config.field_selector.clone(),
+            label_selector: self.watch.selection.label_selector.clone(),
+            field_selector: self.watch.selection.field_selector.clone(),
             timeout: Some(LASTS),
             bookmarks: true,
             send_initial_events: false,
         };
-        let mut lines = read::open(&self.api, &params, place).await.map_err(failure)?;
+        let mut lines = read::open(&self.watch.api, &params, place).await.map_err(failure)?;
         while let Some(line) = lines.next::<K>().await.map_err(failure)? {
             self.failing &= matches!(line, Line::Failed(_));
             let (object, deleted) = match line {
@@ -307,9 +361,12 @@ where
     }
 
     async fn no_such_kind(&mut self) {
-        self.watch.synced(true);
+        self.progress.synced(true);
         if !std::mem::replace(&mut self.absent, true) {
-            info!(watch = self.what, "the cluster does not have this kind; looking for it every {ABSENT:?}");
+            info!(
+                watch = self.watch.name,
+                "the cluster does not have this kind; looking for it again every half a minute"
+            );
         }
         if let Some(ready) = self.ready.take() {
             ready.done();
@@ -318,27 +375,28 @@ where
     }
 
     async fn pause(&mut self, error: &Error) {
-        self.watch.failed();
+        self.progress.failed();
         let now = Instant::now();
         if self.last_failure.is_none_or(|last| now.duration_since(last) > HEALTHY + MAX_PAUSE) {
-            self.pauses = pauses();
+            self.pauses = pauses(&self.watch.random);
         }
         self.last_failure = Some(now);
         if std::mem::replace(&mut self.failing, true) {
-            debug!(watch = self.what, %error, "watch still failing");
+            debug!(watch = self.watch.name, %error, "watch still failing");
         } else {
-            warn!(watch = self.what, %error, "watch failed; retrying, and what is known may be out of date until then");
+            warn!(watch = self.watch.name, %error, "watch failed; retrying, and what is known may be out of date until then");
         }
         tokio::time::sleep(self.pauses.next().unwrap_or(MAX_PAUSE).min(MAX_PAUSE)).await;
     }
 }
 
-fn pauses() -> ExponentialBackoff {
+fn pauses(random: &Random) -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(MIN_PAUSE)
         .with_max_delay(MAX_PAUSE)
         .with_factor(2.0)
         .with_jitter()
+        .with_jitter_seed(random.seed())
         .without_max_times()
         .build()
 }

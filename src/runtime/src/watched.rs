@@ -100,14 +100,14 @@ pub(crate) fn state() -> Value {
         .into()
 }
 
-/// One watch, from its beginning to its end.
+/// What is known of one watch, from its beginning to its end.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Progress {
     name: &'static str,
     synced: bool,
 }
 
-impl Watch {
+impl Progress {
     /// A watch begins, and has nothing yet.
     pub(crate) fn new(name: &'static str) -> Self {
         // A counter that begins at 0 shows its first step too.
@@ -175,7 +175,7 @@ impl Collector for Oldest {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Progress {
     fn drop(&mut self) {
         WATCHED.count(self.name, -1, if self.synced { 0 } else { -1 });
     }
@@ -304,7 +304,7 @@ mod tests {
         };
         get("/pods?watch=true").await;
         assert_eq!(WATCHED.seen("test pods"), None, "nobody's");
-        Watch::follow("test pods", async {
+        Progress::follow("test pods", async {
             let silent = Heard::new("test pods");
             let own = CURRENT.with(Arc::clone);
             own.store(1, Ordering::Relaxed);
@@ -330,11 +330,11 @@ mod tests {
 
     #[test]
     fn a_name_is_synced_when_all_its_watches_are() {
-        let mut one = Watch::new("test maps");
+        let mut one = Progress::new("test maps");
         assert_eq!(synced("test maps"), 0);
         one.synced(true);
         assert_eq!(synced("test maps"), 1);
-        let two = Watch::new("test maps");
+        let two = Progress::new("test maps");
         assert_eq!(synced("test maps"), 0);
         drop(two);
         assert_eq!(synced("test maps"), 1);

@@ -88,9 +88,8 @@ impl Server {
                 Event::Bookmark { version } => format!("at {version}"),
             });
         };
-        let api = Api::all(self.client.clone());
-        let run = Follower::new(api, watch_config(), "test namespaces", ready, sink, optional).run();
-        let _ = tokio::time::timeout(Duration::from_secs(600), run).await;
+        let watch = Watch { optional, ..Watch::all(&self.client, "test namespaces") };
+        let _ = tokio::time::timeout(Duration::from_secs(600), watch.follow(ready, sink)).await;
         (seen, readiness.is_ready())
     }
 
