@@ -24,7 +24,7 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 	@tests/grpcurl/build.sh >/dev/null
 
 .PHONY: test-tools
-test-tools: control-plane ## Build the other tools of the tests: Helm, promtool, mdBook (once; minutes)
+test-tools: control-plane ## Build what tests need beside it: Helm, promtool, mdBook (once; minutes)
 	@tests/mdbook/build.sh >/dev/null
 	@tests/helm/build.sh >/dev/null
 	@tests/prometheus/build.sh >/dev/null
