@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use outrigger_api::WorkloadRule;
 use outrigger_core::path::Path;
+use outrigger_runtime::environment::Clock;
 use outrigger_runtime::pod::LAST_APPLIED;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -129,13 +130,18 @@ impl Named {
 }
 
 /// Follows the rules, which have been listed, and tells what is to be sent.
-pub async fn follow(rules: Arc<RuleStore>, admitted: Arc<[Pattern]>, tell: watch::Sender<Option<Selection>>) {
+pub async fn follow(
+    clock: Clock,
+    rules: Arc<RuleStore>,
+    admitted: Arc<[Pattern]>,
+    tell: watch::Sender<Option<Selection>>,
+) {
     let mut changed = rules.news();
     let mut known = Named::default();
     loop {
         changed.mark_unchanged();
         let keys = rules.all().iter().flat_map(|rule| named(rule).collect::<Vec<_>>()).collect();
-        let next = known.now(keys, Instant::now());
+        let next = known.now(keys, clock.now());
         let selection = Selection::new(admitted.clone(), known.keys());
         tell.send_if_modified(|told| {
             let other = told.as_ref() != Some(&selection);

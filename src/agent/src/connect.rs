@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::Uri;
 use http::uri::Authority;
 use hyper_util::rt::TokioIo;
@@ -74,24 +76,33 @@ impl Address {
     }
 }
 
-/// The way to the manager.
-#[derive(Debug, Clone)]
-pub struct Link {
-    /// Where it is.
-    pub address: Address,
-    /// Certificate files.
-    pub tls: ClientTls,
-    /// Name that its certificate must have, where it isn't the host of the address.
-    pub server_name: Option<String>,
-}
+/// Opens connections to the manager. Cheap to clone.
+#[derive(Clone)]
+pub struct Connector(Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync>);
 
-impl Link {
-    /// Connects, as [`connect`].
+impl Connector {
+    /// Connections that `open` opens.
+    pub fn new(
+        open: impl Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(open))
+    }
+
+    /// Connections to an address, as [`connect`] opens them.
+    pub fn to(address: Address, tls: ClientTls, server_name: Option<String>) -> Self {
+        let target = Arc::new((address, tls, server_name));
+        Self::new(move || {
+            let target = target.clone();
+            async move { connect(&target.0, &target.1, target.2.as_deref()).await }.boxed()
+        })
+    }
+
+    /// Opens a connection.
     ///
     /// # Errors
     /// As [`connect`].
     pub async fn connect(&self) -> anyhow::Result<Channel> {
-        connect(&self.address, &self.tls, self.server_name.as_deref()).await
+        (self.0)().await
     }
 }
 

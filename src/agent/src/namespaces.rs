@@ -7,15 +7,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
-use kube::{Api, Client};
+use kube::Api;
 use outrigger_core::ids::is_dns_label;
 use outrigger_runtime::cache::{Change, Feed};
 use outrigger_runtime::events::Events;
 use outrigger_runtime::ready::{Readiness, ReadyHandle, Warning};
-use outrigger_runtime::watch::{follow, watch_config};
+use outrigger_runtime::watch::Watch;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tracing::warn;
+
+use crate::context::Context;
 
 /// The ConfigMap that names them.
 pub const CONFIG_MAP: &str = "workload-plugin-config";
@@ -110,15 +112,15 @@ fn read(map: &ConfigMap) -> Result<Scope, String> {
 /// Follows the ConfigMap of a namespace. What it says comes out of the channel: `None` as long as it has never said anything that
 /// can be used. What can't be used leaves the last that could; Events, the log and readiness say so.
 pub async fn configured(
-    client: Client,
+    context: Arc<Context>,
     namespace: String,
     ready: ReadyHandle,
     warning: Warning,
-    events: Arc<Events>,
     tell: watch::Sender<Option<Scope>>,
 ) {
-    let maps: Api<ConfigMap> = Api::namespaced(client, &namespace);
-    let config = watch_config().fields(&format!("metadata.name={CONFIG_MAP}"));
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
+    let watch = Watch::of(maps, CONFIG_MAP).fields(&format!("metadata.name={CONFIG_MAP}"));
+    let watch = watch.environment(&context.environment);
     // `None` before the first list; then what the ConfigMap says, or why it says nothing.
     let (seen, mut look) = watch::channel(None::<Result<Scope, String>>);
     let seen = Arc::new(seen);
@@ -136,7 +138,7 @@ pub async fn configured(
     let handle = listed.wait_for("config");
     let telling = async {
         let mut ready = Some(ready);
-        let mut trouble = Trouble { namespace: &namespace, warning, events };
+        let mut trouble = Trouble { namespace: &namespace, warning, events: context.events.clone() };
         while look.changed().await.is_ok() {
             let now = look.borrow_and_update().clone();
             let Some(now) = now else { continue };
@@ -155,7 +157,7 @@ pub async fn configured(
         // It has shown nothing: there is none.
         seen.send_if_modified(|seen| seen.is_none() && seen.replace(Err(missing)).is_none());
     };
-    tokio::join!(follow(maps, config, CONFIG_MAP, handle, feed.sink()), first, telling);
+    tokio::join!(watch.follow(handle, feed.sink()), first, telling);
 }
 
 /// Says what is wrong with the ConfigMap.

@@ -6,16 +6,17 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
-use kube::{Api, Client};
+use kube::Api;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::ready::{Readiness, ReadyHandle};
-use outrigger_runtime::watch::{follow, watch_config};
+use outrigger_runtime::watch::Watch;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::annotations::Selection;
+use crate::context::Context;
 use crate::namespaces::Scope;
 use crate::store::Store;
 
@@ -28,13 +29,14 @@ struct One {
 }
 
 impl One {
-    fn start(client: &Client, store: &Arc<Store>, name: Option<String>) -> Self {
+    fn start(context: &Context, store: &Arc<Store>, name: Option<String>) -> Self {
         let api: Api<Pod> = match &name {
-            Some(name) => Api::namespaced(client.clone(), name),
-            None => Api::all(client.clone()),
+            Some(name) => Api::namespaced(context.client.clone(), name),
+            None => Api::all(context.client.clone()),
         };
         let (end, listed) = (CancellationToken::new(), Readiness::default());
-        let watching = follow(api, watch_config(), "pods", listed.wait_for("pods"), store.pods(name));
+        let watch = Watch::of(api, "pods").environment(&context.environment);
+        let watching = watch.follow(listed.wait_for("pods"), store.pods(name));
         let ended = end.clone();
         let task = tokio::spawn(async move {
             tokio::select! {
@@ -54,7 +56,7 @@ impl One {
 
 /// What is watched.
 struct Watching {
-    client: Client,
+    context: Arc<Context>,
     store: Arc<Store>,
     watches: BTreeMap<Option<String>, One>,
 }
@@ -72,8 +74,8 @@ impl Watching {
             self.store.keep_namespaces(names);
         }
         for name in names {
-            let (client, store) = (&self.client, &self.store);
-            self.watches.entry(name.clone()).or_insert_with(|| One::start(client, store, name));
+            let (context, store) = (&self.context, &self.store);
+            self.watches.entry(name.clone()).or_insert_with(|| One::start(context, store, name));
         }
     }
 
@@ -86,14 +88,14 @@ impl Watching {
 /// Watches the Pods of the namespaces that are wanted, for as long as it is polled. `ready` is released when all of them have been
 /// listed for the first time. Nothing is watched as long as a channel has nothing to say.
 pub(crate) async fn pods(
-    client: Client,
+    context: Arc<Context>,
     store: Arc<Store>,
     mut scope: watch::Receiver<Option<Scope>>,
     mut selection: watch::Receiver<Option<Selection>>,
     ready: ReadyHandle,
 ) {
     let mut ready = Some(ready);
-    let mut watching = Watching { client, store: store.clone(), watches: BTreeMap::new() };
+    let mut watching = Watching { context, store: store.clone(), watches: BTreeMap::new() };
     loop {
         let (namespaces, annotations) =
             (scope.borrow_and_update().clone(), selection.borrow_and_update().clone());

@@ -1,7 +1,7 @@
 //! What matching costs: per workload as rules become more, and how many updates a second one core takes in.
 //!
 //! `cargo bench -p outrigger-core --bench matching`. The last lines sum up what the goals are about.
-
+#![allow(clippy::disallowed_methods, reason = "a bench measures with the system's clocks")]
 // A bench talks to whoever runs it, and its fixtures are its own.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 

@@ -37,6 +37,7 @@ impl Default for State {
         if IS_SET.load(Ordering::Acquire) {
             return Self { keys: (SEED.load(Ordering::Relaxed), 0) };
         }
+        #[allow(clippy::disallowed_methods, reason = "this is where the seed is drawn")]
         let draw = || (RandomState::new().hash_one(0), RandomState::new().hash_one(1));
         Self { keys: *DRAWN.get_or_init(draw) }
     }

@@ -1,9 +1,9 @@
 //! The admin port: health and metrics, in plain HTTP, apart from everything that tenants can reach. Where it is asked for,
 //! [`crate::debug`] too.
 
+use crate::environment::Clock;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
@@ -35,8 +35,7 @@ pub fn registry() -> Registry {
     let build = vec![("version", env!("CARGO_PKG_VERSION")), ("commit", COMMIT)];
     metrics::BUILD.register(&mut registry, Info::new(build));
     let started = Gauge::<i64, AtomicI64>::default();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    started.set(i64::try_from(now).unwrap_or(i64::MAX));
+    started.set(Clock::system().unix());
     metrics::STARTED.register(&mut registry, started);
     watched::register(&mut registry);
     registry

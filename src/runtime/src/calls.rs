@@ -20,6 +20,7 @@ use prometheus_client::encoding::EncodeLabelValue;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service};
 
+use crate::environment::Clock;
 use crate::watched::CountingLayer;
 
 /// Longest time for a request and its whole answer, and for the opening of a watch. The API server's own limit for requests
@@ -156,7 +157,7 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let watch = Verb::of(&request) == Verb::Watch;
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Clock::system().now() + DEADLINE;
         let answer = self.inner.call(request);
         async move {
             let answer = tokio::time::timeout_at(deadline, answer).await;
@@ -181,8 +182,11 @@ pin_project! {
 
 impl<B> Ending<B> {
     fn new(body: B, watch: bool, deadline: Instant) -> Self {
-        let (kind, at) =
-            if watch { (TimedOut::Silence, Instant::now() + SILENCE) } else { (TimedOut::Answer, deadline) };
+        let (kind, at) = if watch {
+            (TimedOut::Silence, Clock::system().now() + SILENCE)
+        } else {
+            (TimedOut::Answer, deadline)
+        };
         Self { body, timer: sleep_until(at), kind }
     }
 }
@@ -206,7 +210,7 @@ where
         let frame = this.body.poll_frame(cx);
         if *this.kind == TimedOut::Silence {
             if frame.is_ready() {
-                this.timer.reset(Instant::now() + SILENCE);
+                this.timer.reset(Clock::system().now() + SILENCE);
             } else if this.timer.poll(cx).is_ready() {
                 return Poll::Ready(Some(Err(TimedOut::Silence.into())));
             }

@@ -4,9 +4,11 @@
 //! [`Environment::system`]. A simulation has [`Environment::simulated`]: on one thread, under tokio's paused time, the same seed
 //! then leads to the same run. Keys and serial numbers of certificates are secrets, and never come from here.
 
+#![allow(clippy::disallowed_methods, reason = "this is where the system's clocks and randomness are read")]
+
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -26,7 +28,7 @@ pub struct Environment {
 impl Environment {
     /// The system's clock, and randomness seeded by the operating system.
     pub fn system() -> Self {
-        Self { clock: Clock { wall: None }, random: Random::new(StdRng::from_os_rng()) }
+        Self { clock: Clock::system(), random: Random::new(StdRng::from_os_rng()) }
     }
 
     /// Randomness from this seed, and a wall clock that shows `wall` now and moves with tokio's time. Replicas of one simulation
@@ -51,6 +53,11 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// The system's clocks: for what talks about this process and not about objects, such as metrics and certificate files.
+    pub const fn system() -> Self {
+        Self { wall: None }
+    }
+
     /// The monotonic clock: for durations, deadlines and pauses. It is tokio's, and so stands still where tokio's time is paused.
     pub fn now(&self) -> Instant {
         Instant::now()
@@ -64,9 +71,9 @@ impl Clock {
         }
     }
 
-    /// The wall clock as the standard library has it: for certificates.
-    pub fn system_time(&self) -> SystemTime {
-        self.wall().into()
+    /// The wall clock in seconds of Unix time: for certificates and metrics.
+    pub fn unix(&self) -> i64 {
+        self.wall().as_second()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use rustls_pki_types::CertificateDer;
 use tracing::{info, warn};
 
+use crate::environment::Clock;
 use crate::metrics;
 use crate::ready::{Readiness, Warning};
 
@@ -176,8 +177,7 @@ pub(crate) fn at(seconds: i64) -> impl std::fmt::Display {
 
 /// Unix time in seconds.
 pub fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+    Clock::system().unix()
 }
 
 #[cfg(test)]

@@ -272,7 +272,8 @@ impl Election {
             let found = self.answer(async move { leases.get_opt(&name).await }).await?;
             self.observe(found);
         }
-        if self.due() > began {
+        let due = self.due();
+        if due > self.environment.clock.now() {
             return Ok(());
         }
         let leases = self.leases.clone();

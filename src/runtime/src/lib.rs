@@ -3,6 +3,8 @@
 //! **In**: command-line settings, files with certificates, sockets, signals. **Out**: running servers with telemetry,
 //! readiness, metrics and an orderly end. **Callers**: the three server crates; nothing in here knows what they serve.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
+
 pub mod admin;
 pub mod bind;
 pub mod cache;

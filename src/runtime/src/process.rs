@@ -9,7 +9,6 @@ use clap::Args;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
@@ -193,7 +192,7 @@ impl Process {
             }
         }
         self.drain.cancel();
-        let deadline = Instant::now() + self.args.drain_timeout;
+        let deadline = self.environment.clock.now() + self.args.drain_timeout;
         self.servers.close();
         if !cut {
             tokio::select! {
@@ -211,7 +210,7 @@ impl Process {
         // Connections end at the next chance to run.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.servers.wait()).await;
         if let Some(traces) = traces.flatten().filter(|_| !cut) {
-            traces.flush(deadline.saturating_duration_since(Instant::now())).await;
+            traces.flush(deadline.saturating_duration_since(self.environment.clock.now())).await;
         }
         admin.close().await;
         if failed { Err(anyhow::anyhow!("a task has failed; see the log")) } else { Ok(()) }

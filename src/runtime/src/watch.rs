@@ -75,7 +75,7 @@ pub struct Watch<K> {
     name: &'static str,
     selection: ListParams,
     optional: bool,
-    random: Random,
+    environment: Environment,
 }
 
 impl<K> Watch<K>
@@ -84,8 +84,8 @@ where
 {
     /// A watch of the objects that `api` shows. Metrics, readiness and logs call it `name`.
     pub fn of(api: Api<K>, name: &'static str) -> Self {
-        let random = Environment::system().random;
-        Self { api, name, selection: ListParams::default(), optional: false, random }
+        let environment = Environment::system();
+        Self { api, name, selection: ListParams::default(), optional: false, environment }
     }
 
     /// A watch of all objects of a kind.
@@ -118,10 +118,10 @@ where
         self
     }
 
-    /// The jitter of its pauses comes from here.
+    /// Its times and the jitter of its pauses come from here.
     #[must_use]
     pub fn environment(mut self, environment: &Environment) -> Self {
-        self.random = environment.random.clone();
+        self.environment = environment.clone();
         self
     }
 
@@ -247,7 +247,7 @@ where
     fn new(watch: Watch<K>, ready: ReadyHandle, sink: S) -> Self {
         Self {
             progress: Progress::new(watch.name),
-            pauses: pauses(&watch.random),
+            pauses: pauses(&watch.environment.random),
             watch,
             ready: Some(ready),
             sink,
@@ -306,7 +306,8 @@ where
     async fn watch_from(&mut self, mut place: String) {
         let mut openings = 0;
         loop {
-            let (began, from) = (Instant::now(), place.clone());
+            let clock = self.watch.environment.clock;
+            let (began, from) = (clock.now(), place.clone());
             let ended = self.changes(&mut place).await;
             openings = if place == from { openings + 1 } else { 0 };
             match ended {
@@ -376,9 +377,9 @@ where
 
     async fn pause(&mut self, error: &Error) {
         self.progress.failed();
-        let now = Instant::now();
+        let now = self.watch.environment.clock.now();
         if self.last_failure.is_none_or(|last| now.duration_since(last) > HEALTHY + MAX_PAUSE) {
-            self.pauses = pauses(&self.watch.random);
+            self.pauses = pauses(&self.watch.environment.random);
         }
         self.last_failure = Some(now);
         if std::mem::replace(&mut self.failing, true) {

@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -28,6 +27,7 @@ use serde_json::{Value, json};
 use tower::{Layer, Service};
 
 use crate::calls::Verb;
+use crate::environment::Clock;
 use crate::metrics;
 
 type Seconds = Gauge<i64, AtomicI64>;
@@ -73,8 +73,7 @@ enum Outcome {
 }
 
 fn now() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+    Clock::system().unix()
 }
 
 /// Has a registry show all of it.

@@ -49,19 +49,17 @@ pub(super) struct Budget {
     held: bool,
 }
 
-impl Default for Budget {
-    fn default() -> Self {
-        let now = Instant::now();
+impl Budget {
+    /// A budget of which nothing has been used.
+    pub(super) fn new(now: Instant) -> Self {
         Self {
-            rules: HashMap::new(),
+            rules: HashMap::default(),
             writes: Bucket::new(WRITES, now),
             bytes: Bucket::new(BYTES, now),
             held: false,
         }
     }
-}
 
-impl Budget {
     /// Whether the status of the rule with this uid may be written, which has so many bytes as a whole. It counts as written then.
     pub(super) fn take(&mut self, uid: &str, bytes: usize, now: Instant) -> bool {
         self.writes.refill(WRITES, now);
@@ -100,9 +98,14 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    fn unused() -> (Budget, Instant) {
+        let now = Instant::now();
+        (Budget::new(now), now)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_status_that_changes_all_the_time_is_written_now_and_then() {
-        let (mut budget, begin) = (Budget::default(), Instant::now());
+        let (mut budget, begin) = unused();
         let writes = (0..3600).filter(|second| budget.take("a", 1000, begin + *second * SECOND)).count();
         assert!((720..=745).contains(&writes), "{writes} in an hour");
         assert!(budget.held() && !budget.held());
@@ -112,7 +115,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn many_rules_and_large_ones_are_written_at_a_bounded_rate() {
         for (count, bytes, most) in [(5000, 1000, 19_500), (200, 1 << 20, 2_100)] {
-            let (mut budget, begin) = (Budget::default(), Instant::now());
+            let (mut budget, begin) = unused();
             let writes = (0..3600 / 5)
                 .map(|round| {
                     let now = begin + round * 5 * SECOND;
@@ -125,7 +128,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_new_agent_writes_each_status_at_once() {
-        let (mut budget, now) = (Budget::default(), Instant::now());
+        let (mut budget, now) = unused();
         assert!((0..1000).all(|rule| budget.take(&rule.to_string(), 1000, now)));
         assert!(!budget.take("one more", 1000, now));
     }

@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use kube::ResourceExt;
 use kube::api::{Api, PatchParams};
-use kube::{Client, ResourceExt};
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
 use outrigger_proto::v1;
-use outrigger_runtime::events::Events;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Status};
 use tracing::{debug, info, warn};
 
@@ -29,8 +26,8 @@ use super::pace::{Pace, Told};
 use super::skew::Stubborn;
 use super::status::Found;
 use super::wire::Rules;
-use crate::connect::Link;
-use crate::metrics::{Metrics, Round};
+use crate::context::Context;
+use crate::metrics::Round;
 use crate::store::Store;
 
 /// How long the manager's list may not show what has just been written: it is made from a watch.
@@ -47,32 +44,21 @@ const IN_VAIN: u32 = 3;
 
 /// Keeps the rules of both clusters the same.
 pub struct Syncer {
-    /// The tenant's own cluster.
-    pub client: Client,
+    /// What the parts of the agent share.
+    pub context: Arc<Context>,
     /// The namespace of its rules.
     pub namespace: String,
     /// What the watch shows of it.
     pub store: Arc<RuleStore>,
     /// The workloads that the manager is told of.
     pub workloads: Arc<Store>,
-    /// Tells the tenant.
-    pub events: Arc<Events>,
-    /// The way to the manager.
-    pub link: Link,
-    /// The tenant.
-    pub tenant: AsciiMetadataValue,
     /// Time between two rounds when nothing happens.
     pub interval: Duration,
     /// Rules that are worked on at once.
     pub at_once: usize,
-    /// Cancelled when the process ends.
-    pub drain: CancellationToken,
-    /// Counts.
-    pub metrics: Metrics,
 }
 
 /// What is remembered between rounds.
-#[derive(Default)]
 struct Memory {
     rules: Option<Rules>,
     reached: Option<Timestamp>,
@@ -91,9 +77,22 @@ struct Memory {
 }
 
 impl Memory {
+    fn new(now: Instant) -> Self {
+        Self {
+            rules: None,
+            reached: None,
+            refused: HashMap::default(),
+            written: HashMap::default(),
+            stubborn: Stubborn::default(),
+            unsure: HashMap::default(),
+            failed: HashMap::default(),
+            budget: Budget::new(now),
+        }
+    }
+
     /// Whether the rule may still appear in the infrastructure cluster by a write that was not answered.
-    fn is_unsure(&self, uid: &str) -> bool {
-        self.unsure.get(uid).is_some_and(|until| *until > Instant::now())
+    fn is_unsure(&self, uid: &str, now: Instant) -> bool {
+        self.unsure.get(uid).is_some_and(|until| *until > now)
     }
 
     /// Forgets what is over, and rules that there are no more.
@@ -110,16 +109,22 @@ impl Memory {
     ///
     /// # Errors
     /// When the manager doesn't know who is calling: then it is the same with all others.
-    fn took(&mut self, uid: &str, generation: i64, result: Turn) -> Result<(Option<Found>, bool), Status> {
+    fn took(
+        &mut self,
+        uid: &str,
+        generation: i64,
+        result: Turn,
+        now: Instant,
+    ) -> Result<(Option<Found>, bool), Status> {
         match result {
             Ok((found, written)) => {
                 self.failed.remove(uid);
-                self.note_refusal(uid, generation, &found);
+                self.note_refusal(uid, generation, &found, now);
                 Ok((Some(found), written))
             }
             Err(Lost { status, unsure }) => {
                 if unsure {
-                    self.unsure.insert(uid.to_owned(), Instant::now() + UNSURE);
+                    self.unsure.insert(uid.to_owned(), now + UNSURE);
                 }
                 if status.code() == Code::Unauthenticated {
                     return Err(status);
@@ -133,11 +138,10 @@ impl Memory {
         }
     }
 
-    fn note_refusal(&mut self, uid: &str, generation: i64, found: &Found) {
+    fn note_refusal(&mut self, uid: &str, generation: i64, found: &Found, now: Instant) {
         match found {
             Found::Refused(reason, _) if !one::FOUND_HERE.contains(reason) => {
                 // What was only remembered isn't remembered for longer.
-                let now = Instant::now();
                 let fresh = |(of, _, until): &(i64, Found, Instant)| *of == generation && *until > now;
                 if !self.refused.get(uid).is_some_and(fresh) {
                     self.refused.insert(uid.to_owned(), (generation, found.clone(), now + REFUSED_PAUSE));
@@ -167,20 +171,20 @@ impl From<Status> for Lost {
 impl Syncer {
     /// Goes on until the process ends.
     pub async fn run(self) {
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(self.context.environment.clock.now());
         let mut pace = Pace::default();
         let mut held = false;
         loop {
             match self.round(&mut memory).await {
                 Ok(wrote) => {
-                    self.metrics.round(Round::Ok);
-                    memory.reached = Some(Timestamp::now());
+                    self.context.metrics.round(Round::Ok);
+                    memory.reached = Some(self.context.environment.clock.wall());
                     pace.went(wrote);
                 }
                 Err(status) if status.code() == Code::Unimplemented => {
                     // An older manager. The workload stream is another matter, and goes on. The connection is kept: it ends
                     // with this manager, and a new one is asked on a new one.
-                    self.metrics.round(Round::Unsupported);
+                    self.context.metrics.round(Round::Unsupported);
                     let told = pace.unsupported();
                     if told == Told::First {
                         warn!(
@@ -193,14 +197,14 @@ impl Syncer {
                     }
                 }
                 Err(status) => {
-                    self.metrics.round(Round::Failed);
+                    self.context.metrics.round(Round::Failed);
                     memory.rules = None;
                     let told = pace.failed();
                     let (code, message) = (status.code(), bounded::message(status.message()));
                     if told == Told::First {
-                        warn!(?code, reason = message, "rules can't be synced; trying on");
+                        warn!(%code, reason = message, "failed to synchronize rules; retrying");
                     } else {
-                        debug!(?code, reason = message, "a round failed");
+                        debug!(%code, reason = message, "still failing to synchronize rules");
                     }
                     if told != Told::No {
                         let since = Found::LinkDown(memory.reached);
@@ -221,7 +225,7 @@ impl Syncer {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     pace.changed();
                 }
-                () = self.drain.cancelled() => return,
+                () = self.context.drain.cancelled() => return,
             }
         }
     }
@@ -231,15 +235,20 @@ impl Syncer {
         let client = match &memory.rules {
             Some(rules) => rules.clone(),
             None => {
-                let channel = self.link.connect().await.map_err(|e| Status::unavailable(format!("{e:#}")))?;
+                let channel = self
+                    .context
+                    .connector
+                    .connect()
+                    .await
+                    .map_err(|e| Status::unavailable(format!("{e:#}")))?;
                 // Maybe another manager, of a later version.
                 memory.stubborn = Stubborn::default();
-                memory.rules.insert(Rules::new(channel, self.tenant.clone())).clone()
+                memory.rules.insert(Rules::new(channel, self.context.tenant.clone())).clone()
             }
         };
         let there = client.list().await?;
         let here = self.store.all();
-        let now = Instant::now();
+        let now = self.context.environment.clock.now();
         memory.clean(&here.iter().filter_map(|rule| rule.uid()).collect(), now);
         let known = &*memory;
         let results: Vec<_> = futures::stream::iter(here.iter().cloned())
@@ -253,12 +262,13 @@ impl Syncer {
             .buffer_unordered(self.at_once.max(1))
             .collect()
             .await;
+        let now = self.context.environment.clock.now();
         let mut wrote = false;
         let mut refused = None;
         for (rule, result) in results {
             let uid = rule.uid().unwrap_or_default();
             let generation = rule.metadata.generation.unwrap_or_default();
-            let (found, written) = match memory.took(&uid, generation, result) {
+            let (found, written) = match memory.took(&uid, generation, result, now) {
                 Ok(took) => took,
                 Err(status) => {
                     // What is known of the others is taken in all the same.
@@ -276,7 +286,7 @@ impl Syncer {
                 _ => {}
             }
             if written && !remembered {
-                memory.written.insert(uid, (generation, Instant::now() + SHOWN));
+                memory.written.insert(uid, (generation, now + SHOWN));
             }
             // Of what was just written the next round has more to tell.
             if !written {
@@ -339,7 +349,7 @@ impl Syncer {
     }
 
     fn api(&self) -> Api<WorkloadRule> {
-        Api::namespaced(self.client.clone(), &self.namespace)
+        Api::namespaced(self.context.client.clone(), &self.namespace)
     }
 }
 

@@ -225,3 +225,14 @@ async fn a_leader_stays_one_when_somebody_writes_something_else_about_its_lease(
     assert!(server.overtaken_by.lock().is_none() && replica.leadership.leads());
     assert_eq!(server.holder().as_deref(), Some("me"));
 }
+
+/// Under a clock that moves between two looks at it, unlike tokio's paused one.
+#[tokio::test]
+async fn a_lease_that_does_not_exist_is_created_at_once() {
+    let server = Server::default();
+    let replica = server.replica();
+    tokio::time::timeout(Duration::from_secs(20), replica.leadership.gained()).await.unwrap();
+    assert_eq!(server.holder().as_deref(), Some("me"));
+    replica.drain.cancel();
+    replica.run.await.unwrap();
+}

@@ -1,7 +1,7 @@
 //! What the kernel says of this process, under the names that Prometheus' own clients use.
 
+use crate::environment::Clock;
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -34,8 +34,7 @@ struct Sample {
 impl Default for ProcessMetrics {
     /// Of a process that begins now.
     fn default() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: now.as_secs_f64() }
+        Self { started: Clock::system().wall().as_duration().as_secs_f64() }
     }
 }
 

@@ -1,7 +1,9 @@
 //! Somebody else writes what we write, each time that we do: cert-manager's cainjector, say, which adds its own CA to whatever
 //! it finds. Neither would ever end; so we go on, but ever less often, and say so.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Writes of the same that follow one another and mean nothing: somebody applies a file again, or puts an object back.
 const TOLERATED: u32 = 20;

@@ -55,6 +55,7 @@ pub(super) fn leaf(signer: &Pair, names: &[String], now: i64, life: i64) -> anyh
     Ok(Pair { certificate, key: key.serialize_pem() })
 }
 
+#[allow(clippy::disallowed_methods, reason = "nobody may predict a serial number")]
 fn serial() -> [u8; 16] {
     let mut serial: [u8; 16] = rand::random();
     // A serial number is positive, and of its full length.

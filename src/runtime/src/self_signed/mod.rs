@@ -26,7 +26,7 @@ mod state;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -43,6 +43,7 @@ pub use self::places::Place;
 use self::places::{is_conflict, wake};
 use self::plan::{Step, Wanted, of_others, plan, take, trouble};
 use self::state::{Certificate, State};
+use crate::environment::Environment;
 use crate::ready::{ReadyHandle, Warning};
 use crate::tls::ServerTls;
 use crate::{Process, duration, expiry};
@@ -58,6 +59,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 
 /// Pauses after a failure.
 const FAILED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// Longest pause between two rounds where another replica has just written.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Rounds at a stretch that only find that they have to look again. Replicas that race need a few.
 const MAX_AGAIN: u32 = 20;
@@ -214,6 +218,7 @@ pub fn start(
     }
     let keeper = Keeper {
         client: client.clone(),
+        environment: process.environment.clone(),
         wanted: args.wanted(&component),
         namespace: args.self_signed_namespace.clone(),
         component,
@@ -228,6 +233,7 @@ pub fn start(
 /// Sees to one component's Secret and places.
 struct Keeper {
     client: Client,
+    environment: Environment,
     wanted: Wanted,
     namespace: String,
     component: Component,
@@ -293,7 +299,7 @@ impl Keeper {
                 ));
             }
             let pause = match round {
-                Ok(Round::Again) => Duration::from_millis(rand::random_range(0..100)),
+                Ok(Round::Again) => self.environment.random.below(AGAIN),
                 Ok(Round::Until(until, told)) => {
                     failures = 0;
                     if self.warning.set(told.clone())
@@ -301,7 +307,8 @@ impl Keeper {
                     {
                         warn!("self-signed certificates: {text}");
                     }
-                    let left = u64::try_from(until.saturating_sub(expiry::now())).unwrap_or_default();
+                    let left = u64::try_from(until.saturating_sub(self.environment.clock.unix()))
+                        .unwrap_or_default();
                     Duration::from_secs(left).clamp(PAUSE, LONGEST)
                 }
                 Err(error) => {
@@ -331,7 +338,7 @@ impl Keeper {
             places.push((place, place.read(&self.client, &self.namespace).await));
         }
         let (version, state) = self.read().await?;
-        let now = expiry::now();
+        let now = self.environment.clock.unix();
         let found = found(&places);
         let mut published = Ok(Published::default());
         if let Some(state) = &state {
@@ -366,7 +373,7 @@ impl Keeper {
             _ => return Ok(Round::Again),
         };
         let disputed = std::iter::zip(self.component.places, disputes.iter())
-            .find(|(_, dispute)| dispute.is_told(Instant::now()))
+            .find(|(_, dispute)| dispute.is_told(self.environment.clock.now()))
             .map(|(place, _)| {
                 format!(
                     "somebody else changes {place} each time that we have published whom to trust; take the annotation \
@@ -467,13 +474,13 @@ impl Keeper {
         dispute: &mut Contention,
     ) -> anyhow::Result<Published> {
         let Some(patch) = place.patch(object, trust)? else { return Ok(Published::default()) };
-        if let Some(left) = dispute.hold(trust, Instant::now()) {
+        if let Some(left) = dispute.hold(trust, self.environment.clock.now()) {
             return Ok(Published { held: Some(left), conflict: false });
         }
         let by = (self.namespace.as_str(), self.component.service);
         match place.write(&self.client, by, &patch).await {
             Ok(()) => {
-                dispute.wrote(trust, Instant::now());
+                dispute.wrote(trust, self.environment.clock.now());
                 info!(%place, "published whom to trust");
                 Ok(Published::default())
             }

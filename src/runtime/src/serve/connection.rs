@@ -22,6 +22,7 @@ use tracing::debug;
 use super::places::Occupant;
 use super::watched::{Answer, Question, Stream};
 use super::{Peer, Shared};
+use crate::environment::Clock;
 
 /// What each HTTP/2 connection begins with (RFC 9113, 3.4), and no request of HTTP/1 does.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -72,7 +73,7 @@ impl Shared {
         }
         // In TLS the handshake has settled it, so there is nothing to find out.
         let version = if session.alpn_protocol() == Some(b"h2") { Version::Http2 } else { Version::Http1 };
-        let deadline = Instant::now() + self.limits.headers;
+        let deadline = Clock::system().now() + self.limits.headers;
         let peer = Peer { address, certificates: certificates.clone() };
         tokio::select! {
             () = self.http(version, stream, peer, Some(deadline), occupant) => {}
@@ -89,7 +90,7 @@ impl Shared {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let address = peer.address;
-        let deadline = Instant::now() + self.limits.headers;
+        let deadline = Clock::system().now() + self.limits.headers;
         let version = tokio::select! {
             // A request that has come in before the drain is served.
             biased;
@@ -224,6 +225,7 @@ async fn elapsed(time: Option<Duration>) {
 }
 
 /// Give or take a tenth, so that connections which came together don't go together.
+#[allow(clippy::disallowed_methods, reason = "connections are the system's, which nobody simulates")]
 fn jittered(age: Duration) -> Duration {
     age.mul_f64(rand::random_range(0.9..1.1))
 }

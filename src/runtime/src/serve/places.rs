@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{Limits, PerIdentity};
+use crate::environment::Clock;
 
 /// How often it is told that there is no room.
 const TELL: Duration = Duration::from_secs(60);
@@ -107,7 +108,7 @@ impl Places {
             per_address: limits.per_address.unwrap_or(usize::MAX).max(1),
             per_identity: limits.per_identity,
             handshakes: limits.handshakes.max(1),
-            epoch: Instant::now(),
+            epoch: Clock::system().now(),
             all: Mutex::default(),
             shaking: Arc::default(),
             freed: Notify::new(),
@@ -197,7 +198,7 @@ impl Places {
         let number = *idle.min_by_key(|(number, other)| (other.worth(), **number))?.0;
         self.remove(all, number)?.cut.cancel();
         if all.told.is_none_or(|told| told.elapsed() > TELL) {
-            all.told = Some(Instant::now());
+            all.told = Some(Clock::system().now());
             warn!(
                 server = self.name,
                 connections = all.connections.len(),

@@ -6,7 +6,6 @@ use outrigger_api::{WorkloadRule, rule_wire};
 use outrigger_core::{keys, validate};
 use outrigger_proto::v1;
 use serde_json::json;
-use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::{Instrument, debug, debug_span, warn};
 
@@ -48,7 +47,7 @@ impl Syncer {
                 let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
                 client.delete(name).instrument(span).await?;
             }
-            if has_finalizer && !memory.is_unsure(&uid) {
+            if has_finalizer && !memory.is_unsure(&uid, self.context.environment.clock.now()) {
                 self.finalizer(rule, false).await;
             }
             return Ok((Found::Synced(None), ours));
@@ -75,11 +74,13 @@ impl Syncer {
         }
         if let Some((of, found, until)) = memory.refused.get(&uid)
             && *of == generation
-            && *until > Instant::now()
+            && *until > self.context.environment.clock.now()
         {
             return Ok((found.clone(), false));
         }
-        if there.is_some_and(|there| memory.stubborn.is(&uid, generation, there, Instant::now())) {
+        if there.is_some_and(|there| {
+            memory.stubborn.is(&uid, generation, there, self.context.environment.clock.now())
+        }) {
             return Ok((Found::Refused(MANAGER_TOO_OLD, skew::KEPT_IN_PART.to_owned()), false));
         }
         if !self.workloads.tells(annotations::named(rule)) {

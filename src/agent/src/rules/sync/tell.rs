@@ -2,13 +2,11 @@
 
 use std::io;
 
-use jiff::Timestamp;
 use kube::api::Patch;
 use kube::{Resource, ResourceExt};
 use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use serde_json::json;
-use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::super::status::{Found, compute};
@@ -17,12 +15,12 @@ use super::{Memory, Syncer, params};
 impl Syncer {
     /// Writes a rule's status in the tenant's cluster, if it is another.
     pub(super) async fn tell(&self, memory: &mut Memory, rule: &WorkloadRule, found: &Found) {
-        let status = compute(rule, found, Timestamp::now());
+        let status = compute(rule, found, self.context.environment.clock.wall());
         if rule.status.as_ref() == Some(&status) || rule.metadata.deletion_timestamp.is_some() {
             return;
         }
         let uid = rule.uid().unwrap_or_default();
-        if !memory.budget.take(&uid, size(rule), Instant::now()) {
+        if !memory.budget.take(&uid, size(rule), self.context.environment.clock.now()) {
             debug!(rule = %rule.name_any(), "its status is written later: statuses are written too often");
             return;
         }
@@ -31,7 +29,10 @@ impl Syncer {
             Ok(written) => {
                 let before = rule.status.clone().unwrap_or_default();
                 for (reason, message) in status.news(&before) {
-                    self.events.publish(true, reason, "SyncRule", &message, &rule.object_ref(&())).await;
+                    self.context
+                        .events
+                        .publish(true, reason, "SyncRule", &message, &rule.object_ref(&()))
+                        .await;
                 }
                 self.store.learn(written);
             }

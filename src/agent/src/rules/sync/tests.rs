@@ -2,15 +2,21 @@ use std::collections::HashMap;
 
 use outrigger_api::rule_wire;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
+use outrigger_runtime::environment::Environment;
+use outrigger_runtime::events::Events;
 use outrigger_runtime::fake_api::{FakeApi, not_found};
 use outrigger_runtime::tls::ClientTls;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response};
 
 use super::*;
+use crate::connect::Connector;
+use crate::metrics::Metrics;
 
 const RULE: &str = "/apis/workload.universe.nvidia.com/v1alpha1/namespaces/universe/workloadrules/r";
 
@@ -116,20 +122,24 @@ impl World {
         let service = WorkloadRuleServiceServer::new(manager.clone());
         let server = Server::builder().add_service(service);
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-        let syncer = Syncer {
+        let context = Context {
             client: api.client(),
+            environment: Environment::system(),
+            connector: Connector::to(address, ClientTls::default(), None),
+            tenant: AsciiMetadataValue::from_static("blue"),
+            events: Arc::new(Events::new(api.client(), "test", None)),
+            metrics: Metrics::default(),
+            drain: CancellationToken::new(),
+        };
+        let syncer = Syncer {
+            context: Arc::new(context),
             namespace: "universe".to_owned(),
             store: Arc::default(),
-            events: Arc::new(Events::new(api.client(), "test", None)),
             workloads: Arc::default(),
-            link: Link { address, tls: ClientTls::default(), server_name: None },
-            tenant: AsciiMetadataValue::from_static("blue"),
             interval: Duration::from_secs(5),
             at_once: 1,
-            drain: CancellationToken::new(),
-            metrics: Metrics::default(),
         };
-        Self { api, manager, syncer, memory: Memory::default() }
+        Self { api, manager, syncer, memory: Memory::new(Instant::now()) }
     }
 
     async fn round(&mut self) -> Result<bool, Code> {
