@@ -1,18 +1,18 @@
-# `make demo` runs the main job, `make test` passes the tests; both get what they need themselves.
+# `make demo` runs the main job, `make test` runs the tests; both install what they need.
 
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 CARGO ?= cargo
 
 .PHONY: help
-help: ## Say what there is to make
+help: ## List the targets
 	@echo "Usage: make TARGET"
 	@echo
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "  make long SHARD=2/4   runs one part of four; what has passed on this commit isn't run again"
+	@echo "  make long SHARD=2/4   runs one part of four; tests that passed on this commit are not run again"
 	@echo "  make long ONLY=WORD   runs those with the word in their names"
-	@echo "  make demo KEEP=1   keeps the demo's clusters and says how to look at them"
+	@echo "  make demo KEEP=1   keeps the demo's clusters and prints how to use them"
 
 .PHONY: tools
 tools:
@@ -47,8 +47,12 @@ long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a p
 	$(CARGO) build --locked --bin outrigger
 	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
+.PHONY: words
+words: ## Search texts for phrases that tests/words.txt rejects
+	@tests/words.sh
+
 .PHONY: lint
-lint: control-plane ## Check format, lints and generated files
+lint: words control-plane ## Check words, format, lints and generated files
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd tests && test -z "$$(gofmt -l .)"

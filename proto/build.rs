@@ -15,7 +15,7 @@ const FILES: &[&str] = &[
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=universe");
     let descriptors = protox::compile(FILES, ["."])?;
-    // Beside the code, for reflection.
+    // Written beside the code, for reflection.
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("universe.bin"), prost::Message::encode_to_vec(&descriptors))?;
     std::fs::write(out.join("shapes.rs"), shapes(&descriptors)?)?;
@@ -96,7 +96,7 @@ fn repeats(
             Ok(if messages.get(field.type_name()).is_some_and(map) { "Items" } else { "Entries" })
         }
         Type::String | Type::Bytes => Ok("Entries"),
-        // Numbers may be packed, and those who count entries would have to look into the pack.
+        // Numbers may be packed, and a packed field would have to be decoded to count its entries.
         other => Err(format!("{}: repeated {other:?} can't be counted on the wire yet", field.name())),
     }
 }

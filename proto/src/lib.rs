@@ -1,9 +1,9 @@
 //! The gRPC interface `universe.workload.v1`: messages, clients and servers, generated from the `.proto` files beside
 //! this crate. They are byte-compatible with NVIDIA's: the same field numbers and enum values.
-//! `universe.admin.workload.v1` is made after it.
+//! `universe.admin.workload.v1` has the same form.
 //!
-//! Nothing in here decides anything. `outrigger-api` turns these messages into the domain's types and refuses what
-//! does not fit; nobody else reads their fields.
+//! This crate makes no decisions. `outrigger-api` converts these messages into the domain's types and refuses invalid
+//! ones; no other crate reads their fields.
 
 pub mod shape;
 

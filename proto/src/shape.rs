@@ -1,12 +1,12 @@
-//! Which fields of the messages repeat, and which hold messages: what is needed to count a message's parts on its bytes,
-//! before anything is decoded. Made from the `.proto` files, so a new field is counted as soon as it is there.
+//! Which fields of the messages repeat, and which hold messages: they are used to count a message's parts on its bytes,
+//! before it is decoded. Generated from the `.proto` files, so that every new field is counted.
 
-/// What a message consists of, as far as parts that can be counted are concerned.
+/// The fields of a message that can be counted.
 #[derive(Debug)]
 pub struct Shape {
     /// Full name, `universe.workload.v1.WorkloadSync`.
     pub name: &'static str,
-    /// Fields that repeat or hold a message. All others cost what they have on the wire.
+    /// Fields that repeat or hold a message. All others take as much memory as bytes on the wire.
     pub fields: &'static [Field],
 }
 
@@ -17,16 +17,16 @@ pub struct Field {
     pub number: u32,
     /// Its name, as in the `.proto` file.
     pub name: &'static str,
-    /// How often it may be there.
+    /// How often it may occur.
     pub repeats: Repeats,
     /// The message it holds.
     pub message: Option<&'static Shape>,
 }
 
-/// How often a field may be there.
+/// How often a field may occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeats {
-    /// Once. Where the wire has it more often, the decoder merges.
+    /// Once. If the wire has it more often, the decoder merges.
     Once,
     /// Any number of times: a `repeated` field.
     Entries,

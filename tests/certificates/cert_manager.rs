@@ -118,7 +118,7 @@ async fn cert_manager_issues_renews_and_changes_the_ca_and_no_admission_fails() 
 
     // Another CA, by the commands of the documentation.
     let first = secret(o, "outrigger-webhook-tls", "ca.crt").unwrap();
-    let steps = commands("certificates.md", "Another CA");
+    let steps = commands("certificates.md", "Replacing a CA");
     let [trust, sign, forget] = steps.as_slice() else { panic!("three steps: {steps:?}") };
     run(o, trust);
     let new = secret(o, "outrigger-serving-ca-2", "tls.crt").unwrap();

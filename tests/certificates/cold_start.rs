@@ -153,7 +153,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     infra.apply_file("webhooks/policies.yaml").unwrap();
 
     // The way out, by the commands of the runbook.
-    let steps = commands("runbooks/webhook-down.md", "The way out");
+    let steps = commands("runbooks/webhook-down.md", "Recovery without the webhook");
     let [out, policies, back] = steps.as_slice() else { panic!("three steps: {steps:?}") };
     run(o, out);
     eventually("Tenants are taken", || async {

@@ -209,7 +209,7 @@ async fn an_installation_is_changed_while_it_runs() {
         let of_manager = ["outrigger-manager-self-signed", "-n", SYSTEM, "--type=merge", "-p", &fill];
         infra.kubectl(&[&["patch", "secret"], &of_manager[..]].concat()).unwrap();
     }
-    run(o, commands("certificates.md", "From one way to the other").last().unwrap());
+    run(o, commands("certificates.md", "Switching between cert-manager and self-signed").last().unwrap());
     let theirs = secret(o, "outrigger-webhook-tls", "ca.crt").unwrap();
     let all = crate::injected(o, "cert-manager's CA is trusted too", |bundle| count(bundle) == 3).await;
     assert!(all.contains(theirs.trim()), "{theirs} isn't in {all}");

@@ -34,7 +34,7 @@ spec:
     spec:
       serviceAccountName: outrigger-{{ .component }}
       priorityClassName: {{ .root.Values.priorityClass.name }}
-      # The process's delay and the time that it drains, together, and something to spare.
+      # The process's delay and its drain timeout together, and a reserve.
       terminationGracePeriodSeconds: 30
       {{- with .root.Values.image.pullSecrets }}
       imagePullSecrets:
@@ -148,7 +148,7 @@ metadata:
     {{- include "outrigger.labels" . | nindent 4 }}
 spec:
   maxUnavailable: 1
-  # One that isn't ready anyhow doesn't keep a node from being drained.
+  # A Pod that isn't ready doesn't block the draining of its node.
   unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels:
@@ -169,7 +169,7 @@ spec:
 
 {{/* The agent's files: its part of the values. */}}
 {{- define "outrigger.agentVolumes" -}}
-# One volume, so that both change at once.
+# One volume, so that both are updated together.
 - name: tls
   projected:
     defaultMode: 288 # 0440
