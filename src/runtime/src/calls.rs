@@ -20,8 +20,8 @@ use prometheus_client::encoding::EncodeLabelValue;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service};
 
+use crate::api_metrics::CountingLayer;
 use crate::environment::Clock;
-use crate::watched::CountingLayer;
 
 /// Longest time for a request and its whole answer, and for the opening of a watch. The API server's own limit for requests
 /// is 60 s; nothing that is asked here takes longer than half of that on a healthy one.

@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
 pub mod admin;
+mod api_metrics;
 pub mod bind;
 pub mod cache;
 pub mod calls;
@@ -27,7 +28,6 @@ pub mod serve;
 pub mod telemetry;
 pub mod tls;
 pub mod watch;
-mod watched;
 
 pub use process::Process;
 

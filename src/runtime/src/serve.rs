@@ -7,9 +7,9 @@
 //! It serves axum's `Router`; tonic's `Routes` become one by `into_axum_router()`, any other service by
 //! `Router::new().fallback_service(..)`.
 
+mod activity;
 mod connection;
-mod places;
-mod watched;
+mod slots;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
-pub use self::places::network;
-use self::places::{Full, Place, Places};
+pub use self::slots::network;
+use self::slots::{Full, Place, Places};
 use crate::bind::{Accepted, Listener};
 use crate::tls::ServerTls;
 

@@ -19,12 +19,12 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::api_metrics::Progress;
 use crate::cache::version;
 use crate::calls::TimedOut;
 use crate::environment::{Environment, Random};
 use crate::process::Process;
 use crate::ready::ReadyHandle;
-use crate::watched::Progress;
 
 mod read;
 

@@ -20,9 +20,9 @@
 
 mod contention;
 mod issue;
-mod places;
 mod plan;
 mod state;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,10 +39,10 @@ use tokio::sync::Notify;
 use tracing::{info, warn};
 
 use self::contention::Contention;
-pub use self::places::Place;
-use self::places::{is_conflict, wake};
 use self::plan::{Step, Wanted, of_others, plan, take, trouble};
 use self::state::{Certificate, State};
+pub use self::targets::Place;
+use self::targets::{is_conflict, wake};
 use crate::environment::Environment;
 use crate::ready::{ReadyHandle, Warning};
 use crate::tls::ServerTls;

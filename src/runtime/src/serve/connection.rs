@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tower::Service;
 use tracing::debug;
 
-use super::places::Occupant;
-use super::watched::{Answer, Question, Stream};
+use super::activity::{Answer, Question, Stream};
+use super::slots::Occupant;
 use super::{Peer, Shared};
 use crate::environment::Clock;
 

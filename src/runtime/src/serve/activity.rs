@@ -10,7 +10,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::places::{Asked, Occupant};
+use super::slots::{Asked, Occupant};
 
 /// A stream whose bytes are noted.
 pub(super) struct Stream<S> {
