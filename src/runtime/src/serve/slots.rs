@@ -1,10 +1,11 @@
-//! Who is connected, and who has to go where there is no room for one more.
+//! The connections of a server, and which of them is closed for a new one when a limit is reached.
 //!
-//! A connection that nothing is being answered on is worth little: its client opens another one when it has something to ask.
-//! So a newcomer is never kept waiting for the sake of such: the one that has been idle longest is closed. Those that have shown
-//! no certificate go before those that have, and those that have never asked anything before those that have.
+//! The connection that has been idle longest is closed: its client can open another one for its next request. Connections without
+//! a client certificate are closed before those with one, and connections without a request so far before those with one.
+//! Connections with a request in progress are never closed for others.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,275 +21,284 @@ use tracing::warn;
 use super::{Limits, PerIdentity};
 use crate::environment::Clock;
 
-/// How often it is told that there is no room.
-const TELL: Duration = Duration::from_secs(60);
+/// Minimum interval between warnings that connections are closed for others.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All connections of a server.
-pub(super) struct Places {
+/// All connections of a server, and their limits.
+pub(super) struct ConnectionTable {
     name: &'static str,
-    most: usize,
+    max_connections: usize,
     per_address: usize,
     per_identity: Option<PerIdentity>,
-    handshakes: usize,
+    max_handshakes: usize,
     epoch: Instant,
-    all: Mutex<All>,
-    /// Handshakes under way.
-    shaking: Arc<AtomicUsize>,
+    connections: Mutex<Connections>,
+    /// Handshakes in progress.
+    handshakes: Arc<AtomicUsize>,
     freed: Notify,
 }
 
 #[derive(Default)]
-struct All {
+struct Connections {
     next: u64,
-    connections: HashMap<u64, Arc<Occupant>>,
-    of_address: HashMap<IpAddr, usize>,
-    of_identity: HashMap<String, usize>,
-    told: Option<Instant>,
+    all: HashMap<u64, Arc<ConnectionState>>,
+    per_address: HashMap<IpAddr, usize>,
+    per_identity: HashMap<String, usize>,
+    last_warning: Option<Instant>,
 }
 
-/// Why there is no place.
+/// The limit that a new connection would exceed, where no other connection can be closed for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
-    /// The address has as many connections as one may have, and something is being answered on each.
+pub(super) enum LimitReached {
+    /// Connections of the client's address.
     Address,
-    /// The identity has as many.
+    /// Connections of the client's identity.
     Identity,
-    /// There are as many connections as there may be, and something is being answered on each.
-    All,
+    /// Connections of the server.
+    Server,
 }
 
-/// A connection's place, until it is dropped.
-pub(super) struct Place {
-    places: Arc<Places>,
+/// An entry of the table. Dropping it removes the connection.
+pub(super) struct ConnectionSlot {
+    table: Arc<ConnectionTable>,
     number: u64,
-    pub(super) occupant: Arc<Occupant>,
+    pub(super) state: Arc<ConnectionState>,
 }
 
-/// A connection as it is seen from outside. Times are milliseconds since the server began, and one more, so that 0 is never.
-pub(super) struct Occupant {
+/// The activity of a connection. Times are in milliseconds since the server started, plus one, so that 0 means never.
+pub(super) struct ConnectionState {
     address: Option<IpAddr>,
     identity: OnceLock<String>,
     epoch: Instant,
-    /// Cancelled when it has to go.
-    pub(super) cut: CancellationToken,
-    shaking: AtomicBool,
-    all_shaking: Arc<AtomicUsize>,
+    /// Cancelled when the connection is closed for another one.
+    pub(super) evicted: CancellationToken,
+    in_handshake: AtomicBool,
+    /// The table's count of handshakes in progress.
+    handshakes: Arc<AtomicUsize>,
+    /// The client has a verified certificate.
     verified: AtomicBool,
-    asked: AtomicBool,
-    /// Requests that have come whole and are being answered.
-    answering: AtomicU32,
-    /// When the last byte came, or the last answer was finished.
-    since: AtomicU64,
-    /// When the first byte of a request came whose headers haven't ended (HTTP/1).
-    pub(super) begun: AtomicU64,
-    /// Since when the client takes nothing of what it is sent.
-    pub(super) stalled: AtomicU64,
-    requests: Mutex<Requests>,
+    /// There has been a request.
+    had_request: AtomicBool,
+    /// Requests that were received completely and whose response isn't complete.
+    in_progress: AtomicU32,
+    /// When the last byte was received or the last response completed.
+    last_active: AtomicU64,
+    /// When the first byte of a request was received whose headers aren't complete (HTTP/1).
+    headers_since: AtomicU64,
+    /// Since when the client has accepted no bytes of a response.
+    stalled_since: AtomicU64,
+    requests: Mutex<OpenRequests>,
 }
 
 #[derive(Default)]
-struct Requests {
+struct OpenRequests {
     next: u64,
-    /// Those whose answers haven't left, by number, with the time when they began.
+    /// Numbers and start times of requests whose responses aren't complete.
     open: Vec<(u64, u64)>,
 }
 
-/// One request, from its headers until its answer has been handed over or its connection is gone.
-pub(super) struct Asked {
-    occupant: Arc<Occupant>,
+/// A request, from its headers until its response is complete or its connection closed.
+pub(super) struct OpenRequest {
+    state: Arc<ConnectionState>,
     number: u64,
     received: AtomicBool,
 }
 
-impl Places {
+impl ConnectionTable {
     pub(super) fn new(name: &'static str, limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             name,
-            most: limits.max_connections.max(1),
+            max_connections: limits.max_connections.max(1),
             per_address: limits.per_address.unwrap_or(usize::MAX).max(1),
             per_identity: limits.per_identity,
-            handshakes: limits.handshakes.max(1),
+            max_handshakes: limits.handshakes.max(1),
             epoch: Clock::system().now(),
-            all: Mutex::default(),
-            shaking: Arc::default(),
+            connections: Mutex::default(),
+            handshakes: Arc::default(),
             freed: Notify::new(),
         })
     }
 
-    /// A place for a connection from this address; `shaking` where it begins with a handshake. Closes another connection where
-    /// that is needed.
+    /// Adds a connection from this address, and closes another one if a limit is reached.
     ///
     /// # Errors
-    /// Where none can be closed.
-    pub(super) fn take(self: &Arc<Self>, address: Option<SocketAddr>, shaking: bool) -> Result<Place, Full> {
+    /// If no other connection can be closed.
+    pub(super) fn add(
+        self: &Arc<Self>,
+        address: Option<SocketAddr>,
+        in_handshake: bool,
+    ) -> Result<ConnectionSlot, LimitReached> {
         let address = address.map(|address| network(address.ip()));
-        let mut all = self.all.lock();
-        let of_address =
-            address.and_then(|address| all.of_address.get(&address)).copied().unwrap_or_default();
-        if of_address >= self.per_address {
-            self.evict(&mut all, |other| other.address == address).ok_or(Full::Address)?;
+        let mut connections = self.connections.lock();
+        let count = address.and_then(|address| connections.per_address.get(&address).copied());
+        if count.unwrap_or_default() >= self.per_address {
+            self.evict(&mut connections, |other| other.address == address).ok_or(LimitReached::Address)?;
         }
-        if all.connections.len() >= self.most {
-            self.evict(&mut all, |_| true).ok_or(Full::All)?;
+        if connections.all.len() >= self.max_connections {
+            self.evict(&mut connections, |_| true).ok_or(LimitReached::Server)?;
         }
-        if shaking && self.shaking.load(Ordering::Relaxed) >= self.handshakes {
-            self.evict(&mut all, |other| other.shaking.load(Ordering::Relaxed));
+        if in_handshake && self.handshakes.load(Ordering::Relaxed) >= self.max_handshakes {
+            self.evict(&mut connections, |other| other.in_handshake.load(Ordering::Relaxed));
         }
-        let number = all.next;
-        all.next += 1;
-        let occupant = Arc::new(Occupant {
+        let number = connections.next;
+        connections.next += 1;
+        let state = Arc::new(ConnectionState {
             address,
             identity: OnceLock::new(),
             epoch: self.epoch,
-            cut: CancellationToken::new(),
-            shaking: AtomicBool::new(shaking),
-            all_shaking: self.shaking.clone(),
+            evicted: CancellationToken::new(),
+            in_handshake: AtomicBool::new(in_handshake),
+            handshakes: self.handshakes.clone(),
             verified: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
-            answering: AtomicU32::new(0),
-            since: AtomicU64::new(0),
-            begun: AtomicU64::new(0),
-            stalled: AtomicU64::new(0),
+            had_request: AtomicBool::new(false),
+            in_progress: AtomicU32::new(0),
+            last_active: AtomicU64::new(0),
+            headers_since: AtomicU64::new(0),
+            stalled_since: AtomicU64::new(0),
             requests: Mutex::default(),
         });
-        if shaking {
-            self.shaking.fetch_add(1, Ordering::Relaxed);
+        if in_handshake {
+            self.handshakes.fetch_add(1, Ordering::Relaxed);
         }
-        occupant.touch();
-        all.connections.insert(number, occupant.clone());
+        state.touch();
+        connections.all.insert(number, state.clone());
         if let Some(address) = address {
-            *all.of_address.entry(address).or_default() += 1;
+            *connections.per_address.entry(address).or_default() += 1;
         }
-        Ok(Place { places: self.clone(), number, occupant })
+        Ok(ConnectionSlot { table: self.clone(), number, state })
     }
 
-    /// A connection has shown this certificate. Closes another one of the same identity where that is needed.
+    /// Records the identity of a connection's certificate, and closes another connection of this identity if the limit is reached.
     ///
     /// # Errors
-    /// Where none can be closed.
-    pub(super) fn identify(&self, newcomer: &Occupant, certificate: &CertificateDer<'_>) -> Result<(), Full> {
+    /// If no other connection can be closed.
+    pub(super) fn identify(
+        &self,
+        state: &ConnectionState,
+        certificate: &CertificateDer<'_>,
+    ) -> Result<(), LimitReached> {
         let Some(PerIdentity { most, identify }) = self.per_identity else { return Ok(()) };
         let identity = identify(certificate);
-        let mut all = self.all.lock();
-        if newcomer.cut.is_cancelled() {
-            // Its place is another's already.
+        let mut connections = self.connections.lock();
+        if state.evicted.is_cancelled() {
+            // It has been removed from the table, and must not be counted.
             return Ok(());
         }
-        // The newcomer isn't counted yet, and so not one of these.
-        if all.of_identity.get(&identity).is_some_and(|count| *count >= most) {
-            self.evict(&mut all, |other| other.identity.get() == Some(&identity)).ok_or(Full::Identity)?;
+        // This connection has no identity yet, so it can't be the one that is closed.
+        if connections.per_identity.get(&identity).is_some_and(|count| *count >= most) {
+            self.evict(&mut connections, |other| other.identity.get() == Some(&identity))
+                .ok_or(LimitReached::Identity)?;
         }
-        *all.of_identity.entry(identity.clone()).or_default() += 1;
-        let _ = newcomer.identity.set(identity);
+        *connections.per_identity.entry(identity.clone()).or_default() += 1;
+        let _ = state.identity.set(identity);
         Ok(())
     }
 
-    /// Waits until a place may have become free.
+    /// Waits until there may be room for a connection.
     pub(super) async fn freed(&self) {
-        // A connection on which nothing is answered any more tells nobody.
+        // There is no notification when a connection becomes idle.
         let _ = tokio::time::timeout(Duration::from_millis(100), self.freed.notified()).await;
     }
 
-    /// Cuts the connection that has been idle longest of those that this is true of, and gives its place away.
-    fn evict(&self, all: &mut All, of: impl Fn(&Occupant) -> bool) -> Option<()> {
-        let idle = all
-            .connections
+    /// Closes and removes the connection that has been idle longest of those for which the condition holds.
+    fn evict(&self, connections: &mut Connections, of: impl Fn(&ConnectionState) -> bool) -> Option<()> {
+        let idle = connections
+            .all
             .iter()
-            .filter(|(_, other)| other.answering.load(Ordering::Relaxed) == 0 && of(other));
-        let number = *idle.min_by_key(|(number, other)| (other.worth(), **number))?.0;
-        self.remove(all, number)?.cut.cancel();
-        if all.told.is_none_or(|told| told.elapsed() > TELL) {
-            all.told = Some(Clock::system().now());
+            .filter(|(_, other)| other.in_progress.load(Ordering::Relaxed) == 0 && of(other));
+        let number = *idle.min_by_key(|(number, other)| (other.eviction_order(), **number))?.0;
+        self.remove(connections, number)?.evicted.cancel();
+        if connections.last_warning.is_none_or(|last| last.elapsed() > WARN_INTERVAL) {
+            connections.last_warning = Some(Clock::system().now());
             warn!(
                 server = self.name,
-                connections = all.connections.len(),
-                handshakes = self.shaking.load(Ordering::Relaxed),
-                "connections are closed to make room for others: those that have been idle longest"
+                connections = connections.all.len(),
+                handshakes = self.handshakes.load(Ordering::Relaxed),
+                "connection limit reached: closing idle connections"
             );
         }
         Some(())
     }
 
-    fn remove(&self, all: &mut All, number: u64) -> Option<Arc<Occupant>> {
-        let occupant = all.connections.remove(&number)?;
-        occupant.shaken();
-        if let Some(address) = occupant.address
-            && let Some(count) = all.of_address.get_mut(&address)
-        {
-            *count -= 1;
-            if *count == 0 {
-                all.of_address.remove(&address);
-            }
+    fn remove(&self, connections: &mut Connections, number: u64) -> Option<Arc<ConnectionState>> {
+        let state = connections.all.remove(&number)?;
+        state.handshake_finished();
+        if let Some(address) = &state.address {
+            decrement(&mut connections.per_address, address);
         }
-        if let Some(identity) = occupant.identity.get()
-            && let Some(count) = all.of_identity.get_mut(identity)
-        {
-            *count -= 1;
-            if *count == 0 {
-                all.of_identity.remove(identity);
-            }
+        if let Some(identity) = state.identity.get() {
+            decrement(&mut connections.per_identity, identity);
         }
         self.freed.notify_one();
-        Some(occupant)
+        Some(state)
     }
 }
 
-impl Drop for Place {
+fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.places.remove(&mut self.places.all.lock(), self.number);
+        self.table.remove(&mut self.table.connections.lock(), self.number);
     }
 }
 
-impl Occupant {
+impl ConnectionState {
     fn now(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
 
-    /// What it is worth to stay; the least goes first.
-    fn worth(&self) -> (bool, bool, u64) {
+    /// The connection with the lowest value is closed first.
+    fn eviction_order(&self) -> (bool, bool, u64) {
         let is = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        (is(&self.verified), is(&self.asked), self.since.load(Ordering::Relaxed))
+        (is(&self.verified), is(&self.had_request), self.last_active.load(Ordering::Relaxed))
     }
 
     fn touch(&self) {
-        self.since.store(self.now(), Ordering::Relaxed);
+        self.last_active.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The handshake is over.
-    pub(super) fn shaken(&self) {
-        if self.shaking.swap(false, Ordering::Relaxed) {
-            self.all_shaking.fetch_sub(1, Ordering::Relaxed);
+    /// The TLS handshake has finished or failed.
+    pub(super) fn handshake_finished(&self) {
+        if self.in_handshake.swap(false, Ordering::Relaxed) {
+            self.handshakes.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Its client has shown a certificate that was verified.
+    /// The client's certificate has been verified.
     pub(super) fn verified(&self) {
         self.verified.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes have come.
-    pub(super) fn heard(&self, http1: bool) {
+    /// Bytes have been received.
+    pub(super) fn received(&self, http1: bool) {
         let now = self.now();
-        self.since.store(now, Ordering::Relaxed);
-        if http1 && self.begun.load(Ordering::Relaxed) == 0 && self.requests.lock().open.is_empty() {
-            self.begun.store(now, Ordering::Relaxed);
+        self.last_active.store(now, Ordering::Relaxed);
+        if http1 && self.headers_since.load(Ordering::Relaxed) == 0 && self.requests.lock().open.is_empty() {
+            self.headers_since.store(now, Ordering::Relaxed);
         }
     }
 
-    /// Whether the client takes what it is sent.
-    pub(super) fn taken(&self, takes: bool) {
-        if takes {
-            self.stalled.store(0, Ordering::Relaxed);
-        } else if self.stalled.load(Ordering::Relaxed) == 0 {
-            self.stalled.store(self.now(), Ordering::Relaxed);
+    /// A write was attempted; `accepted`: the socket has accepted it.
+    pub(super) fn write_attempted(&self, accepted: bool) {
+        if accepted {
+            self.stalled_since.store(0, Ordering::Relaxed);
+        } else if self.stalled_since.load(Ordering::Relaxed) == 0 {
+            self.stalled_since.store(self.now(), Ordering::Relaxed);
         }
     }
 
-    /// The headers of a request have come: how long ago it began, and the request.
-    pub(super) fn asked(self: &Arc<Self>) -> (Duration, Asked) {
-        self.asked.store(true, Ordering::Relaxed);
+    /// The headers of a request are complete. Returns the time since its first byte, and the request.
+    pub(super) fn request_started(self: &Arc<Self>) -> (Duration, OpenRequest) {
+        self.had_request.store(true, Ordering::Relaxed);
         let now = self.now();
-        let began = match self.begun.swap(0, Ordering::Relaxed) {
+        let began = match self.headers_since.swap(0, Ordering::Relaxed) {
             0 => now,
             began => began,
         };
@@ -296,60 +306,60 @@ impl Occupant {
         let number = requests.next;
         requests.next += 1;
         requests.open.push((number, began));
-        let asked = Asked { occupant: self.clone(), number, received: AtomicBool::new(false) };
-        (Duration::from_millis(now.saturating_sub(began)), asked)
+        let request = OpenRequest { state: self.clone(), number, received: AtomicBool::new(false) };
+        (Duration::from_millis(now.saturating_sub(began)), request)
     }
 
-    /// Returns when the client has taken longer than it may: for headers, to take an answer, or, where `whole` is given, for a
-    /// whole request.
+    /// Returns when the client has exceeded the time for headers, for accepting a response or, if `request` is given, for a whole
+    /// request.
     pub(super) async fn overdue(
         &self,
         headers: Duration,
-        taking: Duration,
-        whole: Option<Duration>,
+        stall: Duration,
+        request: Option<Duration>,
     ) -> &'static str {
-        let tick = whole.unwrap_or(taking).min(headers).min(taking) / 4;
+        let tick = request.unwrap_or(stall).min(headers).min(stall) / 4;
         loop {
             tokio::time::sleep(tick.max(Duration::from_millis(1))).await;
             let now = self.now();
             let beyond = |since: u64, limit: Duration| {
                 since != 0 && u128::from(now.saturating_sub(since)) > limit.as_millis()
             };
-            if beyond(self.begun.load(Ordering::Relaxed), headers) {
-                return "the headers of a request took too long";
+            if beyond(self.headers_since.load(Ordering::Relaxed), headers) {
+                return "timeout while reading the headers of a request";
             }
-            if beyond(self.stalled.load(Ordering::Relaxed), taking) {
-                return "an answer was not taken";
+            if beyond(self.stalled_since.load(Ordering::Relaxed), stall) {
+                return "timeout while writing a response";
             }
             let oldest = self.requests.lock().open.iter().map(|(_, began)| *began).min().unwrap_or_default();
-            // Who was told so in time may still read it.
-            if whole.is_some_and(|whole| beyond(oldest, whole + whole / 4)) {
-                return "a request took too long";
+            // The client has some time to read the response with the status 503.
+            if request.is_some_and(|limit| beyond(oldest, limit + limit / 4)) {
+                return "timeout of a request";
             }
         }
     }
 }
 
-impl Asked {
-    /// It has come whole, or nobody wants the rest: from here on it is ours to finish.
+impl OpenRequest {
+    /// The request was received completely, or the rest of it isn't needed: from now on the server is working on it.
     pub(super) fn received(&self) {
         if !self.received.swap(true, Ordering::Relaxed) {
-            self.occupant.answering.fetch_add(1, Ordering::Relaxed);
+            self.state.in_progress.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Asked {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.occupant.requests.lock().open.retain(|(number, _)| *number != self.number);
+        self.state.requests.lock().open.retain(|(number, _)| *number != self.number);
         if self.received.load(Ordering::Relaxed) {
-            self.occupant.answering.fetch_sub(1, Ordering::Relaxed);
+            self.state.in_progress.fetch_sub(1, Ordering::Relaxed);
         }
-        self.occupant.touch();
+        self.state.touch();
     }
 }
 
-/// What one client has at hand: an address, or of IPv6 a network of 64 bits.
+/// The network that counts as one client: an IPv4 address, or the first 64 bits of an IPv6 address.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
@@ -361,101 +371,101 @@ pub fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn places(limits: Limits) -> Arc<Places> {
-        Places::new("test", &limits)
+    fn table_of(limits: Limits) -> Arc<ConnectionTable> {
+        ConnectionTable::new("test", &limits)
     }
 
     fn from(address: &str) -> Option<SocketAddr> {
         Some(SocketAddr::new(address.parse().unwrap(), 1))
     }
 
-    fn is_cut(place: &Place) -> bool {
-        place.occupant.cut.is_cancelled()
+    fn is_evicted(slot: &ConnectionSlot) -> bool {
+        slot.state.evicted.is_cancelled()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_has_been_idle_longest_makes_room() {
-        let places = places(Limits { max_connections: 3, ..Limits::default() });
+    async fn the_connection_that_was_idle_longest_is_closed() {
+        let table = table_of(Limits { max_connections: 3, ..Limits::default() });
         let mut all = Vec::new();
         for _ in 0..3 {
-            all.push(places.take(from("10.0.0.1"), false).unwrap());
+            all.push(table.add(from("10.0.0.1"), false).unwrap());
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        // The first has asked, the second is being answered: the third goes, though it came last.
-        drop(all[0].occupant.asked());
-        let (_, asked) = all[1].occupant.asked();
-        asked.received();
-        let fourth = places.take(from("10.0.0.2"), false).unwrap();
-        assert_eq!(all.iter().map(is_cut).collect::<Vec<_>>(), [false, false, true]);
+        // The first had a request, the second has one in progress, so the third is closed.
+        drop(all[0].state.request_started());
+        let (_, open) = all[1].state.request_started();
+        open.received();
+        let fourth = table.add(from("10.0.0.2"), false).unwrap();
+        assert_eq!(all.iter().map(is_evicted).collect::<Vec<_>>(), [false, false, true]);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        fourth.occupant.heard(false);
-        fourth.occupant.verified();
-        let fifth = places.take(from("10.0.0.3"), false).unwrap();
-        assert!(is_cut(&all[0]) && !is_cut(&fourth), "no certificate was shown there");
-        let (_, of_fourth) = fourth.occupant.asked();
-        let (_, of_fifth) = fifth.occupant.asked();
+        fourth.state.received(false);
+        fourth.state.verified();
+        let fifth = table.add(from("10.0.0.3"), false).unwrap();
+        assert!(is_evicted(&all[0]) && !is_evicted(&fourth), "it has no certificate");
+        let (_, of_fourth) = fourth.state.request_started();
+        let (_, of_fifth) = fifth.state.request_started();
         of_fourth.received();
         of_fifth.received();
-        assert_eq!(places.take(from("10.0.0.4"), false).err(), Some(Full::All));
-        drop(asked);
-        assert!(places.take(from("10.0.0.4"), false).is_ok());
-        assert!(is_cut(&all[1]));
+        assert_eq!(table.add(from("10.0.0.4"), false).err(), Some(LimitReached::Server));
+        drop(open);
+        assert!(table.add(from("10.0.0.4"), false).is_ok());
+        assert!(is_evicted(&all[1]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_makes_room_for_itself_alone() {
-        let places = places(Limits { max_connections: 4, per_address: Some(2), ..Limits::default() });
-        let other = places.take(from("10.0.0.9"), false).unwrap();
+    async fn one_address_closes_only_its_own_connections() {
+        let table = table_of(Limits { max_connections: 4, per_address: Some(2), ..Limits::default() });
+        let other = table.add(from("10.0.0.9"), false).unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let [first, second] = [(); 2].map(|()| places.take(from("10.0.0.1"), false).unwrap());
-        let third = places.take(from("10.0.0.1"), false).unwrap();
-        assert!(is_cut(&first) && !is_cut(&second) && !is_cut(&other));
-        let asked = [&second, &third].map(|place| place.occupant.asked().1);
-        asked.iter().for_each(Asked::received);
-        assert_eq!(places.take(from("10.0.0.1"), false).err(), Some(Full::Address));
-        assert!(places.take(from("10.0.0.2"), false).is_ok());
-        // Of IPv6 one client has a whole network.
-        let _v6 = places.take(from("fd00::1"), false).unwrap();
+        let [first, second] = [(); 2].map(|()| table.add(from("10.0.0.1"), false).unwrap());
+        let third = table.add(from("10.0.0.1"), false).unwrap();
+        assert!(is_evicted(&first) && !is_evicted(&second) && !is_evicted(&other));
+        let open = [&second, &third].map(|slot| slot.state.request_started().1);
+        open.iter().for_each(OpenRequest::received);
+        assert_eq!(table.add(from("10.0.0.1"), false).err(), Some(LimitReached::Address));
+        assert!(table.add(from("10.0.0.2"), false).is_ok());
+        // A client has a whole IPv6 network.
+        let _v6 = table.add(from("fd00::1"), false).unwrap();
         drop((first, second));
-        let same = ["fd00::2", "fd00::3"].map(|address| places.take(from(address), false).unwrap());
-        assert!(is_cut(&_v6) && !is_cut(&same[1]));
+        let same = ["fd00::2", "fd00::3"].map(|address| table.add(from(address), false).unwrap());
+        assert!(is_evicted(&_v6) && !is_evicted(&same[1]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_identity_makes_room_for_itself_alone() {
+    async fn one_identity_closes_only_its_own_connections() {
         let identify = |certificate: &CertificateDer<'_>| String::from_utf8_lossy(certificate).into_owned();
         let per_identity = Some(PerIdentity { most: 2, identify });
-        let places = places(Limits { max_connections: 9, per_identity, ..Limits::default() });
+        let table = table_of(Limits { max_connections: 9, per_identity, ..Limits::default() });
         let connect = |identity: &str| {
-            let place = places.take(from("10.0.0.1"), true).unwrap();
-            place.occupant.verified();
+            let slot = table.add(from("10.0.0.1"), true).unwrap();
+            slot.state.verified();
             let certificate = CertificateDer::from(identity.as_bytes().to_vec());
-            places.identify(&place.occupant, &certificate).map(|()| place)
+            table.identify(&slot.state, &certificate).map(|()| slot)
         };
         let other = connect("b").unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let [first, second, third] = [(); 3].map(|()| connect("a").unwrap());
-        assert!(is_cut(&first) && !is_cut(&second) && !is_cut(&other));
-        let asked = [&second, &third].map(|place| place.occupant.asked().1);
-        asked.iter().for_each(Asked::received);
-        assert_eq!(connect("a").err(), Some(Full::Identity));
+        assert!(is_evicted(&first) && !is_evicted(&second) && !is_evicted(&other));
+        let open = [&second, &third].map(|slot| slot.state.request_started().1);
+        open.iter().for_each(OpenRequest::received);
+        assert_eq!(connect("a").err(), Some(LimitReached::Identity));
         assert!(connect("b").is_ok());
         drop((first, second));
-        assert!(connect("a").is_ok(), "one has left");
-        drop((asked, third, other));
-        assert!(places.all.lock().of_identity.is_empty());
+        assert!(connect("a").is_ok(), "one has closed");
+        drop((open, third, other));
+        assert!(table.connections.lock().per_identity.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn handshakes_have_a_part_of_the_places() {
-        let places = places(Limits { max_connections: 10, handshakes: 2, ..Limits::default() });
-        let done = places.take(from("10.0.0.1"), true).unwrap();
-        done.occupant.shaken();
-        let hanging = [(); 2].map(|()| places.take(from("10.0.0.1"), true).unwrap());
-        let _next = places.take(from("10.0.0.2"), true).unwrap();
-        assert!(is_cut(&hanging[0]) && !is_cut(&hanging[1]) && !is_cut(&done));
+        let table = table_of(Limits { max_connections: 10, handshakes: 2, ..Limits::default() });
+        let done = table.add(from("10.0.0.1"), true).unwrap();
+        done.state.handshake_finished();
+        let hanging = [(); 2].map(|()| table.add(from("10.0.0.1"), true).unwrap());
+        let _next = table.add(from("10.0.0.2"), true).unwrap();
+        assert!(is_evicted(&hanging[0]) && !is_evicted(&hanging[1]) && !is_evicted(&done));
         drop(hanging);
-        let _more = places.take(from("10.0.0.2"), true).unwrap();
-        assert!(!is_cut(&_next));
+        let _more = table.add(from("10.0.0.2"), true).unwrap();
+        assert!(!is_evicted(&_next));
     }
 }
