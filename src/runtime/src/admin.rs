@@ -15,10 +15,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::api_metrics;
 use crate::debug::Debug;
 use crate::metrics::{self, ProcessMetrics};
 use crate::ready::{Readiness, Task};
-use crate::watched;
 
 pub use crate::metrics::LATENCY_BUCKETS;
 
@@ -37,7 +37,7 @@ pub fn registry() -> Registry {
     let started = Gauge::<i64, AtomicI64>::default();
     started.set(Clock::system().unix());
     metrics::STARTED.register(&mut registry, started);
-    watched::register(&mut registry);
+    api_metrics::register(&mut registry);
     registry
 }
 

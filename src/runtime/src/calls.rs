@@ -1,8 +1,8 @@
-//! Clients of API servers, and what every call of theirs is held to.
+//! Clients of API servers, with deadlines for every call.
 //!
-//! Each call ends: a request and its whole answer have [`DEADLINE`], and so has the opening of a watch. An open watch ends
-//! when nothing arrives for [`SILENCE`]. Nothing is retried below the queues: an answer of 429, 503 or 504 goes to the caller,
-//! which requeues its key. [`client`] is the only place that builds a client, so no process can be without these limits.
+//! A request and its whole response have to be complete within [`DEADLINE`], and a watch has to be open by then. An open watch
+//! ends when nothing is received for [`SILENCE`]. Nothing is retried below the queues: a response with 429, 503 or 504 goes to
+//! the caller, which requeues its key. Only [`client`] builds clients, so all of them have these deadlines.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,45 +18,44 @@ use kube::{Client, Config};
 use pin_project_lite::pin_project;
 use prometheus_client::encoding::EncodeLabelValue;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tower::{BoxError, Layer, Service};
+use tower::layer::layer_fn;
+use tower::{BoxError, Service};
 
+use crate::api_metrics;
 use crate::environment::Clock;
-use crate::watched::CountingLayer;
 
-/// Longest time for a request and its whole answer, and for the opening of a watch. The API server's own limit for requests
-/// is 60 s; nothing that is asked here takes longer than half of that on a healthy one.
+/// Deadline of a request and its whole response, and of opening a watch. The API server's own limit for requests is 60 s; a
+/// healthy one needs less than half of that for every request that Outrigger sends.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Longest time that an open watch may be silent. The API server sends a bookmark to each watch about once a minute, so one
-/// that is silent for longer is not connected to a working API server any more.
+/// Longest time without a frame on an open watch. The API server sends a bookmark to each watch about once a minute, so a
+/// watch that is silent for longer has lost its connection.
 pub const SILENCE: Duration = Duration::from_secs(75);
 
-/// Longest time for a TCP connection and its TLS handshake.
+/// Timeout of a TCP connection and its TLS handshake.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// A client of the cluster that a configuration names.
+/// Builds a client for this configuration.
 ///
 /// # Errors
-/// When the configuration can't be used: certificates or credentials that can't be read.
+/// If certificates or credentials of the configuration can't be read.
 pub fn client(mut config: Config) -> kube::Result<Client> {
-    // The library would retry 429, 503 and 504 up to 15 times inside one call, with pauses of minutes.
+    // By default kube retries 429, 503 and 504 up to 15 times within one call, with pauses of minutes.
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     config.write_timeout = Some(DEADLINE);
-    // Connections of the pool whose peer has vanished without a sign are not handed out for ever. Longer than the limits below,
-    // which tell more.
+    // Ends pooled connections whose peer is gone. Longer than the deadlines of this module, whose errors say more.
     config.read_timeout = Some(SILENCE + DEADLINE);
     config.reset_reader_on_write = true;
-    Ok(ClientBuilder::try_from(config)?.with_layer(&DeadlineLayer).with_layer(&CountingLayer).build())
+    Ok(ClientBuilder::try_from(config)?.with_layer(&layer_fn(limited)).build())
 }
 
-/// A service with the deadlines of this module, for tests of what is above it.
-#[cfg(test)]
-pub(crate) fn limited<S>(service: S) -> Deadlines<S> {
-    DeadlineLayer.layer(service)
+/// A service with the deadlines and metrics of this module.
+pub(crate) fn limited<S>(inner: S) -> Deadlines<S> {
+    Deadlines { inner }
 }
 
-/// What is asked. Lists are reads.
+/// The kind of a request. A list counts as `Get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Verb {
     Get,
@@ -68,7 +67,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// What a request asks for.
+    /// The kind of this request.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let watch = |query: &str| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
         match *request.method() {
@@ -82,20 +81,20 @@ impl Verb {
     }
 }
 
-/// A call that has not ended in time.
+/// A call that has missed its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimedOut {
-    /// The API server has not sent its whole answer within [`DEADLINE`]. Whether a write was made is unknown.
+    /// The response was not complete within [`DEADLINE`]. A write may or may not have been committed.
     Answer,
-    /// An open watch was silent for [`SILENCE`].
+    /// An open watch received nothing for [`SILENCE`].
     Silence,
 }
 
 impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Answer => write!(f, "no complete answer from the API server within {DEADLINE:?}"),
-            Self::Silence => write!(f, "nothing from the API server on an open watch for {SILENCE:?}"),
+            Self::Answer => write!(f, "no complete response from the API server within {DEADLINE:?}"),
+            Self::Silence => write!(f, "the open watch received nothing from the API server for {SILENCE:?}"),
         }
     }
 }
@@ -103,14 +102,14 @@ impl fmt::Display for TimedOut {
 impl std::error::Error for TimedOut {}
 
 impl TimedOut {
-    /// Whether an error is one of these, or was caused by one.
+    /// The missed deadline that this error is, or was caused by.
     pub fn in_chain(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
         let mut next = Some(error);
         while let Some(error) = next {
             if let Some(found) = error.downcast_ref::<Self>() {
                 return Some(*found);
             }
-            // An I/O error hands out the source of what it wraps, and not the wrapped error itself.
+            // `source` of an I/O error skips the error that it wraps.
             if let Some(wrapped) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref)
                 && let Some(found) = Self::in_chain(wrapped)
             {
@@ -122,22 +121,10 @@ impl TimedOut {
     }
 }
 
-/// Puts the deadlines below a client.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct DeadlineLayer;
-
-/// Ends calls in time.
+/// The service below each client: ends calls in time, and counts them.
 #[derive(Debug, Clone)]
 pub(crate) struct Deadlines<S> {
     inner: S,
-}
-
-impl<S> Layer<S> for DeadlineLayer {
-    type Service = Deadlines<S>;
-
-    fn layer(&self, inner: S) -> Deadlines<S> {
-        Deadlines { inner }
-    }
 }
 
 impl<S, A, B> Service<Request<A>> for Deadlines<S>
@@ -147,7 +134,7 @@ where
     S::Error: Into<BoxError>,
     B: 'static,
 {
-    type Response = Response<Ending<B>>;
+    type Response = Response<DeadlineBody<B>>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
@@ -156,22 +143,25 @@ where
     }
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        let watch = Verb::of(&request) == Verb::Watch;
+        let verb = Verb::of(&request);
         let deadline = Clock::system().now() + DEADLINE;
-        let answer = self.inner.call(request);
+        let response = self.inner.call(request);
         async move {
-            let answer = tokio::time::timeout_at(deadline, answer).await;
-            let answer = answer.map_err(|_| TimedOut::Answer)?.map_err(Into::into)?;
-            Ok(answer.map(|body| Ending::new(body, watch, deadline)))
+            let response = match tokio::time::timeout_at(deadline, response).await {
+                Ok(response) => response.map_err(Into::into),
+                Err(_) => Err(TimedOut::Answer.into()),
+            };
+            api_metrics::count_request(verb, response.as_ref().ok().map(Response::status));
+            Ok(response?.map(|body| DeadlineBody::new(body, verb == Verb::Watch, deadline)))
         }
         .boxed()
     }
 }
 
 pin_project! {
-    /// The body of an answer, which ends in time with an error.
+    /// The body of a response. It fails when its deadline has passed.
     #[derive(Debug)]
-    pub(crate) struct Ending<B> {
+    pub(crate) struct DeadlineBody<B> {
         #[pin]
         body: B,
         #[pin]
@@ -180,7 +170,7 @@ pin_project! {
     }
 }
 
-impl<B> Ending<B> {
+impl<B> DeadlineBody<B> {
     fn new(body: B, watch: bool, deadline: Instant) -> Self {
         let (kind, at) = if watch {
             (TimedOut::Silence, Clock::system().now() + SILENCE)
@@ -191,7 +181,7 @@ impl<B> Ending<B> {
     }
 }
 
-impl<B: Body> Body for Ending<B>
+impl<B: Body> Body for DeadlineBody<B>
 where
     B::Error: Into<BoxError>,
 {
@@ -203,11 +193,14 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let mut this = self.project();
-        // Bytes that trickle in don't prolong an answer, but they do prolong a watch.
+        // A frame resets the timer of a watch, and not that of another response.
         if *this.kind == TimedOut::Answer && this.timer.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Some(Err(TimedOut::Answer.into())));
         }
         let frame = this.body.poll_frame(cx);
+        if let Poll::Ready(Some(Ok(_))) = &frame {
+            api_metrics::received();
+        }
         if *this.kind == TimedOut::Silence {
             if frame.is_ready() {
                 this.timer.reset(Clock::system().now() + SILENCE);

@@ -19,11 +19,11 @@ use serde_json::{Map, Value, json};
 use tracing::warn;
 
 use crate::admin::COMMIT;
+use crate::api_metrics;
 use crate::metrics::ProcessMetrics;
 use crate::ready::Readiness;
 use crate::serve::Peer;
 use crate::telemetry::LogLevel;
-use crate::watched;
 
 /// Longest log level that is read, in bytes.
 const MAX_LEVEL: usize = 1 << 10;
@@ -89,7 +89,7 @@ async fn state(State(shown): State<Arc<Shown>>) -> Response {
     all.insert("not_ready".to_owned(), json!(shown.readiness.missing()));
     all.insert("process".to_owned(), ProcessMetrics::state());
     all.insert("tokio".to_owned(), tokio_state());
-    all.insert("watches".to_owned(), watched::state());
+    all.insert("watches".to_owned(), api_metrics::state());
     for (name, report) in &shown.debug.parts {
         all.insert((*name).to_owned(), report());
     }

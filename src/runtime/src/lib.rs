@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
 pub mod admin;
+mod api_metrics;
 pub mod bind;
 pub mod cache;
 pub mod calls;
@@ -26,7 +27,6 @@ pub mod serve;
 pub mod telemetry;
 pub mod tls;
 pub mod watch;
-mod watched;
 
 pub use outrigger_api::pod;
 pub use process::Process;

@@ -1,8 +1,8 @@
-//! Every metric there is, in one table: the servers register theirs from it, the documentation's reference is compared with
-//! it, and so is what running servers show.
+//! All metrics, in one table. Servers register their metrics from it. Tests compare the reference documentation and the output
+//! of running servers with it.
 //!
-//! Names and units are as OpenMetrics and Prometheus want them. Labels have values from enums or from names in the code:
-//! what comes from outside, such as an object's name, would make as many series.
+//! Names and units follow the conventions of OpenMetrics and Prometheus. The values of labels are enums or constants in the
+//! code: values from outside, such as names of objects, would make the number of series unbounded.
 
 use std::fmt::Write;
 
@@ -17,33 +17,33 @@ mod table;
 pub use process::ProcessMetrics;
 pub use table::*;
 
-/// Upper bounds of latency buckets, in seconds: 0.1 ms to 10 s, about three a decade.
+/// Upper bounds of latency buckets, in seconds: 0.1 ms to 10 s, three per decade.
 pub const LATENCY_BUCKETS: [f64; 16] =
     [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
-/// Upper bounds of buckets for what takes microseconds, in seconds: 1 µs to 10 ms.
+/// Upper bounds of buckets for durations of microseconds, in seconds: 1 µs to 10 ms.
 pub const MICRO_BUCKETS: [f64; 13] = [
     0.000_001, 0.000_002, 0.000_005, 0.000_01, 0.000_02, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002,
     0.005, 0.01,
 ];
 
-/// What all names begin with, but for those of [`STANDARD`].
+/// Prefix of all names except those of [`STANDARD`].
 pub const PREFIX: &str = "outrigger";
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Goes up; its sample ends in `_total`.
+    /// A value that only increases. Its sample has the suffix `_total`.
     Counter,
-    /// Goes up and down.
+    /// A value that increases and decreases.
     Gauge,
-    /// Counts in buckets.
+    /// A distribution in buckets.
     Histogram,
-    /// Always 1; what it tells is in its labels. Its sample ends in `_info`.
+    /// Always 1, with the information in its labels. Its sample has the suffix `_info`.
     Info,
 }
 
-/// Who shows a metric.
+/// A server that exports metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
     /// `outrigger webhook`
@@ -54,34 +54,34 @@ pub enum Server {
     Agent,
 }
 
-/// The values that a label may have.
+/// The values that a label can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
     /// One of these.
     OneOf(&'static [&'static str]),
-    /// Names that stand in the code, or in the build; in words what they are.
+    /// Names that are constants of the code or of the build. The text describes them in the documentation.
     Named(&'static str),
 }
 
-/// A metric.
+/// The definition of a metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// Its name, without prefix, unit and the suffix of its type.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
-    /// What it counts in: `seconds` or `bytes`. Empty for plain numbers.
+    /// Its unit: `seconds` or `bytes`, or empty.
     pub unit: &'static str,
-    /// Its labels and what these may be.
+    /// Its labels with their possible values.
     pub labels: &'static [(&'static str, Values)],
-    /// Who shows it.
+    /// The servers that export it.
     pub of: &'static [Server],
-    /// What it tells, in half a sentence.
+    /// Its help text, without a full stop.
     pub help: &'static str,
 }
 
 impl Kind {
-    /// As `# TYPE` lines have it.
+    /// The name in `# TYPE` lines.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -93,10 +93,10 @@ impl Kind {
 }
 
 impl Server {
-    /// All of them.
+    /// All servers.
     pub const ALL: &'static [Self] = &[Self::Webhook, Self::Manager, Self::Agent];
 
-    /// As the subcommand is called.
+    /// The name of its subcommand.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Webhook => "webhook",
@@ -107,7 +107,7 @@ impl Server {
 }
 
 impl Values {
-    /// Whether a value is one of these.
+    /// Whether the label can have this value.
     pub fn allow(self, value: &str) -> bool {
         match self {
             Self::OneOf(values) => values.contains(&value),
@@ -117,13 +117,13 @@ impl Values {
 }
 
 impl Metric {
-    /// The name of its family, as `# TYPE` lines have it. Not for [`STANDARD`] ones, which have no prefix.
+    /// The name of its family in `# TYPE` lines, with the prefix.
     pub fn family(&self) -> String {
         let Self { name, unit, .. } = self;
         if unit.is_empty() { format!("{PREFIX}_{name}") } else { format!("{PREFIX}_{name}_{unit}") }
     }
 
-    /// The name that queries use; a histogram's has `_bucket`, `_count` and `_sum` after it.
+    /// The name in queries. A histogram has the further suffixes `_bucket`, `_count` and `_sum`.
     pub fn sample(&self) -> String {
         let suffix = match self.kind {
             Kind::Counter => "_total",
@@ -142,7 +142,7 @@ impl Metric {
         }
     }
 
-    /// Has a registry show it.
+    /// Registers it.
     pub fn register(&self, registry: &mut Registry, metric: impl Registered) {
         match self.unit() {
             Some(unit) => registry.register_with_unit(self.name, self.help, unit, metric),
@@ -150,10 +150,10 @@ impl Metric {
         }
     }
 
-    /// Has it shown by a collector: for what is counted only when somebody asks.
+    /// Encodes it in a collector, for a value that is computed when it is exported.
     ///
     /// # Errors
-    /// When nothing can be written.
+    /// If the encoder fails.
     pub fn show(&self, encoder: &mut DescriptorEncoder<'_>, metric: &dyn EncodeMetric) -> std::fmt::Result {
         let help = format!("{}.", self.help);
         let kind = match self.kind {
@@ -165,7 +165,7 @@ impl Metric {
         metric.encode(encoder.encode_descriptor(self.name, &help, self.unit().as_ref(), kind)?)
     }
 
-    /// Its line in the documentation.
+    /// Its row in the documentation.
     pub fn row(&self) -> String {
         let mut labels = Vec::new();
         for (name, values) in self.labels {
@@ -187,7 +187,7 @@ impl Metric {
     }
 }
 
-/// Has a registry ask this whenever it is read.
+/// Registers a collector, which is called at each export.
 pub fn collect(registry: &mut Registry, collector: impl Collector) {
     registry.register_collector(Box::new(collector));
 }
@@ -197,22 +197,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_follow_the_conventions_and_are_there_once() {
+    fn names_follow_the_conventions_and_are_unique() {
         let mut seen = std::collections::BTreeSet::new();
         for metric in ALL {
             let name = metric.family();
-            assert!(seen.insert(name.clone()), "{name} is there twice");
+            assert!(seen.insert(name.clone()), "{name} is declared twice");
             assert!(
                 name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'),
                 "{name}"
             );
             assert!(
                 !name.ends_with("_total") && !name.ends_with("_info"),
-                "{name}: the suffix comes by itself"
+                "{name}: the suffix is added by its type"
             );
             let first = metric.help.chars().next().unwrap();
             assert!(!first.is_lowercase() && !metric.help.ends_with('.'), "{name}: {:?}", metric.help);
-            assert!(!metric.of.is_empty(), "{name} is nobody's");
+            assert!(!metric.of.is_empty(), "{name} is exported by no server");
             for (label, values) in metric.labels {
                 assert!(label.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}: {label}");
                 if let Values::OneOf(values) = values {
@@ -222,7 +222,6 @@ mod tests {
         }
     }
 
-    /// The documentation's reference is this table.
     #[test]
     fn the_documentation_has_every_metric() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/metrics.md");

@@ -1,15 +1,14 @@
-//! The accept loop.
+//! The server: accepts connections and serves HTTP/1.1 and HTTP/2 on them, with limits.
 //!
-//! `axum::serve` sets no timers, so a client that never finishes its TLS handshake or its headers would hold a
-//! connection for ever; nor does it limit connections or their age. This one does. Where there is no room for one more, the
-//! connection that has been idle longest is closed.
+//! `axum::serve` has no timeouts for TLS handshakes and headers, and no limits for the number and the age of connections. This
+//! server has both. At a limit it closes the connection that has been idle longest.
 //!
-//! It serves axum's `Router`; tonic's `Routes` become one by `into_axum_router()`, any other service by
+//! It serves axum's `Router`. tonic's `Routes` are converted by `into_axum_router()`, any other service by
 //! `Router::new().fallback_service(..)`.
 
+mod activity;
 mod connection;
-mod places;
-mod watched;
+mod slots;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,64 +20,62 @@ use hyper_util::server::conn::auto;
 use rustls_pki_types::CertificateDer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::field::display;
 use tracing::{debug, info, warn};
 
-pub use self::places::network;
-use self::places::{Full, Place, Places};
+pub use self::slots::network;
+use self::slots::{ConnectionSlot, ConnectionTable, LimitReached};
 use crate::bind::{Accepted, Listener};
 use crate::tls::ServerTls;
 
-/// How long to wait after a connection could not be accepted. There are no file descriptors left, most likely: trying
-/// again at once would only burn the processor.
+/// Pause after `accept` has failed, most likely because there are no file descriptors left: an immediate retry would fail too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What a client may take.
+/// Limits for clients.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once, 1 at least. For one more the one that has been idle longest is closed; where something is being
-    /// answered on all, further ones wait in the kernel's queue.
+    /// Maximum number of connections, at least 1. For one more, the connection that has been idle longest is closed. If all have
+    /// a request in progress, further ones wait in the kernel's queue.
     pub max_connections: usize,
-    /// Connections at once from one address (of IPv6: from one network of 64 bits), 1 at least. For one more, one from there is
-    /// closed. `None`: as many as there may be.
+    /// Maximum number of connections from one address (for IPv6: from one network of 64 bits), at least 1. For one more, a
+    /// connection from there is closed. `None`: no limit.
     pub per_address: Option<usize>,
-    /// Connections at once of one identity. For one more, one of the same identity is closed; where something is being answered on
-    /// all of them, the newcomer is. `None`: as many as there may be.
+    /// Maximum number of connections of one identity. For one more, a connection of the same identity is closed; if all of them
+    /// have a request in progress, the new one is. `None`: no limit.
     pub per_identity: Option<PerIdentity>,
-    /// TLS handshakes at once, 1 at least. For one more the oldest is given up.
+    /// Maximum number of TLS handshakes in progress, at least 1. For one more, the oldest is aborted.
     pub handshakes: usize,
-    /// Time for the TLS handshake.
+    /// Timeout of the TLS handshake.
     pub handshake: Duration,
-    /// Time from there to the end of the first request's headers (HTTP/1), or of the connection preface (HTTP/2). Who
-    /// connects has something to say.
+    /// Timeout from there to the end of the first request's headers (HTTP/1) or of the connection preface (HTTP/2).
     pub headers: Duration,
-    /// Time between an answer and the end of the next request's headers (HTTP/1).
+    /// Timeout from a response to the end of the next request's headers (HTTP/1).
     pub idle: Duration,
-    /// Time for a request: headers, body, and answer. A client that never finishes its body, or never takes the answer, ends here.
+    /// Timeout of a request, from its headers until the client has accepted the response.
     pub request: Duration,
-    /// Whether a request of HTTP/2 may be a stream of any length, as in gRPC. HTTP/1 has no such.
+    /// Whether requests of HTTP/2 can be streams of any length, as in gRPC.
     pub streams: bool,
-    /// Streams of one HTTP/2 connection at once.
+    /// Maximum number of open streams of an HTTP/2 connection.
     pub max_streams: u32,
-    /// How often an HTTP/2 peer is asked whether it is there, and how long it may take to answer. A half-open connection
-    /// ends after the sum.
+    /// Interval and timeout of HTTP/2 pings. A half-open connection is closed after the sum.
     pub keepalive: (Duration, Duration),
-    /// How old a connection may become before it is asked to end, give or take a tenth. `None`: no limit.
+    /// Age, plus or minus a tenth, at which a connection is closed gracefully. `None`: no limit.
     pub max_age: Option<Duration>,
-    /// How long a connection that is too old may take to end. Then it is cut, endless streams and all: their client's
-    /// certificate was verified when the connection began, and never since.
+    /// How long closing a connection gracefully may take at that age. Then it is closed forcibly with all of its streams, because
+    /// the client certificate was verified only when the connection was opened.
     pub age_grace: Duration,
-    /// Bytes of an HTTP/2 stream that may be under way unread.
+    /// Flow-control window of an HTTP/2 stream, in bytes.
     pub window: u32,
-    /// Bytes of an HTTP/2 connection that may be under way unread. `None`: four times as many as of a stream.
+    /// Flow-control window of an HTTP/2 connection, in bytes. `None`: four times that of a stream.
     pub connection_window: Option<u32>,
 }
 
-/// Connections of one identity.
+/// Limit of connections of one identity.
 #[derive(Debug, Clone, Copy)]
 pub struct PerIdentity {
-    /// How many at once.
+    /// Maximum number of connections.
     pub most: usize,
-    /// The identity in a verified certificate. Those of whom none is known have one together.
+    /// Returns the identity in a verified certificate. Certificates for which it returns the same text share the limit.
     pub identify: fn(&CertificateDer<'_>) -> String,
 }
 
@@ -91,9 +88,9 @@ impl Default for Limits {
             handshakes: 256,
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(10),
-            // The API server keeps idle connections for 90 s and would rather find them open.
+            // Longer than the 90 s for which the API server keeps idle connections, so that it closes them first.
             idle: Duration::from_secs(120),
-            // Twice what the API server waits at most.
+            // Twice the longest timeout of an API server's webhook request.
             request: Duration::from_secs(60),
             streams: true,
             max_streams: 256,
@@ -106,16 +103,16 @@ impl Default for Limits {
     }
 }
 
-/// Who is at the other end; in the extensions of each request.
+/// The client of a connection, in the extensions of each request.
 #[derive(Debug, Clone, Default)]
 pub struct Peer {
-    /// Its address; `None` on a socket file.
+    /// Its address; `None` on a Unix socket.
     pub address: Option<SocketAddr>,
-    /// Its verified certificates, its own first; empty when it showed none.
+    /// Its verified certificate chain, its own certificate first; empty if it has presented none.
     pub certificates: Arc<[CertificateDer<'static>]>,
 }
 
-/// A server: a listener, perhaps TLS, limits.
+/// A server: a listener with limits and optional TLS.
 #[derive(Debug)]
 pub struct Server {
     name: &'static str,
@@ -125,14 +122,14 @@ pub struct Server {
     leaving: CancellationToken,
 }
 
-/// What all connections share.
+/// State that all connections of a server share.
 struct Shared {
     name: &'static str,
     http1: auto::Builder<TokioExecutor>,
     http2: auto::Builder<TokioExecutor>,
     tls: Option<Arc<ServerTls>>,
     limits: Limits,
-    places: Arc<Places>,
+    table: Arc<ConnectionTable>,
     router: Router,
     leaving: CancellationToken,
     drain: CancellationToken,
@@ -140,7 +137,7 @@ struct Shared {
 }
 
 impl Server {
-    /// A server in plain text with default limits. The name is for logs.
+    /// A server without TLS, with default limits. The name is for logs.
     pub fn new(name: &'static str, listener: Listener) -> Self {
         Self { name, listener, tls: None, limits: Limits::default(), leaving: CancellationToken::new() }
     }
@@ -159,33 +156,33 @@ impl Server {
         self
     }
 
-    /// Tells clients of HTTP/1 from then on, with each answer, to end the connection. While others still route to this
-    /// server, those who have a connection move away from it: at the drain what is idle is closed, and a client that
-    /// sends a request in that very moment could not know whether it was heard. HTTP/2 has GOAWAY for that.
+    /// Once this is cancelled, each HTTP/1 response has `Connection: close`, so that clients move to other replicas before the
+    /// drain. The drain closes idle connections, and a client that sends a request at that moment could not know whether it was
+    /// processed. HTTP/2 has GOAWAY for that.
     #[must_use]
     pub fn leaving(mut self, leaving: CancellationToken) -> Self {
         self.leaving = leaving;
         self
     }
 
-    /// Serves HTTP/1.1 and HTTP/2 until `drain`, finishes what is under way then, and drops what is left at `force`.
-    /// Ends when all connections have.
+    /// Serves until `drain` is cancelled, then finishes the requests in progress, and closes all connections when `force` is
+    /// cancelled. Returns when all connections are closed.
     pub async fn run(self, router: Router, drain: CancellationToken, force: CancellationToken) {
         let Self { name, listener, tls, limits, leaving } = self;
         let (http1, http2) = protocols(&limits);
-        let places = Places::new(name, &limits);
+        let table = ConnectionTable::new(name, &limits);
         let shared =
-            Arc::new(Shared { name, http1, http2, tls, limits, places, router, leaving, drain, force });
+            Arc::new(Shared { name, http1, http2, tls, limits, table, router, leaving, drain, force });
         let connections = TaskTracker::new();
         info!(server = name, address = %listener, tls = shared.tls.is_some(), "serving");
         let mut failing = false;
         while let Some(accepted) = shared.accept(&listener).await {
             let accepted = match accepted {
                 Ok(accepted) => accepted,
-                Err(error) if is_the_clients(&error) => continue,
+                Err(error) if is_connection_error(&error) => continue,
                 Err(error) => {
                     if !failing {
-                        warn!(server = name, %error, "connections can't be accepted; trying on");
+                        warn!(server = name, %error, "failed to accept a connection; retrying");
                     }
                     failing = true;
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -193,34 +190,36 @@ impl Server {
                 }
             };
             if std::mem::take(&mut failing) {
-                info!(server = name, "connections are accepted again");
+                info!(server = name, "accepting connections again");
             }
-            let Some(place) = shared.place(accepted.address()).await else { continue };
+            let Some(slot) = shared.slot(accepted.address()).await else { continue };
             let shared = shared.clone();
             connections.spawn(async move {
-                let occupant = place.occupant.clone();
+                let state = slot.state.clone();
                 let served = async {
                     match accepted {
-                        Accepted::Tcp(stream, address) => shared.connection(stream, Some(address), &occupant).await,
-                        Accepted::Unix(stream) => shared.connection(stream, None, &occupant).await,
+                        Accepted::Tcp(stream, address) => shared.connection(stream, Some(address), &state).await,
+                        Accepted::Unix(stream) => shared.connection(stream, None, &state).await,
                     }
                 };
                 tokio::select! {
                     () = served => {}
-                    () = occupant.cut.cancelled() => debug!(server = name, "connection cut: others need its place"),
+                    () = state.evicted.cancelled() => {
+                        debug!(server = name, reason = "connection limit reached", "connection closed forcibly");
+                    }
                 }
-                drop(place);
+                drop(slot);
             });
         }
         drop(listener);
         connections.close();
         connections.wait().await;
-        debug!(server = name, "all connections have ended");
+        debug!(server = name, "all connections are closed");
     }
 }
 
 impl Shared {
-    /// The next connection, or `None` when there shall be no more.
+    /// Accepts the next connection; `None` after the drain has begun.
     async fn accept(&self, listener: &Listener) -> Option<std::io::Result<Accepted>> {
         tokio::select! {
             next = listener.accept() => Some(next),
@@ -228,22 +227,19 @@ impl Shared {
         }
     }
 
-    /// A place for a connection; `None` where its address has too many that are busy, and when there shall be no more.
-    async fn place(&self, address: Option<SocketAddr>) -> Option<Place> {
+    /// Waits for a slot for a connection; `None` if the limit of its address is reached, or the drain has begun.
+    async fn slot(&self, address: Option<SocketAddr>) -> Option<ConnectionSlot> {
         loop {
-            match self.places.take(address, self.tls.is_some()) {
-                Ok(place) => return Some(place),
-                Err(Full::Address | Full::Identity) => {
-                    debug!(
-                        server = self.name,
-                        ?address,
-                        "connection refused: its address has too many that are busy"
-                    );
+            match self.table.add(address, self.tls.is_some()) {
+                Ok(slot) => return Some(slot),
+                Err(LimitReached::Address | LimitReached::Identity) => {
+                    let address = address.map(display);
+                    debug!(server = self.name, address, "connection refused: limit of its address reached");
                     return None;
                 }
-                // Others wait in the kernel's queue meanwhile.
-                Err(Full::All) => tokio::select! {
-                    () = self.places.freed() => {}
+                // Further connections wait in the kernel's queue meanwhile.
+                Err(LimitReached::Server) => tokio::select! {
+                    () = self.table.freed() => {}
                     () = self.drain.cancelled() => return None,
                 },
             }
@@ -251,10 +247,10 @@ impl Shared {
     }
 }
 
-/// HTTP/1 and HTTP/2 with these limits.
+/// Builders of HTTP/1 and HTTP/2 connections with these limits.
 fn protocols(limits: &Limits) -> (auto::Builder<TokioExecutor>, auto::Builder<TokioExecutor>) {
     let mut http = auto::Builder::new(TokioExecutor::new());
-    // hyper's timer for headers also runs while a connection is idle, so it can't be shorter than that.
+    // hyper's timer for headers also runs while a connection is idle, so it can't be shorter than `idle`.
     http.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle).max_buf_size(64 << 10);
     http.http2()
         .timer(TokioTimer::new())
@@ -267,8 +263,8 @@ fn protocols(limits: &Limits) -> (auto::Builder<TokioExecutor>, auto::Builder<To
     (http.clone().http1_only(), http.http2_only())
 }
 
-/// Whether only this one connection failed: it was gone before it could be accepted.
-fn is_the_clients(error: &std::io::Error) -> bool {
+/// Whether the error concerns one connection, which was closed before it was accepted, and not the listener.
+fn is_connection_error(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted)
 }

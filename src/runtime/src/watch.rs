@@ -19,12 +19,12 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::api_metrics::WatchMetrics;
 use crate::cache::version;
 use crate::calls::TimedOut;
 use crate::environment::{Environment, Random};
 use crate::process::Process;
 use crate::ready::ReadyHandle;
-use crate::watched::Progress;
 
 mod read;
 
@@ -134,7 +134,8 @@ where
     /// Follows the objects for ever. `ready` is released after the first complete list. `sink` sees every event, and so the
     /// beginning and the end of each list.
     pub async fn follow(self, ready: ReadyHandle, sink: impl FnMut(Event<K>)) {
-        Progress::follow(self.name, Follower::new(self, ready, sink).run()).await;
+        let metrics = WatchMetrics::new(self.name);
+        metrics.reading(Follower::new(self, &metrics, ready, sink).run()).await;
     }
 }
 
@@ -225,11 +226,11 @@ enum Failure {
 }
 
 /// A watch that has started.
-struct Follower<K, S> {
+struct Follower<'m, K, S> {
     watch: Watch<K>,
     ready: Option<ReadyHandle>,
     sink: S,
-    progress: Progress,
+    metrics: &'m WatchMetrics,
     pages: Pages,
     pauses: ExponentialBackoff,
     last_failure: Option<Instant>,
@@ -239,14 +240,14 @@ struct Follower<K, S> {
     absent: bool,
 }
 
-impl<K, S> Follower<K, S>
+impl<'m, K, S> Follower<'m, K, S>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     S: FnMut(Event<K>),
 {
-    fn new(watch: Watch<K>, ready: ReadyHandle, sink: S) -> Self {
+    fn new(watch: Watch<K>, metrics: &'m WatchMetrics, ready: ReadyHandle, sink: S) -> Self {
         Self {
-            progress: Progress::new(watch.name),
+            metrics,
             pauses: pauses(&watch.environment.random),
             watch,
             ready: Some(ready),
@@ -271,7 +272,7 @@ where
     /// Shows all objects. Returns the resourceVersion that a watch goes on from.
     async fn list(&mut self) -> Result<String, Error> {
         // Where there is no such kind there is nothing to list.
-        self.progress.synced(self.absent);
+        self.metrics.synced(self.absent);
         let mut params = self.watch.selection.clone();
         (self.sink)(Event::ListStarted);
         loop {
@@ -291,7 +292,7 @@ where
     }
 
     fn listed(&mut self) {
-        self.progress.synced(true);
+        self.metrics.synced(true);
         self.absent = false;
         if std::mem::take(&mut self.failing) {
             info!(watch = self.watch.name, "watch restored: all objects were listed");
@@ -320,7 +321,7 @@ where
                     openings = if began.elapsed() > HEALTHY { 0 } else { openings };
                 }
                 Err(Failure::Lost(error)) => {
-                    self.progress.failed();
+                    self.metrics.failed();
                     info!(watch = self.watch.name, %error, "listing all objects again: the watch can't go on from where it was");
                     return;
                 }
@@ -362,7 +363,7 @@ where
     }
 
     async fn no_such_kind(&mut self) {
-        self.progress.synced(true);
+        self.metrics.synced(true);
         if !std::mem::replace(&mut self.absent, true) {
             info!(
                 watch = self.watch.name,
@@ -376,7 +377,7 @@ where
     }
 
     async fn pause(&mut self, error: &Error) {
-        self.progress.failed();
+        self.metrics.failed();
         let now = self.watch.environment.clock.now();
         if self.last_failure.is_none_or(|last| now.duration_since(last) > HEALTHY + MAX_PAUSE) {
             self.pauses = pauses(&self.watch.environment.random);

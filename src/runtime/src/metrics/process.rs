@@ -1,6 +1,5 @@
-//! What the kernel says of this process, under the names that Prometheus' own clients use.
+//! Standard metrics of this process, read from `/proc/self`.
 
-use crate::environment::Clock;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use prometheus_client::collector::Collector;
@@ -11,16 +10,18 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Unit;
 use serde_json::{Map, Value};
 
-/// Ticks of a second in `/proc/<pid>/stat` (`USER_HZ`, proc_pid_stat(5)): 100 on every architecture that Linux runs on now.
+use crate::environment::Clock;
+
+/// Clock ticks per second in `/proc/<pid>/stat` (`USER_HZ`, proc_pid_stat(5)): 100 on all current architectures of Linux.
 const TICKS: f64 = 100.0;
 
-/// Reads `/proc/self` when it is asked. Where there is no such thing it shows only when the process began.
+/// Collector that reads `/proc/self` at each export. On systems without it only the start time is exported.
 #[derive(Debug)]
 pub struct ProcessMetrics {
     started: f64,
 }
 
-/// One look at `/proc/self`.
+/// Values read from `/proc/self` at one time.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Sample {
     cpu_seconds: Option<f64>,
@@ -32,14 +33,14 @@ struct Sample {
 }
 
 impl Default for ProcessMetrics {
-    /// Of a process that begins now.
+    /// For a process that starts now.
     fn default() -> Self {
         Self { started: Clock::system().wall().as_duration().as_secs_f64() }
     }
 }
 
 impl ProcessMetrics {
-    /// The same for people.
+    /// The current values, for `/debug/state`.
     pub fn state() -> Value {
         let sample = Sample::take();
         let mut state = Map::new();
@@ -59,7 +60,7 @@ impl Sample {
     fn take() -> Self {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         Self {
-            // The directory itself is open while it is read.
+            // Reading the directory needs a file descriptor of its own, which is subtracted.
             open_fds: std::fs::read_dir("/proc/self/fd")
                 .ok()
                 .and_then(|all| i64::try_from(all.count()).ok())
@@ -69,7 +70,7 @@ impl Sample {
     }
 
     fn parse(stat: &str, status: &str, limits: &str) -> Self {
-        // The second field is the command in parentheses, which may have spaces and parentheses itself.
+        // The second field is the command in parentheses, which may itself contain spaces and parentheses.
         let after = stat.rsplit_once(") ").map(|(_, rest)| rest).unwrap_or_default();
         let ticks = |field: usize| after.split(' ').nth(field - 3).and_then(|text| text.parse::<f64>().ok());
         let number = |name: &str| {
@@ -102,7 +103,7 @@ impl Collector for ProcessMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let sample = Sample::take();
         if let Some(cpu) = sample.cpu_seconds {
-            let help = "Time that the process has had a processor.";
+            let help = "CPU time of the process.";
             ConstCounter::new(cpu).encode(encoder.encode_descriptor(
                 "process_cpu",
                 help,
@@ -119,18 +120,18 @@ impl Collector for ProcessMetrics {
                 None => (name, None),
             };
             let help = match name {
-                "resident_memory" => "Memory that the process has.",
-                "virtual_memory" => "Addresses that the process has taken.",
+                "resident_memory" => "Resident memory of the process.",
+                "virtual_memory" => "Virtual memory of the process.",
                 "threads" => "Threads of the process.",
                 "open_fds" => "Open file descriptors.",
-                _ => "Most file descriptors that it may open.",
+                _ => "Limit of open file descriptors.",
             };
             let name = format!("process_{name}");
             gauge.encode(encoder.encode_descriptor(&name, help, unit, MetricType::Gauge)?)?;
         }
         let started = Gauge::<f64, AtomicU64>::default();
         started.set(self.started);
-        let help = "When the process began, Unix time.";
+        let help = "When the process started, Unix time.";
         started.encode(encoder.encode_descriptor(
             "process_start_time",
             help,
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_kernel_are_read() {
+    fn proc_files_are_parsed() {
         let stat =
             "7 (a) (b c) S 1 7 7 0 -1 4194560 1 0 0 0 250 150 0 0 20 0 9 0 100 1 1 18446744073709551615";
         let status = "Name:\tx\nVmSize:\t    2048 kB\nVmRSS:\t    1024 kB\nThreads:\t9\n";

@@ -1,4 +1,4 @@
-//! Making keys and certificates.
+//! Creation of keys and certificates.
 
 use anyhow::{Context, bail};
 use rcgen::{
@@ -11,11 +11,11 @@ use time::OffsetDateTime;
 
 use super::state::{Certificate, Pair};
 
-/// How far a clock may be behind ours, in seconds, for it to take a new certificate. For brief lives it is less.
+/// Tolerance for clocks of clients that are behind, in seconds. It is less for short lifetimes.
 const SKEW: i64 = 3600;
 
-/// A new CA of this name for so many seconds from now on (Unix time in seconds). Each has a name of its own, so that who
-/// verifies finds the right one among several.
+/// Creates a CA with this name that is valid for so many seconds from now on (Unix time in seconds). Each has a unique subject,
+/// so that clients find the right one in a bundle.
 pub(super) fn authority(name: &str, now: i64, life: i64) -> anyhow::Result<Pair> {
     let mut params = CertificateParams::new(vec![])?;
     let serial = serial();
@@ -30,14 +30,14 @@ pub(super) fn authority(name: &str, now: i64, life: i64) -> anyhow::Result<Pair>
     Ok(Pair { certificate, key: key.serialize_pem() })
 }
 
-/// What a CA of ours is called.
+/// The common name of a CA.
 pub(super) fn common_name(name: &str, unique: &str) -> String {
     format!("{name} CA {unique}")
 }
 
-/// A new serving certificate with these DNS names and IP addresses, for so many seconds, and not for longer than its CA.
+/// Creates a serving certificate with these DNS names and IP addresses, valid for so many seconds, but not longer than its CA.
 pub(super) fn leaf(signer: &Pair, names: &[String], now: i64, life: i64) -> anyhow::Result<Pair> {
-    // Sorts out itself which of the names are IP addresses.
+    // `new` detects IP addresses among the names.
     let mut params = CertificateParams::new(names.to_vec())?;
     if let Some(SanType::DnsName(first)) = params.subject_alt_names.first() {
         let first = first.to_string();
@@ -55,28 +55,29 @@ pub(super) fn leaf(signer: &Pair, names: &[String], now: i64, life: i64) -> anyh
     Ok(Pair { certificate, key: key.serialize_pem() })
 }
 
-#[allow(clippy::disallowed_methods, reason = "nobody may predict a serial number")]
+#[allow(clippy::disallowed_methods, reason = "serial numbers must be unpredictable")]
 fn serial() -> [u8; 16] {
     let mut serial: [u8; 16] = rand::random();
-    // A serial number is positive, and of its full length.
+    // A serial number is positive and has no leading zeros.
     serial[0] = serial[0] & 0x7f | 0x40;
     serial
 }
 
 fn valid(params: &mut CertificateParams, now: i64, life: i64) -> anyhow::Result<()> {
-    let at = |seconds: i64| OffsetDateTime::from_unix_timestamp(seconds).context("the clock is far off");
+    let at =
+        |seconds: i64| OffsetDateTime::from_unix_timestamp(seconds).context("the wall clock is out of range");
     params.not_before = at(now.saturating_sub((life / 20).clamp(0, SKEW)))?;
     params.not_after = at(now.saturating_add(life.max(1)))?;
     Ok(())
 }
 
-/// Checks that a key is the certificate's.
+/// Checks that a private key belongs to a certificate.
 pub(super) fn belong_together(certificate: &Certificate, key: &str) -> anyhow::Result<()> {
-    let key = KeyPair::from_pem(key).context("it is no private key")?;
+    let key = KeyPair::from_pem(key).context("not a private key")?;
     let der = CertificateDer::from_pem_slice(certificate.pem.as_bytes())?;
     let (_, parsed) = x509_parser::parse_x509_certificate(&der)?;
     if parsed.public_key().raw != key.subject_public_key_info() {
-        bail!("it is another certificate's key");
+        bail!("the key of another certificate");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the Secret holds: a certificate, the CA that signs, and whom to trust.
+//! The content of the Secret: the serving certificate, the CAs, and the CA bundle.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,28 +13,38 @@ use crate::expiry::Validity;
 
 /// The serving certificate and its key.
 pub(super) const LEAF: (&str, &str) = ("tls.crt", "tls.key");
-/// All CAs that are trusted.
-pub(super) const TRUST: &str = "ca.crt";
-/// The CA that signs, and its key.
+/// The CA bundle.
+pub(super) const CA_BUNDLE: &str = "ca.crt";
+/// The current CA and its key.
 pub(super) const SIGNER: (&str, &str) = ("signer.crt", "signer.key");
-/// The CA that will sign, and its key.
+/// The next CA and its key.
 pub(super) const NEXT: (&str, &str) = ("next.crt", "next.key");
-/// Since when all bundles have carried that one, Unix time in seconds.
+/// Since when all targets have contained the next CA, Unix time in seconds.
 pub(super) const NEXT_TRUSTED_SINCE: &str = "next-trusted-since";
-/// CAs of others that were trusted before there was one of ours, and until when they are trusted on, Unix time in seconds.
+/// Inherited CAs of others, and until when they stay trusted, Unix time in seconds.
 pub(super) const INHERITED: (&str, &str) = ("inherited.crt", "inherited-until");
-/// All keys, so that one that is no longer needed is taken out.
-const KEYS: [&str; 10] =
-    [LEAF.0, LEAF.1, TRUST, SIGNER.0, SIGNER.1, NEXT.0, NEXT.1, NEXT_TRUSTED_SINCE, INHERITED.0, INHERITED.1];
+/// All keys, so that keys which are no longer needed are removed.
+const KEYS: [&str; 10] = [
+    LEAF.0,
+    LEAF.1,
+    CA_BUNDLE,
+    SIGNER.0,
+    SIGNER.1,
+    NEXT.0,
+    NEXT.1,
+    NEXT_TRUSTED_SINCE,
+    INHERITED.0,
+    INHERITED.1,
+];
 
-/// More CAs than this are not trusted at once: the oldest go. Each stays until it has ended, and is followed at two thirds
-/// of its life.
+/// Maximum number of CAs in the bundle; the oldest are left out. Each stays until it expires, and is replaced after two thirds of
+/// its lifetime.
 const MAX_TRUSTED: usize = 8;
 
-/// Of a bundle that somebody else has made, so many certificates are looked at, and none that is longer than this, in bytes.
+/// Maximum number and size in bytes of the certificates that are read from a bundle of others.
 const MAX_FOUND: (usize, usize) = (32, 16 << 10);
 
-/// A certificate as PEM, and what is needed of what it says.
+/// A certificate as PEM, with its parsed fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Certificate {
     pub(super) pem: String,
@@ -52,38 +62,37 @@ pub(super) struct Pair {
     pub(super) key: String,
 }
 
-/// The key is nobody's to see.
+/// Leaves out the private key.
 impl std::fmt::Debug for Pair {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 
-/// A CA that will sign when it has been trusted for long enough.
+/// A CA that will sign once it has been published for long enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct NextCa {
     pub(super) ca: Pair,
-    /// Since when all bundles have carried it, Unix time in seconds.
-    pub(super) trusted_since: Option<i64>,
+    /// Since when all targets have contained it, Unix time in seconds.
+    pub(super) published_since: Option<i64>,
 }
 
-/// CAs of others.
+/// CAs of others that stay trusted for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Inherited {
     pub(super) cas: Vec<Certificate>,
-    /// Until when they are trusted, Unix time in seconds.
+    /// WaitUntil when they are trusted, Unix time in seconds.
     pub(super) until: i64,
 }
 
-/// What the replicas share.
+/// The certificates that all replicas share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) leaf: Pair,
     pub(super) signer: Pair,
-    pub(super) next: Option<Next>,
-    /// CAs that signed before. Their keys are gone.
+    pub(super) next: Option<NextCa>,
+    /// Former CAs, whose keys have been deleted.
     pub(super) former: Vec<Certificate>,
-    /// CAs of others that were trusted before.
     pub(super) inherited: Option<Inherited>,
 }
 
@@ -96,18 +105,18 @@ impl Certificate {
     fn all(pem: &str) -> anyhow::Result<Vec<Self>> {
         let mut all = Vec::new();
         for der in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-            all.push(Self::parse(&der.context("it is no PEM")?)?);
+            all.push(Self::parse(&der.context("invalid PEM")?)?);
         }
         Ok(all)
     }
 
-    /// What can be read of somebody else's bundle.
+    /// The certificates of a bundle of others, without those that can't be parsed.
     pub(super) fn found(pem: &str) -> Vec<Self> {
         let all = CertificateDer::pem_slice_iter(pem.as_bytes()).take(MAX_FOUND.0).map_while(Result::ok);
         all.filter(|der| der.len() <= MAX_FOUND.1).filter_map(|der| Self::parse(&der).ok()).collect()
     }
 
-    /// SHA-256 of the certificate, in hex, as `openssl x509 -fingerprint -sha256` says it without colons.
+    /// SHA-256 of the certificate in hex, like `openssl x509 -fingerprint -sha256` without colons.
     pub(super) fn fingerprint(&self) -> String {
         use sha2::{Digest, Sha256};
         let der = CertificateDer::from_pem_slice(self.pem.as_bytes());
@@ -161,10 +170,10 @@ pub(super) fn pem_of(der: &[u8]) -> String {
 }
 
 impl State {
-    /// What is in a Secret; `None` when nothing is.
+    /// Reads the data of a Secret; `None` if it is empty.
     ///
     /// # Errors
-    /// When something is in it that can't be used: it is left alone then, because somebody may still need it.
+    /// If the data is invalid. The Secret isn't changed then, because others may use it.
     pub(super) fn read(data: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<Option<Self>> {
         if data.is_empty() {
             return Ok(None);
@@ -186,27 +195,27 @@ impl State {
         let needed =
             |keys: (&'static str, &str)| pair(keys)?.with_context(|| format!("{} is missing", keys.0));
         let (leaf, signer) = (needed(LEAF)?, needed(SIGNER)?);
-        let trusted_since = text(NEXT_TRUSTED_SINCE)?
+        let published_since = text(NEXT_TRUSTED_SINCE)?
             .map(|since| since.trim().parse().with_context(|| format!("{NEXT_TRUSTED_SINCE}: {since:?}")))
             .transpose()?;
-        let next = pair(NEXT)?.map(|ca| Next { ca, trusted_since });
+        let next = pair(NEXT)?.map(|ca| NextCa { ca, published_since });
         let until = text(INHERITED.1)?
             .map(|until| until.trim().parse().with_context(|| format!("{}: {until:?}", INHERITED.1)))
             .transpose()?;
-        let trusted = text(TRUST)?.unwrap_or_default();
+        let trusted = text(CA_BUNDLE)?.unwrap_or_default();
         let cas = Certificate::all(text(INHERITED.0)?.unwrap_or_default()).context(INHERITED.0)?;
-        // Somebody may have taken one out of what is trusted.
+        // A CA that was removed from the bundle isn't trusted any more.
         let cas: Vec<_> = cas.into_iter().filter(|ca| trusted.contains(ca.pem.trim())).collect();
         let inherited = until.filter(|_| !cas.is_empty()).map(|until| Inherited { cas, until });
         let known = [Some(&signer), next.as_ref().map(|next| &next.ca)];
-        let mut former = Certificate::all(trusted).context(TRUST)?;
+        let mut former = Certificate::all(trusted).context(CA_BUNDLE)?;
         former.retain(|ca| !known.iter().flatten().any(|pair| pair.certificate == *ca));
         former.retain(|ca| !inherited.iter().any(|inherited| inherited.cas.contains(ca)));
         former.truncate(MAX_TRUSTED);
         Ok(Some(Self { leaf, signer, next, former, inherited }))
     }
 
-    /// The Secret's data: what each key is to hold, `None` where it is to go.
+    /// The data of the Secret: the value of each key; `None` if the key is removed.
     pub(super) fn write(&self) -> BTreeMap<&'static str, Option<String>> {
         let mut data: BTreeMap<_, _> = KEYS.iter().map(|key| (*key, None)).collect();
         let mut pair = |keys: (&'static str, &'static str), pair: &Pair| {
@@ -217,19 +226,19 @@ impl State {
         pair(SIGNER, &self.signer);
         if let Some(next) = &self.next {
             pair(NEXT, &next.ca);
-            data.insert(NEXT_TRUSTED_SINCE, next.trusted_since.map(|since| since.to_string()));
+            data.insert(NEXT_TRUSTED_SINCE, next.published_since.map(|since| since.to_string()));
         }
         if let Some(inherited) = &self.inherited {
             data.insert(INHERITED.0, Some(inherited.cas.iter().map(|ca| ca.pem.as_str()).collect()));
             data.insert(INHERITED.1, Some(inherited.until.to_string()));
         }
-        data.insert(TRUST, Some(self.trust()));
+        data.insert(CA_BUNDLE, Some(self.ca_bundle()));
         data
     }
 
-    /// All CAs that are trusted, PEM: the one that signs, the one that will, those that did. The newest first, whatever
-    /// each is now: a bundle isn't written for a CA that only begins to sign.
-    pub(super) fn trust(&self) -> String {
+    /// The CA bundle, PEM: the current, the next, the former and the inherited CAs. It is sorted by their start, so that promoting
+    /// a CA doesn't change it.
+    pub(super) fn ca_bundle(&self) -> String {
         let next = self.next.iter().map(|next| &next.ca.certificate);
         let mut all: Vec<_> =
             std::iter::once(&self.signer.certificate).chain(next).chain(&self.former).collect();

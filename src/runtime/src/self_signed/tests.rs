@@ -12,8 +12,8 @@ const BEGIN: i64 = 1_780_000_000;
 
 const SVC: &str = "outrigger-webhook.outrigger-system.svc";
 
-fn wanted() -> Wanted {
-    Wanted {
+fn spec() -> CertificateSpec {
+    CertificateSpec {
         name: "outrigger-webhook".to_owned(),
         names: vec![SVC.to_owned(), "127.0.0.1".to_owned()],
         life: 900,
@@ -23,17 +23,17 @@ fn wanted() -> Wanted {
     }
 }
 
-/// The same, where CAs of others are to be trusted on.
-fn inheriting() -> Wanted {
-    Wanted { inherit: true, ..wanted() }
+/// The same, with CAs of others inherited.
+fn inheriting() -> CertificateSpec {
+    CertificateSpec { inherit: true, ..spec() }
 }
 
-/// Takes every step that can be taken at this time, as a replica does; each through the Secret.
-fn settle(state: &mut Option<State>, wanted: &Wanted, carried: bool, now: i64) -> (Vec<Step>, i64) {
+/// Applies all steps that are due at this time, each through the Secret, as a replica does.
+fn settle(state: &mut Option<State>, spec: &CertificateSpec, published: bool, now: i64) -> (Vec<Step>, i64) {
     let mut steps = Vec::new();
     loop {
-        let step = plan(state.as_ref(), wanted, carried, now);
-        match take(step, state.as_ref(), wanted, &[], now).unwrap() {
+        let step = plan(state.as_ref(), spec, published, now);
+        match apply(step, state.as_ref(), spec, &[], now).unwrap() {
             Some(next) => *state = Some(reread(&next)),
             None => match step {
                 Step::Wait(until) => return (steps, until),
@@ -45,7 +45,7 @@ fn settle(state: &mut Option<State>, wanted: &Wanted, carried: bool, now: i64) -
     }
 }
 
-/// What another replica reads.
+/// The state as another replica reads it.
 fn reread(state: &State) -> State {
     let data = state.write().into_iter();
     let data = data.filter_map(|(key, value)| Some((key.to_owned(), value?.into_bytes()))).collect();
@@ -54,10 +54,10 @@ fn reread(state: &State) -> State {
     read
 }
 
-/// Whether who trusts these CAs takes this certificate for this name at this time.
-fn verifies(trust: &str, leaf: &str, name: &str, now: i64) -> bool {
+/// Whether a client with this CA bundle accepts this certificate for this name at this time.
+fn verifies(bundle: &str, leaf: &str, name: &str, now: i64) -> bool {
     let mut roots = rustls::RootCertStore::empty();
-    for ca in CertificateDer::pem_slice_iter(trust.as_bytes()) {
+    for ca in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(ca.unwrap()).unwrap();
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -68,44 +68,43 @@ fn verifies(trust: &str, leaf: &str, name: &str, now: i64) -> bool {
 }
 
 #[test]
-fn the_first_replica_makes_a_ca_and_a_certificate() {
+fn the_first_replica_creates_a_ca_and_a_certificate() {
     let mut state = None;
-    let (steps, until) = settle(&mut state, &wanted(), false, BEGIN);
-    assert_eq!(steps, [Step::Begin]);
+    let (steps, until) = settle(&mut state, &spec(), false, BEGIN);
+    assert_eq!(steps, [Step::CreateCa]);
     let state = state.unwrap();
     for name in [SVC, "127.0.0.1"] {
-        assert!(verifies(&state.trust(), &state.leaf.certificate.pem, name, BEGIN), "{name}");
+        assert!(verifies(&state.ca_bundle(), &state.leaf.certificate.pem, name, BEGIN), "{name}");
     }
-    assert!(!verifies(&state.trust(), &state.leaf.certificate.pem, "other.example", BEGIN));
+    assert!(!verifies(&state.ca_bundle(), &state.leaf.certificate.pem, "other.example", BEGIN));
     assert_eq!(until, state.leaf.certificate.validity.renewal());
-    // The clock of who verifies may be behind.
-    assert!(verifies(&state.trust(), &state.leaf.certificate.pem, SVC, BEGIN - 30));
+    // The clock of a client may be behind.
+    assert!(verifies(&state.ca_bundle(), &state.leaf.certificate.pem, SVC, BEGIN - 30));
     assert!(!format!("{state:?}").contains("PRIVATE KEY"));
 }
 
-/// Three lives of CAs, looked at in small steps, by replicas that serve what they read late and by an API server that reads
-/// the bundle late: at no time does it see a certificate that it doesn't trust.
+/// Three lifetimes of CAs in small steps, with replicas and an API server that read the Secret and the bundle late.
 #[test]
 fn at_every_moment_what_is_served_is_trusted() {
-    let wanted = wanted();
+    let spec = spec();
     let mut state = None;
-    settle(&mut state, &wanted, true, BEGIN);
-    // What was there at each step. Who is late by less than the overlap sees the one before.
-    let lag = wanted.overlap - 20;
+    settle(&mut state, &spec, true, BEGIN);
+    // The states at earlier steps: a client that is late by less than the overlap has an earlier bundle.
+    let lag = spec.overlap - 20;
     let mut history: Vec<(i64, String, String)> = Vec::new();
     let mut signers = BTreeSet::new();
     let mut now = BEGIN;
-    while now < BEGIN + 3 * wanted.ca_life {
-        settle(&mut state, &wanted, true, now);
+    while now < BEGIN + 3 * spec.ca_life {
+        settle(&mut state, &spec, true, now);
         let s = state.as_ref().unwrap();
         signers.insert(s.signer.certificate.subject.clone());
-        history.push((now, s.trust(), s.leaf.certificate.pem.clone()));
+        history.push((now, s.ca_bundle(), s.leaf.certificate.pem.clone()));
         let late = history.iter().rev().find(|(at, ..)| *at <= now - lag).unwrap_or(&history[0]);
         let current = history.last().unwrap();
         for (trust, leaf) in [(&current.1, &current.2), (&current.1, &late.2), (&late.1, &current.2)] {
             assert!(verifies(trust, leaf, SVC, now), "{}", now - BEGIN);
         }
-        assert!(s.former.len() <= 2, "what has ended is forgotten");
+        assert!(s.former.len() <= 2, "expired CAs are removed");
         history.drain(..history.len().saturating_sub(20));
         now += 20;
     }
@@ -114,71 +113,72 @@ fn at_every_moment_what_is_served_is_trusted() {
 
 #[test]
 fn a_ca_signs_only_after_every_bundle_has_carried_it_for_the_overlap() {
-    let wanted = wanted();
+    let spec = spec();
     let mut state = None;
-    settle(&mut state, &wanted, true, BEGIN);
+    settle(&mut state, &spec, true, BEGIN);
     let first = state.as_ref().unwrap().signer.clone();
     let due = first.certificate.validity.renewal();
-    settle(&mut state, &wanted, false, due - 1);
+    settle(&mut state, &spec, false, due - 1);
     assert!(state.as_ref().unwrap().next.is_none());
-    let (steps, _) = settle(&mut state, &wanted, false, due);
-    assert_eq!(steps, [Step::Announce]);
-    // However long it takes to publish it.
-    settle(&mut state, &wanted, false, due + 1000);
+    let (steps, _) = settle(&mut state, &spec, false, due);
+    assert_eq!(steps, [Step::CreateNextCa]);
+    // It doesn't matter how long publishing takes.
+    settle(&mut state, &spec, false, due + 1000);
     assert_eq!(state.as_ref().unwrap().signer, first);
     let published = due + 1000;
-    let (steps, until) = settle(&mut state, &wanted, true, published);
-    assert_eq!((steps, until), (vec![Step::Trusted], published + wanted.overlap));
-    let (steps, _) = settle(&mut state, &wanted, true, until - 1);
+    let (steps, until) = settle(&mut state, &spec, true, published);
+    assert_eq!((steps, until), (vec![Step::MarkPublished], published + spec.overlap));
+    let (steps, _) = settle(&mut state, &spec, true, until - 1);
     assert_eq!(steps, []);
-    // Somebody has taken it out of a bundle again.
-    let (steps, again) = settle(&mut state, &wanted, false, until);
-    assert_eq!((steps, again), (vec![], until + 1));
-    let published = state.as_ref().unwrap().trust();
-    let (steps, _) = settle(&mut state, &wanted, true, until);
-    assert_eq!(steps, [Step::Promote]);
-    assert_eq!(state.as_ref().unwrap().trust(), published, "nothing to be published for that");
+    // It was removed from a bundle.
+    let (steps, retries) = settle(&mut state, &spec, false, until);
+    assert_eq!((steps, retries), (vec![], until + 1));
+    let published = state.as_ref().unwrap().ca_bundle();
+    let (steps, _) = settle(&mut state, &spec, true, until);
+    assert_eq!(steps, [Step::PromoteCa]);
+    assert_eq!(state.as_ref().unwrap().ca_bundle(), published, "promoting changes nothing in the bundle");
     let state = state.unwrap();
-    assert_eq!(state.former, [first.certificate], "trusted on");
-    assert!(state.write().values().flatten().all(|text| !text.contains(&first.key)), "its key is gone");
+    assert_eq!(state.former, [first.certificate], "it stays trusted");
+    assert!(state.write().values().flatten().all(|text| !text.contains(&first.key)), "its key is deleted");
 }
 
 #[test]
-fn what_has_ended_is_made_anew() {
-    let wanted = wanted();
+fn expired_certificates_are_replaced() {
+    let spec = spec();
     let mut state = None;
-    settle(&mut state, &wanted, true, BEGIN);
+    settle(&mut state, &spec, true, BEGIN);
     let old = state.clone().unwrap();
-    // Nothing ran for a while.
-    let (steps, _) = settle(&mut state, &wanted, true, BEGIN + wanted.life + 1);
-    assert_eq!(steps, [Step::Renew]);
-    let (steps, _) = settle(&mut state, &wanted, true, BEGIN + wanted.ca_life + 1);
-    assert_eq!(steps, [Step::Begin]);
+    // No replica ran for a while.
+    let (steps, _) = settle(&mut state, &spec, true, BEGIN + spec.life + 1);
+    assert_eq!(steps, [Step::RenewLeaf]);
+    let (steps, _) = settle(&mut state, &spec, true, BEGIN + spec.ca_life + 1);
+    assert_eq!(steps, [Step::CreateCa]);
     assert_ne!(state.unwrap().signer, old.signer);
 }
 
-/// Servers with certificates of somebody else's CA are replaced one after the other by those that sign for themselves.
+/// Servers with certificates of another CA are replaced one after the other.
 #[test]
-fn what_is_trusted_already_is_trusted_until_it_ends_where_that_is_wanted() {
-    let other = Wanted { name: "somebody".to_owned(), ca_life: 20_000, ..wanted() };
-    let theirs = take(Step::Begin, None, &other, &[], BEGIN - 100).unwrap().unwrap();
-    let ended = take(Step::Begin, None, &other, &[], BEGIN - 30_000).unwrap().unwrap();
-    let own = take(Step::Begin, None, &wanted(), &[], BEGIN - 50).unwrap().unwrap();
-    let bundle = [&own, &ended, &theirs].map(State::trust).concat() + "-----BEGIN CERTIFICATE-----\nAAAA\n";
+fn inherited_cas_are_trusted_until_they_expire() {
+    let other = CertificateSpec { name: "others".to_owned(), ca_life: 20_000, ..spec() };
+    let theirs = apply(Step::CreateCa, None, &other, &[], BEGIN - 100).unwrap().unwrap();
+    let ended = apply(Step::CreateCa, None, &other, &[], BEGIN - 30_000).unwrap().unwrap();
+    let own = apply(Step::CreateCa, None, &spec(), &[], BEGIN - 50).unwrap().unwrap();
+    let bundle =
+        [&own, &ended, &theirs].map(State::ca_bundle).concat() + "-----BEGIN CERTIFICATE-----\nAAAA\n";
     let found = Certificate::found(&bundle);
     assert_eq!(found.len(), 3);
-    let alone = take(Step::Begin, None, &wanted(), &found, BEGIN).unwrap().unwrap();
-    assert_eq!(alone.trust(), alone.signer.certificate.pem, "nobody has asked for more");
-    let begun = take(Step::Begin, None, &inheriting(), &found, BEGIN).unwrap().unwrap();
-    let trust = begun.trust();
+    let alone = apply(Step::CreateCa, None, &spec(), &found, BEGIN).unwrap().unwrap();
+    assert_eq!(alone.ca_bundle(), alone.signer.certificate.pem, "inheriting is off by default");
+    let begun = apply(Step::CreateCa, None, &inheriting(), &found, BEGIN).unwrap().unwrap();
+    let trust = begun.ca_bundle();
     assert!(
         verifies(&trust, &theirs.leaf.certificate.pem, SVC, BEGIN),
-        "replicas that are still to be replaced"
+        "replicas that haven't been replaced yet"
     );
     assert!(verifies(&trust, &begun.leaf.certificate.pem, SVC, BEGIN));
     assert!(
         !verifies(&trust, &own.leaf.certificate.pem, SVC, BEGIN),
-        "who empties the Secret wants that CA gone"
+        "a CA is removed by emptying the Secret"
     );
     assert_eq!(begun.inherited.as_ref().unwrap().cas, std::slice::from_ref(&theirs.signer.certificate));
     assert!(begun.former.is_empty());
@@ -187,105 +187,109 @@ fn what_is_trusted_already_is_trusted_until_it_ends_where_that_is_wanted() {
     let end = theirs.signer.certificate.validity.not_after;
     let mut now = BEGIN;
     while now < end {
-        settle(&mut state, &wanted(), true, now);
-        assert!(state.as_ref().unwrap().trust().contains(&theirs.signer.certificate.pem), "{}", now - BEGIN);
+        settle(&mut state, &spec(), true, now);
+        assert!(
+            state.as_ref().unwrap().ca_bundle().contains(&theirs.signer.certificate.pem),
+            "{}",
+            now - BEGIN
+        );
         now += 500;
     }
-    settle(&mut state, &wanted(), true, end + 1);
-    assert!(!state.unwrap().trust().contains(&theirs.signer.certificate.pem));
+    settle(&mut state, &spec(), true, end + 1);
+    assert!(!state.unwrap().ca_bundle().contains(&theirs.signer.certificate.pem));
 }
 
-/// Thirty days are enough to replace servers; a CA of somebody else may live for a hundred years.
+/// A CA of others may be valid for a hundred years.
 #[test]
-fn nobody_is_inherited_for_long() {
+fn inherited_cas_are_removed_after_thirty_days() {
     let day = 24 * 3600;
-    let other = Wanted { name: "somebody".to_owned(), ca_life: 36_500 * day, ..wanted() };
-    let long = Wanted { life: 90 * day, ca_life: 1825 * day, overlap: 7 * day, ..inheriting() };
-    let theirs = take(Step::Begin, None, &other, &[], BEGIN).unwrap().unwrap();
-    let found = Certificate::found(&theirs.trust());
-    let begun = take(Step::Begin, None, &long, &found, BEGIN).unwrap().unwrap();
+    let other = CertificateSpec { name: "others".to_owned(), ca_life: 36_500 * day, ..spec() };
+    let long = CertificateSpec { life: 90 * day, ca_life: 1825 * day, overlap: 7 * day, ..inheriting() };
+    let theirs = apply(Step::CreateCa, None, &other, &[], BEGIN).unwrap().unwrap();
+    let found = Certificate::found(&theirs.ca_bundle());
+    let begun = apply(Step::CreateCa, None, &long, &found, BEGIN).unwrap().unwrap();
     let mut state = Some(reread(&begun));
     let pem = &theirs.signer.certificate.pem;
     let (steps, until) = settle(&mut state, &long, true, BEGIN + 30 * day);
     assert_eq!((steps, until), (vec![], BEGIN + 30 * day + 1));
-    assert!(state.as_ref().unwrap().trust().contains(pem));
-    assert_eq!(settle(&mut state, &long, true, until).0, [Step::Forget]);
-    assert!(!state.as_ref().unwrap().trust().contains(pem));
+    assert!(state.as_ref().unwrap().ca_bundle().contains(pem));
+    assert_eq!(settle(&mut state, &long, true, until).0, [Step::RemoveExpired]);
+    assert!(!state.as_ref().unwrap().ca_bundle().contains(pem));
     assert_eq!(state.unwrap().inherited, None);
-    // Somebody takes it out before: it is not put back.
+    // It is removed earlier, and isn't added again.
     let mut data: std::collections::BTreeMap<String, Vec<u8>> = begun
         .write()
         .into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?.into_bytes())))
         .collect();
     data.insert("ca.crt".to_owned(), begun.signer.certificate.pem.clone().into_bytes());
-    assert_eq!(State::read(&data).unwrap().unwrap().trust(), begun.signer.certificate.pem);
+    assert_eq!(State::read(&data).unwrap().unwrap().ca_bundle(), begun.signer.certificate.pem);
 }
 
 #[test]
-fn what_is_taken_over_is_bounded_and_never_crowds_out_our_own() {
+fn the_number_of_inherited_cas_is_bounded() {
     let found: Vec<Certificate> = (0..20)
         .map(|i| {
-            // From the future, so that they come first.
-            let other = Wanted { name: format!("other-{i}"), ..wanted() };
-            take(Step::Begin, None, &other, &[], BEGIN + 5000).unwrap().unwrap().signer.certificate
+            // They start in the future, so they are sorted first.
+            let other = CertificateSpec { name: format!("other-{i}"), ..spec() };
+            apply(Step::CreateCa, None, &other, &[], BEGIN + 5000).unwrap().unwrap().signer.certificate
         })
         .collect();
     let twice = [found.clone(), found].concat();
-    let begun = take(Step::Begin, None, &inheriting(), &twice, BEGIN).unwrap().unwrap();
+    let begun = apply(Step::CreateCa, None, &inheriting(), &twice, BEGIN).unwrap().unwrap();
     assert_eq!(begun.inherited.as_ref().unwrap().cas.len(), 3);
-    assert!(verifies(&begun.trust(), &begun.leaf.certificate.pem, SVC, BEGIN));
+    assert!(verifies(&begun.ca_bundle(), &begun.leaf.certificate.pem, SVC, BEGIN));
     reread(&begun);
 }
 
 #[test]
-fn a_certificate_from_the_future_is_replaced_and_a_ca_from_there_is_told_of() {
-    let wanted = wanted();
+fn a_certificate_from_the_future_is_replaced_and_a_ca_reported() {
+    let spec = spec();
     let mut state = None;
-    settle(&mut state, &wanted, true, BEGIN);
-    assert_eq!(trouble(state.as_ref().unwrap(), BEGIN), None);
-    // A replica whose clock was far ahead has renewed it.
+    settle(&mut state, &spec, true, BEGIN);
+    assert_eq!(clock_warning(state.as_ref().unwrap(), BEGIN), None);
+    // A replica whose clock is far ahead renews it.
     let ahead = BEGIN + 600;
-    let (steps, _) = settle(&mut state, &wanted, true, ahead);
-    assert_eq!(steps, [Step::Renew]);
-    let (steps, _) = settle(&mut state, &wanted, true, BEGIN + 1);
-    assert_eq!(steps, [Step::Renew]);
+    let (steps, _) = settle(&mut state, &spec, true, ahead);
+    assert_eq!(steps, [Step::RenewLeaf]);
+    let (steps, _) = settle(&mut state, &spec, true, BEGIN + 1);
+    assert_eq!(steps, [Step::RenewLeaf]);
     let s = state.as_ref().unwrap();
-    assert!(verifies(&s.trust(), &s.leaf.certificate.pem, SVC, BEGIN + 1));
-    assert_eq!(settle(&mut state, &wanted, true, BEGIN + 2).0, [], "once");
+    assert!(verifies(&s.ca_bundle(), &s.leaf.certificate.pem, SVC, BEGIN + 1));
+    assert_eq!(settle(&mut state, &spec, true, BEGIN + 2).0, [], "once");
 
-    // It has made the CA too.
+    // It creates the CA too.
     let mut state = None;
-    settle(&mut state, &wanted, true, BEGIN + 5000);
-    settle(&mut state, &wanted, true, BEGIN);
-    assert_eq!(settle(&mut state, &wanted, true, BEGIN).0, [], "no replica with a slow clock replaces a CA");
-    let told = trouble(state.as_ref().unwrap(), BEGIN).unwrap();
+    settle(&mut state, &spec, true, BEGIN + 5000);
+    settle(&mut state, &spec, true, BEGIN);
+    assert_eq!(settle(&mut state, &spec, true, BEGIN).0, [], "a replica with a slow clock replaces no CA");
+    let told = clock_warning(state.as_ref().unwrap(), BEGIN).unwrap();
     assert!(told.contains("is not valid before 2026-05-28T"), "{told}");
 }
 
 #[test]
-fn a_ca_that_ended_before_the_next_could_be_published_goes_when_it_can() {
-    let wanted = wanted();
+fn an_expired_ca_is_replaced_once_the_next_is_published() {
+    let spec = spec();
     let mut state = None;
-    settle(&mut state, &wanted, true, BEGIN);
+    settle(&mut state, &spec, true, BEGIN);
     let due = state.as_ref().unwrap().signer.certificate.validity.renewal();
-    settle(&mut state, &wanted, false, due);
+    settle(&mut state, &spec, false, due);
     let next = state.as_ref().unwrap().next.clone().unwrap().ca;
-    let (steps, _) = settle(&mut state, &wanted, true, BEGIN + wanted.ca_life + 1);
-    assert_eq!(steps, [Step::Promote, Step::Forget]);
+    let (steps, _) = settle(&mut state, &spec, true, BEGIN + spec.ca_life + 1);
+    assert_eq!(steps, [Step::PromoteCa, Step::RemoveExpired]);
     assert_eq!(state.unwrap().signer, next);
 }
 
 #[test]
-fn replicas_that_want_other_names_agree_on_all() {
-    let first = wanted();
-    let second = Wanted { names: vec![SVC.to_owned(), "gw.example".to_owned()], ..wanted() };
+fn replicas_with_different_names_agree_on_all() {
+    let first = spec();
+    let second = CertificateSpec { names: vec![SVC.to_owned(), "gw.example".to_owned()], ..spec() };
     let mut state = None;
     settle(&mut state, &first, true, BEGIN);
     let (steps, _) = settle(&mut state, &second, true, BEGIN);
-    assert_eq!(steps, [Step::Rename]);
-    for wanted in [&first, &second] {
-        assert_eq!(settle(&mut state, wanted, true, BEGIN).0, [], "nobody takes a name away from another");
+    assert_eq!(steps, [Step::AddNames]);
+    for spec in [&first, &second] {
+        assert_eq!(settle(&mut state, spec, true, BEGIN).0, [], "no replica removes names of another");
     }
     let leaf = state.as_ref().unwrap().leaf.certificate.clone();
     assert_eq!(leaf.names, [SVC, "gw.example", "127.0.0.1"]);
@@ -293,15 +297,15 @@ fn replicas_that_want_other_names_agree_on_all() {
     assert_eq!(
         state.unwrap().leaf.certificate.names,
         second.names,
-        "what nobody wants goes when it is renewed"
+        "unused names are removed at the renewal"
     );
 }
 
 #[test]
-fn a_secret_that_cannot_be_used_is_left_alone() {
+fn an_invalid_secret_is_not_changed() {
     let mut state = None;
-    settle(&mut state, &wanted(), true, BEGIN);
-    let other = take(Step::Begin, None, &wanted(), &[], BEGIN).unwrap().unwrap();
+    settle(&mut state, &spec(), true, BEGIN);
+    let other = apply(Step::CreateCa, None, &spec(), &[], BEGIN).unwrap().unwrap();
     let good: BTreeMap<String, Vec<u8>> = state
         .unwrap()
         .write()
@@ -311,8 +315,8 @@ fn a_secret_that_cannot_be_used_is_left_alone() {
     assert_eq!(State::read(&BTreeMap::new()).unwrap(), None);
     for (key, value, expected) in [
         ("tls.crt", None, "tls.crt and tls.key are needed together"),
-        ("signer.key", Some("x".to_owned()), "signer.key: it is no private key"),
-        ("signer.key", Some(other.signer.key), "signer.key: it is another certificate's key"),
+        ("signer.key", Some("x".to_owned()), "signer.key: not a private key"),
+        ("signer.key", Some(other.signer.key), "signer.key: the key of another certificate"),
         ("signer.crt", Some(String::new()), "signer.crt: there is no certificate in it"),
         (
             "ca.crt",
@@ -332,7 +336,7 @@ fn a_secret_that_cannot_be_used_is_left_alone() {
 }
 
 #[test]
-fn settings_that_can_not_be_meant_are_refused() {
+fn invalid_settings_are_refused() {
     let second = Duration::from_secs(1);
     let args = SelfSignedArgs::default();
     args.check().unwrap();
@@ -362,12 +366,12 @@ fn settings_that_can_not_be_meant_are_refused() {
     let names =
         SelfSignedArgs { self_signed_name: vec!["0:0::1".to_owned(), "a.example".to_owned()], ..args };
     names.check().unwrap();
-    let component = Component { service: "s", secret: "s", places: &[] };
+    let component = Component { service: "s", secret: "s", bundle_targets: &[] };
     let elsewhere =
         SelfSignedArgs { self_signed_namespace: "companions".to_owned(), ..SelfSignedArgs::default() };
     assert_eq!(
-        elsewhere.wanted(&component).names,
+        elsewhere.spec(&component).names,
         ["s.companions.svc", "s.companions.svc.cluster.local", "s.companions", "s"]
     );
-    assert_eq!(names.wanted(&component).names[4..], ["::1", "a.example"]);
+    assert_eq!(names.spec(&component).names[4..], ["::1", "a.example"]);
 }

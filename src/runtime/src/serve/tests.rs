@@ -39,7 +39,7 @@ fn serve(tls: Option<Arc<ServerTls>>, limits: Limits) -> Running {
     crate::testing::serve(router(), tls, limits)
 }
 
-/// A certificate for servers, and in its directory, as `ca`, who has signed it.
+/// A server certificate, with its CA in the same directory as `ca`.
 fn encrypted() -> (Mount, Arc<ServerTls>) {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     mount.publish_pair(&authority.pair());
@@ -57,7 +57,7 @@ async fn closed(mut stream: TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn tls_serves_both_versions_of_http_and_shows_who_asks() {
+async fn tls_serves_both_versions_of_http_and_passes_the_client_on() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     let (cert, key) = authority.pair();
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
@@ -70,7 +70,7 @@ async fn tls_serves_both_versions_of_http_and_shows_who_asks() {
         Arc::new(ClientTls { ca: ca.clone(), identity }.config(alpn).unwrap())
     };
     let identity = Some((cert, key));
-    // A client without ALPN is one of HTTP/1.1.
+    // A client without ALPN uses HTTP/1.1.
     for alpn in [&b"http/1.1"[..], b""] {
         let stream = server.connect_tls(&client(alpn, identity.clone())).await.unwrap();
         assert_eq!(ask(stream, "/peer").await.unwrap(), "1 true");
@@ -87,7 +87,7 @@ async fn tls_serves_both_versions_of_http_and_shows_who_asks() {
 }
 
 #[tokio::test]
-async fn who_never_finishes_is_cut_off() {
+async fn unfinished_handshakes_and_headers_time_out() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     mount.publish_pair(&authority.pair());
     let (cert, key) = mount.pair();
@@ -109,7 +109,7 @@ async fn who_never_finishes_is_cut_off() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_after_the_handshake_is_cut_off() {
+async fn a_connection_without_a_request_times_out() {
     let (mount, tls) = encrypted();
     let ca = mount.path("ca");
     let server = serve(Some(tls), Limits { headers: SHORT, ..Limits::default() });
@@ -122,7 +122,7 @@ async fn who_says_nothing_after_the_handshake_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_ends_is_not_waited_for() {
+async fn an_endless_body_times_out() {
     let server = serve(None, Limits { request: SHORT, ..Limits::default() });
     let mut stream = server.connect().await;
     stream.write_all(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf").await.unwrap();
@@ -131,7 +131,7 @@ async fn a_body_that_never_ends_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_connection_may_be_idle_for_longer_than_its_first_headers() {
+async fn a_connection_can_be_idle_longer_than_the_timeout_of_its_first_headers() {
     let server = serve(None, Limits { headers: SHORT, ..Limits::default() });
     let mut stream = server.connect().await;
     let mut buffer = [0; 1024];
@@ -148,7 +148,7 @@ async fn a_connection_may_be_idle_for_longer_than_its_first_headers() {
 }
 
 #[tokio::test]
-async fn a_request_may_come_byte_by_byte() {
+async fn a_request_can_be_received_byte_by_byte() {
     let server = serve(None, Limits::default());
     let mut stream = server.connect().await;
     for byte in b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc" {
@@ -159,20 +159,20 @@ async fn a_request_may_come_byte_by_byte() {
 }
 
 #[tokio::test]
-async fn connections_over_the_limit_wait_for_those_that_are_answered() {
+async fn connections_over_the_limit_wait_for_requests_in_progress() {
     let server = serve(None, Limits { max_connections: 1, ..Limits::default() });
     let first = tokio::spawn(ask(server.connect().await, "/never"));
     tokio::time::sleep(Duration::from_millis(100)).await;
     let second = tokio::spawn(ask(server.connect().await, "/"));
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!second.is_finished() && !first.is_finished(), "no place is free");
+    assert!(!second.is_finished() && !first.is_finished(), "no slot is free");
     first.abort();
-    let answer = timeout(SOON, second).await.expect("who waited is served").unwrap();
+    let answer = timeout(SOON, second).await.expect("the waiting connection is served").unwrap();
     assert_eq!(answer.unwrap(), "hello");
 }
 
 #[tokio::test]
-async fn who_has_nothing_to_ask_makes_room() {
+async fn idle_connections_are_closed_for_new_ones() {
     let (mount, tls) = encrypted();
     let ca = mount.path("ca");
     let server = serve(Some(tls), Limits { max_connections: 3, ..Limits::default() });
@@ -182,7 +182,7 @@ async fn who_has_nothing_to_ask_makes_room() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut idle = Vec::new();
     for _ in 0..20 {
-        // Some say nothing at all, some nothing after their handshake.
+        // Some send nothing, some nothing after their handshake.
         idle.push(server.connect().await);
         let stream = server.connect_tls(&config).await.unwrap();
         assert_eq!(timeout(SOON, ask(stream, "/")).await.expect("there is room").unwrap(), "hello");
@@ -190,21 +190,21 @@ async fn who_has_nothing_to_ask_makes_room() {
     for stream in idle.into_iter().take(17) {
         closed(stream).await;
     }
-    assert!(!never.is_finished(), "what is being answered is never cut for others");
+    assert!(!never.is_finished(), "a connection with a request in progress is never closed for others");
 }
 
 #[tokio::test]
-async fn a_request_has_one_deadline_in_both_versions() {
+async fn a_request_has_one_deadline_in_both_versions_of_http() {
     let limits = Limits { request: SHORT, headers: SHORT, streams: false, ..Limits::default() };
     let server = serve(None, limits);
-    // A second request whose headers never end.
+    // A second request with endless headers.
     let mut stream = server.connect().await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     let read = timeout(SOON, stream.read(&mut [0; 1024])).await.unwrap().unwrap();
     assert!(read > 0);
     stream.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
     closed(stream).await;
-    // A body that never ends, in HTTP/2: an answer, and no connection after that.
+    // An endless body in HTTP/2: there is a response, and then the connection is closed.
     let (mut sender, connection) = h2_client(server.connect().await).await;
     let connection = tokio::spawn(connection);
     let request = http::Request::post("http://x/body").body(()).unwrap();
@@ -214,7 +214,7 @@ async fn a_request_has_one_deadline_in_both_versions() {
     assert_eq!(answer.status(), 503);
     let text = collected(answer.into_body()).await;
     assert!(text.contains("longer than 0.2 s"), "{text}");
-    // An answer that nobody takes: there is no room for a byte of it.
+    // A response that the client does not read: its window has no room for a byte.
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(0);
     let (mut other, second) = builder.handshake::<_, Bytes>(server.connect().await).await.unwrap();
@@ -227,15 +227,15 @@ async fn a_request_has_one_deadline_in_both_versions() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_taken_ends_its_connection() {
+async fn a_response_that_the_client_does_not_read_times_out() {
     let router = Router::new().route("/large", get(async || vec![b'x'; 64 << 20]));
     let server = crate::testing::serve(router, None, Limits { request: SHORT, ..Limits::default() });
     let mut stream = server.connect().await;
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     stream.readable().await.unwrap();
-    // Nobody reads on. A drain waits for what is under way, and so for ever, unless that is cut.
+    // A drain waits for open requests, and so for ever unless the connection times out.
     server.drain.cancel();
-    timeout(SOON, server.task).await.expect("the connection is cut").unwrap();
+    timeout(SOON, server.task).await.expect("the connection is closed").unwrap();
 }
 
 async fn h2_client(
@@ -253,7 +253,7 @@ async fn collected(mut body: h2::RecvStream) -> String {
 }
 
 #[tokio::test]
-async fn a_drain_finishes_what_is_under_way_and_takes_no_more() {
+async fn a_drain_finishes_open_requests_and_accepts_no_more() {
     let server = serve(None, Limits::default());
     let slow = tokio::spawn(ask(server.connect().await, "/slow"));
     let silent = server.connect().await;
@@ -266,7 +266,7 @@ async fn a_drain_finishes_what_is_under_way_and_takes_no_more() {
 }
 
 #[tokio::test]
-async fn who_leaves_serves_all_and_sends_them_elsewhere() {
+async fn a_server_that_shuts_down_asks_clients_to_reconnect() {
     let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
     let address = listener.address().unwrap();
     let [leaving, drain, force] = [(); 3].map(|()| CancellationToken::new());
@@ -280,7 +280,7 @@ async fn who_leaves_serves_all_and_sends_them_elsewhere() {
     assert!(!String::from_utf8_lossy(&answer[..read]).contains("connection: close"));
 
     leaving.cancel();
-    // What was idle is not closed under a client that may be about to ask.
+    // Idle connections stay open: their clients may be about to send a request.
     tokio::time::sleep(SHORT).await;
     let fresh = TcpStream::connect(address).await.unwrap();
     for mut stream in [kept, fresh] {
@@ -295,7 +295,7 @@ async fn who_leaves_serves_all_and_sends_them_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_never_finishes_is_dropped_in_the_end() {
+async fn force_closes_what_never_finishes() {
     let server = serve(None, Limits::default());
     let never = tokio::spawn(ask(server.connect().await, "/never"));
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -308,24 +308,24 @@ async fn what_never_finishes_is_dropped_in_the_end() {
 }
 
 #[tokio::test]
-async fn old_connections_are_asked_to_end() {
+async fn old_connections_are_closed_gracefully() {
     let server = serve(None, Limits { max_age: Some(SHORT), age_grace: SOON * 9, ..Limits::default() });
     let mut idle = server.connect().await;
     idle.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     assert!(closed(idle).await.ends_with("hello"));
     let busy = ask_http2(server.connect().await, "/slow");
-    assert_eq!(timeout(SOON, busy).await.unwrap().unwrap().1, "late", "what is under way is finished");
+    assert_eq!(timeout(SOON, busy).await.unwrap().unwrap().1, "late", "open requests are finished");
 }
 
 #[tokio::test]
-async fn endless_streams_of_old_connections_are_cut() {
+async fn endless_streams_of_old_connections_are_closed_forcibly() {
     let server = serve(None, Limits { max_age: Some(SHORT), age_grace: SHORT, ..Limits::default() });
     let never = ask_http2(server.connect().await, "/never");
     assert!(timeout(SOON, never).await.expect("the server closes the connection").is_err());
 }
 
 #[tokio::test]
-async fn socket_files_are_served() {
+async fn unix_sockets_are_served() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let bind: Bind = format!("unix://{}", path.display()).parse().unwrap();
@@ -339,7 +339,7 @@ async fn socket_files_are_served() {
     timeout(SOON, task).await.expect("it ends").unwrap();
 }
 
-/// What tonic generates for a service, by hand.
+/// A service as tonic generates it.
 #[derive(Clone)]
 struct Greeter;
 

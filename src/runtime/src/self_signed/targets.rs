@@ -1,40 +1,42 @@
-//! Where it is published whom to trust: our own webhook configurations, or a ConfigMap.
+//! Targets of the CA bundle: webhook configurations of Outrigger, or a ConfigMap.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use futures::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
 use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// An object that says whom to trust.
+use crate::environment::Environment;
+use crate::ready::Readiness;
+use crate::watch::{Event, Watch};
+
+/// An object that contains the CA bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// A webhook configuration: `caBundle` of the entries whose names end as said. Where there is no such object there is
-    /// nobody to tell.
+pub enum BundleTarget {
+    /// A webhook configuration: `caBundle` of the entries whose names have this suffix. The object may be absent.
     Webhooks {
         /// `MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`.
         kind: &'static str,
         /// The object's name.
         name: &'static str,
-        /// What the names of our own entries end in.
+        /// Suffix of the names of Outrigger's entries.
         entries: &'static str,
     },
-    /// A ConfigMap in the namespace of the Secret, under `ca.crt`. It has to be there.
+    /// A ConfigMap in the namespace of the Secret: the key `ca.crt`. The object has to exist.
     ConfigMap {
         /// The object's name.
         name: &'static str,
     },
 }
 
-impl Place {
+impl BundleTarget {
     pub(super) fn api(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
         match self {
             Self::Webhooks { kind, .. } => {
@@ -61,25 +63,25 @@ impl Place {
         }
     }
 
-    /// The object as it is now; `None` where there is none and none is needed.
+    /// Reads the object; `None` if it is absent and may be.
     pub(super) async fn read(&self, client: &Client, namespace: &str) -> anyhow::Result<Option<Value>> {
         let failed = || self.to_string();
         let object = self.api(client, namespace).get_opt(self.name()).await.with_context(failed)?;
         match (object, self) {
             (None, Self::ConfigMap { name }) => {
-                anyhow::bail!("ConfigMap {namespace}/{name}: isn't there; apply certs/self-signed first")
+                anyhow::bail!("ConfigMap {namespace}/{name}: not found; apply certs/self-signed first")
             }
             (object, _) => Ok(object.map(serde_json::to_value).transpose()?),
         }
     }
 
-    /// Whom the object says to trust now, PEM; each bundle once.
-    pub(super) fn carries(&self, object: &Value) -> BTreeSet<String> {
+    /// The bundles that the object contains now, PEM, without duplicates.
+    pub(super) fn bundles_in(&self, object: &Value) -> BTreeSet<String> {
         match self {
             Self::ConfigMap { .. } => {
                 object["data"]["ca.crt"].as_str().map(str::to_owned).into_iter().collect()
             }
-            Self::Webhooks { entries, .. } => own(object, entries)
+            Self::Webhooks { entries, .. } => own_entries(object, entries)
                 .filter_map(|(_, webhook)| {
                     STANDARD.decode(webhook["clientConfig"]["caBundle"].as_str()?).ok()
                 })
@@ -88,24 +90,23 @@ impl Place {
         }
     }
 
-    /// What has to be done to the object for it to carry this trust; `None` if it does.
-    pub(super) fn patch(&self, object: &Value, trust: &str) -> anyhow::Result<Option<Patch<Value>>> {
+    /// The patch that makes the object contain this bundle; `None` if it does already.
+    pub(super) fn patch(&self, object: &Value, bundle: &str) -> anyhow::Result<Option<Patch<Value>>> {
         let version = &object["metadata"]["resourceVersion"];
         match self {
             Self::ConfigMap { .. } => {
-                if object["data"]["ca.crt"] == trust {
+                if object["data"]["ca.crt"] == bundle {
                     return Ok(None);
                 }
-                let change = json!({"metadata": {"resourceVersion": version}, "data": {"ca.crt": trust}});
+                let change = json!({"metadata": {"resourceVersion": version}, "data": {"ca.crt": bundle}});
                 Ok(Some(Patch::Merge(change)))
             }
             Self::Webhooks { entries, .. } => {
-                let bundle = STANDARD.encode(trust);
-                let operations = bundles(object, entries, &bundle);
+                let operations = bundle_operations(object, entries, &STANDARD.encode(bundle));
                 if operations.is_empty() {
                     return Ok(None);
                 }
-                // Whoever read the Secret before it changed must not undo what was published since.
+                // A replica that has read an older Secret must not overwrite a newer bundle.
                 let mut all =
                     vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})];
                 all.extend(operations);
@@ -114,8 +115,7 @@ impl Place {
         }
     }
 
-    /// Makes a change that [`Self::patch`] asks for. An object that has changed meanwhile is an error of the API server's
-    /// ([`is_conflict`]).
+    /// Applies a patch of [`Self::patch`]. If the object has changed in the meantime, the error [is a conflict](is_conflict).
     pub(super) async fn write(
         &self,
         client: &Client,
@@ -129,23 +129,24 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for BundleTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.kind(), self.name())
     }
 }
 
-/// Our own entries of a configuration, and where they are in it.
-fn own<'a>(object: &'a Value, entries: &'a str) -> impl Iterator<Item = (usize, &'a Value)> {
+/// Outrigger's entries of a webhook configuration, with their indexes.
+fn own_entries<'a>(object: &'a Value, entries: &'a str) -> impl Iterator<Item = (usize, &'a Value)> {
     let all = object["webhooks"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_ours = move |webhook: &Value| webhook["name"].as_str().is_some_and(|name| name.ends_with(entries));
-    all.iter().enumerate().filter(move |(_, webhook)| is_ours(webhook))
+    let is_own = move |webhook: &Value| webhook["name"].as_str().is_some_and(|name| name.ends_with(entries));
+    all.iter().enumerate().filter(move |(_, webhook)| is_own(webhook))
 }
 
-/// Operations that give our own entries this bundle, base64, where they have another one.
-fn bundles(object: &Value, entries: &str, bundle: &str) -> Vec<Value> {
-    let others = own(object, entries).filter(|(_, webhook)| webhook["clientConfig"]["caBundle"] != bundle);
-    others
+/// JSON patch operations that set this bundle, in base64, in those of Outrigger's entries that have another one.
+fn bundle_operations(object: &Value, entries: &str, bundle: &str) -> Vec<Value> {
+    let outdated =
+        own_entries(object, entries).filter(|(_, webhook)| webhook["clientConfig"]["caBundle"] != bundle);
+    outdated
         .flat_map(|(i, webhook)| {
             [
                 json!({"op": "test", "path": format!("/webhooks/{i}/name"), "value": webhook["name"]}),
@@ -155,36 +156,42 @@ fn bundles(object: &Value, entries: &str, bundle: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Whether a write failed because somebody else has written since: look again. A JSON patch whose test fails is 422.
+/// Whether a write failed because others have written the object in the meantime. A failed JSON patch test has the status 422.
 pub(super) fn is_conflict(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<kube::Error>(), Some(kube::Error::Api(status)) if matches!(status.code, 409 | 422))
 }
 
-/// Tells whenever the object of this name changes. What fails is tried again; the rounds themselves say what is wrong.
-pub(super) async fn wake<K>(api: Api<K>, name: &'static str, changed: Arc<Notify>)
-where
-    K: Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + 'static,
+/// Notifies of each change of the object with this name. Errors are logged and retried by the watch.
+pub(super) async fn notify_changes<K>(
+    api: Api<K>,
+    name: &'static str,
+    environment: Environment,
+    changed: Arc<Notify>,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut stream = std::pin::pin!(watcher(api, config).default_backoff());
-    while let Some(event) = stream.next().await {
-        if event.is_ok() {
+    let watch = Watch::of(api, "self-signed certificates").fields(&format!("metadata.name={name}"));
+    // The process doesn't wait for this watch: it is ready when it has a certificate.
+    let ready = Readiness::default().wait_for(name);
+    let sink = |event| {
+        if matches!(event, Event::Listed(_) | Event::Applied(_) | Event::Deleted(_)) {
             changed.notify_one();
         }
-    }
+    };
+    watch.environment(&environment).follow(ready, sink).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const HOOKS: Place = Place::Webhooks {
+    const HOOKS: BundleTarget = BundleTarget::Webhooks {
         kind: "MutatingWebhookConfiguration",
         name: "outrigger",
         entries: ".outrigger.dev",
     };
 
-    /// A configuration of which the entries have these names and bundles.
+    /// A webhook configuration whose entries have these names and bundles.
     fn configuration(entries: &[(&str, Option<&str>)]) -> Value {
         let entries: Vec<Value> = entries
             .iter()
@@ -196,9 +203,9 @@ mod tests {
         json!({"metadata": {"name": "outrigger", "resourceVersion": "7"}, "webhooks": entries})
     }
 
-    /// The object after what [`Place::patch`] asks for.
-    fn patched(object: &Value, trust: &str) -> Option<Value> {
-        let Patch::Json::<Value>(patch) = HOOKS.patch(object, trust).unwrap()? else {
+    /// The object after the patch of [`BundleTarget::patch`].
+    fn patched(object: &Value, bundle: &str) -> Option<Value> {
+        let Patch::Json::<Value>(patch) = HOOKS.patch(object, bundle).unwrap()? else {
             panic!("no JSON patch")
         };
         let mut after = object.clone();
@@ -207,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_entries_get_the_bundle() {
+    fn only_entries_of_outrigger_get_the_bundle() {
         let before = configuration(&[
             ("pods.outrigger.dev", None),
             ("x.example.com", None),
@@ -219,13 +226,13 @@ mod tests {
             expected["webhooks"][at]["clientConfig"]["caBundle"] = json!(STANDARD.encode("new"));
         }
         assert_eq!(after, expected);
-        assert_eq!(patched(&after, "new"), None, "nothing is written twice");
+        assert_eq!(patched(&after, "new"), None, "nothing is left to write");
         assert_eq!(patched(&configuration(&[("x.example.com", None)]), "new"), None);
         assert_eq!(patched(&json!({"metadata": {}}), "new"), None);
     }
 
     #[test]
-    fn what_is_trusted_already_is_found() {
+    fn current_bundles_are_found() {
         let object = configuration(&[
             ("pods.outrigger.dev", Some("old")),
             ("x.example.com", Some("theirs")),
@@ -233,14 +240,17 @@ mod tests {
             ("b.outrigger.dev", Some("older")),
             ("c.outrigger.dev", Some("old")),
         ]);
-        assert_eq!(HOOKS.carries(&object), BTreeSet::from(["old".to_owned(), "older".to_owned()]));
-        let place = Place::ConfigMap { name: "outrigger-ca" };
-        assert_eq!(place.carries(&json!({"data": {"ca.crt": "old"}})), BTreeSet::from(["old".to_owned()]));
-        assert!(place.carries(&json!({"metadata": {}})).is_empty());
+        assert_eq!(HOOKS.bundles_in(&object), BTreeSet::from(["old".to_owned(), "older".to_owned()]));
+        let target = BundleTarget::ConfigMap { name: "outrigger-ca" };
+        assert_eq!(
+            target.bundles_in(&json!({"data": {"ca.crt": "old"}})),
+            BTreeSet::from(["old".to_owned()])
+        );
+        assert!(target.bundles_in(&json!({"metadata": {}})).is_empty());
     }
 
     #[test]
-    fn a_configuration_that_has_changed_since_is_not_written() {
+    fn a_configuration_with_a_newer_version_is_not_written() {
         let before = configuration(&[("pods.outrigger.dev", None)]);
         let Some(Patch::Json::<Value>(patch)) = HOOKS.patch(&before, "new").unwrap() else { panic!() };
         for change in
@@ -253,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_gets_one_key() {
-        let place = Place::ConfigMap { name: "outrigger-ca" };
+    fn only_one_key_of_a_config_map_is_written() {
+        let target = BundleTarget::ConfigMap { name: "outrigger-ca" };
         let object = json!({"metadata": {"resourceVersion": "7"}, "data": {"other": "x"}});
-        let Some(Patch::Merge(change)) = place.patch(&object, "new").unwrap() else { panic!() };
+        let Some(Patch::Merge(change)) = target.patch(&object, "new").unwrap() else { panic!() };
         assert_eq!(change, json!({"metadata": {"resourceVersion": "7"}, "data": {"ca.crt": "new"}}));
         let object = json!({"metadata": {"resourceVersion": "7"}, "data": {"ca.crt": "new"}});
-        assert!(place.patch(&object, "new").unwrap().is_none());
+        assert!(target.patch(&object, "new").unwrap().is_none());
     }
 }

@@ -1,25 +1,25 @@
-//! What connections and requests pass through, so that it is known how they go on: bytes, bodies, answers.
+//! Wrappers of streams and bodies that record the activity of a connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::places::{Asked, Occupant};
+use super::slots::{ConnectionState, OpenRequest};
 
-/// A stream whose bytes are noted.
-pub(super) struct Stream<S> {
+/// A stream that records its reads and writes.
+pub(super) struct ObservedStream<S> {
     pub(super) inner: S,
-    pub(super) occupant: Arc<Occupant>,
+    pub(super) state: Arc<ConnectionState>,
     pub(super) http1: bool,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -28,23 +28,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stream<S> {
         let before = buffer.filled().len();
         let read = ready!(Pin::new(&mut self.inner).poll_read(cx, buffer));
         if buffer.filled().len() > before {
-            self.occupant.heard(self.http1);
+            self.state.received(self.http1);
         }
         Poll::Ready(read)
     }
 }
 
-impl<S> Stream<S> {
-    fn noted<T>(&self, polled: Poll<T>) -> Poll<T> {
-        self.occupant.taken(polled.is_ready());
+impl<S> ObservedStream<S> {
+    fn observed<T>(&self, polled: Poll<T>) -> Poll<T> {
+        self.state.write_attempted(polled.is_ready());
         polled
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.noted(polled)
+        self.observed(polled)
     }
 
     fn poll_write_vectored(
@@ -53,7 +53,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
-        self.noted(polled)
+        self.observed(polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -62,32 +62,32 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_flush(cx);
-        self.noted(polled)
+        self.observed(polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.noted(polled)
+        self.observed(polled)
     }
 }
 
-/// The body of a request, which tells when it has come whole.
-pub(super) struct Question {
+/// The body of a request, which records when it was received completely.
+pub(super) struct RequestBody {
     inner: Incoming,
-    asked: Arc<Asked>,
+    request: Arc<OpenRequest>,
 }
 
-impl Question {
-    /// `stream`: the body may never end, so the request counts as received from its headers on.
-    pub(super) fn new(inner: Incoming, asked: Arc<Asked>, stream: bool) -> Self {
+impl RequestBody {
+    /// `stream`: the body may be endless, so the request counts as received once its headers are complete.
+    pub(super) fn new(inner: Incoming, request: Arc<OpenRequest>, stream: bool) -> Self {
         if stream || inner.is_end_stream() {
-            asked.received();
+            request.received();
         }
-        Self { inner, asked }
+        Self { inner, request }
     }
 }
 
-impl HttpBody for Question {
+impl HttpBody for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -97,7 +97,7 @@ impl HttpBody for Question {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         if frame.is_none() || self.inner.is_end_stream() {
-            self.asked.received();
+            self.request.received();
         }
         Poll::Ready(frame)
     }
@@ -111,40 +111,8 @@ impl HttpBody for Question {
     }
 }
 
-impl Drop for Question {
+impl Drop for RequestBody {
     fn drop(&mut self) {
-        self.asked.received();
-    }
-}
-
-/// An answer, which keeps its request open until all of it has been handed over.
-pub(super) struct Answer {
-    inner: Body,
-    _asked: Arc<Asked>,
-}
-
-impl Answer {
-    pub(super) fn new(inner: Body, asked: Arc<Asked>) -> Self {
-        Self { inner, _asked: asked }
-    }
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.request.received();
     }
 }
