@@ -264,7 +264,7 @@ async fn what_a_tenant_may_not_be_is_refused_with_its_path() {
         ("bad.two", json!({}), "metadata.name", "DNS label"),
         ("bad-two", json!({"namespace": "tenant-bad-one"}), "spec.namespace", "\"bad-one\""),
         ("bad-two", json!({"namespace": "kube-system"}), "spec.namespace", "the cluster itself"),
-        ("bad-two", json!({"namespace": "No"}), "spec.namespace", "no name of a namespace"),
+        ("bad-two", json!({"namespace": "No"}), "spec.namespace", "not a namespace name"),
         ("bad-two", json!({"identities": ["spiffe://x/y", "spiffe://x/y"]}), "spec.identities", "uplicate"),
         ("bad-two", json!({"identities": ["spiffe://x"]}), "spec.identities[0]", "TRUST-DOMAIN/PATH"),
         ("bad-two", json!({"identities": ["*.example.com"]}), "spec.identities[0]", "wildcard"),

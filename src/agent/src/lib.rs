@@ -15,12 +15,12 @@ pub mod context;
 pub mod metrics;
 pub mod namespaces;
 pub mod pod;
+mod pod_watches;
 pub mod rules;
 mod sender;
 pub mod settings;
 pub mod store;
 pub mod stream;
-mod watching;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         None => configured(&process, &context, &args.rules_namespace),
     };
     let listed = process.readiness.wait_for("pods");
-    process.spawn("pods", watching::pods(context.clone(), store.clone(), scope, selection, listed));
+    process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {
         let ready = process.readiness.wait_for("workload rules");
         let syncer = Syncer {

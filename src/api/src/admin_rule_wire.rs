@@ -1,5 +1,5 @@
-//! Admin rules between the wire (`universe.admin.workload.v1`) and the custom resource. What they share with tenants' rules
-//! goes through [`rule_wire`], so that both say the same of the same fault.
+//! Conversion of admin rules between protobuf messages (`universe.admin.workload.v1`) and the custom resource. The
+//! fields of every rule are converted by [`rule_wire`], so that both kinds report the same errors.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,22 +13,19 @@ use crate::{
     rule_wire,
 };
 
-/// The custom resource that a message asks for, without namespace.
-///
-/// # Errors
-/// As [`rule_wire::object`].
-pub fn object(rule: &admin::Rule) -> Result<AdminWorkloadRule, Vec<FieldError>> {
-    let shared = v1::Rule { id: rule.id.clone(), data: rule.data.clone(), ..v1::Rule::default() };
-    let WorkloadRule { metadata, spec, .. } = rule_wire::object(&shared)?;
-    let tenant_selector = rule.tenant_selector.as_ref().map(selector);
-    Ok(AdminWorkloadRule {
-        metadata,
-        spec: AdminWorkloadRuleSpec { rule: spec, tenant_selector },
-        status: None,
-    })
+/// Creates the custom resource, without a namespace. The errors are those of a [`WorkloadRule`].
+impl TryFrom<&admin::Rule> for AdminWorkloadRule {
+    type Error = Vec<FieldError>;
+
+    fn try_from(rule: &admin::Rule) -> Result<Self, Self::Error> {
+        let shared = v1::Rule { id: rule.id.clone(), data: rule.data.clone(), ..v1::Rule::default() };
+        let WorkloadRule { metadata, spec, .. } = WorkloadRule::try_from(&shared)?;
+        let tenant_selector = rule.tenant_selector.as_ref().map(selector);
+        Ok(Self { metadata, spec: AdminWorkloadRuleSpec { rule: spec, tenant_selector }, status: None })
+    }
 }
 
-/// A custom resource as a message.
+/// Converts a custom resource to a message.
 pub fn message(rule: &AdminWorkloadRule) -> admin::Rule {
     let shared = rule_wire::message(&WorkloadRule {
         metadata: rule.metadata.clone(),
@@ -44,7 +41,7 @@ pub fn message(rule: &AdminWorkloadRule) -> admin::Rule {
     }
 }
 
-/// What both kinds of rules tell of what became of them.
+/// Returns the status fields that both kinds of rules have.
 fn status(status: &AdminWorkloadRuleStatus) -> WorkloadRuleStatus {
     WorkloadRuleStatus {
         observed_generation: status.observed_generation,
@@ -100,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
+    fn conversion_is_reversible() {
         for selector in [
             json!(null),
             json!({}),
@@ -109,14 +106,17 @@ mod tests {
                 {"key": "d", "operator": "Exists"}]}),
         ] {
             let before = rule(selector);
-            assert_eq!(object(&message(&before)).unwrap().spec, before.spec);
+            assert_eq!(AdminWorkloadRule::try_from(&message(&before)).unwrap().spec, before.spec);
         }
     }
 
     #[test]
-    fn a_fault_is_told_as_in_a_tenants_rule() {
+    fn errors_equal_those_of_a_tenants_rule() {
         let wrong = admin::Rule { id: "No".into(), ..admin::Rule::default() };
         let shared = v1::Rule { id: "No".into(), ..v1::Rule::default() };
-        assert_eq!(object(&wrong).unwrap_err(), rule_wire::object(&shared).unwrap_err());
+        assert_eq!(
+            AdminWorkloadRule::try_from(&wrong).unwrap_err(),
+            WorkloadRule::try_from(&shared).unwrap_err()
+        );
     }
 }

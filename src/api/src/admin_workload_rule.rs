@@ -1,7 +1,7 @@
-//! `AdminWorkloadRule` (`workload.universe.nvidia.com/v1alpha1`): the platform's wish that the Pods of tenants get a
-//! companion.
+//! `AdminWorkloadRule` (`workload.universe.nvidia.com/v1alpha1`): the platform's request for companions of the tenants'
+//! workloads.
 
-// The derive puts the resource into a private module of its own.
+// The derive generates the resource in a private module.
 #![allow(unreachable_pub)]
 // Printer columns share types.
 #![allow(clippy::duplicated_attributes)]
@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 
 use crate::{WorkloadRule, WorkloadRuleSpec};
 
-/// Starts a companion on a DPU for each workload of the selected tenants that matches.
+/// AdminWorkloadRuleSpec selects tenants and workloads, and defines their companions.
 #[derive(CustomResource, KubeSchema, Serialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "workload.universe.nvidia.com",
@@ -35,7 +35,7 @@ use crate::{WorkloadRule, WorkloadRuleSpec};
     category = "outrigger",
     namespaced,
     status = "AdminWorkloadRuleStatus",
-    doc = "Starts a companion of the platform on a DPU for each workload that matches, of all tenants or of selected ones, and removes it with the workload. Served in one namespace only, usually universe.",
+    doc = "AdminWorkloadRule creates a companion of the platform on a DPU for each matching workload of all or selected tenants, and deletes it with the workload. Only the rules of one namespace are processed, usually universe.",
     printcolumn(json_path = ".spec.dpuSelectionPolicy", name = "Policy", type_ = "string"),
     printcolumn(json_path = ".status.matched", name = "Matched", type_ = "integer"),
     printcolumn(json_path = ".status.created", name = "Created", type_ = "integer"),
@@ -55,18 +55,18 @@ use crate::{WorkloadRule, WorkloadRuleSpec};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AdminWorkloadRuleSpec {
-    /// What every rule says.
+    /// The fields of every rule.
     #[serde(flatten)]
     pub rule: WorkloadRuleSpec,
 
-    /// Whose workloads it is about, by the labels of Tenants. Each Tenant also counts as labeled with
-    /// `outrigger.dev/tenant=<its name>`. Absent or empty: the workloads of all tenants.
+    /// tenantSelector selects tenants by the labels of their Tenant objects. Each Tenant implicitly has the label
+    /// `outrigger.dev/tenant=<its name>`. Defaults to all tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant_selector: Option<LabelSelector>,
 }
 
 impl<'de> Deserialize<'de> for AdminWorkloadRuleSpec {
-    /// Reads the text twice: a flattened part is handed over as a tree by serde, and [`outrigger_core::json::Json`] is read from text.
+    /// Parses the text twice: serde passes a flattened part as a value tree, but [`outrigger_core::json::Json`] needs text.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -81,69 +81,70 @@ impl<'de> Deserialize<'de> for AdminWorkloadRuleSpec {
     }
 }
 
-/// What became of an admin rule.
+/// AdminWorkloadRuleStatus is the observed state of an AdminWorkloadRule.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AdminWorkloadRuleStatus {
-    /// `metadata.generation` of the spec that this status is about.
+    /// observedGeneration is the `metadata.generation` of the spec that this status reports on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Workloads that match the rule now, of all tenants together.
+    /// matched is the number of workloads of all tenants that match the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<i64>,
 
-    /// Companions that exist and are not being deleted.
+    /// created is the number of companions that exist and are not being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<i64>,
 
-    /// Companions whose Ready condition is true.
+    /// ready is the number of companions whose Ready condition is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<i64>,
 
-    /// Of the companions that exist, those that were made from the template as it is now.
+    /// updated is the number of companions that were created from the current template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated: Option<i64>,
 
-    /// By tenant, what only the replica that serves the tenant knows. A tenant that isn't named has no workload that
-    /// matches.
+    /// tenants is the result for each tenant, written by the replica that serves the tenant. A tenant without an entry
+    /// has no matching workload.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<String, TenantMatches>,
 
-    /// Accepted: the rule can be served. Matched: some workload matches. Ready: every match has a ready companion.
+    /// conditions are the conditions of the rule. Accepted: the rule is valid. Matched: at least one workload matches.
+    /// Ready: each matching workload has a ready companion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// What became of an admin rule for one tenant.
+/// TenantMatches is the result of an AdminWorkloadRule for one tenant.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantMatches {
-    /// Workloads of the tenant that match, as they were last told.
+    /// matched is the number of matching workloads of the tenant.
     #[serde(default)]
     pub matched: i64,
 
-    /// Why a companion for one of them can't be made, if one can't.
+    /// refused is the reason why a companion can't be created. Absent if all can be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// An admin rule that has been checked.
+/// A validated admin rule.
 #[derive(Debug, Clone)]
 pub struct AdminRule {
-    /// What every rule says.
+    /// The validated fields of every rule.
     pub rule: Rule,
-    /// Whose workloads it is about.
+    /// The selected tenants.
     pub tenants: TenantSelector,
 }
 
-/// Which tenants a rule is about.
+/// Selects tenants by their labels.
 #[derive(Debug, Clone, Default)]
 pub struct TenantSelector(Selector);
 
 impl TenantSelector {
-    /// Whether a tenant is meant. `labels`: those of the Tenant; the implied one counts whatever they say.
+    /// Reports whether a tenant with these labels is selected. The implicit label takes precedence over `labels`.
     pub fn selects(&self, tenant: &TenantId, labels: &BTreeMap<String, String>) -> bool {
         if self.0.selects_all() {
             return true;
@@ -155,103 +156,103 @@ impl TenantSelector {
 }
 
 impl AdminWorkloadRule {
-    /// The rule ready to be evaluated.
+    /// Validates the rule and converts it to the type that is evaluated.
     ///
     /// # Errors
-    /// Everything that is wrong with it, with paths that begin at the custom resource.
+    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<AdminRule, Vec<FieldError>> {
-        let mut faults = Vec::new();
-        // What both kinds say is read by the same code.
+        let mut errors = Vec::new();
+        // The fields that both kinds have are validated by the same code.
         let metadata = self.metadata.clone();
         let rule = WorkloadRule { metadata, spec: self.spec.rule.clone(), status: None }
             .compile()
-            .map_err(|mut errors| faults.append(&mut errors))
+            .map_err(|mut wrong| errors.append(&mut wrong))
             .ok();
-        faults.extend(validate::admin_template(&self.spec.rule.template.tree(), "spec.template"));
-        let tenants = selector(self.spec.tenant_selector.as_ref(), &mut faults);
+        errors.extend(validate::admin_template(&self.spec.rule.template.tree(), "spec.template"));
+        let tenants = selector(self.spec.tenant_selector.as_ref(), &mut errors);
         match rule {
-            Some(rule) if faults.is_empty() => Ok(AdminRule { rule: rule.into_admin(), tenants }),
-            _ => Err(faults),
+            Some(rule) if errors.is_empty() => Ok(AdminRule { rule: rule.into_admin(), tenants }),
+            _ => Err(errors),
         }
     }
 }
 
-/// Reads a selector. One that no label could ever be meant by is a mistake, and with NotIn or DoesNotExist it would select
-/// everybody: so keys and values are checked too, which the schema can't.
-fn selector(selector: Option<&LabelSelector>, faults: &mut Vec<FieldError>) -> TenantSelector {
+/// Validates and converts a selector. Keys and values are validated here, which the schema can't do: an invalid one
+/// matches no label, so that NotIn and DoesNotExist would select every tenant.
+fn selector(selector: Option<&LabelSelector>, errors: &mut Vec<FieldError>) -> TenantSelector {
     const ROOT: &str = "spec.tenantSelector";
     let Some(selector) = selector else { return TenantSelector::default() };
-    let before = faults.len();
+    let before = errors.len();
     for (key, value) in selector.match_labels.iter().flatten() {
         let path = format!("{ROOT}.matchLabels[{}]", cut(key));
-        check_key(&path, key, faults);
-        check_value(&path, value, faults);
+        check_key(&path, key, errors);
+        check_value(&path, value, errors);
     }
     for (i, requirement) in selector.match_expressions.iter().flatten().enumerate() {
-        check_requirement(&format!("{ROOT}.matchExpressions[{i}]"), requirement, faults);
+        check_requirement(&format!("{ROOT}.matchExpressions[{i}]"), requirement, errors);
     }
-    if faults.len() > before {
+    if errors.len() > before {
         return TenantSelector::default();
     }
     match Selector::try_from(selector.clone()) {
         Ok(selector) => TenantSelector(selector),
         Err(error) => {
-            faults.push(FieldError::new(ROOT, error));
+            errors.push(FieldError::new(ROOT, error));
             TenantSelector::default()
         }
     }
 }
 
-fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, faults: &mut Vec<FieldError>) {
-    check_key(&format!("{path}.key"), &requirement.key, faults);
+fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors: &mut Vec<FieldError>) {
+    check_key(&format!("{path}.key"), &requirement.key, errors);
     let values = requirement.values.as_deref().unwrap_or_default();
     match (requirement.operator.as_str(), values) {
-        (operator @ ("In" | "NotIn"), []) => faults.push(FieldError::new(
+        (operator @ ("In" | "NotIn"), []) => errors.push(FieldError::new(
             format_args!("{path}.values"),
             format_args!("{operator} needs at least one value"),
         )),
         ("In" | "NotIn", values) => {
             for (v, value) in values.iter().enumerate() {
-                check_value(&format!("{path}.values[{v}]"), value, faults);
+                check_value(&format!("{path}.values[{v}]"), value, errors);
             }
         }
         ("Exists" | "DoesNotExist", []) => {}
-        (operator @ ("Exists" | "DoesNotExist"), _) => faults.push(FieldError::new(
+        (operator @ ("Exists" | "DoesNotExist"), _) => errors.push(FieldError::new(
             format_args!("{path}.values"),
             format_args!("{operator} takes no values; remove them"),
         )),
-        (other, _) => faults.push(FieldError::new(
+        (other, _) => errors.push(FieldError::new(
             format_args!("{path}.operator"),
             format_args!("is {:?}; use one of In, NotIn, Exists, DoesNotExist", cut(other)),
         )),
     }
 }
 
-fn check_key(path: &str, key: &str, faults: &mut Vec<FieldError>) {
+fn check_key(path: &str, key: &str, errors: &mut Vec<FieldError>) {
     if !is_label_key(key) {
-        faults.push(FieldError::new(
+        errors.push(FieldError::new(
             path,
             format_args!(
-                "{:?} is no label's key: use 1 to 63 letters, digits, '-', '_' and '.', perhaps after a DNS subdomain and '/'",
+                "{:?} is not a label key: use 1 to 63 letters, digits, '-', '_' and '.', optionally after a DNS subdomain and '/'",
                 cut(key)
             ),
         ));
     }
 }
 
-fn check_value(path: &str, value: &str, faults: &mut Vec<FieldError>) {
+fn check_value(path: &str, value: &str, errors: &mut Vec<FieldError>) {
     if !value.is_empty() && !is_label_name(value) {
-        faults.push(FieldError::new(
+        errors.push(FieldError::new(
             path,
             format_args!(
-                "{:?} is no label's value: use up to 63 letters, digits, '-', '_' and '.'",
+                "{:?} is not a label value: use up to 63 letters, digits, '-', '_' and '.'",
                 cut(value)
             ),
         ));
     }
 }
 
-/// A value in a message: its beginning.
+/// Truncates a value for a message.
 fn cut(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_selector_means() {
+    fn selectors_select_tenants_by_label() {
         let by_name = json!({"matchLabels": {"outrigger.dev/tenant": "blue"}});
         let gold = json!({"matchLabels": {"tier": "gold"}});
         let others = json!({"matchExpressions": [
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_wrong_in_turn() {
+    fn each_invalid_field_is_reported() {
         let selector = |expression: Value| json!({"tenantSelector": {"matchExpressions": [expression]}});
         for (change, path) in [
             (json!({"workloadTerms": []}), "spec.workloadTerms"),
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_rule_says_is_said_here_too() {
+    fn the_fields_of_every_rule_are_flattened() {
         let compiled = rule(json!({"dpuSelectionPolicy": "Any"})).compile().unwrap().rule;
         assert!(compiled.name().is_admin());
         assert_eq!((compiled.name().as_str(), compiled.uid(), compiled.generation()), ("r", "u", 2));

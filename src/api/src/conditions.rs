@@ -1,21 +1,21 @@
-//! Conditions as the Kubernetes API conventions want them: the transition time moves only when the status does.
+//! Status conditions as the Kubernetes API conventions define them: the transition time changes only with the status.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// The three values of a condition.
+/// The status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It doesn't.
+    /// The condition doesn't hold.
     False,
-    /// It can't be told now.
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
 impl Status {
-    /// The value as the API spells it.
+    /// Returns the value as the API spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::True => "True",
@@ -25,14 +25,15 @@ impl Status {
     }
 }
 
-/// Longest message, in bytes (`metav1.Condition` allows 32,768 characters; a status is read by people).
+/// Maximum length of a message in bytes. `metav1.Condition` allows 32,768 characters; a status is read by people.
 const MAX_MESSAGE: usize = 1024;
 
-/// Ends a message that was longer.
+/// Suffix of a truncated message.
 const CUT: &str = " ...";
 
-/// A condition that became so at `now`, to the second: the API stores no more, and a status in memory with more would never
-/// be the same as the one that is stored. A message of more than 1,024 bytes is cut, and says so by ` ...`.
+/// Creates a condition whose transition time is `now`, to the second. The API stores no fractions; a condition in
+/// memory that had one would never equal the stored one. A message of more than 1,024 bytes is truncated and ends with
+/// ` ...`.
 pub fn condition(
     kind: &str,
     status: Status,
@@ -59,7 +60,7 @@ fn cut(message: &str) -> String {
     message.get(..end).unwrap_or_default().to_owned() + CUT
 }
 
-/// `new` with the transition times of `old` wherever a condition's status is unchanged.
+/// Returns `new` with the transition times of `old` wherever the status of a condition is unchanged.
 pub fn merge(old: &[Condition], mut new: Vec<Condition>) -> Vec<Condition> {
     for condition in &mut new {
         if let Some(before) = old.iter().find(|c| c.type_ == condition.type_ && c.status == condition.status)
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_the_same_after_it_has_been_stored() {
+    fn a_stored_condition_equals_the_original() {
         let now: Timestamp = "2026-01-02T03:04:05.678901234Z".parse().unwrap();
         let fresh = condition("Ready", Status::True, "A", "", 1, now);
         let stored: Condition = serde_json::from_value(serde_json::to_value(&fresh).unwrap()).unwrap();
@@ -83,17 +84,17 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_and_says_so() {
-        let told =
+    fn a_long_message_is_truncated_with_a_suffix() {
+        let shown =
             |message: &str| condition("Ready", Status::False, "A", message, 1, Timestamp::UNIX_EPOCH).message;
-        assert_eq!(told(&"x".repeat(1024)), "x".repeat(1024));
-        assert_eq!(told(&"x".repeat(1025)), "x".repeat(1020) + " ...");
-        // Each has two bytes.
-        assert_eq!(told(&"ä".repeat(513)), "ä".repeat(510) + " ...");
+        assert_eq!(shown(&"x".repeat(1024)), "x".repeat(1024));
+        assert_eq!(shown(&"x".repeat(1025)), "x".repeat(1020) + " ...");
+        // Each character takes two bytes.
+        assert_eq!(shown(&"ä".repeat(513)), "ä".repeat(510) + " ...");
     }
 
     #[test]
-    fn transition_time_moves_with_the_status_only() {
+    fn the_transition_time_changes_only_with_the_status() {
         let t0 = Timestamp::UNIX_EPOCH;
         let t1 = Timestamp::from_second(100).unwrap();
         let old = vec![condition("Ready", Status::True, "A", "", 1, t0)];

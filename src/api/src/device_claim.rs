@@ -1,6 +1,6 @@
-//! What a rule says of devices: in the custom resource, on the wire, and to the domain.
+//! Device claims of a rule: as a custom resource, as a protobuf message, and as a domain type.
 
-// The derive puts the rules into a private module of its own.
+// The derive generates the validation rules in a private module.
 #![allow(unreachable_pub)]
 
 use kube::KubeSchema;
@@ -12,37 +12,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::WorkloadRuleSpec;
 
-/// A claim for devices that each companion Pod is given (Dynamic Resource Allocation).
+/// DeviceClaim describes a claim for devices that each companion Pod is given (Dynamic Resource Allocation).
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.spec) != (has(self.fromRule) && self.fromRule != '')")
     .message("needs exactly one of spec and fromRule"))]
 pub struct DeviceClaim {
-    /// Its name within the Pod, in `spec.resourceClaims` and in `resources.claims` of containers. The template must not have a
-    /// claim of that name.
+    /// name is the name of the claim within the Pod, as in `spec.resourceClaims` and in `resources.claims` of
+    /// containers. The template must not define a claim of the same name.
     #[serde(default)]
     #[schemars(!default, length(min = 1, max = 63))]
     pub name: String,
 
-    /// Spec of a ResourceClaim (`resource.k8s.io/v1`). Each companion has a claim of its own, which Kubernetes makes with the
-    /// Pod and deletes with it.
+    /// spec is the spec of a ResourceClaim (`resource.k8s.io/v1`). Kubernetes creates one claim for each companion and
+    /// deletes it with the Pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "spec_schema")]
     pub spec: Option<Json>,
 
-    /// Name of another rule beside this one, whose template is a ResourceClaim: the companion uses the claim that it makes for
-    /// the same workload, and so shares its devices with all that do.
+    /// fromRule is the name of another rule of the same namespace whose template is a ResourceClaim. The companion uses
+    /// the claim that this rule creates for the same workload, and shares its devices with the other companions that
+    /// use it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253))]
     pub from_rule: String,
 
-    /// Names of the containers and init containers of the template that get the devices. Absent: all containers, and no init
-    /// containers.
+    /// containers are the names of the containers and init containers of the template that get the devices. Defaults to
+    /// all containers, without init containers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 63)))]
     pub containers: Vec<String>,
 
-    /// Name of the request in the claim whose devices they get. Absent: those of all requests.
+    /// request is the name of the request in the claim whose devices the containers get. Defaults to the devices of all
+    /// requests.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 63))]
     pub request: String,
@@ -51,12 +53,12 @@ pub struct DeviceClaim {
 fn spec_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
-        "description": "Spec of a ResourceClaim (resource.k8s.io/v1). Each companion has a claim of its own, which Kubernetes makes with the Pod and deletes with it.",
+        "description": "spec is the spec of a ResourceClaim (resource.k8s.io/v1). Kubernetes creates one claim for each companion and deletes it with the Pod.",
         "x-kubernetes-preserve-unknown-fields": true
     })
 }
 
-/// What the domain checks.
+/// Converts the device claims of a rule to the type that the domain validates.
 pub(crate) fn devices(spec: &WorkloadRuleSpec) -> DevicesSpec {
     let claim = |claim: &DeviceClaim| DeviceClaimSpec {
         name: claim.name.clone(),
@@ -71,7 +73,7 @@ pub(crate) fn devices(spec: &WorkloadRuleSpec) -> DevicesSpec {
     }
 }
 
-/// Out of messages. Adds what can't be put into a custom resource.
+/// Converts messages to device claims. Adds an error for each spec that is not JSON.
 pub(crate) fn from_wire(messages: &[v1::RuleDeviceClaim], errors: &mut Vec<FieldError>) -> Vec<DeviceClaim> {
     let mut claims = Vec::with_capacity(messages.len());
     for (i, message) in messages.iter().enumerate() {
@@ -92,7 +94,7 @@ pub(crate) fn from_wire(messages: &[v1::RuleDeviceClaim], errors: &mut Vec<Field
     claims
 }
 
-/// Into messages.
+/// Converts device claims to messages.
 pub(crate) fn to_wire(claims: &[DeviceClaim]) -> Vec<v1::RuleDeviceClaim> {
     let message = |claim: &DeviceClaim| v1::RuleDeviceClaim {
         name: claim.name.clone(),

@@ -1,8 +1,9 @@
-//! Outrigger's custom resources, one file each, and the only ways from the wire to the domain and back.
+//! Outrigger's custom resources, one file each, and the conversions between custom resources, protobuf messages and
+//! domain types.
 //!
-//! **In**: objects of the Kubernetes API and messages of `universe.workload.v1` and `universe.admin.workload.v1`. **Out**: the domain's types, by
-//! `TryFrom`, with errors that carry field paths. **Callers**: manager, webhook and agent; `outrigger crd` prints the
-//! CustomResourceDefinitions from here.
+//! **In**: objects of the Kubernetes API and messages of `universe.workload.v1` and `universe.admin.workload.v1`.
+//! **Out**: the domain's types; validation errors carry field paths. **Callers**: manager, webhook and agent.
+//! `outrigger crd` prints the CustomResourceDefinitions from here.
 
 pub mod admin_rule_wire;
 pub mod admin_workload_rule;
@@ -29,7 +30,7 @@ pub use workload_rule::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-/// Every CustomResourceDefinition that Outrigger owns, in the order in which they are best applied.
+/// Returns the CustomResourceDefinitions that Outrigger defines, in the order in which to apply them.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     vec![
         Tenant::crd(),

@@ -1,7 +1,8 @@
-//! `Machine` and `MachineNodePool` (`imperator.tenzen-y.io/v1alpha1`): groups of nodes that are given out by the slot.
-//! Imperator's resources, field by field, for clusters in which Imperator's own are not installed.
+//! `Machine` and `MachineNodePool` (`imperator.tenzen-y.io/v1alpha1`): groups of nodes whose capacity is allocated in
+//! slots. The resources have the fields of Imperator's, for clusters in which Imperator's own definitions are not
+//! installed.
 
-// The derive puts the resources into private modules of their own.
+// The derive generates each resource in a private module.
 #![allow(unreachable_pub)]
 // Printer columns share types.
 #![allow(clippy::duplicated_attributes)]
@@ -17,9 +18,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::null::or_default;
 
-// Quantities and modes are texts here, whatever they hold: an object from before the schema must not keep all others from
-// being read.
-/// A group of nodes, and the machine types whose slots they give out.
+// Quantities and modes are strings, although the schema is stricter: an object that is older than the schema must not prevent
+// the list from being read.
+/// MachineSpec defines a group of nodes and the machine types of their slots.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "imperator.tenzen-y.io",
@@ -28,7 +29,7 @@ use crate::null::or_default;
     plural = "machines",
     category = "imperator",
     status = "MachineStatus",
-    doc = "A group of nodes, named by the label imperator.tenzen-y.io/machine-group, and the machine types whose slots they give out to guests.",
+    doc = "Machine defines a group of nodes and the machine types whose slots the nodes provide to guests. The label imperator.tenzen-y.io/machine-group names the group.",
     printcolumn(
         json_path = r".metadata.labels.imperator\.tenzen-y\.io/machine-group",
         name = "Group",
@@ -49,83 +50,83 @@ use crate::null::or_default;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSpec {
-    /// The nodes of the group. A node may be in one group only.
+    /// nodePool is the list of the nodes of the group. A node belongs to one group only.
     #[schemars(length(max = 4096))]
     pub node_pool: Vec<PoolNode>,
 
-    /// The types of slots.
+    /// machineTypes is the list of slot types.
     #[schemars(length(max = 256))]
     pub machine_types: Vec<MachineType>,
 }
 
-/// A node of a pool.
+/// PoolNode is a node of a pool.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolNode {
-    /// Name of the Node.
+    /// name is the name of the Node.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// ready: guests may run on it. maintenance: none may.
+    /// mode is ready if guests may run on the node, and maintenance if they may not.
     #[schemars(extend("enum" = ["ready", "maintenance"]))]
     pub mode: String,
 
-    /// Whether taints keep everybody else off the node. Absent: false.
+    /// taint is true if the node is tainted so that only guests run on it. Defaults to false.
     #[serde(default, deserialize_with = "or_default")]
     #[schemars(default)]
     pub taint: bool,
 
-    /// The type whose slots the node gives out: exactly one.
+    /// machineType names the machine type whose slots the node provides. It has exactly one entry.
     #[schemars(length(max = 16))]
     pub machine_type: Vec<TypeName>,
 }
 
-/// A machine type by its name.
+/// TypeName refers to a machine type by its name.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct TypeName {
-    /// Name of a machine type of the same group.
+    /// name is the name of a machine type of the same group.
     #[schemars(length(max = 63))]
     pub name: String,
 }
 
-/// A type of slots.
+/// MachineType defines a type of slots.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct MachineType {
-    /// Its name, unique in the group. It is the name part of a node label as well.
+    /// name is the name of the type, unique in the group. It is also the name part of a node label.
     #[schemars(length(max = 63))]
     pub name: String,
 
-    /// Size of a slot.
+    /// spec is the size of a slot.
     pub spec: MachineTypeSpec,
 
-    /// How many slots there may be.
+    /// available is the maximum number of slots.
     #[schemars(with = "i64", range(min = 0, max = 100_000))]
     pub available: u32,
 }
 
-/// Size of a slot.
+/// MachineTypeSpec is the size of a slot.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct MachineTypeSpec {
-    /// Processors, as a quantity.
+    /// cpu is the number of processors, as a quantity.
     #[schemars(schema_with = "quantity")]
     #[serde(deserialize_with = "text")]
     pub cpu: String,
 
-    /// Memory in bytes, as a quantity.
+    /// memory is the memory in bytes, as a quantity.
     #[schemars(schema_with = "quantity")]
     #[serde(deserialize_with = "text")]
     pub memory: String,
 
-    /// GPUs. Absent: none.
+    /// gpu describes the GPUs. Absent if a slot has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
 }
 
-/// GPUs of a slot, and on which nodes they are. One of family, product and machine says the latter.
+/// Gpu describes the GPUs of a slot, and selects the nodes that have them by family, product or machine.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
-    /// Name of the extended resource, such as `nvidia.com/gpu`. Not with deviceClass.
+    /// type is the name of the extended resource, such as `nvidia.com/gpu`. Mutually exclusive with deviceClass.
     #[serde(
         default,
         deserialize_with = "or_default",
@@ -135,86 +136,86 @@ pub struct Gpu {
     #[schemars(length(max = 317))]
     pub type_: String,
 
-    /// Name of a DeviceClass whose devices are the GPUs, instead of an extended resource: Kubernetes claims them for the
-    /// guest (DRAExtendedResource, on by default from Kubernetes 1.36 on). The class picks the devices, so none of family,
-    /// product and machine has to be set.
+    /// deviceClass is the name of a DeviceClass whose devices are the GPUs. Kubernetes claims them for the guest
+    /// (DRAExtendedResource, enabled by default since Kubernetes 1.36). The class selects the devices, so family,
+    /// product and machine are optional.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 253))]
     pub device_class: String,
 
-    /// How many, as a quantity.
+    /// num is the number of GPUs, as a quantity.
     #[schemars(schema_with = "quantity")]
     #[serde(deserialize_with = "text")]
     pub num: String,
 
-    /// Value of the node label `nvidia.com/gpu.family`.
+    /// family is the required value of the node label `nvidia.com/gpu.family`.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 63))]
     pub family: String,
 
-    /// Value of the node label `nvidia.com/gpu.product`.
+    /// product is the required value of the node label `nvidia.com/gpu.product`.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 63))]
     pub product: String,
 
-    /// Value of the node label `nvidia.com/gpu.machine`.
+    /// machine is the required value of the node label `nvidia.com/gpu.machine`.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 63))]
     pub machine: String,
 }
 
-/// How the slots of a group are used.
+/// MachineStatus is the observed state of a Machine.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
-    /// Ready: reservations and node pool are as the spec says.
+    /// conditions are the conditions of the group. Ready: reservations and node pool correspond to the spec.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The slots of each type.
+    /// availableMachines is the usage of the slots of each type.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
     pub available_machines: Vec<AvailableMachine>,
 }
 
-/// How the slots of a type are used.
+/// AvailableMachine is the usage of the slots of a type.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct AvailableMachine {
-    /// Name of the type.
+    /// name is the name of the type.
     pub name: String,
 
-    /// Its slots.
+    /// usage counts the slots of the type.
     #[serde(default)]
     pub usage: Usage,
 }
 
-/// Slots by what they are used for.
+/// Usage counts slots by their use.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq)]
 #[serde(default)]
 pub struct Usage {
-    /// Slots that there may be: `available` of the type.
+    /// maximum is the maximum number of slots, which is `available` of the type.
     #[schemars(with = "i64")]
     pub maximum: u32,
 
-    /// Reservations that hold a place on a node.
+    /// reserved is the number of reservations that hold a slot on a node.
     #[schemars(with = "i64")]
     pub reserved: u32,
 
-    /// Guests that are on a node.
+    /// used is the number of guests that are bound to a node.
     #[schemars(with = "i64")]
     pub used: u32,
 
-    /// Guests that wait for one.
+    /// waiting is the number of guests that wait for a slot.
     #[schemars(with = "i64")]
     pub waiting: u32,
 
-    /// Slots that nodes back, whoever holds them now. Admission lets in no more guests than this.
+    /// slots is the number of slots that nodes provide, free or in use. Admission accepts no more guests than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub slots: Option<u32>,
 }
 
-/// The nodes of a group and how they are.
+/// MachineNodePoolSpec lists the nodes of a machine group.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "imperator.tenzen-y.io",
@@ -223,7 +224,7 @@ pub struct Usage {
     plural = "machinenodepools",
     category = "imperator",
     status = "MachineNodePoolStatus",
-    doc = "The nodes of a machine group and how they are. Made from a Machine; edit that.",
+    doc = "MachineNodePool shows the nodes of a machine group and their state. It is generated from a Machine, which is the object to edit.",
     printcolumn(json_path = ".spec.machineGroupName", name = "Group", type_ = "string"),
     printcolumn(
         json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
@@ -240,45 +241,46 @@ pub struct Usage {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MachineNodePoolSpec {
-    /// The machine group.
+    /// machineGroupName is the name of the machine group.
     #[schemars(length(max = 63))]
     pub machine_group_name: String,
 
-    /// The nodes of the group, as its Machine has them.
+    /// nodePool is the list of the nodes of the group, copied from its Machine.
     #[schemars(length(max = 4096))]
     pub node_pool: Vec<PoolNode>,
 
-    /// The types of the group, in use or not.
+    /// machineTypeStock is the list of the machine types of the group, used or not.
     #[schemars(length(max = 256))]
     pub machine_type_stock: Vec<TypeName>,
 }
 
-/// How the nodes of a group are.
+/// MachineNodePoolStatus is the observed state of the nodes of a group.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineNodePoolStatus {
-    /// Ready: every node is marked as the spec says.
+    /// conditions are the conditions of the pool. Ready: every node is marked as the spec requires.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 
-    /// The nodes one by one.
+    /// nodePool is the state of each node.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
     pub node_pool: Vec<NodeCondition>,
 }
 
-/// How a node of a group is.
+/// NodeCondition is the state of a node of a group.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct NodeCondition {
-    /// Name of the Node.
+    /// name is the name of the Node.
     pub name: String,
 
-    /// Healthy: guests may run on it. Maintenance: its mode says that none may. Unhealthy: it isn't ready, or not there.
+    /// condition is the state of the node. Healthy: guests may run on it. Maintenance: its mode is maintenance.
+    /// Unhealthy: it isn't ready or doesn't exist.
     #[schemars(extend("enum" = ["Healthy", "Maintenance", "Unhealthy"]))]
     pub condition: String,
 }
 
-/// A quantity may be a number as well.
+/// Reads a quantity, which may also be a number.
 fn text<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -292,7 +294,7 @@ fn text<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
     })
 }
 
-/// The schema of `resource.Quantity`.
+/// Returns the schema of `resource.Quantity`.
 fn quantity(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
@@ -301,19 +303,19 @@ fn quantity(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl Machine {
-    /// The object as controllers and admission need it.
+    /// Converts the object to the type that controllers and admission use.
     ///
     /// # Errors
-    /// Everything that can't be read as what the field is for, with paths that begin at the custom resource.
+    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<domain::Machine, Vec<FieldError>> {
-        let mut faults = Vec::new();
+        let mut errors = Vec::new();
         let pool = self.spec.node_pool.iter().enumerate();
         let pool =
-            pool.filter_map(|(i, node)| node.compile(&format!("spec.nodePool[{i}]"), &mut faults)).collect();
+            pool.filter_map(|(i, node)| node.compile(&format!("spec.nodePool[{i}]"), &mut errors)).collect();
         let types = self.spec.machine_types.iter().enumerate();
         let types =
-            types.filter_map(|(i, t)| t.compile(&format!("spec.machineTypes[{i}]"), &mut faults)).collect();
-        if faults.is_empty() {
+            types.filter_map(|(i, t)| t.compile(&format!("spec.machineTypes[{i}]"), &mut errors)).collect();
+        if errors.is_empty() {
             Ok(domain::Machine {
                 name: self.name_any(),
                 group: self.labels().get(keys::MACHINE_GROUP).cloned(),
@@ -321,11 +323,11 @@ impl Machine {
                 types,
             })
         } else {
-            Err(faults)
+            Err(errors)
         }
     }
 
-    /// How the slots of a type are used, where somebody has said so.
+    /// Returns the usage of the slots of a type, if the status reports it.
     pub fn usage(&self, type_: &str) -> Option<domain::Usage> {
         let machines = &self.status.as_ref()?.available_machines;
         machines.iter().find(|machine| machine.name == type_).map(|machine| machine.usage.into())
@@ -333,10 +335,11 @@ impl Machine {
 }
 
 impl PoolNode {
-    /// The node as controllers and admission need it; `None` after a fault.
-    pub fn compile(&self, path: &str, faults: &mut Vec<FieldError>) -> Option<domain::PoolNode> {
+    /// Converts the node to the type that controllers and admission use; returns `None` after adding a validation
+    /// error.
+    pub fn compile(&self, path: &str, errors: &mut Vec<FieldError>) -> Option<domain::PoolNode> {
         let Some(mode) = domain::Mode::of(&self.mode) else {
-            faults.push(FieldError::new(
+            errors.push(FieldError::new(
                 format_args!("{path}.mode"),
                 format_args!(
                     "is {:?}; use ready or maintenance",
@@ -355,12 +358,12 @@ impl PoolNode {
 }
 
 impl MachineType {
-    fn compile(&self, path: &str, faults: &mut Vec<FieldError>) -> Option<domain::MachineType> {
-        // More exact than a container can ask for it would never be what an admitted Pod has.
+    fn compile(&self, path: &str, errors: &mut Vec<FieldError>) -> Option<domain::MachineType> {
+        // Containers request whole milli-units; a finer size would never equal the requests of an admitted Pod.
         let mut read = |key: &str, text: &str| {
             let size: Result<Quantity, _> = text.parse();
             size.map(Quantity::ceil_milli)
-                .map_err(|e| faults.push(FieldError::new(format_args!("{path}.spec.{key}"), e)))
+                .map_err(|e| errors.push(FieldError::new(format_args!("{path}.spec.{key}"), e)))
                 .ok()
         };
         let cpu = read("cpu", &self.spec.cpu);
@@ -388,7 +391,7 @@ impl MachineType {
 }
 
 impl Gpu {
-    /// Which node label has to have which value: the first of family, product and machine that is set.
+    /// Returns the node label that the GPUs require: the first of family, product and machine that is set.
     pub fn label(&self) -> Option<(&'static str, String)> {
         let labels = [
             (keys::GPU_FAMILY, &self.family),
@@ -428,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_read_as_it_is_written() {
+    fn a_machine_is_converted_to_the_domain() {
         let read = machine(json!({"type": "nvidia.com/gpu", "num": "500m", "family": "", "product": "p"}));
         let domain = read.compile().unwrap();
         assert_eq!(domain.group.as_deref(), Some("g"));
@@ -450,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_a_device_class_are_asked_for_by_its_resource() {
+    fn gpus_of_a_device_class_are_requested_as_its_extended_resource() {
         let domain = machine(json!({"deviceClass": "gpu.example.com", "num": 1})).compile().unwrap();
         let gpu = domain.types[0].gpu.as_ref().unwrap();
         assert_eq!(gpu.resource, "deviceclass.resource.kubernetes.io/gpu.example.com");
@@ -458,11 +461,11 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_with_its_path() {
+    fn invalid_fields_are_reported_with_their_paths() {
         let mut wrong = machine(json!({"type": "t", "num": "x"}));
         wrong.spec.node_pool[0].mode = "off".to_owned();
         wrong.spec.machine_types[0].spec.cpu = "many".to_owned();
-        let paths: Vec<_> = wrong.compile().unwrap_err().into_iter().map(|f| f.path).collect();
+        let paths: Vec<_> = wrong.compile().unwrap_err().into_iter().map(|e| e.path).collect();
         assert_eq!(
             paths,
             ["spec.nodePool[0].mode", "spec.machineTypes[0].spec.cpu", "spec.machineTypes[0].spec.gpu.num"]

@@ -1,7 +1,7 @@
-//! `NamespaceOffloading` (`offloading.liqo.io/v1beta1`): on which virtual nodes the Pods of a namespace may run. Liqo's
-//! resource, field by field, for clusters in which Liqo's own is not installed.
+//! `NamespaceOffloading` (`offloading.liqo.io/v1beta1`): selects the virtual nodes on which the Pods of a namespace may
+//! run. The resource has the fields of Liqo's, for clusters in which Liqo's own definition is not installed.
 
-// The derive puts the resource into a private module of its own.
+// The derive generates the resource in a private module.
 #![allow(unreachable_pub)]
 // Printer columns share types.
 #![allow(clippy::duplicated_attributes)]
@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use crate::null::or_default;
 
-// Names and selector are texts and JSON here, whatever the schema says of them: an object from before the schema must not
-// keep all others from being read.
-/// Where the Pods of a namespace may run.
+// Names are strings and the selector is JSON, although the schema is stricter: an object that is older than the schema must
+// not prevent the list from being read.
+/// NamespaceOffloadingSpec defines where the Pods of a namespace may run.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "offloading.liqo.io",
@@ -34,7 +34,7 @@ use crate::null::or_default;
     category = "liqo",
     namespaced,
     status = "NamespaceOffloadingStatus",
-    doc = "On which virtual nodes the Pods of its namespace may run, and whether local nodes will do too. One for each namespace, named offloading.",
+    doc = "NamespaceOffloading selects the virtual nodes on which the Pods of its namespace may run, and whether they may run on local nodes. A namespace has at most one, named offloading.",
     validation = Rule::new("self.metadata.name == 'offloading'").message("NamespaceOffloading name must match offloading"),
     printcolumn(
         json_path = ".spec.namespaceMappingStrategy",
@@ -55,71 +55,77 @@ use crate::null::or_default;
 #[x_kube(validation = Rule::new("self.namespaceMappingStrategy != 'SelectedName' || (has(self.remoteNamespaceName) && self.remoteNamespaceName != '')")
     .message("The RemoteNamespaceName value cannot be empty when using the SelectedName NamespaceMappingStrategy"))]
 pub struct NamespaceOffloadingSpec {
-    /// How the namespace is called in the other clusters. DefaultName: by its name and this cluster's id, which is
-    /// unique. EnforceSameName: as here. SelectedName: as remoteNamespaceName says. It can't be changed.
+    /// namespaceMappingStrategy defines the name of the namespace in the other clusters. DefaultName: its own name
+    /// followed by the id of this cluster, which is unique. EnforceSameName: its own name. SelectedName: the value of
+    /// remoteNamespaceName. Immutable.
     #[serde(default = "default_name", deserialize_with = "or_default_name")]
     #[schemars(extend("enum" = ["EnforceSameName", "DefaultName", "SelectedName"]))]
     pub namespace_mapping_strategy: String,
 
-    /// Name of the namespace in the other clusters, with the mapping strategy SelectedName. It can't be changed.
+    /// remoteNamespaceName is the name of the namespace in the other clusters if namespaceMappingStrategy is
+    /// SelectedName. Immutable.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "String::is_empty")]
     pub remote_namespace_name: String,
 
-    /// Where Pods run. Local: on local nodes. Remote: on selected virtual nodes only. LocalAndRemote: on local nodes and
-    /// selected virtual nodes. Pods that run already stay where they are.
+    /// podOffloadingStrategy defines where Pods are scheduled. Local: on local nodes. Remote: on the selected virtual
+    /// nodes. LocalAndRemote: on local nodes and the selected virtual nodes. A change does not move Pods that are
+    /// already bound to a node.
     #[serde(default = "local_and_remote", deserialize_with = "or_local_and_remote")]
     #[schemars(extend("enum" = ["Local", "Remote", "LocalAndRemote"]))]
     pub pod_offloading_strategy: String,
 
-    /// Which virtual nodes, by the terms of a node selector, which are ORed. Without terms, or with an empty one: all.
+    /// clusterSelector selects virtual nodes by the terms of a node selector, which are ORed. Without terms, or with an
+    /// empty term, it selects all virtual nodes.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     #[schemars(schema_with = "node_selector")]
     pub cluster_selector: Value,
 }
 
-/// What became of a NamespaceOffloading.
+/// NamespaceOffloadingStatus is the observed state of a NamespaceOffloading.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct NamespaceOffloadingStatus {
-    /// `metadata.generation` of the spec that this status is about.
+    /// observedGeneration is the `metadata.generation` of the spec that this status reports on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Name of the namespace in the other clusters, where it can be told.
+    /// remoteNamespaceName is the name of the namespace in the other clusters, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_namespace_name: Option<String>,
 
-    /// Ready: Pods may run on some virtual node. NoClusterSelected: on none. Terminating: it is being deleted.
-    /// InProgress, SomeFailed, AllFailed: said by Liqo only, which makes the namespaces in the other clusters.
+    /// offloadingPhase summarizes the offloading. Ready: Pods may run on at least one virtual node. NoClusterSelected:
+    /// no virtual node is selected. Terminating: the object is being deleted. InProgress, SomeFailed and AllFailed are
+    /// set by Liqo only, which creates the namespaces in the other clusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["Ready", "NoClusterSelected", "InProgress", "SomeFailed", "AllFailed", "Terminating"]))]
     pub offloading_phase: Option<String>,
 
-    /// What is known of the selected clusters, by their ids.
+    /// remoteNamespacesConditions are the conditions of the namespace in each selected cluster, by cluster id.
     #[serde(default, deserialize_with = "or_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub remote_namespaces_conditions: BTreeMap<String, Vec<RemoteNamespaceCondition>>,
 }
 
-/// What is known of the namespace in another cluster.
+/// RemoteNamespaceCondition is a condition of the namespace in another cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RemoteNamespaceCondition {
-    /// OffloadingRequired: Pods may run in that cluster. Ready: the namespace is there; said by Liqo only.
+    /// type is the type of the condition. OffloadingRequired: Pods may run in that cluster. Ready: the namespace exists
+    /// there; set by Liqo only.
     #[serde(rename = "type")]
     pub type_: String,
 
-    /// True, False or Unknown.
+    /// status is True, False or Unknown.
     pub status: String,
 
-    /// When the status became so.
+    /// lastTransitionTime is the time at which the status last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
 
-    /// Why, in one word.
+    /// reason is the reason for the status, as one word in CamelCase.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 
-    /// Why, for people.
+    /// message describes the reason for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -140,37 +146,37 @@ fn local_and_remote() -> String {
     "LocalAndRemote".to_owned()
 }
 
-/// The schema of `v1.NodeSelector`.
+/// Returns the schema of `v1.NodeSelector`.
 fn node_selector(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     let requirements = |what: &str| {
         serde_json::json!({
             "type": "array", "description": what, "x-kubernetes-list-type": "atomic",
             "items": {"type": "object", "required": ["key", "operator"], "properties": {
-                "key": {"type": "string", "description": "Key of the label, or name of the field (metadata.name)."},
-                "operator": {"type": "string", "description": "How the value is compared.",
+                "key": {"type": "string", "description": "key is the key of the label, or the name of the field (metadata.name)."},
+                "operator": {"type": "string", "description": "operator defines how the value is compared.",
                     "enum": ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]},
                 "values": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "atomic",
-                    "description": "At least one for In and NotIn, one integer for Gt and Lt, none for the others."}}}})
+                    "description": "values has at least one value for In and NotIn, one integer for Gt and Lt, and none for the other operators."}}}})
     };
     schemars::json_schema!({
         "type": "object",
-        "description": "Which virtual nodes, by the terms of a node selector. Without terms, or with an empty one: all.",
+        "description": "clusterSelector selects virtual nodes by the terms of a node selector, which are ORed. Without terms, or with an empty term, it selects all virtual nodes.",
         "required": ["nodeSelectorTerms"],
         "properties": {"nodeSelectorTerms": {
             "type": "array", "x-kubernetes-list-type": "atomic",
-            "description": "The terms are ORed: a virtual node that matches one is selected.",
-            "items": {"type": "object", "description": "Expressions about labels and fields of a node, ANDed.",
+            "description": "nodeSelectorTerms are ORed: a virtual node that matches one of them is selected.",
+            "items": {"type": "object", "description": "A term has requirements for labels and fields of a node, which are ANDed.",
                 "properties": {
-                    "matchExpressions": requirements("Expressions about labels, ANDed."),
-                    "matchFields": requirements("Expressions about fields, ANDed.")}}}}
+                    "matchExpressions": requirements("matchExpressions are requirements for labels, which are ANDed."),
+                    "matchFields": requirements("matchFields are requirements for fields, which are ANDed.")}}}}
     })
 }
 
 impl NamespaceOffloading {
-    /// Reads an object as somebody wrote it: without a spec all is as the defaults say.
+    /// Reads an object. A missing or null spec is read as an empty one, whose fields have their defaults.
     ///
     /// # Errors
-    /// When a field has another type.
+    /// If a field has a wrong type.
     pub fn read(object: &Value) -> Result<Self, serde_json::Error> {
         if object.get("spec").is_some_and(|spec| !spec.is_null()) {
             return Self::deserialize(object);
@@ -182,10 +188,10 @@ impl NamespaceOffloading {
         Self::deserialize(object)
     }
 
-    /// The object as admission needs it.
+    /// Converts the object to the type that admission uses.
     ///
     /// # Errors
-    /// Everything that is wrong with its selector, with paths that begin at the custom resource.
+    /// All validation errors of the selector, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<Offloading, Vec<FieldError>> {
         Offloading::new(&self.spec.pod_offloading_strategy, &self.spec.cluster_selector)
     }
@@ -206,15 +212,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_has_its_default() {
-        let least = object(json!({}));
-        assert_eq!(least.spec.namespace_mapping_strategy, "DefaultName");
-        assert_eq!(least.compile().unwrap().strategy(), Ok(Strategy::LocalAndRemote));
+    fn absent_fields_have_defaults() {
+        let empty = object(json!({}));
+        assert_eq!(empty.spec.namespace_mapping_strategy, "DefaultName");
+        assert_eq!(empty.compile().unwrap().strategy(), Ok(Strategy::LocalAndRemote));
         assert_eq!(object(json!({"podOffloadingStrategy": "x"})).compile().unwrap().strategy(), Err("x"));
     }
 
     #[test]
-    fn null_is_as_good_as_absent() {
+    fn null_fields_are_absent() {
         let nulls = json!({"namespaceMappingStrategy": null, "remoteNamespaceName": null, "podOffloadingStrategy": null,
             "clusterSelector": null});
         assert_eq!(object(nulls).spec, object(json!({})).spec);
@@ -228,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_of_another_shape_can_be_read_and_is_told() {
+    fn a_malformed_selector_is_read_and_reported() {
         let errors = object(json!({"clusterSelector": {"nodeSelectorTerms": [7]}})).compile().unwrap_err();
         assert_eq!(errors[0].path, "spec.clusterSelector.nodeSelectorTerms[0]");
     }

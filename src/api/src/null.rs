@@ -1,8 +1,8 @@
-//! Nulls where the API has a field.
+//! Deserialization of fields that may be null.
 
 use serde::{Deserialize, Deserializer};
 
-/// Null is as good as absent, as for every field of the API.
+/// Deserializes null as the default value. The Kubernetes API treats a null field as absent.
 pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     d: D,
 ) -> Result<T, D::Error> {

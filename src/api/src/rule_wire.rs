@@ -1,5 +1,6 @@
-//! Rules between the wire (`universe.workload.v1`) and the custom resource. A rule that came by gRPC and one that came by
-//! kubectl are the same object: there and back nothing is lost but what a default fills in.
+//! Conversion of rules between protobuf messages (`universe.workload.v1`) and the custom resource. A rule that was
+//! created over gRPC equals one that was created by kubectl: the conversion is reversible, except that it fills in
+//! defaults.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -22,47 +23,59 @@ use crate::workload_rule::{
 };
 use crate::{WorkloadRule, WorkloadRuleSpec, WorkloadRuleStatus, device_claim};
 
-/// The custom resource that a message asks for, without namespace.
-///
-/// # Errors
-/// Everything that can't be put into a custom resource, with the paths that it would have there, so that both ways say the
-/// same. What can be, and is wrong all the same, [`WorkloadRule::compile`] tells.
-pub fn object(rule: &v1::Rule) -> Result<WorkloadRule, Vec<FieldError>> {
-    let mut errors = Vec::new();
-    if let Err(e) = RuleName::new(&rule.id) {
-        errors.push(FieldError::new("metadata.name", format_args!("{e}")));
+/// Creates the custom resource, without a namespace. The errors are about what a custom resource can't represent, with the
+/// paths of the custom resource. [`WorkloadRule::compile`] reports everything else that is invalid.
+impl TryFrom<&v1::Rule> for WorkloadRule {
+    type Error = Vec<FieldError>;
+
+    fn try_from(rule: &v1::Rule) -> Result<Self, Self::Error> {
+        let mut errors = Vec::new();
+        if let Err(e) = RuleName::new(&rule.id) {
+            errors.push(FieldError::new("metadata.name", e));
+        }
+        let Some(data) = &rule.data else {
+            errors.push(FieldError::new("spec", "is missing; set rule.data"));
+            return Err(errors);
+        };
+        if data.orchestrator_type != i32::from(v1::OrchestratorType::Kubernetes) {
+            errors.push(FieldError::new(
+                "orchestrator_type",
+                format_args!("is {}; use ORCHESTRATOR_TYPE_KUBERNETES (1)", data.orchestrator_type),
+            ));
+        }
+        let spec = spec(data, &mut errors);
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let origin = (!rule.origin.is_empty()).then(|| (keys::ORIGIN.to_owned(), rule.origin.clone()));
+        let metadata = ObjectMeta {
+            name: Some(rule.id.clone()),
+            annotations: origin.map(|origin| [origin].into()),
+            ..ObjectMeta::default()
+        };
+        Ok(Self { metadata, spec, status: None })
     }
-    let Some(data) = &rule.data else {
-        errors.push(FieldError::new("spec", "is missing; set rule.data"));
-        return Err(errors);
-    };
-    if data.orchestrator_type != i32::from(v1::OrchestratorType::Kubernetes) {
-        errors.push(FieldError::new(
-            "orchestrator_type",
-            format_args!("is {}; use ORCHESTRATOR_TYPE_KUBERNETES (1)", data.orchestrator_type),
-        ));
-    }
-    let terms = data.workload_terms.iter().enumerate().map(|(t, term)| WorkloadTerm {
-        match_expressions: term
-            .match_expressions
-            .iter()
-            .enumerate()
-            .map(|(e, expression)| MatchExpression {
+}
+
+fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
+    let mut workload_terms = Vec::with_capacity(data.workload_terms.len());
+    for (t, term) in data.workload_terms.iter().enumerate() {
+        let mut match_expressions = Vec::with_capacity(term.match_expressions.len());
+        for (e, expression) in term.match_expressions.iter().enumerate() {
+            let operator = operator(expression.operation);
+            if operator.is_none() {
+                let path = format!("spec.workloadTerms[{t}].matchExpressions[{e}].operator");
+                let message = format!("is operation {}; use 1 (In) to 6 (Lt)", expression.operation);
+                errors.push(FieldError::new(path, message));
+            }
+            match_expressions.push(MatchExpression {
                 key: expression.key.clone(),
-                operator: operator(expression.operation).map_or_else(
-                    || {
-                        let path = format!("spec.workloadTerms[{t}].matchExpressions[{e}].operator");
-                        let message = format!("is operation {}; use 1 (In) to 6 (Lt)", expression.operation);
-                        errors.push(FieldError::new(path, message));
-                        String::new()
-                    },
-                    |operator| operator.as_str().to_owned(),
-                ),
+                operator: operator.map(|operator| operator.as_str().to_owned()).unwrap_or_default(),
                 values: expression.values.clone(),
-            })
-            .collect(),
-    });
-    let workload_terms = terms.collect();
+            });
+        }
+        workload_terms.push(WorkloadTerm { match_expressions });
+    }
     let mut workload_info_inject = Vec::with_capacity(data.workload_info_inject.len());
     for (i, inject) in data.workload_info_inject.iter().enumerate() {
         let Some(Message::AsAnnotation(annotation)) = &inject.message else {
@@ -80,30 +93,19 @@ pub fn object(rule: &v1::Rule) -> Result<WorkloadRule, Vec<FieldError>> {
         Json::default()
     });
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
-    let spec = WorkloadRuleSpec {
+    WorkloadRuleSpec {
         resource_kind: or(&data.resource_type, outrigger_core::rule::POD),
         workload_terms,
         workload_info_inject,
         dpu_selection_policy: or(&data.dpu_selection_policy, "SameNode"),
         template,
-        device_claims: device_claim::from_wire(&data.device_claims, &mut errors),
+        device_claims: device_claim::from_wire(&data.device_claims, errors),
         device_host_attribute: data.device_host_attribute.clone(),
         update_strategy: data.update_strategy.as_ref().map(update_strategy),
-    };
-    if errors.is_empty() {
-        let origin = (!rule.origin.is_empty()).then(|| (keys::ORIGIN.to_owned(), rule.origin.clone()));
-        let metadata = ObjectMeta {
-            name: Some(rule.id.clone()),
-            annotations: origin.map(|origin| [origin].into()),
-            ..ObjectMeta::default()
-        };
-        Ok(WorkloadRule { metadata, spec, status: None })
-    } else {
-        Err(errors)
     }
 }
 
-/// A custom resource as a message. What is not valid in it comes as it is, as far as the message has room for it.
+/// Converts a custom resource to a message. Invalid values are kept as far as the message can represent them.
 pub fn message(rule: &WorkloadRule) -> v1::Rule {
     let spec = &rule.spec;
     let expression = |expression: &MatchExpression| v1::RuleMatchExpression {
@@ -141,17 +143,17 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
     }
 }
 
-/// The object that an agent made the rule from; empty where none did.
+/// Returns the uid of the object from which an agent created the rule; empty if no agent did.
 pub fn origin(rule: &WorkloadRule) -> String {
     rule.annotations().get(keys::ORIGIN).cloned().unwrap_or_default()
 }
 
-/// A fingerprint of what a rule says: 32 hex digits.
+/// Returns the fingerprint of the content of a rule: 32 hexadecimal digits.
 pub fn revision(data: &v1::RuleData) -> String {
     hex(&Sha256::digest(data.encode_to_vec()), 32)
 }
 
-/// A rule's status as a message.
+/// Converts a rule's status to a message.
 pub fn status_message(status: &WorkloadRuleStatus, generation: i64) -> v1::RuleStatus {
     let condition = |c: &Condition| v1::RuleCondition {
         r#type: c.type_.clone(),
@@ -170,7 +172,7 @@ pub fn status_message(status: &WorkloadRuleStatus, generation: i64) -> v1::RuleS
     }
 }
 
-/// A status out of a message, as that of an object of this generation. A time that is none is now.
+/// Converts a message to the status of an object of this generation. A missing or malformed time becomes `now`.
 pub fn status(message: &v1::RuleStatus, generation: i64, now: Timestamp) -> WorkloadRuleStatus {
     let condition = |c: &v1::RuleCondition| Condition {
         type_: c.r#type.clone(),
@@ -300,23 +302,23 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
-        let object = object(&rule()).unwrap();
+    fn conversion_is_reversible() {
+        let object = WorkloadRule::try_from(&rule()).unwrap();
         assert_eq!(object.spec.workload_terms[0].match_expressions[1].operator, "NotIn");
         assert_eq!(object.spec.template.tree()["spec"]["unknown"], json!({"x": [1]}));
         let revision = revision(rule().data.as_ref().unwrap());
         assert_eq!(message(&object), v1::Rule { revision, ..rule() });
-        // And the other way, through the API's JSON.
+        // The other direction, through the JSON of the API.
         let json = serde_json::to_value(&object).unwrap();
         let again: WorkloadRule = serde_json::from_value(json).unwrap();
-        assert_eq!(super::object(&message(&again)).unwrap().spec, object.spec);
+        assert_eq!(WorkloadRule::try_from(&message(&again)).unwrap().spec, object.spec);
     }
 
-    /// Manager and agent may be of different versions, and compare fingerprints: where one changes, every rule is written anew.
+    /// Manager and agent compare fingerprints and may be of different versions: a changed fingerprint rewrites every rule.
     #[test]
     fn fingerprints_of_rules_do_not_change() {
         assert_eq!(revision(rule().data.as_ref().unwrap()), "9e987fd97ea48fb029b5007dfd093a1a");
-        // As kubectl makes it, with what the API server fills in.
+        // As kubectl creates it, with the defaults of the API server.
         let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
             "metadata": {"name": "r"},
             "spec": {"resourceKind": "v1/Pod", "dpuSelectionPolicy": "SameNode",
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_there_and_back() {
+    fn conversion_of_a_status_is_reversible() {
         let text = r#"{"observedGeneration": 3, "matched": 2, "created": 2, "ready": 1, "updated": 2, "conditions": [
             {"type": "Ready", "status": "False", "reason": "Pending", "message": "1 of 2", "observedGeneration": 3,
              "lastTransitionTime": "2026-01-02T03:04:05Z"}]}"#;
@@ -339,21 +341,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_default_fills_in() {
+    fn empty_fields_get_defaults() {
         let mut rule = rule();
         let data = rule.data.as_mut().unwrap();
         data.resource_type.clear();
         data.dpu_selection_policy.clear();
-        let spec = object(&rule).unwrap().spec;
+        let spec = WorkloadRule::try_from(&rule).unwrap().spec;
         assert_eq!((spec.resource_kind.as_str(), spec.dpu_selection_policy.as_str()), ("v1/Pod", "SameNode"));
     }
 
     #[test]
-    fn what_no_object_could_hold_is_refused_by_its_field() {
+    fn what_an_object_cannot_represent_is_rejected_with_its_path() {
         let paths = |change: fn(&mut v1::Rule)| -> Vec<String> {
             let mut rule = rule();
             change(&mut rule);
-            object(&rule).unwrap_err().into_iter().map(|e| e.path).collect()
+            WorkloadRule::try_from(&rule).unwrap_err().into_iter().map(|e| e.path).collect()
         };
         assert_eq!(paths(|r| r.id = "No".into()), ["metadata.name"]);
         assert_eq!(paths(|r| r.data = None), ["spec"]);

@@ -1,6 +1,6 @@
-//! `Tenant` (`outrigger.dev/v1alpha1`): who it is that has a namespace, hosts and DPUs in the infrastructure cluster.
+//! `Tenant` (`outrigger.dev/v1alpha1`): owner of a namespace, hosts and DPUs in the infrastructure cluster.
 
-// The derive puts the resource into a private module of its own.
+// The derive generates the resource in a private module.
 #![allow(unreachable_pub)]
 // Printer columns share types.
 #![allow(clippy::duplicated_attributes)]
@@ -16,7 +16,7 @@ use outrigger_core::tenant::{self as domain, Identity, PodSecurity, Policy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A tenant of the infrastructure cluster.
+/// TenantSpec defines a tenant of the infrastructure cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "outrigger.dev",
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
     shortname = "otn",
     category = "outrigger",
     status = "TenantStatus",
-    doc = "A tenant: its namespace for companions, the client certificates that speak for it, its hosts and so its DPUs, and what its Pods may do.",
+    doc = "Tenant defines a tenant: the namespace of its companions, the client certificates that authenticate it, its hosts and thereby its DPUs, its limits, and the permissions of its Pods.",
     validation = Rule::new("self.metadata.name.size() <= 56 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
         .message("metadata.name: must be a DNS label of at most 56 characters: lower-case letters, digits and '-'"),
     printcolumn(json_path = ".status.namespace", name = "Namespace", type_ = "string"),
@@ -48,89 +48,95 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.__namespace__) == has(oldSelf.__namespace__) && (!has(self.__namespace__) || self.__namespace__ == oldSelf.__namespace__)")
-    .message("spec.namespace: can't be changed: what runs in the old one would be nobody's. Make another Tenant"))]
+    .message("spec.namespace: is immutable: Pods in the old namespace would be left without an owner. Create another Tenant"))]
 pub struct TenantSpec {
-    /// Namespace of its rules and companions. Absent: `tenant-<name>`. It is made, or adopted when it carries the label
-    /// `outrigger.dev/tenant=<name>` already. It can't be changed.
+    /// namespace is the namespace of the tenant's rules and companions. Defaults to `tenant-<name>`. Outrigger creates
+    /// it, or adopts an existing one that has the label `outrigger.dev/tenant=<name>`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
 
-    /// Names in client certificates that speak for the tenant: a SPIFFE id (the certificate's only URI SAN), or a DNS
-    /// name. One belongs to one tenant. Without any, only an administrator's certificate can speak for it.
+    /// identities are the names in client certificates that authenticate the tenant: a SPIFFE id (the only URI SAN of
+    /// the certificate), or a DNS name. An identity belongs to one tenant. Without identities, only a client with an
+    /// administrator's certificate can act for the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 2048)), extend("x-kubernetes-list-type" = "set"))]
     pub identities: Vec<String>,
 
-    /// Names of its hosts, as Nodes of the tenant cluster. A DPU whose host label names one of them is its own. One host
-    /// belongs to one tenant.
+    /// hosts are the names of the tenant's hosts, which are Nodes of the tenant's cluster. A DPU is assigned to the
+    /// tenant if its host label has one of these names. A host belongs to one tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8192), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub hosts: Vec<String>,
 
-    /// How much it may have. What is over a limit is refused; what is there stays.
+    /// limits restrict the resources of the tenant. Requests beyond a limit are rejected; existing objects are kept.
     #[serde(default)]
     pub limits: TenantLimits,
 
-    /// Level of the Pod Security Standards for its Pods: `baseline` (the default), `restricted`, or `privileged`. A
-    /// privileged tenant has its DPUs for itself, the kubelets' credentials included.
+    /// podSecurity is the level of the Pod Security Standards for the tenant's Pods: `baseline`, `restricted` or
+    /// `privileged`. Defaults to `baseline`. A privileged tenant controls its DPUs completely, including the
+    /// credentials of their kubelets.
     #[serde(default = "baseline")]
     #[schemars(extend("enum" = ["privileged", "baseline", "restricted"]))]
     pub pod_security: String,
 
-    /// Service accounts that its Pods may have, beside `default`.
+    /// serviceAccounts are the service accounts that the tenant's Pods may use, in addition to `default`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub service_accounts: Vec<String>,
 
-    /// PriorityClasses that its Pods may have, beside the cluster's default.
+    /// priorityClasses are the PriorityClasses that the tenant's Pods may use, in addition to the default of the
+    /// cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub priority_classes: Vec<String>,
 
-    /// RuntimeClasses that its Pods may have.
+    /// runtimeClasses are the RuntimeClasses that the tenant's Pods may use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub runtime_classes: Vec<String>,
 
-    /// DeviceClasses that its ResourceClaims may ask for.
+    /// deviceClasses are the DeviceClasses that the tenant's ResourceClaims may request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub device_classes: Vec<String>,
 }
 
-/// How much a tenant may have.
+/// TenantLimits restricts the resources of a tenant.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantLimits {
-    /// Pods in its namespace that haven't ended, by a ResourceQuota. Of matches of its rules, pairs of a rule and a workload, twice as
-    /// many are kept, and 1,000 more; a rule of which some aren't kept says so in its Ready condition.
+    /// companions is the maximum number of Pods in the tenant's namespace that have not terminated, enforced by a
+    /// ResourceQuota. Outrigger keeps up to twice as many matches (pairs of a rule and a workload), and 1,000 more; the
+    /// Ready condition of a rule reports if some of its matches are not kept.
     #[schemars(with = "i64", range(min = 0))]
     pub companions: u32,
 
-    /// WorkloadRules in its namespace, by a ResourceQuota.
+    /// rules is the maximum number of WorkloadRules in the tenant's namespace, enforced by a ResourceQuota.
     #[schemars(with = "i64", range(min = 0))]
     pub rules: u32,
 
-    /// Bytes of all its WorkloadRules together: of each the JSON of its spec, and 256 more for each expression, value and
-    /// injection. Over the limit a rule is refused.
+    /// ruleBytes is the maximum size of all WorkloadRules of the tenant in bytes. The size of a rule is the length of
+    /// its spec as JSON, and 256 bytes for each expression, value and injection. Rules beyond the limit are rejected.
     #[schemars(with = "i64", range(min = 0))]
     pub rule_bytes: u64,
 
-    /// Workloads that its agent tells of. Over the limit its stream ends with RESOURCE_EXHAUSTED.
+    /// workloads is the maximum number of workloads that the tenant's agent may report. Beyond it, the stream ends with
+    /// RESOURCE_EXHAUSTED.
     #[schemars(with = "i64", range(min = 0))]
     pub workloads: u32,
 
-    /// Bytes of all those workloads together, as they come over the stream, and 64 more for each label and annotation.
+    /// workloadBytes is the maximum size of all workloads in bytes. The size of a workload is its length in the stream,
+    /// and 64 bytes for each label and annotation.
     #[schemars(with = "i64", range(min = 0))]
     pub workload_bytes: u64,
 
-    /// Calls for its rules over gRPC in a second. Ten times as many may come at once after a pause. Who is faster is slowed down,
-    /// and refused with RESOURCE_EXHAUSTED where it would have to wait for more than 10 s.
+    /// ruleCallsPerSecond is the sustained rate of gRPC calls for rules. The burst is ten times as large. Calls beyond
+    /// the rate are delayed, and rejected with RESOURCE_EXHAUSTED if the delay would exceed 10 s.
     #[schemars(with = "i64", range(min = 1))]
     pub rule_calls_per_second: u32,
 
-    /// Bytes of the messages of such calls in a second, in the same way.
+    /// ruleBytesPerSecond is the sustained rate of message bytes in gRPC calls for rules, limited in the same way.
     #[schemars(with = "i64", range(min = 1))]
     pub rule_bytes_per_second: u64,
 }
@@ -158,60 +164,61 @@ impl Default for TenantLimits {
     }
 }
 
-/// What became of a tenant.
+/// TenantStatus is the observed state of a Tenant.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantStatus {
-    /// `metadata.generation` of the spec that this status is about.
+    /// observedGeneration is the `metadata.generation` of the spec that this status reports on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Its namespace.
+    /// namespace is the namespace of the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 
-    /// DPUs that are its own now.
+    /// dpus is the number of DPUs that are assigned to the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dpus: Option<i64>,
 
-    /// Its workload stream. Absent: its agent has never connected.
+    /// stream is the state of the tenant's workload stream. Absent if the agent has never connected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamStatus>,
 
-    /// Accepted: the spec can be served. NamespaceReady, HostsReady: what it needs is there. WithinLimits: nothing of it
-    /// was refused for a limit. Ready: all of these.
+    /// conditions are the conditions of the tenant. Accepted: the spec is valid. NamespaceReady: the namespace exists
+    /// and belongs to the tenant. HostsReady: no other tenant claims the hosts, and the DPUs in them are assigned to
+    /// the tenant. WithinLimits: nothing was rejected because of a limit. Ready: all of these hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// Who serves a tenant's workload stream: a claim, raised before the first message of a stream is used. The latest claim
-/// counts; whoever holds an older one stops.
+/// StreamStatus identifies the manager that serves a tenant's workload stream. A manager claims the stream by
+/// increasing `claim` before it processes the first message. The highest claim wins; the holder of a lower one stops.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamStatus {
-    /// Counts claims.
+    /// claim is the number of the current claim.
     #[schemars(with = "i64", range(min = 0))]
     pub claim: u64,
 
-    /// The manager that has it.
+    /// holder is the name of the manager that holds the claim.
     pub holder: String,
 
-    /// Whether the stream is open.
+    /// connected is true if the stream is open.
     pub connected: bool,
 
-    /// When it was opened, or when it ended.
+    /// since is the time at which the stream was opened or ended.
     pub since: Option<Time>,
 
-    /// When the tenant's workloads were last told completely.
+    /// lastSync is the time at which the agent last sent all workloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<Time>,
 
-    /// How many workloads there were then.
+    /// workloads is the number of workloads at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workloads: Option<i64>,
 
-    /// What was refused for a limit since then, if anything was.
+    /// refused describes what was rejected because of a limit since then. Absent if nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
@@ -220,20 +227,20 @@ fn baseline() -> String {
     PodSecurity::Baseline.as_str().to_owned()
 }
 
-/// Namespaces that are the cluster's or our own and never a tenant's.
+/// Namespaces of Kubernetes and Outrigger, which a tenant can't have.
 const SYSTEM: [&str; 5] =
     ["default", "kube-system", "kube-public", "kube-node-lease", keys::SYSTEM_NAMESPACE];
 
 impl Tenant {
-    /// The tenant's id: its name.
+    /// Returns the tenant's id, which is its name.
     ///
     /// # Errors
-    /// When the name is no id.
+    /// If the name is not a valid id.
     pub fn id(&self) -> Result<TenantId, FieldError> {
         TenantId::new(&self.name_any()).map_err(|e| FieldError::new("metadata.name", e))
     }
 
-    /// The namespace that it has, or will have.
+    /// Returns the namespace that the tenant has or will have.
     pub fn target_namespace(&self) -> String {
         match &self.spec.namespace {
             Some(namespace) if !namespace.is_empty() => namespace.clone(),
@@ -241,10 +248,10 @@ impl Tenant {
         }
     }
 
-    /// The tenant as the domain knows it.
+    /// Converts the object to the domain type.
     ///
     /// # Errors
-    /// Everything that is wrong with it, with paths that begin at the custom resource.
+    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<domain::Tenant, Vec<FieldError>> {
         let mut errors = Vec::new();
         let spec = &self.spec;
@@ -253,14 +260,12 @@ impl Tenant {
         if !is_dns_label(&namespace) || namespace.len() > 63 {
             errors.push(FieldError::new(
                 "spec.namespace",
-                format_args!("is {namespace:?}, no name of a namespace"),
+                format_args!("is {namespace:?}, which is not a namespace name"),
             ));
         } else if SYSTEM.contains(&namespace.as_str()) || namespace.starts_with("kube-") {
             errors.push(FieldError::new(
                 "spec.namespace",
-                format_args!(
-                    "is {namespace:?}, which belongs to the cluster itself or to Outrigger; choose another"
-                ),
+                format_args!("is {namespace:?}, which is reserved for Kubernetes or Outrigger; use another"),
             ));
         }
         let mut identities = Vec::with_capacity(spec.identities.len());
@@ -269,7 +274,7 @@ impl Tenant {
                 Ok(identity) if identities.contains(&identity) => {
                     errors.push(FieldError::new(
                         format_args!("spec.identities[{i}]"),
-                        format_args!("is {name:?} a second time"),
+                        format_args!("duplicates {name:?}; remove it"),
                     ));
                 }
                 Ok(identity) => identities.push(identity),
@@ -317,7 +322,7 @@ impl Tenant {
     }
 }
 
-/// Names of Kubernetes objects, each once.
+/// Validates a list of names of Kubernetes objects without duplicates.
 fn names(field: &str, list: &[String], errors: &mut Vec<FieldError>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (i, name) in list.iter().enumerate() {
@@ -326,11 +331,11 @@ fn names(field: &str, list: &[String], errors: &mut Vec<FieldError>) -> BTreeSet
             errors.push(FieldError::new(
                 path(),
                 format_args!(
-                    "is {name:?}, no name: use lower-case letters, digits, '-' and '.', at most 253"
+                    "is {name:?}, which is not a name: use at most 253 lower-case letters, digits, '-' and '.'"
                 ),
             ));
         } else if !names.insert(name.clone()) {
-            errors.push(FieldError::new(path(), format_args!("is {name:?} a second time; remove it")));
+            errors.push(FieldError::new(path(), format_args!("duplicates {name:?}; remove it")));
         }
     }
     names
@@ -349,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_that_is_a_tenant() {
+    fn a_tenant_with_an_empty_spec_has_defaults() {
         let tenant: Tenant = serde_json::from_value(json!({
             "apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}}))
         .unwrap();
@@ -360,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_wrong_in_turn() {
+    fn each_invalid_field_is_reported() {
         let long = "x".repeat(57);
         assert_eq!(errors(&long, json!({"namespace": "x"})), ["metadata.name"]);
         assert_eq!(errors(&long, json!({})), ["metadata.name", "spec.namespace"]);

@@ -1,107 +1,107 @@
-//! Counts the parts of a protobuf message on its bytes, before it is decoded.
+//! Measures the parts of a protobuf message before it is decoded.
 //!
-//! An empty entry of a repeated field has two bytes on the wire and some hundred in memory, so a limit on bytes says little
-//! about what decoding costs. [`measure`] walks the wire format once, without allocating, and counts what the decoder would
-//! make: entries of repeated fields, items of maps, and how deep messages are nested. [`check`] compares that with the
-//! limits of the message.
+//! An empty entry of a repeated field takes two bytes on the wire and some hundred in memory, so a limit on bytes
+//! doesn't bound the cost of decoding. [`measure`] walks the wire format once, without allocating, and counts what the
+//! decoder would create: entries of repeated fields and items of maps. It also limits how deep messages are nested.
+//! [`check`] compares the counts with the limits of the message.
 //!
-//! The counts are never less than what the decoder makes. They are more where the wire has a field several times that can be
-//! there once: the decoder merges these.
+//! The counts are never less than what the decoder creates. They are greater if the wire has a singular field several
+//! times, which the decoder merges.
 
 use outrigger_proto::shape::{Repeats, Shape};
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-/// How deep messages may be nested, unknown groups included. The deepest message that is defined has six levels.
+/// Maximum nesting depth of messages, including unknown groups. The deepest defined message has six levels.
 pub const MAX_DEPTH: usize = 16;
 
-/// Bytes that an entry of a repeated field takes in memory beyond those it has on the wire. The largest entry there is, a
-/// `WorkloadUpdate`, has 184; the list grows by doubling.
+/// Memory in bytes that an entry of a repeated field takes in addition to its bytes on the wire. The largest entry, a
+/// `WorkloadUpdate`, takes 184; the list grows by doubling.
 pub const ENTRY_BYTES: usize = 384;
 
-/// Bytes that an item of a map takes in memory beyond those it has on the wire: two texts of 24 bytes, each with an allocation
-/// of 16 at least, in a hash table that is half empty at worst.
+/// Memory in bytes that an item of a map takes in addition to its bytes on the wire: two strings of 24 bytes, each with
+/// an allocation of at least 16, in a hash table that is half empty in the worst case.
 pub const ITEM_BYTES: usize = 192;
 
-/// How much one message may have.
+/// Limits of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Bytes on the wire.
     pub bytes: usize,
-    /// Entries of all repeated fields together.
+    /// Entries of all repeated fields.
     pub entries: usize,
-    /// Items of all maps together.
+    /// Items of all maps.
     pub items: usize,
 }
 
-/// What a message has.
+/// Size of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Measure {
     /// Bytes on the wire.
     pub bytes: usize,
-    /// Entries of all repeated fields together.
+    /// Entries of all repeated fields.
     pub entries: usize,
-    /// Items of all maps together.
+    /// Items of all maps.
     pub items: usize,
 }
 
 impl Measure {
-    /// Most bytes of memory that the decoded message takes.
+    /// Returns an upper bound of the memory of the decoded message, in bytes.
     pub fn decoded_bytes(&self) -> usize {
         let overhead = self.entries.saturating_mul(ENTRY_BYTES);
         self.bytes.saturating_add(overhead).saturating_add(self.items.saturating_mul(ITEM_BYTES))
     }
 }
 
-/// Why a message isn't decoded.
+/// The reason why a message is rejected before it is decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfBounds {
-    /// It has more of something than it may have.
+    /// The message exceeds a limit.
     #[error("{message}: has {found} {what}, at most {allowed} are allowed")]
     TooMany {
         /// Full name of the message.
         message: &'static str,
-        /// What is counted, in the plural.
+        /// The counted parts, in the plural.
         what: &'static str,
-        /// How many there are.
+        /// Actual count.
         found: usize,
-        /// How many there may be.
+        /// Maximum count.
         allowed: usize,
     },
-    /// Messages in messages, beyond [`MAX_DEPTH`].
+    /// Messages are nested deeper than [`MAX_DEPTH`].
     #[error("{message}: is nested deeper than {MAX_DEPTH} levels")]
     TooDeep {
         /// Full name of the outermost message.
         message: &'static str,
     },
-    /// It is no protobuf message.
+    /// The bytes are not a protobuf message.
     #[error("{message}: is malformed: {reason}")]
     Malformed {
         /// Full name of the message.
         message: &'static str,
-        /// What the decoder would say.
+        /// Error of the decoder.
         reason: String,
     },
 }
 
 impl OutOfBounds {
-    /// Whether it is a matter of size: less of the same would be taken.
+    /// Reports whether the message is too large, so that a smaller one would be accepted.
     pub fn is_too_much(&self) -> bool {
         !matches!(self, Self::Malformed { .. })
     }
 }
 
-/// Compares a size in bytes that is announced, before any of them is read.
+/// Compares the announced size of a message with its limit, before any of it is read.
 ///
 /// # Errors
-/// When it is more than the bounds allow.
+/// If the size exceeds the limit.
 pub fn check_bytes(shape: &'static Shape, bytes: usize, bounds: &Bounds) -> Result<(), OutOfBounds> {
     within(shape, "bytes", bytes, bounds.bytes)
 }
 
-/// Measures a message and compares it with its bounds.
+/// Measures a message and compares it with its limits.
 ///
 /// # Errors
-/// When there is too much of anything, or the bytes are no message.
+/// If a count exceeds its limit, or the bytes are not a message.
 pub fn check(shape: &'static Shape, wire: &[u8], bounds: &Bounds) -> Result<Measure, OutOfBounds> {
     check_bytes(shape, wire.len(), bounds)?;
     let found = measure(shape, wire)?;
@@ -110,23 +110,17 @@ pub fn check(shape: &'static Shape, wire: &[u8], bounds: &Bounds) -> Result<Meas
     Ok(found)
 }
 
-fn within(
-    shape: &'static Shape,
-    what: &'static str,
-    found: usize,
-    allowed: usize,
-) -> Result<(), OutOfBounds> {
+fn within(shape: &Shape, what: &'static str, found: usize, allowed: usize) -> Result<(), OutOfBounds> {
     if found <= allowed {
-        Ok(())
-    } else {
-        Err(OutOfBounds::TooMany { message: shape.name, what, found, allowed })
+        return Ok(());
     }
+    Err(OutOfBounds::TooMany { message: shape.name, what, found, allowed })
 }
 
-/// Counts the parts of a message. Takes time in proportion to its bytes, and no memory.
+/// Counts the parts of a message, in linear time and without allocating.
 ///
 /// # Errors
-/// When the bytes are no message, or nested beyond [`MAX_DEPTH`].
+/// If the bytes are not a message, or are nested deeper than [`MAX_DEPTH`].
 pub fn measure(shape: &'static Shape, wire: &[u8]) -> Result<Measure, OutOfBounds> {
     let mut walk = Walk { outermost: shape.name, found: Measure { bytes: wire.len(), ..Measure::default() } };
     walk.message(shape, wire, 1)?;
@@ -152,7 +146,7 @@ impl Walk {
             let (number, kind) = decode_key(&mut wire).map_err(|e| self.malformed(e))?;
             let field = shape.fields.iter().find(|field| field.number == number);
             let Some(field) = field.filter(|_| kind == WireType::LengthDelimited) else {
-                // A known field of another wire type is the decoder's to refuse.
+                // The decoder rejects a known field of a wrong wire type.
                 self.skip(&mut wire, number, kind, depth)?;
                 continue;
             };
@@ -170,7 +164,7 @@ impl Walk {
         Ok(())
     }
 
-    /// A length and as many bytes.
+    /// Reads a length and as many bytes.
     fn delimited<'a>(&self, wire: &mut &'a [u8]) -> Result<&'a [u8], OutOfBounds> {
         let length = decode_varint(wire).map_err(|e| self.malformed(e))?;
         self.take(wire, length)
@@ -183,7 +177,7 @@ impl Walk {
         Ok(part)
     }
 
-    /// A field that isn't looked into.
+    /// Skips a field without counting its parts.
     fn skip(&self, wire: &mut &[u8], number: u32, kind: WireType, depth: usize) -> Result<(), OutOfBounds> {
         match kind {
             WireType::Varint => decode_varint(wire).map(drop).map_err(|e| self.malformed(e)),
@@ -191,7 +185,7 @@ impl Walk {
             WireType::SixtyFourBit => self.take(wire, 8).map(drop),
             WireType::LengthDelimited => self.delimited(wire).map(drop),
             WireType::StartGroup => self.skip_group(wire, number, depth),
-            WireType::EndGroup => Err(self.malformed("a group ends that hasn't begun")),
+            WireType::EndGroup => Err(self.malformed("a group ends without a start")),
         }
     }
 

@@ -1,6 +1,6 @@
-//! `WorkloadRule` (`workload.universe.nvidia.com/v1alpha1`): a tenant's wish that Pods like these get a companion.
+//! `WorkloadRule` (`workload.universe.nvidia.com/v1alpha1`): a tenant's request for companions of its workloads.
 
-// The derive puts the resource into a private module of its own.
+// The derive generates the resource in a private module.
 #![allow(unreachable_pub)]
 // Printer columns share types.
 #![allow(clippy::duplicated_attributes)]
@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::device_claim::{self, DeviceClaim};
 
-// Fields that the schema requires have a default here all the same (`serde(default)` with `schemars(!default)`): one
-// object from before the schema must not keep all others from being read. What it lacks is told in its conditions.
+// Fields that the schema requires have a default nevertheless (`serde(default)` with `schemars(!default)`): an object that is
+// older than the schema must not prevent the list from being read. Its conditions report the missing fields.
 //
-/// Which workloads get a companion, and what it is.
+/// WorkloadRuleSpec selects workloads and defines their companions.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "workload.universe.nvidia.com",
@@ -36,7 +36,7 @@ use crate::device_claim::{self, DeviceClaim};
     category = "outrigger",
     namespaced,
     status = "WorkloadRuleStatus",
-    doc = "Starts a companion on a DPU for each workload of the tenant cluster that matches, and removes it with the workload.",
+    doc = "WorkloadRule creates a companion on a DPU for each matching workload of the tenant's cluster, and deletes it with the workload.",
     printcolumn(json_path = ".spec.dpuSelectionPolicy", name = "Policy", type_ = "string"),
     printcolumn(json_path = ".status.matched", name = "Matched", type_ = "integer"),
     printcolumn(json_path = ".status.created", name = "Created", type_ = "integer"),
@@ -64,34 +64,34 @@ use crate::device_claim::{self, DeviceClaim};
 #[x_kube(validation = Rule::new("!has(self.deviceClaims) || size(self.deviceClaims) == 0 || has(self.template.kind) && self.template.kind == 'Pod'")
     .message("is for Pods; the template is a ResourceClaim, which asks for devices itself: remove it").field_path(".deviceClaims"))]
 pub struct WorkloadRuleSpec {
-    /// Kind of the workloads that the rule is about. Only `v1/Pod` is supported.
+    /// resourceKind is the kind of the workloads. Only `v1/Pod` is supported.
     #[serde(default = "pod")]
     #[schemars(extend("enum" = ["v1/Pod"]))]
     pub resource_kind: String,
 
-    /// Which workloads match. The terms are ORed: one that matches is enough.
+    /// workloadTerms select workloads. The terms are ORed: a workload that matches one of them is selected.
     #[schemars(!default, length(min = 1, max = 64))]
     #[serde(default)]
     pub workload_terms: Vec<WorkloadTerm>,
 
-    /// Facts about the workload that are given to the companion.
+    /// workloadInfoInject lists values of the workload that are copied to the companion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub workload_info_inject: Vec<WorkloadInfoInject>,
 
-    /// On which DPU the companion runs. `SameNode`: a DPU in the host that the workload runs on. `Any`: any DPU of the
-    /// tenant. Node selectors and affinity of the template are ANDed with it.
+    /// dpuSelectionPolicy selects the DPU for the companion. SameNode: a DPU in the host on which the workload runs.
+    /// Any: any DPU of the tenant. Node selectors and affinity of the template are ANDed with it. Defaults to SameNode.
     #[serde(default = "same_node")]
     #[schemars(extend("enum" = ["SameNode", "Any"]))]
     pub dpu_selection_policy: String,
 
-    /// The companion: a `v1/Pod` or a `resource.k8s.io/v1` ResourceClaim, with `metadata.labels`, `metadata.annotations` and
-    /// `spec`. Its name and namespace are chosen by Outrigger.
+    /// template is the companion: a `v1/Pod` or a `resource.k8s.io/v1` ResourceClaim, with `metadata.labels`,
+    /// `metadata.annotations` and `spec`. Outrigger sets its name and namespace.
     #[schemars(!default, schema_with = "template_schema")]
     #[serde(default)]
     pub template: Json,
 
-    /// Devices for the companion, where that is a Pod: claims that it is given.
+    /// deviceClaims are claims for devices that the companion is given. Allowed for Pods only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -99,55 +99,59 @@ pub struct WorkloadRuleSpec {
     )]
     pub device_claims: Vec<DeviceClaim>,
 
-    /// Where the companion is a ResourceClaim with `SameNode`: full name of the attribute by which devices tell their host,
-    /// `<domain>/<identifier>`. Each request of the claim then asks for devices whose attribute is the workload's node.
+    /// deviceHostAttribute is the full name, `<domain>/<identifier>`, of the device attribute that holds the name of
+    /// the host. If the companion is a ResourceClaim and dpuSelectionPolicy is SameNode, each request of the claim is
+    /// restricted to devices whose attribute equals the node of the workload.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 96))]
     pub device_host_attribute: String,
 
-    /// How companions are brought to a new template. Absent: RollingUpdate, a quarter of them at a time.
+    /// updateStrategy defines how existing companions are replaced after a change of the template. Defaults to
+    /// RollingUpdate of a quarter of the companions at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_strategy: Option<UpdateStrategy>,
 }
 
-/// When companions of an earlier template are replaced, as a DaemonSet says it.
+/// UpdateStrategy defines when companions of an earlier template are replaced, with the semantics of a DaemonSet.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.type == 'RollingUpdate' || !has(self.rollingUpdate)")
     .message("OnDelete takes no rollingUpdate; remove it").field_path(".rollingUpdate"))]
 pub struct UpdateStrategy {
-    /// RollingUpdate: at once, a few at a time. OnDelete: when somebody deletes them.
+    /// type is RollingUpdate to replace companions immediately, a few at a time, or OnDelete to replace each companion
+    /// only after it has been deleted. Defaults to RollingUpdate.
     #[serde(default = "rolling_update", rename = "type")]
     #[schemars(extend("enum" = ["RollingUpdate", "OnDelete"]))]
     pub kind: String,
 
-    /// Of a RollingUpdate.
+    /// rollingUpdate configures the RollingUpdate strategy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolling_update: Option<RollingUpdate>,
 }
 
-/// How fast a rollout is.
+/// RollingUpdate configures the speed of a rollout.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct RollingUpdate {
-    /// Most companions of the rule that may be down at once: a number, or a share of them ("25%", rounded down, but at
-    /// least one). Those that can't run anyway, because their host has no DPU, don't count.
+    /// maxUnavailable is the maximum number of companions of the rule that may be unavailable during a rollout: a
+    /// number, or a percentage ("25%") that is rounded down to at least one. Companions that can't run because their
+    /// host has no DPU don't count. Defaults to 25%.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "max_unavailable_schema")]
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// ANDed expressions.
+/// WorkloadTerm is a list of expressions that are ANDed.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadTerm {
-    /// The expressions are ANDed: all have to match.
+    /// matchExpressions are ANDed: a workload matches if all of them match.
     #[schemars(!default, length(min = 1, max = 64))]
     #[serde(default)]
     pub match_expressions: Vec<MatchExpression>,
 }
 
-/// A test of one field of the workload, with the operators of node affinity.
+/// MatchExpression is a requirement for one field of the workload, with the operators of node affinity.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(self.operator in ['In', 'NotIn']) || has(self.values) && size(self.values) > 0")
@@ -157,89 +161,90 @@ pub struct WorkloadTerm {
 #[x_kube(validation = Rule::new("!(self.operator in ['Gt', 'Lt']) || has(self.values) && size(self.values) == 1")
     .message("Gt and Lt take exactly one value, an integer").field_path(".values"))]
 pub struct MatchExpression {
-    /// Path of the field in the workload, as a JSONPath: `.state.nodeName`, `.metadata.resourceNamespace`,
+    /// key is the JSONPath of the field in the workload: `.state.nodeName`, `.metadata.resourceNamespace`,
     /// `.state.extra.labels.app`, `.state.extra.annotations['example.com/key']`.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub key: String,
 
-    /// How the field is compared. In, NotIn: its text is (not) among the values; NotIn also when the field is absent.
-    /// Exists, DoesNotExist: whether it is there. Gt, Lt: it is an integer greater or less than the only value.
+    /// operator defines how the field is compared. In: its value is one of values. NotIn: its value is none of values,
+    /// or the field is absent. Exists: the field is present. DoesNotExist: the field is absent. Gt, Lt: the field is an
+    /// integer that is greater or less than the value.
     #[schemars(!default, extend("enum" = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))]
     #[serde(default)]
     pub operator: String,
 
-    /// What it is compared with: at least one value for In and NotIn, one integer for Gt and Lt, none for the others.
+    /// values has at least one value for In and NotIn, one integer for Gt and Lt, and none for Exists and DoesNotExist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub values: Vec<String>,
 }
 
-/// One fact about the workload for the companion.
+/// WorkloadInfoInject copies a value of the workload to the companion.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadInfoInject {
-    /// Path of the fact in the workload. Absent, empty or `@`: the whole workload as JSON.
+    /// workloadKey is the JSONPath of the value in the workload. Absent, empty or `@`: the whole workload as JSON.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub workload_key: String,
 
-    /// The fact becomes an annotation of the companion.
+    /// asAnnotation sets the value as an annotation of the companion.
     #[serde(default)]
     #[schemars(!default)]
     pub as_annotation: AsAnnotation,
 }
 
-/// Where a fact is put.
+/// AsAnnotation identifies an annotation of the companion.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!self.name.startsWith('outrigger.dev/') || self.name == 'outrigger.dev/workload'")
     .message("keys under outrigger.dev are set by Outrigger alone; use another").field_path(".name"))]
 pub struct AsAnnotation {
-    /// Key of the annotation.
+    /// name is the key of the annotation.
     #[serde(default)]
     #[schemars(!default, length(min = 1, max = 317))]
     pub name: String,
 }
 
-/// What became of a rule.
+/// WorkloadRuleStatus is the observed state of a WorkloadRule.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadRuleStatus {
-    /// `metadata.generation` of the spec that this status is about.
+    /// observedGeneration is the `metadata.generation` of the spec that this status reports on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Workloads that match the rule now.
+    /// matched is the number of workloads that match the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched: Option<i64>,
 
-    /// Companions that exist and are not being deleted.
+    /// created is the number of companions that exist and are not being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<i64>,
 
-    /// Companions whose Ready condition is true.
+    /// ready is the number of companions whose Ready condition is True.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<i64>,
 
-    /// Of the companions that exist, those that were made from the template as it is now.
+    /// updated is the number of companions that were created from the current template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated: Option<i64>,
 
-    /// In a tenant cluster: `success` when the infrastructure cluster could be read lately, so that the rest of the
-    /// status is probably current; else `unknown`.
+    /// syncResult is `success` in a tenant's cluster if the agent has recently read the infrastructure cluster, so that
+    /// the rest of the status is probably current, and `unknown` otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_result: Option<String>,
 
-    /// Accepted: the rule can be served. Synced: the tenant's workloads are known completely and currently. Matched:
-    /// some workload matches. Ready: every match has a ready companion.
+    /// conditions are the conditions of the rule. Accepted: the rule is valid. Synced: the manager has the tenant's
+    /// current workloads. Matched: at least one workload matches. Ready: each matching workload has a ready companion.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
 impl WorkloadRuleStatus {
-    /// What its author should be told of by an Event, which the status before didn't say: reason and message.
+    /// Returns reason and message of each Event that reports a change from the status `before`.
     pub fn news(&self, before: &Self) -> Vec<(&'static str, String)> {
         let event = |c: &Condition| match (c.type_.as_str(), c.reason.as_str()) {
             ("Accepted", "Invalid") => Some("RuleInvalid"),
@@ -247,11 +252,11 @@ impl WorkloadRuleStatus {
             ("Accepted", "NameTaken") => Some("NameTaken"),
             ("Accepted", "LimitReached") => Some("LimitReached"),
             ("Ready", "NoDPU") => Some("NoDPU"),
-            // Where the template is refused all companions are, and that is said.
+            // If the template is rejected, so is every companion, and the Accepted condition reports it.
             ("Ready", "Refused") if !self.is_refused() => Some("CompanionRefused"),
             _ => None,
         };
-        // Of readiness the message counts companions, and changes with each.
+        // The message of the Ready condition has counts, whose changes are not worth an Event.
         let same = |b: &Condition, c: &Condition| {
             (&b.type_, &b.reason) == (&c.type_, &c.reason) && (c.type_ == "Ready" || b.message == c.message)
         };
@@ -279,7 +284,7 @@ fn rolling_update() -> String {
 
 fn max_unavailable_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
-        "description": "Most companions of the rule that may be down at once: a number, or a share of them (\"25%\", rounded down, but at least one). Those that can't run anyway, because their host has no DPU, don't count.",
+        "description": "maxUnavailable is the maximum number of companions of the rule that may be unavailable during a rollout: a number, or a percentage (\"25%\") that is rounded down to at least one. Companions that can't run because their host has no DPU don't count. Defaults to 25%.",
         "pattern": "^(100|[1-9][0-9]?)%$",
         "minimum": 1,
         "maximum": 2_147_483_647,
@@ -290,7 +295,7 @@ fn max_unavailable_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema
 fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",
-        "description": "The companion: a v1/Pod or a resource.k8s.io/v1 ResourceClaim, with metadata.labels, metadata.annotations and spec. Its name and namespace are chosen by Outrigger.",
+        "description": "template is the companion: a v1/Pod or a resource.k8s.io/v1 ResourceClaim, with metadata.labels, metadata.annotations and spec. Outrigger sets its name and namespace.",
         "x-kubernetes-preserve-unknown-fields": true,
         "properties": {
             "apiVersion": {"type": "string", "description": "v1, or resource.k8s.io/v1", "maxLength": 253},
@@ -309,8 +314,8 @@ fn template_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 impl WorkloadRule {
-    /// How much of `Tenant.spec.limits.ruleBytes` it takes ([`outrigger_core::rule::size`]). One that is too large to be kept takes
-    /// nothing: it isn't kept.
+    /// Returns the size of the rule as `Tenant.spec.limits.ruleBytes` counts it ([`outrigger_core::rule::size`]). A
+    /// rule that is too large to be kept has no size.
     pub fn size(&self) -> u64 {
         let spec = &self.spec;
         let Ok(json) = serde_json::to_vec(spec) else { return 0 };
@@ -319,7 +324,8 @@ impl WorkloadRule {
         rule::size(json.len(), entries + spec.workload_info_inject.len())
     }
 
-    /// What of it is too large to be kept, and so isn't there any more: who would pass the rule on tells this instead.
+    /// Returns an error for each field that was dropped because it is too large. A rule with such errors must not be
+    /// forwarded.
     pub fn excess(&self) -> Vec<FieldError> {
         let claims = self.spec.device_claims.iter().enumerate();
         let claims = claims.filter_map(|(i, claim)| {
@@ -330,10 +336,10 @@ impl WorkloadRule {
         all.map(|(path, excess)| FieldError::new(path, format_args!("{excess}; shorten it"))).collect()
     }
 
-    /// The rule ready to be evaluated.
+    /// Validates the rule and converts it to the type that is evaluated.
     ///
     /// # Errors
-    /// Everything that is wrong with it, with paths that begin at the custom resource.
+    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<Rule, Vec<FieldError>> {
         let to_field = |errors: Vec<RuleError>| -> Vec<FieldError> {
             errors.iter().map(|e| FieldError::new(e.path(), e.detail())).collect()
@@ -355,8 +361,8 @@ impl WorkloadRule {
     }
 }
 
-/// A custom resource has no say in what the domain may rely on, so everything is checked again here: the object may be
-/// older than the schema, or come from a file.
+/// Validates everything that the schema validates once more, because the object may be older than the schema or come from a
+/// file.
 impl TryFrom<&WorkloadRule> for RuleSpec {
     type Error = Vec<RuleError>;
 
@@ -448,7 +454,7 @@ impl TryFrom<&UpdateStrategy> for rollout::UpdateStrategy {
         let Some(most) = most else { return Ok(Self::default()) };
         let text = match most {
             IntOrString::Int(count) => count.to_string(),
-            // A number as text is none in the API.
+            // The API doesn't accept a number as a string.
             IntOrString::String(text) if text.ends_with('%') => text.clone(),
             IntOrString::String(text) => format!("{text:?}"),
         };
@@ -464,29 +470,32 @@ mod tests {
     use crate::conditions::{Status, condition};
     use jiff::Timestamp;
 
-    fn status(told: &[(&str, &str, &str)]) -> WorkloadRuleStatus {
-        let one = |(kind, reason, message): &(&str, &str, &str)| {
+    fn status(list: &[(&str, &str, &str)]) -> WorkloadRuleStatus {
+        let of = |(kind, reason, message): &(&str, &str, &str)| {
             condition(kind, Status::False, reason, message, 1, Timestamp::UNIX_EPOCH)
         };
-        WorkloadRuleStatus { conditions: told.iter().map(one).collect(), ..WorkloadRuleStatus::default() }
+        WorkloadRuleStatus { conditions: list.iter().map(of).collect(), ..WorkloadRuleStatus::default() }
     }
 
     #[test]
-    fn news_are_what_its_author_has_not_been_told_yet() {
-        let told = |now: &[_], before: &[_]| -> Vec<String> {
+    fn events_report_changes_of_the_status_only() {
+        let events = |now: &[_], before: &[_]| -> Vec<String> {
             status(now).news(&status(before)).into_iter().map(|(reason, m)| format!("{reason} {m}")).collect()
         };
         let no_dpu = [("Accepted", "Valid", ""), ("Ready", "NoDPU", "1 of 2")];
-        assert_eq!(told(&no_dpu[1..], &[]), ["NoDPU 1 of 2"]);
-        assert!(told(&no_dpu[1..], &[("Ready", "NoDPU", "0 of 2")]).is_empty(), "counts are no news");
+        assert_eq!(events(&no_dpu[1..], &[]), ["NoDPU 1 of 2"]);
+        assert!(
+            events(&no_dpu[1..], &[("Ready", "NoDPU", "0 of 2")]).is_empty(),
+            "a changed count is not reported"
+        );
         let refused = [("Accepted", "Refused", "a"), ("Ready", "Refused", "a")];
-        assert_eq!(told(&refused, &[]), ["TemplateRefused a"], "once");
+        assert_eq!(events(&refused, &[]), ["TemplateRefused a"], "reported once");
         assert_eq!(
-            told(&refused, &[("Accepted", "Refused", "b"), ("Ready", "Refused", "b")]),
+            events(&refused, &[("Accepted", "Refused", "b"), ("Ready", "Refused", "b")]),
             ["TemplateRefused a"]
         );
-        assert!(told(&refused, &refused).is_empty());
-        assert_eq!(told(&refused[1..], &[]), ["CompanionRefused a"]);
-        assert!(told(&[("Ready", "Pending", "x"), ("Synced", "StreamLost", "y")], &[]).is_empty());
+        assert!(events(&refused, &refused).is_empty());
+        assert_eq!(events(&refused[1..], &[]), ["CompanionRefused a"]);
+        assert!(events(&[("Ready", "Pending", "x"), ("Synced", "StreamLost", "y")], &[]).is_empty());
     }
 }

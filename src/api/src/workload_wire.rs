@@ -1,27 +1,25 @@
-//! Workloads between the wire (`universe.workload.v1`) and the domain.
+//! Conversion of workloads between protobuf messages (`universe.workload.v1`) and the domain type.
 
 use std::collections::{BTreeMap, HashMap};
 
 use outrigger_core::ids::WorkloadId;
+use outrigger_core::rule::POD;
 use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_proto::v1;
 
-/// The only resource type that exists so far.
-pub const POD: &str = "v1/Pod";
-
-/// Most workloads of a chunk of a sync.
+/// Maximum number of workloads in a chunk of a sync.
 pub const CHUNK_WORKLOADS: usize = 1024;
 
-/// Most bytes of a chunk of a sync, unless a single workload has more.
+/// Maximum size of a chunk of a sync in bytes. A chunk with a single workload may be larger.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Why a message is no workload.
+/// A message that is not a valid workload.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct WireError {
     /// Path of the field in the message, in proto spelling.
     pub path: String,
-    /// What is wrong with it and what is expected.
+    /// The invalid value and the expected one.
     pub message: String,
 }
 
@@ -30,7 +28,7 @@ impl WireError {
         Self { path: path.into(), message: message.into() }
     }
 
-    /// The same error, one level further down.
+    /// Returns the error with its path below `parent`.
     #[must_use]
     pub fn under(mut self, parent: &str) -> Self {
         self.path = format!("{parent}.{}", self.path);
@@ -38,16 +36,19 @@ impl WireError {
     }
 }
 
-/// The id out of a message's metadata.
+/// Returns the workload's id from the metadata of a message.
 ///
 /// # Errors
-/// When the metadata or its id is missing or malformed.
+/// If the metadata or its id is missing or malformed.
 pub fn workload_id(metadata: Option<&v1::WorkloadMetadata>) -> Result<WorkloadId, WireError> {
     let metadata = metadata.ok_or_else(|| WireError::new("workload_metadata", "is missing"))?;
     WorkloadId::new(&metadata.id).map_err(|e| WireError::new("workload_metadata.id", e.to_string()))
 }
 
-/// A state that isn't given is the empty state: not bound, not ready, no labels.
+/// Converts a message to a workload. A missing state is the empty state: not bound, not ready, without labels.
+///
+/// # Errors
+/// If the metadata is missing or invalid.
 pub fn workload(update: v1::WorkloadUpdate) -> Result<Workload, WireError> {
     let id = workload_id(update.workload_metadata.as_ref())?;
     let metadata = update.workload_metadata.unwrap_or_default();
@@ -89,7 +90,7 @@ pub fn workload(update: v1::WorkloadUpdate) -> Result<Workload, WireError> {
     })
 }
 
-/// A workload as a message.
+/// Converts a workload to an update message.
 pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
     let data = |map: &BTreeMap<String, String>| v1::workload_state::ExtraData {
         data: map.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
@@ -114,7 +115,7 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
     }
 }
 
-/// That a workload is gone, as a message.
+/// Returns the message that a workload has been deleted.
 pub fn delete(id: &WorkloadId) -> v1::WorkloadDelete {
     v1::WorkloadDelete {
         workload_metadata: Some(v1::WorkloadMetadata {
@@ -158,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
+    fn conversion_is_reversible() {
         let workload = workload(message()).unwrap();
         assert_eq!(workload.node_name.as_deref(), Some("host-a"));
         assert_eq!(update(&workload), message());
     }
 
     #[test]
-    fn refusals_name_the_field() {
+    fn errors_name_the_field() {
         let broken = |f: fn(&mut v1::WorkloadMetadata)| {
             let mut m = message();
             f(m.workload_metadata.as_mut().unwrap());

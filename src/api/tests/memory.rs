@@ -1,7 +1,7 @@
-//! What rules, workloads and matches take of memory, counted by an allocator that counts, compared with what they take of their tenant's
-//! limits. The table of memory in docs/operation.md is computed with these factors.
+//! Measures the memory of rules, workloads and matches by a counting allocator, and compares it with their share of the
+//! tenant's limits. The table of memory in docs/operation.md is computed with these factors.
 
-// Helpers of tests fail by panicking, as tests do.
+// Test helpers panic on failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::alloc::System;
@@ -21,7 +21,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// The text of a rule that is valid but for what `change` does to its spec.
+/// Returns the text of a valid rule whose spec is modified by `change`.
 fn text(change: impl FnOnce(&mut Value)) -> String {
     let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
         "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "u", "generation": 1},
@@ -32,7 +32,7 @@ fn text(change: impl FnOnce(&mut Value)) -> String {
     rule.to_string()
 }
 
-/// Terms of so many expressions with so many values each, all of them short and different.
+/// Returns terms with so many expressions of so many values each, all of them short and distinct.
 fn terms(terms: usize, expressions: usize, values: usize) -> Value {
     let value = |i: usize| format!("{i:x}");
     let term = |t: usize| {
@@ -46,7 +46,7 @@ fn terms(terms: usize, expressions: usize, values: usize) -> Value {
     (0..terms).map(term).collect()
 }
 
-/// Bytes that stay allocated by what `make` returns.
+/// Returns what `make` returns, and how many bytes stay allocated.
 fn held<T>(make: impl FnOnce() -> T) -> (T, usize) {
     let region = Region::new(ALLOCATOR);
     let made = make();
@@ -54,15 +54,15 @@ fn held<T>(make: impl FnOnce() -> T) -> (T, usize) {
     (made, change.bytes_allocated.saturating_sub(change.bytes_deallocated))
 }
 
-// One test, because others in the same process would allocate meanwhile.
+// A single test, because tests run concurrently in one process and their allocations would be counted.
 #[test]
-fn what_is_held_takes_no_more_memory_than_its_limits_say() {
+fn memory_is_bounded_by_the_limits() {
     a_rule_takes_at_most_twice_its_size();
     a_workload_takes_at_most_twice_its_size_and_a_little();
     a_match_takes_little();
 }
 
-/// A workload as the manager reads it from its stream, and what it counts of `workloadBytes`.
+/// Returns a workload as the manager reads it from a stream, and its size as `workloadBytes` counts it.
 fn workload(i: usize, labels: usize, length: usize) -> (Workload, usize) {
     let map = workload_state::ExtraData {
         data: (0..labels).map(|l| (format!("l{l}"), "v".repeat(length))).collect(),

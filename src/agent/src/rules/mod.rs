@@ -4,9 +4,9 @@
 //! here. What differs is made so, with at most one write for a rule; what became of a rule is written into its status
 //! here, if it isn't there already. A round that finds nothing to do writes nothing.
 
-mod bounded;
 mod budget;
 mod pace;
+mod sanitize;
 mod skew;
 mod status;
 mod store;

@@ -6,7 +6,7 @@ use outrigger_api::conditions::{Status, condition, merge};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus, rule_wire};
 use outrigger_proto::v1;
 
-use super::bounded;
+use super::sanitize;
 
 /// What a round has found out about a rule.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub(super) fn compute(rule: &WorkloadRule, found: &Found, now: Timestamp) -> Wor
         |kind, status, reason, message: &str| condition(kind, status, reason, message, generation, now);
     match found {
         Found::Synced(Some(status)) if status.current => {
-            let told = rule_wire::status(&bounded::status(status), generation, to_the_second(now));
+            let told = rule_wire::status(&sanitize::status(status), generation, to_the_second(now));
             WorkloadRuleStatus {
                 sync_result: Some("success".to_owned()),
                 conditions: merge(&before.conditions, told.conditions),
@@ -53,7 +53,7 @@ pub(super) fn compute(rule: &WorkloadRule, found: &Found, now: Timestamp) -> Wor
         Found::Failed(why) => {
             let message =
                 format!("the infrastructure cluster fails at this rule, and it is tried again: {why}");
-            let conditions = vec![said("Synced", Status::Unknown, "Failing", &bounded::message(&message))];
+            let conditions = vec![said("Synced", Status::Unknown, "Failing", &sanitize::message(&message))];
             WorkloadRuleStatus {
                 sync_result: Some("success".to_owned()),
                 conditions: keep(&before, conditions),
@@ -120,7 +120,7 @@ fn keep(before: &WorkloadRuleStatus, new: Vec<Condition>) -> Vec<Condition> {
     let mut all = before.conditions.clone();
     all.retain(|old| new.iter().all(|new| new.type_ != old.type_));
     all.extend(merge(&before.conditions, new));
-    all.sort_by_key(|condition| bounded::CONDITIONS.iter().position(|t| *t == condition.type_));
+    all.sort_by_key(|condition| sanitize::CONDITIONS.iter().position(|t| *t == condition.type_));
     all
 }
 

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 use tracing::{debug, info, warn};
 
-mod one;
-mod tell;
+mod reconcile;
+mod report;
 
 use super::RuleStore;
-use super::bounded;
 use super::budget::Budget;
 use super::pace::{Pace, Told};
+use super::sanitize;
 use super::skew::Stubborn;
 use super::status::Found;
 use super::wire::Rules;
@@ -131,7 +131,7 @@ impl Memory {
                 }
                 let times = self.failed.entry(uid.to_owned()).or_default();
                 *times = times.saturating_add(1);
-                let why = format!("{:?}: {}", status.code(), bounded::message(status.message()));
+                let why = format!("{:?}: {}", status.code(), sanitize::message(status.message()));
                 debug!(uid, why, "a rule can't be dealt with");
                 Ok(((*times >= IN_VAIN).then_some(Found::Failed(why)), false))
             }
@@ -140,7 +140,7 @@ impl Memory {
 
     fn note_refusal(&mut self, uid: &str, generation: i64, found: &Found, now: Instant) {
         match found {
-            Found::Refused(reason, _) if !one::FOUND_HERE.contains(reason) => {
+            Found::Refused(reason, _) if !reconcile::FOUND_HERE.contains(reason) => {
                 // What was only remembered isn't remembered for longer.
                 let fresh = |(of, _, until): &(i64, Found, Instant)| *of == generation && *until > now;
                 if !self.refused.get(uid).is_some_and(fresh) {
@@ -188,7 +188,7 @@ impl Syncer {
                     let told = pace.unsupported();
                     if told == Told::First {
                         warn!(
-                            reason = bounded::message(status.message()),
+                            reason = sanitize::message(status.message()),
                             "the manager takes no rules from here; upgrade it"
                         );
                     }
@@ -200,7 +200,7 @@ impl Syncer {
                     self.context.metrics.round(Round::Failed);
                     memory.rules = None;
                     let told = pace.failed();
-                    let (code, message) = (status.code(), bounded::message(status.message()));
+                    let (code, message) = (status.code(), sanitize::message(status.message()));
                     if told == Told::First {
                         warn!(%code, reason = message, "failed to synchronize rules; retrying");
                     } else {
@@ -315,12 +315,12 @@ impl Syncer {
             }
             match client.delete(id.clone()).await {
                 Ok(()) => {
-                    info!(rule = %id, origin = bounded::message(&rule.origin), "deleted: it isn't in the tenant's cluster any more");
+                    info!(rule = %id, origin = sanitize::message(&rule.origin), "deleted: it isn't in the tenant's cluster any more");
                     wrote = true;
                 }
                 Err(status) if status.code() == Code::Unauthenticated => return Err(status),
                 Err(status) => {
-                    let (code, reason) = (status.code(), bounded::message(status.message()));
+                    let (code, reason) = (status.code(), sanitize::message(status.message()));
                     debug!(rule = %id, ?code, reason, "it can't be deleted in the infrastructure cluster");
                 }
             }

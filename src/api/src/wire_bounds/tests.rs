@@ -42,7 +42,7 @@ fn sync(workload_updates: Vec<WorkloadUpdate>) -> WorkloadStreamRequest {
     WorkloadStreamRequest { message: Some(Kind::WorkloadSync(WorkloadSync { workload_updates })) }
 }
 
-/// Entries and items of a message, as the decoder has made them.
+/// Entries and items of a decoded message.
 fn made(message: &WorkloadStreamRequest) -> (usize, usize) {
     let items = |update: &WorkloadUpdate| {
         let extra = update.workload_state.iter().flat_map(|state| &state.extra);
@@ -87,9 +87,9 @@ proptest! {
         prop_assert_eq!((found.entries, found.items), (entries, 0));
     }
 
-    /// Bytes that somebody has altered: whatever the decoder takes, the counter takes, and it counts no less.
+    /// Altered bytes: if the decoder accepts them, so does the counter, and its counts are not less.
     #[test]
-    fn what_the_decoder_takes_is_never_undercounted(
+    fn counts_are_never_less_than_what_the_decoder_creates(
         updates in vec(update(), 1..4),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         cut in any::<prop::sample::Index>(),
@@ -124,7 +124,7 @@ proptest! {
 }
 
 #[test]
-fn an_entry_of_two_bytes_is_an_entry() {
+fn an_entry_of_two_bytes_is_counted() {
     let wire = [&[0x1a, 8][..], &[0x0a, 0].repeat(4)].concat();
     let bounds = Bounds { bytes: 10, entries: 4, items: 0 };
     let found = check(request(), &wire, &bounds).unwrap();
@@ -136,7 +136,7 @@ fn an_entry_of_two_bytes_is_an_entry() {
 }
 
 #[test]
-fn refusals_name_the_limit_and_both_numbers() {
+fn errors_name_the_limit_and_both_numbers() {
     let labels = HashMap::from([("a".to_owned(), String::new()), ("b".to_owned(), String::new())]);
     let extra = HashMap::from([("labels".to_owned(), workload_state::ExtraData { data: labels })]);
     let one = WorkloadUpdate {
@@ -144,26 +144,26 @@ fn refusals_name_the_limit_and_both_numbers() {
         ..WorkloadUpdate::default()
     };
     let wire = sync(vec![one; 2]).encode_to_vec();
-    let refused = |bounds| check(request(), &wire, &bounds).unwrap_err().to_string();
+    let error = |bounds| check(request(), &wire, &bounds).unwrap_err().to_string();
     let bounds = Bounds { bytes: 1000, entries: 2, items: 6 };
     assert!(check(request(), &wire, &bounds).is_ok());
     let name = "universe.workload.v1.WorkloadStreamRequest";
     assert_eq!(
-        refused(Bounds { entries: 1, ..bounds }),
+        error(Bounds { entries: 1, ..bounds }),
         format!("{name}: has 2 entries of repeated fields, at most 1 are allowed")
     );
     assert_eq!(
-        refused(Bounds { items: 5, ..bounds }),
+        error(Bounds { items: 5, ..bounds }),
         format!("{name}: has 6 items of maps, at most 5 are allowed")
     );
     assert_eq!(
-        refused(Bounds { bytes: 3, ..bounds }),
+        error(Bounds { bytes: 3, ..bounds }),
         format!("{name}: has {} bytes, at most 3 are allowed", wire.len())
     );
 }
 
 #[test]
-fn groups_nest_to_a_limit_and_no_deeper() {
+fn the_nesting_of_groups_is_limited() {
     let groups = |deep: usize| [vec![0x7b; deep], vec![0x7c; deep]].concat();
     assert!(measure(request(), &groups(MAX_DEPTH - 1)).is_ok());
     let error = measure(request(), &groups(MAX_DEPTH)).unwrap_err();
@@ -171,12 +171,12 @@ fn groups_nest_to_a_limit_and_no_deeper() {
     assert!(error.is_too_much());
     let wrong = measure(request(), &[0x7b, 0x74]).unwrap_err();
     assert!(!wrong.is_too_much(), "{wrong}");
-    // A length that no address space has.
+    // A length beyond any address space.
     assert!(measure(request(), &[0x1a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]).is_err());
 }
 
 #[test]
-fn every_call_has_a_shape_and_maps_are_known_as_maps() {
+fn every_method_has_a_shape_that_distinguishes_maps() {
     assert!(method(STREAM).is_some() && method("/nothing").is_none());
     let repeats = |shape: &'static Shape, number| {
         let field = shape.fields.iter().find(|field| field.number == number).unwrap();

@@ -40,7 +40,7 @@ impl Wire for AdminWorkloadRule {
     type Message = admin::Rule;
 
     fn read(rule: &admin::Rule) -> Result<Self, Vec<FieldError>> {
-        admin_rule_wire::object(rule)
+        Self::try_from(rule)
     }
 
     fn check(&self) -> Result<(), Vec<FieldError>> {

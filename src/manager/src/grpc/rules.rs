@@ -38,7 +38,7 @@ impl Wire for WorkloadRule {
     type Message = v1::Rule;
 
     fn read(rule: &v1::Rule) -> Result<Self, Vec<FieldError>> {
-        rule_wire::object(rule)
+        Self::try_from(rule)
     }
 
     fn check(&self) -> Result<(), Vec<FieldError>> {

@@ -9,7 +9,7 @@ use serde_json::json;
 use tonic::{Code, Status};
 use tracing::{Instrument, debug, debug_span, warn};
 
-use super::super::bounded;
+use super::super::sanitize;
 use super::super::skew;
 use super::super::status::Found;
 use super::super::wire::Rules;
@@ -175,7 +175,7 @@ async fn look_up(client: &Rules, name: &str) -> Result<Option<v1::Rule>, Status>
 
 /// What an answer says about the rule; an answer that isn't about the rule is an error.
 fn finding(status: Status) -> Result<Found, Status> {
-    let message = bounded::message(status.message());
+    let message = sanitize::message(status.message());
     match status.code() {
         Code::InvalidArgument | Code::OutOfRange => Ok(Found::Refused("Invalid", message)),
         Code::ResourceExhausted => Ok(Found::Refused("LimitReached", message)),
