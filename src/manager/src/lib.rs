@@ -40,7 +40,7 @@ use anyhow::Context as _;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::lease::{LeaseArgs, lead};
-use outrigger_runtime::self_signed::{self, Component, Place};
+use outrigger_runtime::self_signed::{self, BundleTarget, Component};
 use outrigger_runtime::serve::{Limits, PerIdentity, Server};
 use tracing::warn;
 
@@ -51,7 +51,7 @@ use crate::context::Context;
 const SELF_SIGNED: Component = Component {
     service: keys::MANAGER,
     secret: keys::MANAGER_SELF_SIGNED,
-    places: &[Place::ConfigMap { name: keys::CA_CONFIG_MAP }],
+    bundle_targets: &[BundleTarget::ConfigMap { name: keys::CA_CONFIG_MAP }],
 };
 
 /// Runs the manager until the process is asked to shut down.

@@ -30,7 +30,7 @@ use outrigger_runtime::bind::Bind;
 use outrigger_runtime::cache::Feed;
 use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::process::ProcessArgs;
-use outrigger_runtime::self_signed::{self, Component, Place};
+use outrigger_runtime::self_signed::{self, BundleTarget, Component};
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTlsArgs;
 use outrigger_runtime::watch::{Event, Watch};
@@ -158,13 +158,13 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
 
 /// How the webhook keeps a certificate that it signs itself.
 const SELF_SIGNED: Component = {
-    const fn entries(kind: &'static str) -> Place {
-        Place::Webhooks { kind, name: keys::WEBHOOK_CONFIGURATION, entries: ".outrigger.dev" }
+    const fn entries(kind: &'static str) -> BundleTarget {
+        BundleTarget::Webhooks { kind, name: keys::WEBHOOK_CONFIGURATION, entries: ".outrigger.dev" }
     }
     Component {
         service: keys::WEBHOOK,
         secret: keys::WEBHOOK_SELF_SIGNED,
-        places: &[entries("MutatingWebhookConfiguration"), entries("ValidatingWebhookConfiguration")],
+        bundle_targets: &[entries("MutatingWebhookConfiguration"), entries("ValidatingWebhookConfiguration")],
     }
 };
 
