@@ -46,10 +46,11 @@ long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a p
 	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
 .PHONY: lint
-lint: control-plane ## Check format, lints and generated files
+lint: control-plane ## Check format, lints, unused dependencies and generated files
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd tests && test -z "$$(gofmt -l .)"
+	"$$(tests/shear/build.sh)"
 	@$(MAKE) --no-print-directory crds-check reference-check
 
 IMAGE ?= outrigger
