@@ -75,8 +75,8 @@ impl Admission {
         self.settings.managers.first().map_or("", String::as_str)
     }
 
-    /// Decides a request, which is changed on the way. A state from files never catches up, so requests for which the server would
-    /// wait are denied, as the server does after waiting.
+    /// Decides a request, which is changed on the way. A state from files never catches up, so requests for which the
+    /// server would wait are denied, as the server does after waiting.
     pub(crate) fn decide(&self, request: &mut Request) -> Decision {
         if let Err(message) = complete(request) {
             return Decision::Deny { code: 400, message, causes: Vec::new() };

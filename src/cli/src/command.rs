@@ -19,8 +19,8 @@ use crate::review::ReviewArgs;
 
 /// Starts a companion Pod on a host's DPU when a tenant's Pod starts on that host.
 ///
-/// A tenant's WorkloadRule selects the Pods that get a companion and has the companion's template. The agent streams the Pods of
-/// the tenant's cluster to the manager. The manager creates the companions in the infrastructure cluster, whose Nodes are
+/// A tenant's WorkloadRule selects the Pods that get a companion and has the companion's template. The agent streams the Pods
+/// of the tenant's cluster to the manager. The manager creates the companions in the infrastructure cluster, whose Nodes are
 /// DPUs. The webhook in that cluster schedules each companion to the right DPU, restricts it to its tenant's DPUs, and
 /// annotates it with facts about its workload.
 #[derive(Debug, Parser)]

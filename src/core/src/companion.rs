@@ -302,8 +302,8 @@ pub fn annotations_size(annotations: &BTreeMap<String, String>) -> usize {
     annotations.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-/// The object by which a rule's template is validated by dry run: the companion of a workload that doesn't exist, never to be stored. It
-/// carries no facts: what a made-up one would be refused for says nothing about the template.
+/// The object by which a rule's template is validated by dry run: the companion of a workload that doesn't exist, never to be
+/// stored. It carries no facts: the reason to refuse made-up facts says nothing about the template.
 ///
 /// # Errors
 /// What is wrong with it already, in words for the user.

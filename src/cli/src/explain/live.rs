@@ -154,8 +154,8 @@ impl Reader {
         self.devices(namespace).await
     }
 
-    /// Reads devices, where a rule requests some. Claims of all namespaces are read, because others may hold the devices; a user
-    /// who may not do so reads the tenant's.
+    /// Reads devices, where a rule requests some. Claims of all namespaces are read, because others may hold the devices; a
+    /// user who may not do so reads the tenant's.
     async fn devices(&mut self, namespace: Option<&str>) -> Result<(), InputError> {
         let before = self.notes.len();
         self.may::<DeviceClass>(None, ListParams::default()).await?;

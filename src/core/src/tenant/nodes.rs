@@ -69,8 +69,8 @@ pub enum Ownership {
 pub type Verdict = Ownership;
 
 impl HostClaims<'_> {
-    /// The owner that the DPU should have. Of two tenants that claim one host neither gets it; who has it already keeps it until
-    /// the other's claim is gone.
+    /// The owner that the DPU should have. Of two tenants that claim one host neither gets it; the present owner keeps it
+    /// until the other's claim is gone.
     pub fn verdict(&self, owner: Option<&str>) -> Ownership {
         match self.tenants.as_slice() {
             [one] => Ownership::Of((*one).clone()),

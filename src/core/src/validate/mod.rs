@@ -1,8 +1,8 @@
 //! What a Pod in a tenant's namespace may not be, whoever made it.
 //!
 //! Mutation puts the isolation in; this looks at the final object, after every other webhook, and believes nothing.
-//! An update is judged by what it changes ([`update`]): a Pod that is older than one of these checks can still lose its finalizers.
-//! Nothing is exempt for being deleted.
+//! An update is judged by what it changes ([`update`]): a Pod that is older than one of these checks can still lose its
+//! finalizers. Nothing is exempt for being deleted.
 //!
 //! The load-bearing rule is the required node affinity, which the kubelet checks again; everything else closes ways
 //! around it, or keeps a Pod from reaching what else is on its DPU.
