@@ -49,11 +49,11 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
-    /// Label on DPU Nodes that names the DPU's host.
+    /// Label on DPU Nodes that names the host the DPU sits in.
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     host_label: String,
 
-    /// Scheduler that Pods in tenants' namespaces may use. May be given several times, or separated by commas.
+    /// Scheduler that Pods in tenants' namespaces may name. May be given several times, or separated by commas.
     #[arg(
         long,
         env = "OUTRIGGER_SCHEDULER_NAME",
