@@ -52,10 +52,11 @@ words: ## Search texts for phrases that tests/words.txt rejects
 	@tests/words.sh
 
 .PHONY: lint
-lint: words control-plane ## Check words, format, lints and generated files
+lint: words control-plane ## Check words, format, lints, unused dependencies and generated files
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	cd tests && test -z "$$(gofmt -l .)"
+	"$$(tests/shear/build.sh)"
 	@$(MAKE) --no-print-directory crds-check reference-check
 
 IMAGE ?= outrigger

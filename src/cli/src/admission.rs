@@ -16,12 +16,12 @@ use crate::files::InputError;
 use crate::slots::{Slots, is_new, namespace_of};
 use crate::state::{NOW, State};
 
-/// What every offline admission needs.
+/// Arguments of every command that decides admission offline.
 #[derive(Debug, Args)]
 pub(crate) struct StateArgs {
     /// File or directory with the cluster's objects: Namespaces, Tenants, WorkloadRules, AdminWorkloadRules,
     /// NamespaceOffloadings, Machines, Nodes, Pods, ResourceClaims, PriorityClasses, DeviceClasses. YAML or JSON; other kinds
-    /// are ignored. May be given several times; - is standard input, where that has nothing else.
+    /// are ignored. May be given several times; - is standard input, unless the command reads that itself.
     #[arg(short, long = "filename", value_name = "FILE")]
     pub(crate) filename: Vec<PathBuf>,
 
@@ -29,7 +29,7 @@ pub(crate) struct StateArgs {
     pub(crate) admission: AdmissionArgs,
 }
 
-/// Decides as the webhook of a cluster would that has this state.
+/// Decides as the webhook of a cluster with this state would.
 #[derive(Debug)]
 pub(crate) struct Admission {
     state: State,
@@ -48,7 +48,7 @@ impl Admission {
         Ok(Self { state, caches, settings, slots })
     }
 
-    /// Takes Pods that no API server has seen for new: who is to be created has no slot yet.
+    /// Leaves Pods that no API server has seen out of the state: a guest that is yet to be created has no slot.
     pub(crate) fn forget_new_pods(&mut self) {
         for pod in self.state.of("", "Pod").filter(|pod| is_new(&pod.value)) {
             let namespace = namespace_of(pod).to_owned();
@@ -57,23 +57,23 @@ impl Admission {
         self.slots = Slots::new(&self.caches);
     }
 
-    /// The state that it decides by.
+    /// The state on which it decides.
     pub(crate) fn state(&self) -> &State {
         &self.state
     }
 
-    /// Whose namespace it is.
+    /// The tenant that owns a namespace.
     pub(crate) fn owner(&self, namespace: &str) -> Option<TenantId> {
         self.caches.owner(namespace)
     }
 
-    /// Who is believed about workloads.
+    /// Users trusted to create companions (the manager's service account).
     pub(crate) fn manager(&self) -> &str {
         self.settings.managers.first().map_or("", String::as_str)
     }
 
-    /// What comes of a request, which is changed on the way. A state from files never catches up, so what the server waits
-    /// for is refused, as it does after its wait.
+    /// Decides a request, which is changed on the way. A state from files never catches up, so requests for which the
+    /// server would wait are denied, as the server does after waiting.
     pub(crate) fn decide(&self, request: &mut Request) -> Decision {
         if let Err(message) = complete(request) {
             return Decision::deny(400, message);
@@ -97,10 +97,10 @@ impl Admission {
     }
 }
 
-/// Fills in what a request leaves to its object.
+/// Fills fields of a request from its object.
 fn complete(request: &mut Request) -> Result<(), String> {
     if request.kind.kind.is_empty() || request.kind.version.is_empty() {
-        // A version that is missing would make it a kind that nobody asks about, and so allow it.
+        // Without a version it would be a kind that no webhook entry selects, and so allowed.
         let known = kind_of(&request.object).or_else(|| kind_of(&request.old_object));
         let known = known.or_else(|| webhooks::kind_named(&request.kind.kind));
         request.kind =
@@ -117,7 +117,7 @@ fn complete(request: &mut Request) -> Result<(), String> {
     Ok(())
 }
 
-/// The kind that an object says it is.
+/// The group, version and kind of an object.
 pub(crate) fn kind_of(object: &Value) -> Option<Kind> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let version = text("apiVersion")?;

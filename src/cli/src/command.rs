@@ -18,12 +18,12 @@ use crate::render::RenderArgs;
 use crate::review::ReviewArgs;
 use crate::webhooks::WebhooksArgs;
 
-/// Starts a companion Pod on the DPU of a host when a tenant's Pod starts on that host.
+/// Starts a companion Pod on a host's DPU when a tenant's Pod starts on that host.
 ///
-/// A tenant writes a WorkloadRule: which of its Pods get a companion, and what the companion is. The agent tells the
-/// manager which Pods run in the tenant's cluster; the manager creates the companions in the infrastructure cluster,
-/// whose Nodes are DPUs; the webhook there places each on the right DPU, keeps it on its tenant's DPUs, and gives it the
-/// facts about its workload.
+/// A tenant's WorkloadRule selects the Pods that get a companion and has the companion's template. The agent streams the Pods
+/// of the tenant's cluster to the manager. The manager creates the companions in the infrastructure cluster, whose Nodes are
+/// DPUs. The webhook in that cluster schedules each companion to the right DPU, restricts it to its tenant's DPUs, and
+/// annotates it with facts about its workload.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 120)]
 pub(crate) struct Cli {
@@ -33,67 +33,66 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve admission: place companions, keep tenants apart, inject facts. In the infrastructure cluster.
+    /// Run the admission webhook, which places companions, isolates tenants and injects facts. In the infrastructure cluster.
     ///
-    /// Serves HTTPS at /mutate/pods. Any number of replicas may run; each is stateless but for its watch caches, and
-    /// ready when these are filled. The certificate is read again when it changes.
+    /// Serves HTTPS. Any number of replicas may run: a replica has no state but its watch caches, and is ready when these are
+    /// filled. It reloads its certificate when the file changes.
     Webhook(WebhookArgs),
 
-    /// Take workload streams and create companions. In the infrastructure cluster.
+    /// Run the manager, which receives workload streams and creates companions. In the infrastructure cluster.
     ///
-    /// Serves gRPC (universe.workload.v1.WorkloadService). Workloads are kept in memory only: after a restart the
-    /// agents tell them again, and until a tenant's agent has told all, nothing of that tenant is deleted for being
-    /// absent.
+    /// Serves gRPC (universe.workload.v1.WorkloadService). It keeps workloads in memory only: after a restart the agents
+    /// send them again, and until a tenant's agent has sent all of them, the manager deletes nothing of that tenant because
+    /// it is absent.
     Manager(ManagerArgs),
 
-    /// Tell the manager which Pods run. In each tenant cluster.
+    /// Run the agent, which streams a tenant's Pods to the manager. In each tenant cluster.
     ///
-    /// Watches Pods and streams them: everything first, then each change. Connects again by itself, after 10 ms to
-    /// 15 s.
+    /// It sends all Pods first, then each change. It reconnects by itself, with pauses between 10 ms and 15 s.
     Agent(AgentArgs),
 
-    /// Show Pods as admission would leave them.
+    /// Print Pods as admission would change them.
     ///
-    /// Every Pod in --filename that no API server has seen (it has no metadata.uid) is created, as far as admission goes,
-    /// on the state that the other objects are. With --rule and --workload it is the companion that the manager would
-    /// create for that rule and that Pod of the tenant's cluster. A denial goes to standard error, as warnings do. Exit
-    /// codes: 0 all were admitted, 1 one was denied, 2 an input could not be read.
+    /// Creates every Pod in --filename that no API server has seen (it has no metadata.uid), as a dry run on the state of the
+    /// other objects. With --rule and --workload it creates the companion that the manager would create for that rule and
+    /// that Pod of the tenant's cluster. Denials and warnings go to standard error. Exit codes: 0 all Pods were admitted, 1 a
+    /// Pod was denied, 2 an input could not be read.
     Render(RenderArgs),
 
-    /// Admission without a cluster: AdmissionReviews in, answers out.
+    /// Answer AdmissionReviews without a cluster.
     ///
-    /// Reads AdmissionReview requests (admission.k8s.io/v1) from standard input, as JSON documents one after the other,
-    /// and writes one AdmissionReview response a line, in their order, decided by the webhook's own code on the state
-    /// in --filename: Pods are mutated and then validated, Outrigger's own kinds are validated, and what the webhook isn't
-    /// asked about is allowed. Exit codes: 0 every request was answered, denials included, 2 an input could not be read
-    /// (what came before it is answered).
+    /// Reads AdmissionReview requests (admission.k8s.io/v1) from standard input, as consecutive JSON documents, and writes one
+    /// AdmissionReview response a line, in the same order. The webhook's own code decides, on the state in --filename: Pods
+    /// are mutated and then validated, Outrigger's own kinds are validated, and requests that no webhook entry selects are
+    /// allowed. Exit codes: 0 every request was answered, denials included, 2 an input could not be read (the requests
+    /// before it are answered).
     Review(ReviewArgs),
 
-    /// Check what admission does with cases that you write down.
+    /// Test admission with cases from files.
     ///
-    /// Each case has a state, a request, and what is expected of it. Exit codes: 0 all cases are as expected, 1 one is
-    /// not, 2 an input could not be read.
+    /// Each case has a state, a request, and the expected answer. Exit codes: 0 all cases passed, 1 a case failed, 2 an input
+    /// could not be read.
     Test(TestArgs),
 
-    /// Say which rule gives which workload a companion, and why another gets none.
+    /// Explain which rule gives which workload a companion, and why others get none.
     ///
     /// Reads Tenants, Namespaces, Nodes, WorkloadRules and Pods from files (--filename), or from a cluster: the
     /// infrastructure cluster, with the tenant's (--tenant-kubeconfig) for its Pods, or a tenant's cluster alone. For each
-    /// rule and workload: what every expression found, what would have to change, which DPUs would take the companion,
-    /// and how the companion is. Exit codes: 0 explained, 1 one rule and one workload were asked for and no companion
-    /// comes of them, 2 an input could not be read.
+    /// rule and workload it prints the value that every expression found, what would have to change, the DPUs on which the
+    /// companion may run, and the companion's state. Exit codes: 0 explained, 1 one rule and one workload were named and they
+    /// have no companion, 2 an input could not be read.
     Explain(ExplainArgs),
 
-    /// Look for what is wrong, in files or in a cluster.
+    /// Find faults, in files or in a cluster.
     ///
-    /// Judges Tenants, rules, NamespaceOffloadings and claims as admission does, and looks for what no single object
-    /// tells: rules that can never match, selectors that exclude each other, annotations that nothing writes, DPUs without
-    /// owner, hosts without DPU, DeviceClasses that aren't there, Machines that promise more than their nodes have. With
-    /// --live: whether the installation itself works, in the infrastructure cluster, a tenant's, or both. Nothing is
-    /// changed. Exit codes: 0 no errors, 1 errors, 2 an input could not be read.
+    /// Judges Tenants, rules, NamespaceOffloadings and claims as admission does, and finds faults between objects: rules that
+    /// can never match, selectors that exclude each other, annotations that nothing writes, DPUs without owner, hosts without
+    /// DPU, DeviceClasses that don't exist, Machines that promise more than their nodes have. With --live it examines the
+    /// installation itself, in the infrastructure cluster, a tenant's, or both. It changes nothing. Exit codes: 0 no errors,
+    /// 1 errors, 2 an input could not be read.
     Check(CheckArgs),
 
-    /// List a tenant's device claims, with their devices and who uses them.
+    /// List a tenant's device claims, with their devices and users.
     ///
     /// Reads ResourceClaims, Pods and Tenants from files (--filename) or from the infrastructure cluster. Exit codes: 0
     /// listed, 2 an input could not be read.
@@ -102,7 +101,7 @@ enum Command {
     /// Print the CustomResourceDefinitions as YAML.
     Crd(CrdArgs),
 
-    /// Write the documentation's reference: for who builds Outrigger.
+    /// Write the documentation's reference. For developers of Outrigger.
     #[command(hide = true)]
     Reference(ReferenceArgs),
 
@@ -112,8 +111,8 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command. Exit code 1: it failed, and standard error says why. 2: an input can't be used, or the arguments
-    /// were wrong (said by clap).
+    /// Runs the command. Exit code 1: it failed, and standard error has the reason. 2: an input can't be used, or the arguments
+    /// are wrong (clap reports that).
     pub(crate) fn run(self) -> ExitCode {
         let done = |()| ExitCode::SUCCESS;
         let result = match self.command {
@@ -139,7 +138,7 @@ impl Cli {
     }
 }
 
-/// Whether whoever read our output has had enough, `head` for example: nothing to complain about.
+/// Whether the reader of the output, `head` for example, has closed it, which is no error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let is = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<std::io::Error>().is_some_and(is)

@@ -8,11 +8,11 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct CrdArgs {
-    /// Write one file a resource into this directory instead, named after the resource.
+    /// Write one file per resource into this directory, named after the resource.
     #[arg(long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
 
-    /// Print only this one, by its plural name: workloadrules.
+    /// Print only this resource, by its plural name, such as workloadrules.
     #[arg(value_name = "NAME")]
     name: Option<String>,
 }

@@ -30,7 +30,7 @@ const DOCUMENT: &str = ": document ";
 /// What stands for the name of a file.
 const STANDARD_INPUT: &str = "standard input";
 
-/// Where an object comes from, for messages.
+/// The source of an object, for messages.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin(Arc<str>);
 
@@ -55,7 +55,7 @@ impl fmt::Display for Origin {
 /// An object of the Kubernetes API, as it stands in a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
-    /// Where it comes from.
+    /// Its source.
     pub(crate) origin: Origin,
     /// API group; empty for the core group.
     pub(crate) group: String,

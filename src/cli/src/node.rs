@@ -1,4 +1,4 @@
-//! Whether a Pod fits a Node, and what keeps it away: what the scheduler and the kubelet ask of labels and taints.
+//! Whether a Pod may run on a Node by its labels and taints, as scheduler and kubelet decide it, and if not, why.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use outrigger_core::selector::matching;
 use outrigger_core::tenant::nodes::Taint;
 use serde_json::{Map, Value};
 
-/// What of a Node decides whether a Pod may run there. Room and volumes are left to the scheduler.
+/// The fields of a Node that decide whether a Pod may run there. Resources and volumes are left to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Node {
     /// Its name.
@@ -21,8 +21,8 @@ pub(crate) struct Node {
     pub(crate) unschedulable: bool,
 }
 
-/// Everything about a Node that a Pod's node selector, required node affinity and tolerations don't agree with, in
-/// words; empty when the Pod may run there. Of several terms the one that lacks least is told.
+/// The mismatches between a Node and a Pod's node selector, required node affinity and tolerations; empty when the Pod may run
+/// there. Of several terms the one with the fewest mismatches is reported.
 pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
     let spec = pod.get("spec").unwrap_or(&Value::Null);
     let mut obstacles = Vec::new();
@@ -40,7 +40,7 @@ pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
     obstacles
 }
 
-/// What of a term a Node doesn't meet.
+/// The expressions of a term that a Node doesn't match.
 fn lacks(term: &Value, node: &Node) -> Vec<String> {
     if matching::is_empty(term) {
         return vec!["a node selector term without expressions matches no node".to_owned()];
@@ -87,7 +87,7 @@ fn taints(spec: &Value, node: &Node, obstacles: &mut Vec<String>) {
     }
 }
 
-/// Whether a toleration is about this taint (`v1.Toleration.ToleratesTaint`).
+/// Whether a toleration tolerates this taint (`v1.Toleration.ToleratesTaint`).
 fn tolerates(toleration: &Map<String, Value>, key: &str, value: &str, effect: &str) -> bool {
     let text = |field: &str| toleration.get(field).and_then(Value::as_str).unwrap_or_default();
     let any_or = |field: &str, wanted: &str| text(field).is_empty() || text(field) == wanted;

@@ -19,19 +19,19 @@ use crate::state::State;
 
 #[derive(Debug, Args)]
 pub(crate) struct RenderArgs {
-    /// How to print what was admitted.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     output: Output,
 
-    /// Who creates the Pods.
+    /// User that creates the Pods.
     #[arg(long = "as", value_name = "USER", default_value = "kubernetes-admin")]
     user: String,
 
-    /// Namespace of Pods that name none.
+    /// Namespace of Pods that don't name one.
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
     namespace: String,
 
-    /// Render the companion of this rule instead, in the namespace of a tenant. Needs --workload.
+    /// Render the companion of this rule, in the namespace of a tenant, instead of Pods. Needs --workload.
     #[arg(long, value_name = "NAME", requires = "workload", conflicts_with = "user")]
     rule: Option<String>,
 
@@ -47,11 +47,11 @@ pub(crate) struct RenderArgs {
 enum Output {
     /// The Pod.
     Yaml,
-    /// The Pod; of several a List.
+    /// The Pod; several Pods as a List.
     Json,
-    /// What admission changes, as a JSON patch (RFC 6902).
+    /// The changes of admission, as a JSON patch (RFC 6902).
     Patch,
-    /// What admission changes, as a unified diff of YAML, in colour on a terminal.
+    /// The changes of admission, as a unified diff of YAML, in colour on a terminal.
     Diff,
 }
 
@@ -125,7 +125,7 @@ fn complain(what: &str, color: AnsiColor, message: &str) -> std::io::Result<()> 
     writeln!(anstream::stderr(), "{style}{what}{style:#} {message}")
 }
 
-/// What a Pod is called, or a claim.
+/// The name of a Pod or a claim.
 fn name(pod: &Value) -> String {
     let text = |key: &str| {
         pod.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str).filter(|text| !text.is_empty())

@@ -29,7 +29,7 @@ impl ReviewArgs {
         let admission = Admission::new(State::read(&filename)?, admission)?;
         let mut out = BufWriter::new(std::io::stdout().lock());
         let answered = answer(&admission, std::io::stdin().lock(), &mut out);
-        // What has been answered is answered, whatever comes after it.
+        // Answers that have been written stay valid if a later document can't be read.
         out.flush()?;
         answered.map(|()| ExitCode::SUCCESS)
     }
@@ -38,7 +38,7 @@ impl ReviewArgs {
 /// Answers reviews until the input ends.
 ///
 /// # Errors
-/// At the first document that is no review, by its number; when input or output fails.
+/// At the first document that is no review, which is named by its number; when reading or writing fails.
 fn answer(admission: &Admission, input: impl Read, out: &mut impl Write) -> anyhow::Result<()> {
     let mut documents = Documents::new(input);
     while let Some(mut request) = documents.next(out)? {
@@ -49,18 +49,18 @@ fn answer(admission: &Admission, input: impl Read, out: &mut impl Write) -> anyh
     Ok(())
 }
 
-/// JSON documents one after the other, no more of which is held than the one that is being read.
+/// A stream of JSON documents, of which one at a time is held in memory.
 struct Documents<R> {
     input: R,
     buffer: Vec<u8>,
-    /// What of the buffer has been taken.
+    /// Bytes of the buffer that have been consumed.
     taken: usize,
     ended: bool,
-    /// Documents so far.
+    /// Number of documents that have been read.
     number: usize,
 }
 
-/// How much is read at once.
+/// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
 
 impl<R: Read> Documents<R> {

@@ -56,7 +56,7 @@ fn namespace_of(tenant: &Object) -> String {
     named.map_or_else(|| format!("tenant-{}", tenant.name), str::to_owned)
 }
 
-/// Whether the controller would label the namespace of a NamespaceOffloading: in files nobody does so.
+/// Whether the controller would label the namespace of a NamespaceOffloading. In files no controller does.
 fn labels_its_namespace(object: &Object) -> bool {
     let strategy = object.value.pointer("/spec/podOffloadingStrategy").and_then(Value::as_str);
     is_offloading(object) && strategy != Some("Local") && !is_reserved(&object.namespace)
@@ -146,7 +146,7 @@ impl State {
         self.of(group, kind).map(Object::read).collect()
     }
 
-    /// The Pods, where one that no API server has seen gets a uid for its name, by which it can be told from others.
+    /// The Pods. One that no API server has seen gets a uid made from its name, which distinguishes it from others.
     ///
     /// # Errors
     /// The first that is none.
@@ -200,7 +200,7 @@ impl State {
                 apply(&caches, object)?;
             }
         }
-        // Whatever the order of the files: what the controllers would have made of namespaces comes last.
+        // The controllers' changes of namespaces are applied last, whatever the order of the files.
         for name in self.implied.keys() {
             let metadata = json!({"name": name, "labels": self.namespace_labels(name)});
             if let Ok(namespace) = serde_json::from_value(json!({"metadata": metadata})) {

@@ -57,7 +57,7 @@ impl Devices {
         self
     }
 
-    /// What of it decides a companion; `None` where it says nothing.
+    /// The values that decide a companion; `None` where there are none.
     pub(crate) fn fingerprint(&self) -> Option<Value> {
         if *self == Self::default() {
             return None;
@@ -188,7 +188,7 @@ pub struct Template {
 }
 
 /// The ResourceClaimTemplates that a rule's companions need. Those of an admin rule serve all tenants: nothing in them
-/// depends on whose workload it is.
+/// depends on the workload's tenant.
 ///
 /// Keys of ours are on the template alone: the claims that Kubernetes makes of it are not the manager's. `owned`: the rule
 /// lives in that namespace too.

@@ -65,7 +65,7 @@ pub(crate) fn device_template_name(rule: &RuleName, uid: &str, claim: &str, spec
     readable(rule, hash)
 }
 
-/// Hash of what of a rule decides the companion itself; when it changes the companions are replaced. 16 hex digits.
+/// Hash of the parts of a rule that decide the companion itself; when it changes, the companions are replaced. 16 hex digits.
 ///
 /// Injections aren't in it: they are annotations, which change in place.
 pub fn template_hash(policy: DpuSelectionPolicy, template: &Value, devices: &Devices) -> String {
@@ -182,7 +182,7 @@ impl DeleteReason {
 /// The next step towards what is wanted.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Everything is as it should be, or it can't be told yet whether it is.
+    /// Nothing has to be done, or it isn't known yet what.
     Nothing,
     /// It is on its way out: the event of its end brings the next step.
     Wait,
@@ -204,7 +204,7 @@ pub enum Action {
 /// Where a companion lives.
 #[derive(Debug, Clone, Copy)]
 pub struct Home<'a> {
-    /// Whose workload it serves.
+    /// The tenant of its workload.
     pub tenant: &'a TenantId,
     /// Its namespace.
     pub namespace: &'a str,
@@ -249,7 +249,7 @@ fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<Dele
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
     } else if o.host.as_deref() != host(rule, workload) {
-        // Before the template: one that serves nobody any more has no turn in a rollout to wait for.
+        // Before the template: a companion that serves no workload any more doesn't wait for its turn in a rollout.
         Some(DeleteReason::Moved)
     } else if o.template_hash != rule.template_hash() {
         Some(DeleteReason::TemplateChanged)
@@ -302,8 +302,8 @@ pub fn annotations_size(annotations: &BTreeMap<String, String>) -> usize {
     annotations.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-/// The object by which a rule's template is tried out: the companion of a workload that doesn't exist, never to be stored. It
-/// carries no facts: what a made-up one would be refused for says nothing about the template.
+/// The object by which a rule's template is validated by dry run: the companion of a workload that doesn't exist, never to be
+/// stored. It carries no facts: the reason to refuse made-up facts says nothing about the template.
 ///
 /// # Errors
 /// What is wrong with it already, in words for the user.

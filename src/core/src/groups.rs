@@ -97,7 +97,7 @@ impl GroupClaims {
     }
 
     /// Writes a claim down. `seen`: all Machines that the watch shows. `ended`: uids of those whose end it has shown lately.
-    /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. GroupClaims that count for nobody any more are dropped.
+    /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. Claims that don't count any more are dropped.
     ///
     /// # Errors
     /// Who has it.

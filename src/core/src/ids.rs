@@ -85,7 +85,7 @@ id! {
     WorkloadId
 }
 
-/// Whose a rule is.
+/// The owner of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// A tenant's own, for its own workloads.
@@ -94,7 +94,7 @@ pub enum Scope {
     Admin,
 }
 
-/// Name of a rule: a DNS subdomain (RFC 1123), as of any custom resource, and whose it is. A tenant's rule and an admin
+/// Name of a rule: a DNS subdomain (RFC 1123), as of any custom resource, and its owner. A tenant's rule and an admin
 /// rule of the same name are two.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleName {
@@ -139,7 +139,7 @@ impl TenantId {
         Ok(Self(value.into()))
     }
 
-    /// The tenant that a namespace's labels name; `None` for a namespace of nobody, also where the label is no id.
+    /// The tenant that a namespace's labels name; `None` for an unowned namespace, also where the label is no id.
     pub fn of_namespace(labels: &BTreeMap<String, String>) -> Option<Self> {
         labels.get(keys::TENANT).and_then(|id| Self::new(id).ok())
     }
@@ -209,7 +209,7 @@ impl RuleName {
         Self { scope: Scope::Admin, ..self }
     }
 
-    /// Whose it is.
+    /// Its owner.
     pub fn scope(&self) -> Scope {
         self.scope
     }

@@ -47,7 +47,7 @@ pub enum Desired<'a> {
     Unwanted,
     /// There is no such rule, or none that can be served.
     RuleUnknown,
-    /// The workload isn't known, and the tenant has not yet told of all that it has.
+    /// The workload isn't known, and the tenant has not yet sent all of its workloads.
     Unknown,
     /// The rule matches, and the tenant's rules match more than is kept ([`TenantIndex::limit`]).
     OverLimit,
@@ -193,7 +193,7 @@ impl TenantIndex {
         touched
     }
 
-    /// Ends a sync whose workloads were set by [`Self::update`]: what wasn't told is gone. From now on an unknown workload is
+    /// Ends a sync whose workloads were set by [`Self::update`]: what wasn't sent is gone. From now on an unknown workload is
     /// one that doesn't exist.
     pub fn complete(&mut self, told: impl Fn(&WorkloadId) -> bool) -> Vec<CompanionKey> {
         self.synced = true;
@@ -219,7 +219,7 @@ impl TenantIndex {
         self.matched.iter().flat_map(of)
     }
 
-    /// Whether the tenant has told of all workloads that it has.
+    /// Whether the tenant has sent all of its workloads.
     pub fn synced(&self) -> bool {
         self.synced
     }

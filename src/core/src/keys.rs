@@ -9,10 +9,10 @@ pub use table::{Form, Key, NO_KEYS, TABLE};
 /// The domain of Outrigger's own keys. Only its own components may set keys in it or in its subdomains.
 pub const DOMAIN: &str = "outrigger.dev";
 
-/// Label on Namespaces and companions, and key of the taint on DPU Nodes: whose it is. Value: the tenant's id.
+/// Label on Namespaces and companions, and key of the taint on DPU Nodes: the owner. Value: the tenant's id.
 pub const TENANT: &str = "outrigger.dev/tenant";
 
-/// Label on DPU Nodes: whose it is. The prefix is one that a kubelet may not set on its own Node (the NodeRestriction
+/// Label on DPU Nodes: the owner. The prefix is one that a kubelet may not set on its own Node (the NodeRestriction
 /// admission plugin), so a taken-over DPU can't move itself to another tenant.
 pub const NODE_TENANT: &str = "outrigger.dev.node-restriction.kubernetes.io/tenant";
 

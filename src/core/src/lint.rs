@@ -18,12 +18,12 @@ pub const MAX_WARNING: usize = 120;
 /// Most comparisons of values in the search for terms that contradict themselves. A rule that takes more gets no warning.
 const MAX_COMPARISONS: usize = 1 << 16;
 
-/// What is known of the cluster besides the rule.
+/// The cluster in which a rule is judged.
 #[derive(Debug, Clone, Copy)]
 pub struct LintContext<'a> {
     /// Node label that names the host of a DPU.
     pub host_label: &'a str,
-    /// The tenant whose rule it is; `None` where that isn't known.
+    /// The tenant that owns the rule; `None` where it isn't known.
     pub tenant: Option<&'a str>,
     /// How many DPUs the rule's tenant has; `None` where that isn't known, as in a tenant's own cluster.
     pub dpus: Option<usize>,
@@ -153,7 +153,7 @@ fn contradictions(template: &Value, around: &LintContext<'_>, warnings: &mut Vec
     }
 }
 
-/// Whether a template asks for Nodes of somebody else: it would wait for ever.
+/// Whether a template selects Nodes of others, for which its companions would wait for ever.
 fn excludes_own(template: &Value, tenant: &str) -> bool {
     let mut isolated = template.clone();
     let own = [Requirement::is(keys::NODE_TENANT, tenant)];

@@ -16,7 +16,7 @@ pub const NAME: &str = "offloading";
 /// Where in a NamespaceOffloading the terms are.
 const TERMS: &str = "spec.clusterSelector.nodeSelectorTerms";
 
-/// Whether a namespace belongs to the cluster itself or to us, whose Pods stay local whatever anybody asks for.
+/// Whether a namespace belongs to the cluster itself or to Outrigger. Its Pods stay local, whatever a NamespaceOffloading says.
 pub fn is_reserved(namespace: &str) -> bool {
     namespace.starts_with("kube-") || matches!(namespace, keys::SYSTEM_NAMESPACE | keys::ADMIN_NAMESPACE)
 }
@@ -65,7 +65,7 @@ impl Offloading {
         if this.faults.is_empty() { Ok(this) } else { Err(this.faults) }
     }
 
-    /// The same as somebody wrote it, right or wrong: [`Self::faults`] tells.
+    /// The selector as written, valid or not: [`Self::faults`] has its errors.
     pub fn read(strategy: &str, cluster_selector: &Value) -> Self {
         let (selector, faults) = match read(cluster_selector) {
             Ok(selector) => {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::text;
 
-/// Most characters of what is no quantity that are told.
+/// Most characters of an invalid quantity that an error quotes.
 const MAX_SHOWN: usize = 64;
 
 /// How many of the smallest unit, the nano, make one.

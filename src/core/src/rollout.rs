@@ -59,7 +59,7 @@ impl fmt::Display for MaxUnavailable {
 pub enum UpdateStrategy {
     /// At once, but no more than these at a time.
     RollingUpdate(MaxUnavailable),
-    /// When somebody deletes them.
+    /// When they are deleted by others.
     OnDelete,
 }
 

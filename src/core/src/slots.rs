@@ -7,7 +7,7 @@
 //! A grant counts for [`GRANT_SECONDS`]: by then its Pod has been created, and a list shows it, or it never will be. It counts
 //! no longer where a watch has shown the Pod's end.
 //!
-//! Clocks of machines differ, so nobody compares the time in a grant with its own clock. A grant is over for a replica that
+//! Clocks of machines differ, so no replica compares the time in a grant with its own clock. A grant is over for a replica that
 //! has seen it for that long ([`Sightings`]): it was written before it was seen.
 
 use std::collections::{HashMap, HashSet};
@@ -79,7 +79,7 @@ pub struct Guests {
     pub live: HashSet<String>,
     /// Uids of those whose end has been shown lately.
     pub gone: HashSet<String>,
-    /// Slots that are taken by guests whom nobody can name. A cluster names all.
+    /// Slots that are taken by unnamed guests. A cluster names all of them.
     pub unnamed: u32,
 }
 
@@ -94,7 +94,7 @@ pub struct Ask {
     pub dry_run: bool,
 }
 
-/// What comes of an [`Ask`].
+/// The answer to an [`Ask`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotDecision {
     /// It has a slot, as soon as the ledger is written.
@@ -136,7 +136,7 @@ impl Ledger {
         self.grants.retain(|grant| grant.pod != pod);
     }
 
-    /// Drops the grants that count for nobody any more. `is_over`: whether a grant's time is, see [`Sightings`].
+    /// Drops the grants that don't count any more. `is_over`: whether a grant's time is, see [`Sightings`].
     pub fn tidy(&mut self, guests: &Guests, is_over: impl Fn(&Grant) -> bool) {
         self.grants.retain(|grant| !is_over(grant) && !guests.gone.contains(&grant.uid));
     }

@@ -1,4 +1,4 @@
-//! A rule's template: what it may hold, and what of it becomes the companion.
+//! A rule's template: the fields that it may have, and those that the companion gets.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ use crate::text::quoted;
 /// Largest template, in bytes of JSON. etcd takes 1.5 MiB an object, and the companion carries the workload besides.
 pub const MAX_BYTES: usize = 512 * 1024;
 
-/// Most unknown fields that are told at once.
+/// Most unknown fields that are reported at once.
 const MAX_UNKNOWN: usize = 8;
 
 /// What a companion is.
@@ -57,7 +57,7 @@ const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 
 /// Everything that is wrong with a template, with paths that begin at `template`.
 ///
-/// The rest is the API server's to check: it knows the Pod's fields better, and its refusal is told in the rule's status.
+/// The rest is the API server's to check: it knows the Pod's fields better, and its refusal is reported in the rule's status.
 pub fn check(template: &Json) -> Vec<FieldError> {
     match template.excess() {
         Some(excess) => vec![FieldError::new("template", format_args!("{excess}; shorten it"))],

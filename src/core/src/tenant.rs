@@ -1,4 +1,4 @@
-//! What a tenant is to the domain: whose certificates speak for it, which hosts are its own, what it may do.
+//! A tenant in the domain: the certificates that authenticate it, its hosts, and what it may do.
 
 pub mod nodes;
 
@@ -45,7 +45,7 @@ pub struct Limits {
 
 impl Limits {
     /// How many pairs of a rule of its own and a workload that it matches are kept: twice as many as may become companions, and
-    /// [`Self::SPARE_MATCHES`] more, so that what a quota refuses is told rule by rule.
+    /// [`Self::SPARE_MATCHES`] more, so that what a quota refuses is reported rule by rule.
     pub fn matches(&self) -> usize {
         usize::try_from(self.companions)
             .unwrap_or(usize::MAX)
@@ -129,7 +129,7 @@ pub mod memory {
 /// What the Pods of a tenant may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Whose Pods they are.
+    /// The tenant that owns the Pods.
     pub tenant: TenantId,
     /// Level of the Pod Security Standards.
     pub pod_security: PodSecurity,

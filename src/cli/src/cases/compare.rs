@@ -41,7 +41,7 @@ pub(super) fn faults(expect: &Expect, decision: &Decision, object: &Value) -> Ve
     faults
 }
 
-/// What of `wanted` isn't in `found`: objects have at least these members, lists exactly these entries, and null is what
+/// The differences of `found` from `wanted`: objects have at least these members, lists exactly these entries, and null is what
 /// isn't there.
 fn subset(wanted: &Value, found: &Value, path: &str, faults: &mut Vec<String>) {
     match (wanted, found) {

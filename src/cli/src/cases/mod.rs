@@ -21,16 +21,16 @@ use crate::state::State;
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// File or directory of cases; docs/offline.md tells their form. Documents that are objects (they have an apiVersion)
-    /// are left alone, so that cases and states may lie together.
+    /// File or directory of cases, as docs/offline.md describes them. Documents that are objects (they have an apiVersion) are
+    /// ignored, so that cases and states may be in one directory.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 
-    /// State that all cases have in common, before their own. May be given several times.
+    /// State of all cases, to which each adds its own. May be given several times.
     #[arg(short, long = "filename", value_name = "FILE")]
     filename: Vec<PathBuf>,
 
-    /// Write the results as JUnit XML to this file too.
+    /// Also write the results as JUnit XML to this file.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 
@@ -38,7 +38,7 @@ pub(crate) struct TestArgs {
     admission: AdmissionArgs,
 }
 
-/// One case, as it is written.
+/// A case, as its file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -48,13 +48,13 @@ struct Case {
     state: Vec<Value>,
     /// A request of an AdmissionReview, or a whole one.
     request: Option<Value>,
-    /// In place of a request: a Pod to be created.
+    /// Instead of a request: a Pod to be created.
     pod: Option<Value>,
-    /// In place of a request: the companion of a rule for a Pod of the state.
+    /// Instead of a request: the companion of a rule for a Pod of the state.
     companion: Option<CompanionOf>,
-    /// Who creates the Pod.
+    /// User that creates the Pod.
     user: Option<String>,
-    /// Where the Pod is created.
+    /// Namespace in which the Pod is created.
     namespace: Option<String>,
     expect: Expect,
 }
@@ -67,29 +67,29 @@ struct CompanionOf {
     workload: String,
 }
 
-/// What should come of it.
+/// The expected answer.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expect {
     allowed: bool,
-    /// Whether the object is changed at all.
+    /// Whether admission changes the object.
     patched: Option<bool>,
-    /// What the admitted object has at least.
+    /// Fields that the admitted object must have.
     pod: Option<Value>,
     /// Part of the denial.
     message: Option<String>,
-    /// Parts of warnings, each of which is in one of them; an empty list: there are none.
+    /// Parts of the warnings; an empty list: there are no warnings.
     warnings: Option<Vec<String>>,
 }
 
-/// How a case went.
+/// The result of a case.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CaseResult {
     /// The file it is in.
     pub(crate) file: String,
     /// Its name.
     pub(crate) name: String,
-    /// What was not as expected; empty: it passed.
+    /// Differences from the expected answer; empty where the case passed.
     pub(crate) faults: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ fn run_file(
     Ok(())
 }
 
-/// What isn't as expected.
+/// Differences from the expected answer.
 fn run_case(
     case: Case,
     file: &Path,
@@ -161,7 +161,7 @@ fn run_case(
             let decision = admission.decide(&mut request);
             return Ok(compare::faults(&case.expect, &decision, &request.object));
         }
-        // There is nothing to be admitted: as good as a denial, and told like one.
+        // There is nothing to admit, which is reported like a denial.
         Err(message) => Decision::Deny { code: 0, message, causes: Vec::new() },
     };
     Ok(compare::faults(&case.expect, &decision, &Value::Null))

@@ -1,4 +1,4 @@
-//! Claims, wherever they stand.
+//! Device claims: ResourceClaims, their templates, and claims of rules.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::findings::{API_REFUSES, DROPPED_FIELD, Finding, NEVER_ALLOCATED, NO_CLASS, Subject};
 
-/// What the API server and the scheduler will say of a claim's spec, which stands at `path`.
+/// Judges a claim's spec, which is at `path`, as API server and scheduler will.
 pub(crate) fn spec(subject: &Subject, spec: &Value, path: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         Finding::of_faults(&API_REFUSES, subject, device::faults(spec, path)).collect();
@@ -28,7 +28,7 @@ pub(crate) fn spec(subject: &Subject, spec: &Value, path: &str) -> Vec<Finding> 
     findings
 }
 
-/// Requests for classes that aren't there. `classes`: the names of those that are.
+/// Requests for classes that don't exist. `classes`: the names of those that do.
 pub(crate) fn classes(subject: &Subject, spec: &Value, path: &str, classes: &BTreeSet<&str>) -> Vec<Finding> {
     let missing = |(below, request): (String, &Value)| {
         let class = text(request, "/deviceClassName");

@@ -1,21 +1,21 @@
-//! What is wrong with a set of objects, whoever looks: findings from their raw state, for `outrigger check`.
+//! Findings of `outrigger check`.
 //!
-//! Every finding is of one [`Check`], whose id is stable: scripts and code scanners know it.
+//! Every finding belongs to a [`Check`], whose id is stable, because scripts and code scanners use it.
 
 use std::fmt;
 
 use outrigger_core::field::FieldError;
 use serde::Serialize;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
-    /// It will not do what it says.
+    /// The object doesn't work as it says.
     Error,
-    /// It will probably not do what its author wants, or not yet.
+    /// The object probably doesn't work as its author wants, or not yet.
     Warning,
-    /// Something to know.
+    /// For information.
     Note,
 }
 
@@ -30,16 +30,16 @@ impl Severity {
     }
 }
 
-/// Something that is looked for.
+/// A kind of finding.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// Its name, which never changes.
+    /// Its stable name.
     pub(crate) id: &'static str,
-    /// How bad it is.
+    /// Its severity.
     pub(crate) severity: Severity,
-    /// What was found, in general.
+    /// What such a finding says.
     pub(crate) summary: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub(crate) help: &'static str,
 }
 
@@ -66,13 +66,13 @@ checks! {
     /// No node can match.
     NO_NODE = "no-node-can-match", Error, "No node can ever take the rule's companions",
         "Take one of the selectors out of the template; Outrigger places companions by itself.";
-    /// A reference to what nothing writes.
+    /// A reference to an annotation that nothing writes.
     DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",
         "Inject it by workloadInfoInject, or write its name as it is injected.";
     /// A rule's companions run in fewer places than it looks, or in none yet.
     PLACEMENT = "doubtful-placement", Warning, "Companions run in fewer places than it looks, or wait for one",
         "Take the selector out of the template, or add DPUs.";
-    /// What admission warns of.
+    /// A warning of admission.
     DOUBTFUL = "doubtful", Warning, "It is admitted, and probably not what is meant",
         "See the message.";
     /// A claim that is admitted and not allocated.
@@ -81,25 +81,25 @@ checks! {
     /// Fields that some versions of Kubernetes drop.
     DROPPED_FIELD = "dropped-field", Note, "API servers without a feature gate drop the field without a word",
         "Do without it where older clusters are meant, or turn the gate on there.";
-    /// A DeviceClass that isn't there.
+    /// A missing DeviceClass.
     NO_CLASS = "no-device-class", Error, "There is no such DeviceClass",
         "Create it, or name one that is there.";
-    /// A rule whose claim isn't there to share.
+    /// A rule doesn't have the claim that another rule shares.
     FROM_RULE = "from-rule-missing", Warning, "A rule shares the claim of one that makes none",
         "Create that rule with a ResourceClaim as template, or correct the name.";
-    /// A DPU of nobody.
+    /// A DPU without owner.
     DPU_UNOWNED = "dpu-without-owner", Warning, "A DPU belongs to no tenant, so nothing runs there",
         "Add its host to a Tenant's spec.hosts.";
-    /// A DPU of several.
+    /// A DPU that several tenants claim.
     DPU_DISPUTED = "dpu-of-several", Error, "Several tenants claim one host, so none gets its DPUs",
         "Leave the host to one of the Tenants.";
     /// A host of a tenant without DPU.
     HOST_WITHOUT_DPU = "host-without-dpu", Warning, "A tenant's host has no DPU",
         "Label the DPU's Node with its host, or correct the name.";
-    /// A Machine's node isn't there.
+    /// A Machine's node is missing.
     MACHINE_NODE = "machine-node-missing", Error, "A Machine's node doesn't exist",
         "Correct the name, or take it out of spec.nodePool.";
-    /// A Machine's node doesn't say which GPU it has.
+    /// A Machine's node lacks the label of the promised GPU.
     MACHINE_GPU_LABEL = "machine-gpu-label", Error, "A Machine's node doesn't say that it has the promised GPU",
         "Label the node (NVIDIA's GPU feature discovery does), or correct the type's gpu.";
     /// A Machine promises more than its nodes have.
@@ -108,10 +108,10 @@ checks! {
     /// A GPU that neither nodes nor DeviceClasses have.
     MACHINE_GPU = "machine-gpu-missing", Error, "Neither a node nor a DeviceClass has the promised GPU",
         "Install the device plugin, or create a DeviceClass with that extendedResourceName.";
-    /// A Machine that can't be read.
+    /// A Machine with an invalid field.
     MACHINE_INVALID = "machine-invalid", Error, "A Machine can't be reckoned with",
         "Change the field as the message says.";
-    /// Nobody answers.
+    /// The webhook isn't reached.
     UNREACHABLE = "unreachable", Error, "The API server doesn't reach the webhook",
         "See docs/runbooks/OutriggerWebhookUnreachable.md.";
     /// A CA bundle that verifies nothing.
@@ -123,7 +123,7 @@ checks! {
     /// A certificate that has ended.
     CERTIFICATE_ENDED = "certificate-ended", Error, "A certificate has ended, or isn't good yet",
         "Renew it: docs/runbooks/OutriggerCertificateExpires.md.";
-    /// A certificate that ends soon, and that nobody has renewed.
+    /// A certificate expires soon.
     CERTIFICATE_ENDS = "certificate-ends", Warning, "A certificate ends soon, and nobody has renewed it",
         "Renew it: docs/runbooks/OutriggerCertificateExpires.md.";
     /// A right that a part needs.
@@ -137,7 +137,7 @@ checks! {
         "Finish the upgrade, or check with the outrigger of the version that is installed.";
 }
 
-/// What a finding is about.
+/// The object that a finding is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Subject {
@@ -164,21 +164,21 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Something that was found.
+/// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// What was looked for.
+    /// The kind of finding.
     pub(crate) check: &'static Check,
-    /// What it is about.
+    /// The object.
     pub(crate) subject: Subject,
-    /// Path of the field, or empty where no single field is to blame.
+    /// Path of the field; empty where the finding isn't about a single field.
     pub(crate) path: String,
-    /// What is there, and what to do.
+    /// What was found, and the remedy where it differs from the check's.
     pub(crate) message: String,
 }
 
 impl Finding {
-    /// Something about a field.
+    /// A finding about a field.
     pub(crate) fn new(
         check: &'static Check,
         subject: &Subject,
@@ -188,7 +188,7 @@ impl Finding {
         Self { check, subject: subject.clone(), path: path.to_string(), message: message.to_string() }
     }
 
-    /// What is wrong with fields.
+    /// Findings from validation errors.
     pub(crate) fn of_faults<'a>(
         check: &'static Check,
         subject: &'a Subject,

@@ -12,7 +12,7 @@ use crate::explain::live::{Reader, client};
 use crate::files::InputError;
 use crate::state::State;
 
-/// Reads what is looked at, and says what couldn't be. A cluster need not have all of it.
+/// Reads the objects that are examined, with notes on those that can't be read. A cluster need not have all kinds.
 pub(super) async fn read(cluster: &ClusterArgs) -> Result<(State, Vec<String>), InputError> {
     let mut reader = Reader::new(client(cluster, "--kubeconfig").await?);
     reader.must::<Namespace>(None, ListParams::default()).await?;

@@ -1,4 +1,4 @@
-//! What is looked at: every object of a kind that Outrigger judges, and what stands between several.
+//! Examines every object of a kind that Outrigger judges, and the relations between objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ use crate::explain::view::domain_node;
 use crate::files::{InputError, Object};
 use crate::node::Node;
 
-/// The user that objects are created as, to see whether admission takes them: anybody.
+/// The user as whom objects are created to see whether admission allows them. It has no rights of its own.
 const ANYBODY: &str = "outrigger:check";
 
-/// The kinds of our own that admission judges as they are.
+/// Outrigger's kinds, which admission judges unchanged.
 const OWN: [(&str, &str); 4] = [
     (keys::GROUP, "Tenant"),
     (keys::WORKLOAD_GROUP, "WorkloadRule"),
@@ -31,10 +31,10 @@ const OWN: [(&str, &str); 4] = [
     (keys::OFFLOADING_GROUP, "NamespaceOffloading"),
 ];
 
-/// What admission says of a class that it doesn't know.
+/// Admission's message about an unknown class.
 const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 
-/// Looks at everything.
+/// Examines all objects.
 ///
 /// # Errors
 /// When an object isn't of its kind's shape.
@@ -88,7 +88,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
     Ok(Report { findings: look.findings, notes: look.notes, files: look.files })
 }
 
-/// What of the state several objects are held against.
+/// The state with which objects are compared.
 struct ClusterState<'a> {
     tenants: &'a BTreeMap<TenantId, Domain>,
     nodes: &'a [Node],
@@ -104,7 +104,7 @@ struct Examination<'a> {
 }
 
 impl Examination<'_> {
-    /// What an object is called; keeps where it stands.
+    /// The subject of an object. Remembers the object's file.
     fn subject(&mut self, object: &Object) -> Subject {
         let namespace = namespace_of(object).to_owned();
         let subject = Subject { kind: object.kind.clone(), namespace, name: object.name.clone() };
@@ -114,7 +114,7 @@ impl Examination<'_> {
         subject
     }
 
-    /// An object of a kind of ours: admission's word, and what is doubtful.
+    /// Examines an object of one of Outrigger's kinds: admission's decision, and doubts.
     fn own(&mut self, object: &Object, around: &ClusterState<'_>) -> Result<(), InputError> {
         let subject = self.subject(object);
         let mut request = creation(ANYBODY, &subject.namespace, &object.value)?;
@@ -165,7 +165,7 @@ impl Examination<'_> {
             let mut all = self.admission.state().of(&object.group, &object.kind).filter(beside);
             all.find(|other| other.name == name).map(|other| &other.value["spec"])
         }));
-        // Admission counts only DPUs that the manager has marked; what it warns of besides is told as it is.
+        // Admission counts only DPUs that the manager has marked. Its other warnings are reported unchanged.
         let known = outrigger_core::lint::rule(&rule, &LintContext { dpus: Some(0), ..lint });
         self.doubtful(subject, warnings.iter().filter(|warning| !known.contains(warning)));
         for (path, spec) in claims_of(spec) {
@@ -174,7 +174,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// How many DPUs a tenant has, or will have when the manager has seen them.
+    /// The number of DPUs that a tenant has, or will have when the manager has seen them.
     fn dpus_of(&self, id: &TenantId, around: &ClusterState<'_>) -> usize {
         let hosts = around.tenants.get(id).map(|tenant| &tenant.hosts);
         let is_own = |node: &&Node| match node.labels.get(keys::NODE_TENANT) {
@@ -187,7 +187,7 @@ impl Examination<'_> {
         around.nodes.iter().filter(is_own).count()
     }
 
-    /// A claim that somebody wrote, or a template of claims.
+    /// Examines a claim or a template of claims.
     fn claim(&mut self, object: &Object, around: &ClusterState<'_>) {
         let subject = self.subject(object);
         let pointer = if object.kind == "ResourceClaim" { "/spec" } else { "/spec/spec" };
@@ -208,7 +208,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Classes that a Tenant is allowed and that aren't there: admission says so where it is made, not later.
+    /// Missing classes that a Tenant allows. Admission checks them only when the Tenant is created.
     fn allowed_classes(&mut self, object: &Object, subject: &Subject, around: &ClusterState<'_>) {
         let list = object.value.pointer("/spec/deviceClasses").and_then(Value::as_array);
         for (i, class) in list.into_iter().flatten().filter_map(Value::as_str).enumerate() {
@@ -244,7 +244,7 @@ impl Examination<'_> {
     }
 }
 
-/// The namespace of an object, as kubectl takes one of ours that names none.
+/// The namespace of an object; `default` for namespaced kinds without one, as kubectl takes it.
 fn namespace_of(object: &Object) -> &str {
     let ours = OWN[1..].iter().any(|(_, kind)| *kind == object.kind);
     if ours && object.namespace.is_empty() { "default" } else { &object.namespace }

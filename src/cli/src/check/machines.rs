@@ -20,7 +20,7 @@ use super::findings::{
 /// Keys of a type's `gpu` that name a label of nodes: `family` is the label `TYPE.family`.
 const GPU_LABELS: [&str; 3] = ["family", "product", "machine"];
 
-/// What of the cluster Machines are held against.
+/// The cluster's resources with which Machines are compared.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterResources<'a> {
     /// The Nodes, raw, by name.
@@ -38,7 +38,7 @@ struct Type<'a> {
     gpu: Option<&'a Value>,
 }
 
-/// Everything that a Machine promises and can't keep.
+/// Everything that a Machine promises and its nodes can't hold.
 pub(crate) fn machine(machine: &Value, around: &ClusterResources<'_>) -> Vec<Finding> {
     let name = machine.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let subject = Subject::cluster("Machine", name);
@@ -136,7 +136,7 @@ fn gpu_labels(kind: &Type<'_>, node: &Value, path: &str, subject: &Subject, find
     }
 }
 
-/// Whether somebody has the GPU: a node's device plugin, or a DeviceClass.
+/// Whether a node's device plugin or a DeviceClass offers the GPU.
 fn gpu_class(
     kind: &Type<'_>,
     gpu: &str,
@@ -162,7 +162,7 @@ fn gpu_class(
     }
 }
 
-/// Guests against nodes. `supplied`: resources that come from DeviceClasses, of which nodes don't tell.
+/// Compares guests with nodes. `supplied`: resources of DeviceClasses, which nodes don't list.
 fn capacity(
     machine: &Value,
     types: &[Type<'_>],
@@ -223,7 +223,7 @@ fn guests(kind: &Type<'_>, node: &Value, supplied: &BTreeSet<&str>) -> i128 {
     takes.map(|(resource, takes)| allocatable(node, resource) / takes).min().unwrap_or(i128::MAX)
 }
 
-/// What of a resource a node has for Pods, in billionths.
+/// A node's allocatable amount of a resource, in billionths.
 fn allocatable(node: &Value, resource: &str) -> i128 {
     let all = node.pointer("/status/allocatable").or_else(|| node.pointer("/status/capacity"));
     all.and_then(|all| all.get(resource)).and_then(Quantity::of).map_or(0, |quantity| quantity.nanos()).max(0)

@@ -28,11 +28,11 @@ use crate::state::State;
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// File or directory with objects: Tenants, Namespaces, Nodes, rules, NamespaceOffloadings, ResourceClaims, DeviceClasses,
-    /// Machines. May be given several times; - is standard input. Without it: a cluster is asked.
+    /// Machines. May be given several times; - is standard input. Without it: read from a cluster.
     #[arg(short, long = "filename", value_name = "FILE")]
     filename: Vec<PathBuf>,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
@@ -48,20 +48,20 @@ pub(crate) struct CheckArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people, in colour on a terminal.
+    /// Text for people, in colour on a terminal.
     Text,
-    /// The structure that docs/check.md tells.
+    /// JSON, as docs/check.md describes it.
     Json,
     /// SARIF 2.1.0, for code scanners.
     Sarif,
 }
 
-/// Everything that was found, and what wasn't looked at.
+/// Findings, and what wasn't examined.
 #[derive(Debug)]
 struct Report {
     findings: Vec<Finding>,
     notes: Vec<String>,
-    /// The file that an object stands in.
+    /// Files of objects.
     files: BTreeMap<Subject, String>,
 }
 
@@ -182,7 +182,7 @@ impl<'a> JsonFinding<'a> {
     }
 }
 
-/// A text without what a terminal would obey, or show in another order: some of it is written by tenants.
+/// A text without control characters and marks of direction, because some of it is written by tenants.
 fn plain(text: &str) -> String {
     let is_bad = |c: char| {
         c.is_control()

@@ -1,4 +1,4 @@
-//! DPUs and whose they are.
+//! Owners of DPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use outrigger_core::tenant::Tenant;
 use super::findings::{DPU_DISPUTED, DPU_UNOWNED, Finding, HOST_WITHOUT_DPU, Subject};
 use crate::node::Node;
 
-/// DPUs that nobody has or several want, and hosts without one. `host_label` names the label that makes a Node a DPU.
+/// DPUs that no tenant or several tenants claim, and hosts without DPU. `host_label` names the label of DPUs.
 pub(crate) fn dpus(nodes: &[Node], tenants: &BTreeMap<TenantId, Tenant>, host_label: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut hosts: BTreeSet<&str> = BTreeSet::new();

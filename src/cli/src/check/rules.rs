@@ -59,7 +59,7 @@ fn with_claims(inner: &Value, added: &[Value]) -> Value {
     if claims.is_null() {
         *claims = json!([]);
     }
-    // What is no list is told as it is.
+    // A warning that is no list is reported unchanged.
     let Some(claims) = claims.as_array_mut() else { return spec };
     let known = claims.len();
     for name in added.iter().filter_map(|claim| claim.get("name").and_then(Value::as_str)) {
@@ -72,7 +72,7 @@ fn with_claims(inner: &Value, added: &[Value]) -> Value {
     spec
 }
 
-/// Claims that a rule shares with one that makes none: its companions wait for them. `other`: the spec of the rule of that
+/// Claims that a rule shares from a rule that makes none: its companions wait for them. `other`: the spec of the rule of that
 /// name, of the same kind and in the same namespace.
 pub(crate) fn shared<'a>(
     subject: &Subject,

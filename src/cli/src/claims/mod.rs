@@ -23,7 +23,7 @@ use crate::state::State;
 #[derive(Debug, Args)]
 pub(crate) struct ClaimsArgs {
     /// File or directory with objects: Tenants, Namespaces, ResourceClaims, Pods, DeviceClasses. May be given several times;
-    /// - is standard input. Without it: the infrastructure cluster is asked.
+    /// - is standard input. Without it: read from the infrastructure cluster.
     #[arg(short, long = "filename", value_name = "FILE")]
     filename: Vec<PathBuf>,
 
@@ -35,7 +35,7 @@ pub(crate) struct ClaimsArgs {
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 
@@ -45,14 +45,14 @@ pub(crate) struct ClaimsArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people, in colour on a terminal.
+    /// Text for people, in colour on a terminal.
     Table,
-    /// The structure that docs/claims.md tells.
+    /// JSON, as docs/claims.md describes it.
     Json,
 }
 
 impl ClaimsArgs {
-    /// Lists them.
+    /// Lists the claims.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         let (state, notes) = if self.filename.is_empty() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -74,7 +74,7 @@ impl ClaimsArgs {
 
     async fn live(&self) -> Result<(State, Vec<String>), InputError> {
         let mut reader = Reader::new(client(&self.cluster, "--kubeconfig").await?);
-        // Whose namespace it is, is told by the label alone: who may not read Tenants goes without.
+        // The namespace's label names its tenant, so a user who may not read Tenants gets the report too.
         reader.may::<Tenant>(None, ListParams::default()).await?;
         reader.must::<Namespace>(None, ListParams::default().labels(keys::TENANT)).await?;
         let (objects, mut notes) = reader.take();

@@ -1,4 +1,4 @@
-//! What is told of claims. The structure is that of docs/claims.md, and stable.
+//! The report of `outrigger claims`. docs/claims.md describes its structure, which is stable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,7 +25,7 @@ pub(super) struct Claim {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) state: Phase,
-    /// Why it is pending, as far as that can be told.
+    /// Why it is pending, as far as that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     /// The Node that the devices are on.
@@ -55,7 +55,7 @@ pub(super) struct Device {
 pub(super) enum Phase {
     /// It has no devices.
     Pending,
-    /// It has devices, and nobody uses them.
+    /// It has devices, and no Pod uses them.
     Allocated,
     /// Its devices are kept for Pods that don't run yet.
     Reserved,
@@ -161,7 +161,7 @@ fn claim(object: &Object, tenant: &str, pods: &[&Object], classes: &BTreeSet<&st
         .collect();
     let names: BTreeSet<&str> =
         reserved.iter().copied().chain(using.iter().map(|pod| pod.name.as_str())).chain(owner).collect();
-    // Of one that several Pods share, none of them says whose it is.
+    // A claim that several Pods share belongs to none of them.
     let made_for = pods.iter().find(|pod| owner == Some(&pod.name));
     let label = |key: &str| {
         let of = |object: &Value| {
@@ -245,7 +245,7 @@ fn node(claim: &Value, using: &[&&Object]) -> Option<String> {
     }
 }
 
-/// Why a claim has no devices, as far as the objects tell.
+/// Why a claim has no devices, as far as the objects show.
 fn why(claim: &Value, using: &[&&Object], classes: &BTreeSet<&str>) -> Option<String> {
     let spec = claim.get("spec").unwrap_or(&Value::Null);
     let subject = crate::check::findings::Subject::cluster("ResourceClaim", "");

@@ -1,5 +1,5 @@
-//! Why a ResourceClaim has no devices, as far as the cluster's objects tell. Whether a device fits a selector is the
-//! scheduler's to say: that is CEL, which isn't evaluated here.
+//! Explains why a ResourceClaim has no devices, as far as the cluster's objects show. Only the scheduler knows whether a device
+//! matches a selector: that is CEL, which isn't evaluated here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use outrigger_core::json::{list, text};
 use serde::Serialize;
 use serde_json::Value;
 
-/// What a cluster has of devices.
+/// The devices of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Devices {
     /// Names of the DeviceClasses; `None` where they can't be seen.
@@ -35,11 +35,11 @@ pub(crate) struct ClaimQuestion<'a> {
     pub(crate) spec: Option<Value>,
     /// Whether ResourceClaims of its namespace can't be seen, so that there may be one.
     pub(crate) unseen: bool,
-    /// The scheduler's words about the Pod that uses it; `None` where there is no such Pod.
+    /// The scheduler's message about the Pod that uses it; `None` where there is no such Pod.
     pub(crate) scheduler: Option<&'a str>,
 }
 
-/// How a claim is.
+/// A claim, and why it has no devices.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct ClaimReport {
     /// Its name within the Pod; absent where the companion is the claim.
@@ -48,7 +48,7 @@ pub(crate) struct ClaimReport {
     /// Name of the ResourceClaim; absent where there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) claim: Option<String>,
-    /// How it is, in a word.
+    /// Its state.
     pub(crate) phase: ClaimPhase,
     /// Its devices, as `driver/pool/device`.
     pub(crate) devices: Vec<String>,
@@ -56,7 +56,7 @@ pub(crate) struct ClaimReport {
     pub(crate) reasons: Vec<String>,
 }
 
-/// How a claim is, in a word.
+/// The state of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum ClaimPhase {
     /// It has its devices.
@@ -67,7 +67,7 @@ pub(crate) enum ClaimPhase {
     Terminating,
     /// There is none.
     Absent,
-    /// Nobody looked.
+    /// The claim wasn't read.
     Unknown,
 }
 
@@ -114,7 +114,7 @@ impl Devices {
         this
     }
 
-    /// How a claim is. `nodes`: where the companion may run, `None` where that isn't known.
+    /// A claim, and why it has no devices. `nodes`: where the companion may run, `None` where that isn't known.
     pub(crate) fn explain(&self, asked: &ClaimQuestion<'_>, nodes: Option<&[&str]>) -> ClaimReport {
         let mut report = ClaimReport {
             name: asked.name.map(str::to_owned),
@@ -171,7 +171,7 @@ impl Devices {
         }
     }
 
-    /// Why the devices that there are will not do.
+    /// Why the devices that exist aren't suitable.
     fn no_device(
         &self,
         classes: &[(String, String)],
@@ -230,7 +230,7 @@ fn first(names: &[&str]) -> String {
     }
 }
 
-/// What a claim asks for: request, with its alternative, and class.
+/// The requests of a claim, with their alternatives and classes.
 fn classes(spec: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for request in list(spec, "/devices/requests") {
@@ -252,7 +252,7 @@ fn allocated(claim: &Value) -> impl Iterator<Item = String> {
     list(claim, "/status/allocation/devices/results").iter().map(device)
 }
 
-/// Those of them that nobody else can have: not what it only has access to as an administrator, nor a share of a device.
+/// The devices that the claim holds exclusively: without administrative access and shares of devices.
 fn held(claim: &Value) -> impl Iterator<Item = String> {
     let alone = |result: &&Value| {
         result.get("adminAccess") != Some(&Value::Bool(true)) && text(result, "/shareID").is_empty()

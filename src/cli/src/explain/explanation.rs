@@ -1,5 +1,4 @@
-//! Why a rule gives a workload a companion, or doesn't, and where that companion may run: for people, from the same
-//! functions that decide it.
+//! Explains whether a rule gives a workload a companion and where that companion may run, by the functions that decide it.
 //!
 //! The types serialise to the documented output of `outrigger explain -o json`.
 
@@ -24,7 +23,7 @@ use crate::node::{Node, obstacles};
 /// What is known besides the rule and the workload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExplanationContext<'a> {
-    /// Whose rule and workload it is; `None` where nobody said. Then the tenants' isolation is left out of placement.
+    /// The tenant of rule and workload; `None` where it isn't known. Then placement leaves the tenants' isolation out.
     pub(crate) tenant: Option<&'a TenantId>,
     /// The tenant's namespace.
     pub(crate) namespace: &'a str,
@@ -34,7 +33,7 @@ pub(crate) struct ExplanationContext<'a> {
     pub(crate) nodes: Option<&'a [Node]>,
 }
 
-/// What comes of a rule and a workload.
+/// Whether a workload gets a companion by a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum CompanionOutcome {
     /// A companion.
@@ -50,9 +49,9 @@ pub(crate) enum CompanionOutcome {
 /// Why, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explanation {
-    /// What comes of it.
+    /// Whether there is a companion.
     pub(crate) outcome: CompanionOutcome,
-    /// The outcome in words, where it is none that the terms tell.
+    /// The reason of the outcome, where the terms don't show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
     /// Name of the companion, the one there is or the one there would be.
@@ -96,19 +95,19 @@ pub(crate) struct Finding {
 /// Where a companion may run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Placement {
-    /// The Nodes that come into question: those of the workload's host for `SameNode`, else the tenant's.
+    /// The candidate Nodes: those of the workload's host for `SameNode`, else the tenant's.
     pub(crate) nodes: Vec<NodePlacement>,
-    /// Why none of them will do; absent where one does.
+    /// Why none of them is suitable; absent where one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) problem: Option<String>,
 }
 
-/// One Node that comes into question.
+/// A candidate Node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodePlacement {
     /// Its name.
     pub(crate) node: String,
-    /// What keeps the companion away; empty where it may run.
+    /// What keeps the companion from running there; empty where it may run.
     pub(crate) obstacles: Vec<String>,
 }
 
@@ -179,7 +178,7 @@ fn admitted(
     let mut pod = match around.tenant.map(|tenant| companion::plan(key, desired, None, &home(tenant))) {
         Some(Action::Create(pod)) => pod,
         Some(Action::Refuse(message)) => return Err(message),
-        // What of a companion decides its place doesn't need the tenant.
+        // The fields of a companion that decide its placement don't depend on the tenant.
         _ => json!({
             "metadata": {"annotations": workload.node_name.as_ref().map(|host| json!({keys::HOST: host}))},
             "spec": rule.template().get("spec"),

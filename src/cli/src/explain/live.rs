@@ -15,10 +15,10 @@ use super::ExplainArgs;
 use crate::files::{self, InputError, Object, Origin};
 use crate::state::State;
 
-/// What a state is worth.
+/// What a state shows.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Where it comes from, for messages.
+    /// The source, for messages.
     pub(super) place: String,
     /// It is that of a cluster, as it is now.
     pub(super) live: bool,
@@ -30,7 +30,7 @@ pub(super) struct Source {
     pub(super) devices: bool,
     /// Which ResourceClaims it shows.
     pub(super) claims: ClaimScope,
-    /// What can't be known from it.
+    /// What it doesn't show.
     pub(super) notes: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ impl Reader {
         self.objects.extend(objects);
     }
 
-    /// Whether the cluster knows Tenants. Anybody may ask that, unlike for the Tenants themselves.
+    /// Whether the cluster has the kind Tenant. Any user may ask that, but not every user may list Tenants.
     async fn is_infrastructure(&self) -> Result<bool, InputError> {
         match self.client.list_api_group_resources(&Tenant::api_version(&())).await {
             Ok(known) => Ok(known.resources.iter().any(|resource| resource.kind == "Tenant")),
@@ -154,8 +154,8 @@ impl Reader {
         self.devices(namespace).await
     }
 
-    /// What there is of devices, where a rule asks for some. Of claims those of all namespaces: somebody else's may have what
-    /// is asked for. Who may not read those reads the tenant's.
+    /// Reads devices, where a rule requests some. Claims of all namespaces are read, because others may hold the devices; a
+    /// user who may not do so reads the tenant's.
     async fn devices(&mut self, namespace: Option<&str>) -> Result<(), InputError> {
         let before = self.notes.len();
         self.may::<DeviceClass>(None, ListParams::default()).await?;
@@ -210,7 +210,7 @@ impl Reader {
         self.list::<K>(namespace, params).await.map_err(|error| InputError::new(what, error))?
     }
 
-    /// Reads all objects of a kind, and goes without where they may not be read, or the cluster has no such kind.
+    /// Reads all objects of a kind. It is no error if they may not be read, or if the cluster doesn't have the kind.
     pub(crate) async fn may<K: Resource<DynamicType = ()>>(
         &mut self,
         namespace: Option<&str>,

@@ -25,7 +25,7 @@ use crate::state::State;
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// File or directory with objects: Tenants, Namespaces, Nodes, WorkloadRules, the Pods of the tenant's cluster. May
-    /// be given several times; - is standard input. Without it: a cluster is asked.
+    /// be given several times; - is standard input. Without it: read from a cluster.
     #[arg(short, long = "filename", value_name = "FILE")]
     filename: Vec<PathBuf>,
 
@@ -33,7 +33,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "NAME")]
     rule: Option<String>,
 
-    /// Only this workload, a Pod of the tenant's cluster.
+    /// Only this workload: a Pod of the tenant's cluster.
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = PodName::parse)]
     workload: Option<PodName>,
 
@@ -41,11 +41,11 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 
-    /// Whose rules and workloads. Not needed where there is one tenant.
+    /// Tenant whose rules and workloads are explained. Not needed where there is one tenant.
     #[arg(long, value_name = "ID")]
     tenant: Option<String>,
 
-    /// How to print it.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
@@ -66,7 +66,7 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
 
-    /// Kubeconfig of the tenant's cluster, whose Pods are read there.
+    /// Kubeconfig of the tenant's cluster, from which its Pods are read.
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     tenant_kubeconfig: Option<PathBuf>,
 
@@ -77,14 +77,14 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people, in colour on a terminal.
+    /// Text for people, in colour on a terminal.
     Text,
-    /// The structure that docs/explain.md tells.
+    /// JSON, as docs/explain.md describes it.
     Json,
 }
 
 impl ExplainArgs {
-    /// Exit code 1: one rule and one workload were asked for, and no companion comes of them.
+    /// Exit code 1: one rule and one workload were named, and they have no companion.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         let (state, source) = if self.filename.is_empty() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,4 +1,4 @@
-//! What is told. The structure is that of docs/explain.md, and stable.
+//! The report of `outrigger explain`. docs/explain.md describes its structure, which is stable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(super) struct RuleReport {
     pub(super) conditions: Vec<ConditionReport>,
     pub(super) events: Vec<String>,
     pub(super) workloads: Vec<WorkloadReport>,
-    /// Companions of workloads whose facts aren't known here.
+    /// Companions of workloads that aren't known here.
     pub(super) companions: Vec<CompanionReport>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Fault {
     pub(super) message: String,
 }
 
-/// A condition of the rule's status that isn't as one would like it.
+/// A condition of the rule's status that reports a problem.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ConditionReport {
@@ -145,7 +145,7 @@ impl State {
 
 impl Report {
     /// # Errors
-    /// When there is no rule or no workload as it is asked for.
+    /// When the named rule or workload doesn't exist.
     pub(super) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
         let wanted = |rule: &&WorkloadRule| args.rule.as_ref().is_none_or(|name| *name == rule.name_any());
         let rules: Vec<&WorkloadRule> = view.rules.iter().filter(wanted).collect();
@@ -255,7 +255,7 @@ fn faults(errors: &[FieldError]) -> Vec<Fault> {
     errors.iter().map(|e| Fault { path: e.path.clone(), message: e.message.clone() }).collect()
 }
 
-/// What of the template the tenant's Pods may not have, as admission judges it.
+/// Fields of the template that admission denies to the tenant's Pods.
 fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
     let Some(policy) = &view.policy else { return Vec::new() };
     let facts = ValidationContext {

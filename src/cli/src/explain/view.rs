@@ -28,7 +28,7 @@ use crate::state::State;
 /// What is known of a tenant.
 #[derive(Debug)]
 pub(super) struct View {
-    /// Whose it is; `None` where nobody says.
+    /// The tenant; `None` where it isn't known.
     pub(super) tenant: Option<TenantId>,
     /// Its namespace in the infrastructure cluster.
     pub(super) namespace: String,
@@ -58,7 +58,7 @@ pub(super) struct View {
 
 impl View {
     /// # Errors
-    /// When an object can't be read, or it isn't clear whose rules are meant.
+    /// When an object can't be read, or the tenant is ambiguous.
     pub(super) fn new(state: &State, args: &ExplainArgs, source: Source) -> Result<Self, InputError> {
         let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, mut notes } =
             source;
@@ -128,7 +128,7 @@ pub(super) fn namespace_of(rule: &WorkloadRule) -> String {
     rule.namespace().unwrap_or_else(|| "default".to_owned())
 }
 
-/// All tenants, and whose namespaces are whose.
+/// All tenants and the owners of namespaces.
 struct Tenants {
     known: BTreeMap<TenantId, Domain>,
     namespaces: BTreeMap<String, TenantId>,
@@ -209,7 +209,7 @@ impl Tenants {
     }
 }
 
-/// A companion, and the workload as it was told of it, where it was told all.
+/// A companion, and its workload where an annotation of the companion has all of it.
 type Companions = BTreeMap<CompanionKey, (Observed, Option<Workload>)>;
 
 /// Companions of the tenant, workloads, and the names of Pods that have ended. What else is in tenants' namespaces is
@@ -243,7 +243,7 @@ fn nodes(state: &State) -> Result<Vec<Node>, InputError> {
     Ok(state.all::<KubeNode>("", "Node")?.into_iter().map(domain_node).collect())
 }
 
-/// What of a Node matters.
+/// The fields of a Node that decide placement.
 pub(crate) fn domain_node(node: KubeNode) -> Node {
     let spec = node.spec.unwrap_or_default();
     let taint = |taint: k8s_openapi::api::core::v1::Taint| Taint {
@@ -259,7 +259,7 @@ pub(crate) fn domain_node(node: KubeNode) -> Node {
     }
 }
 
-/// The words of Events about rules whose companions were refused.
+/// Messages of Events about rules whose companions were refused.
 fn events(state: &State) -> Result<Vec<(String, String, String)>, InputError> {
     let events: Vec<Event> = state.all("", "Event")?;
     let about_rules = events.into_iter().filter(|event| {

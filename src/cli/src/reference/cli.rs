@@ -63,7 +63,7 @@ pub(super) fn environment(arg: &Arg) -> String {
     arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// What it is when nobody says.
+/// The default value.
 pub(super) fn default(arg: &Arg) -> String {
     if !arg.get_action().takes_values() {
         return String::new();

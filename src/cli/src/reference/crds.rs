@@ -193,7 +193,7 @@ fn of_value(schema: &Value) -> Vec<String> {
         ("minProperties", "maxProperties", " entries"),
         ("minimum", "maximum", ""),
     ] {
-        // A schema's bounds are floating-point numbers; ours are whole.
+        // A schema's bounds are floating-point numbers; those of Outrigger's kinds are integers.
         let bound = |key: &str| schema[key].as_f64().map(|bound| bound.to_string());
         limits.extend(match (bound(least), bound(most)) {
             (Some(least), Some(most)) => Some(format!("{least} to {most}{of}")),
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(fields.rules, [["`spec.a`", "`a \\|\\| b`", "needs a"]]);
     }
 
-    /// What nobody has described nobody can use.
+    /// Every field has a description.
     #[test]
     fn each_field_of_ours_has_a_meaning() {
         for page in pages().unwrap() {

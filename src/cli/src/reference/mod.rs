@@ -1,4 +1,4 @@
-//! `outrigger reference`: the pages of the documentation that the code itself can tell, as Markdown.
+//! `outrigger reference`: the pages of the documentation that are generated from the code, as Markdown.
 //!
 //! Each page is a pure function of what the program is made of, so it can be written again and compared.
 

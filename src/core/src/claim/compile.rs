@@ -1,4 +1,4 @@
-//! What a rule says of devices as somebody wrote it, and everything that may be wrong with it.
+//! A rule's device claims as written, and their validation.
 
 use std::collections::HashSet;
 
@@ -39,7 +39,7 @@ pub struct DeviceClaimSpec {
     pub name: String,
     /// Spec of a claim of its own.
     pub spec: Option<Json>,
-    /// Name of the rule whose claim it is.
+    /// Name of the rule that makes the claim.
     pub from_rule: String,
     /// The containers that get it; empty: all.
     pub containers: Vec<String>,

@@ -1,4 +1,4 @@
-//! How a Pod names its claims, and its containers what of them they use.
+//! A Pod's list of claims, and the references of its containers to them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -50,7 +50,7 @@ fn source(reader: &mut Reader, claim: &Map<String, Value>, path: &str) {
         [Some(_), Some(_)] => {
             reader.fault(path, "has resourceClaimName and resourceClaimTemplateName; use one of them");
         }
-        // One of a wrong type has been told.
+        // A wrong type has been reported.
         [None, None] if KEYS.iter().all(|key| claim.get(*key).is_none_or(Value::is_null)) => {
             reader
                 .fault(path, "has neither resourceClaimName nor resourceClaimTemplateName; use one of them");

@@ -1,4 +1,4 @@
-//! What the API server takes and nobody will be happy with.
+//! Warnings about claims that the API server admits.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ const MAX_TOLERATIONS: usize = 16;
 /// Most warnings of one claim: what an API server shows is cut to 4,096 characters.
 const MAX_WARNINGS: usize = 16;
 
-/// What of a claim's spec is admitted and can never be allocated, or does nothing: as admission warnings, with paths
+/// Parts of a claim's spec that are admitted and can never be allocated, or do nothing: as admission warnings, with paths
 /// below the spec.
 pub fn warnings(spec: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -115,7 +115,7 @@ pub struct Gated {
 }
 
 /// The fields of a claim's spec that older API servers drop (`pkg/api/resourceclaimspec`): the claim is then another one than
-/// what was written. Those whose gate is on in every version that has `resource.k8s.io/v1` aren't told.
+/// what was written. Those whose gate is on in every version that has `resource.k8s.io/v1` aren't listed.
 pub fn gated(spec: &Value) -> Vec<Gated> {
     const SINCE: u32 = 36;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Rules, filed so that a workload finds those that could match it, and a rule the workloads that it could match.
+//! Index of rules' terms, by which a workload finds the rules that could match it, and a rule the workloads.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -16,21 +16,21 @@ const COMMON: usize = 64;
 /// That an entry is there says less than which value it has.
 const PRESENCE: usize = 16;
 
-/// Terms, filed by what a workload must have to match them.
+/// Terms of rules by the field value that a workload must have to match them.
 #[derive(Debug, Default)]
 pub(super) struct TermIndex {
-    /// Fixed field -> terms that ask for something of it. There are few fixed fields.
+    /// Fixed field -> terms that require something of it. There are few fixed fields.
     by_field: HashMap<Path, FieldTerms>,
-    /// Map of `state.extra` -> key in it -> terms that ask for something of that entry. There may be many keys.
+    /// Map of `state.extra` -> key in it -> terms that require something of that entry. There may be many keys.
     by_entry: HashMap<Box<str>, HashMap<Box<str>, FieldTerms>>,
-    /// Terms that ask for nothing in particular.
+    /// Terms without an expression to index them by.
     rest: Vec<Term>,
     /// Rule -> for each of its terms, the expression that it is filed under; `None` for one of the rest.
     places: HashMap<RuleName, Vec<Option<usize>>>,
     hasher: State,
 }
 
-/// Terms that ask for something of one field.
+/// Terms that require something of one field.
 #[derive(Debug, Default)]
 struct FieldTerms {
     /// For a certain value.
@@ -112,7 +112,7 @@ impl FieldTerms {
         }
     }
 
-    /// Shows the terms that a workload with this value could match.
+    /// Passes on the terms that a workload with this value could match.
     fn show(&self, value: &str, try_all: &mut impl FnMut(&[Term])) {
         if let Some(terms) = self.values.get(value) {
             try_all(terms);
@@ -122,7 +122,7 @@ impl FieldTerms {
 }
 
 impl TermIndex {
-    /// Files a rule. One of the same name has been removed before. `workloads` are all that there are.
+    /// Inserts a rule. A rule of the same name has been removed before. `workloads` are all workloads.
     pub(super) fn insert<'w, W>(&mut self, rule: &Arc<Rule>, workloads: impl Fn() -> W)
     where
         W: Iterator<Item = (&'w Arc<str>, &'w Workload)>,
@@ -224,7 +224,7 @@ impl TermIndex {
         }
     }
 
-    /// Takes a rule out.
+    /// Removes a rule.
     pub(super) fn remove(&mut self, rule: &Rule) {
         for (number, place) in self.places.remove(rule.name()).unwrap_or_default().into_iter().enumerate() {
             let other = |filed: &Term| filed.number != number || filed.rule.name() != rule.name();
@@ -319,7 +319,7 @@ impl TermIndex {
         names
     }
 
-    /// Whether nothing is left filed.
+    /// Whether the index is empty.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.by_field.is_empty()

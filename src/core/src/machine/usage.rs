@@ -3,7 +3,7 @@
 //! A guest takes the place of a reservation: the scheduler removes that one, its StatefulSet makes it anew, and it waits until
 //! there is one fewer of them. So for a moment less is reserved than before, and less than there are places. What is said
 //! of slots must not follow that: each reservation has [`PATIENCE`] to find its place again before its slot counts as lost.
-//! And a slot counts as won only when somebody sits in it.
+//! And a slot counts as gained only when a Pod occupies it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,9 +43,9 @@ pub enum Guest {
     Used,
     /// The scheduler finds no node for it.
     Waiting,
-    /// It is on a node, and goes. It counts as nothing any more, and its place isn't free yet.
+    /// It is on a node and being deleted. It doesn't count any more, and its place isn't free yet.
     Leaving,
-    /// It has ended, or nobody has looked at it yet.
+    /// It has ended, or the scheduler hasn't seen it yet.
     Nothing,
 }
 
@@ -59,7 +59,7 @@ pub enum Reservation {
     },
     /// The scheduler finds no node for it.
     Unschedulable,
-    /// It has ended, goes, or nobody has looked at it yet.
+    /// It has ended, is being deleted, or the scheduler hasn't seen it yet.
     Nothing,
 }
 
@@ -108,7 +108,7 @@ pub struct SeenReservation {
     pub on_ready_node: bool,
 }
 
-/// What is seen of a type.
+/// The Pods and nodes of a type, as watches show them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypeView {
     /// Slots that there may be.
@@ -130,7 +130,7 @@ pub struct TypeView {
 /// The former name of [`TypeView`].
 pub type Seen = TypeView;
 
-/// What follows.
+/// What is to be done about a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// What the status says.

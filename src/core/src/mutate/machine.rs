@@ -15,7 +15,7 @@ use crate::selector::{self, clash, product};
 use crate::steps::step;
 use crate::text::truncate;
 
-/// Which slot a guest takes.
+/// The slot that a guest takes.
 #[derive(Debug, Clone, Copy)]
 pub struct GuestSlot<'a> {
     /// The machine group.
@@ -27,7 +27,7 @@ pub struct GuestSlot<'a> {
 /// The former name of [`GuestSlot`].
 pub type Facts<'a> = GuestSlot<'a>;
 
-/// Where resources are told.
+/// The lists of a container's resources.
 const LISTS: [&str; 2] = ["requests", "limits"];
 
 /// Sets the resources of one container to the slot's, ANDs the slot's nodes into the required node affinity, and tolerates

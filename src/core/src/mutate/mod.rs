@@ -16,7 +16,7 @@ use crate::keys;
 use crate::rule::Rule;
 use crate::selector;
 
-/// What is known about a Pod besides the Pod itself, all of it from watch caches and the verified request.
+/// Context of the Pod's admission request, all of it from watch caches and the verified request.
 #[derive(Debug, Clone, Copy)]
 pub struct PodContext<'a> {
     /// The tenant of the Pod's namespace, from the namespace's own label; never from the Pod.
@@ -34,7 +34,7 @@ pub struct PodContext<'a> {
 /// The former name of [`PodContext`].
 pub type Facts<'a> = PodContext<'a>;
 
-/// What the steps have to say besides the change itself.
+/// Results of the steps besides the change itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Admission warnings for whoever made the request. At most 120 characters each are shown whole.
@@ -65,7 +65,7 @@ pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldEr
     mutate_told(pod, facts, &mut |_, _| ())
 }
 
-/// Is told of each step when it is over: its name, and whether it went well. For whoever has a clock.
+/// Called after each step with the step's name and whether it succeeded, so that callers with a clock can measure it.
 pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool);
 
 /// The former name of [`StepObserver`].
@@ -82,7 +82,7 @@ fn mutate_told(
         told(name, done.is_ok());
         done?;
     }
-    // A step that could tell whose words contradict whose has done so.
+    // A step that knows which parts contradict each other has reported it.
     if !report.warnings.iter().any(|warning| warning.starts_with(NO_NODE))
         && let Some(both) = selector::contradiction(pod)
     {
@@ -91,7 +91,7 @@ fn mutate_told(
     Ok(report)
 }
 
-/// What the steps may change: parent and key. Everything else in a Pod is somebody else's.
+/// The fields that the steps may change, by parent and key. Everything else in a Pod belongs to others.
 const OWNED: [(&str, &str); 5] = [
     ("metadata", "annotations"),
     ("spec", "affinity"),
@@ -104,7 +104,7 @@ const OWNED: [(&str, &str); 5] = [
 const OWNED_OF_GUESTS: &[&str] = &["containers"];
 
 /// Runs all steps on a Pod and returns the patch that makes the Pod what it is then. Only what the steps may change is
-/// copied and compared: most of a Pod is containers, which are nobody's business here unless they get a slot or devices.
+/// copied and compared: most of a Pod is containers, which the steps change only to give them a slot or devices.
 ///
 /// # Errors
 /// As [`mutate`].

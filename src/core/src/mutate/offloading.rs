@@ -12,7 +12,7 @@ use crate::offloading::{Offloading, Strategy};
 use crate::selector::{clash, product};
 use crate::text::truncate;
 
-/// What is known of the offloading of a Pod's namespace.
+/// The offloading of the Pod's namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct OffloadingContext<'a> {
     /// The namespace's NamespaceOffloading.

@@ -1,4 +1,4 @@
-//! Rules as somebody wrote them, and everything that may be wrong with them.
+//! Rules as written, and their validation.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub const MAX_VALUES: usize = 1024;
 /// Most injections of a rule.
 pub const MAX_INJECTIONS: usize = 256;
 
-/// A rule as somebody wrote it, not yet checked.
+/// A rule as written, not yet validated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleSpec {
     /// Its name.

@@ -333,7 +333,7 @@ fn pair(own: &[Says<'_>], theirs: &[Says<'_>], left: &mut usize) -> Option<(Stri
     None
 }
 
-/// What of two lists, neither of which contradicts itself, can't hold together: of each side one.
+/// Two requirements that can't hold together, one of each list, where neither list contradicts itself.
 fn against(own: &[Says<'_>], theirs: &[Says<'_>]) -> Option<(String, String)> {
     let subjects: BTreeSet<_> = theirs.iter().map(Says::subject).collect();
     let mut groups: BTreeMap<_, Group<'_, '_>> = BTreeMap::new();

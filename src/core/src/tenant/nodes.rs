@@ -21,7 +21,7 @@ pub struct Taint {
     pub effect: String,
 }
 
-/// What is ours on a DPU's Node.
+/// The fields of a DPU's Node that Outrigger owns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Marks {
     /// The value of the tenant label, also one that is no tenant's id.
@@ -35,14 +35,14 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// The marks of a DPU that belongs to this tenant, or to nobody.
+    /// The marks of a DPU that belongs to this tenant, or is unowned.
     pub fn of(owner: Option<&TenantId>) -> Self {
         let owner = owner.map(ToString::to_string);
         Self { tainted_for: owner.iter().cloned().collect(), owner, handover: None, untidy: false }
     }
 }
 
-/// Who lays claim to a DPU.
+/// The tenants that claim a DPU's host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostClaims<'a> {
     /// Tenants whose spec lists the DPU's host and that aren't being deleted.
@@ -54,12 +54,12 @@ pub struct HostClaims<'a> {
 /// The former name of [`HostClaims`].
 pub type Claims<'a> = HostClaims<'a>;
 
-/// Whose the DPU should be.
+/// The owner that the DPU should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ownership {
-    /// This tenant's.
+    /// This tenant.
     Of(TenantId),
-    /// Nobody's.
+    /// No tenant.
     Nobody,
     /// Leave it as it is: an administrator has labeled it for a tenant that Outrigger doesn't know.
     Foreign,
@@ -69,8 +69,8 @@ pub enum Ownership {
 pub type Verdict = Ownership;
 
 impl HostClaims<'_> {
-    /// Whose the DPU should be. Of two tenants that claim one host neither gets it; who has it already keeps it until
-    /// the other's claim is gone.
+    /// The owner that the DPU should have. Of two tenants that claim one host neither gets it; the present owner keeps it
+    /// until the other's claim is gone.
     pub fn verdict(&self, owner: Option<&str>) -> Ownership {
         match self.tenants.as_slice() {
             [one] => Ownership::Of((*one).clone()),
@@ -93,16 +93,16 @@ pub enum Step {
     Mark(Marks),
     /// Other tenants' Pods must be deleted and gone first. Look again when they are.
     Clear,
-    /// Look again when the Node has been nobody's for a while.
+    /// Look again when the Node has been unowned for a while.
     Settle,
 }
 
-/// What has been found out for the step.
+/// What is known of the Node for the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeUse {
     /// Whether a Pod of a tenant that isn't the coming owner is on the Node, in whatever phase.
     pub others: bool,
-    /// Whether the Node has been cordoned and nobody's for long enough that schedulers know.
+    /// Whether the Node has been cordoned and unowned for long enough that schedulers know.
     pub settled: bool,
 }
 
@@ -127,7 +127,7 @@ pub fn step<E>(
     }
     let value = || wanted.map_or_else(String::new, ToString::to_string);
     if marks.owner == end.owner && marks.handover.is_none() {
-        // Only taints are wrong: somebody took them away, or an old one was left. The label, which holds, is right.
+        // Only taints are wrong: others removed them, or an old one is left. The label, which decides, is right.
         return Ok(Step::Mark(end));
     }
     let NodeUse { others, settled } = look()?;
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(next(&a, &to_b, false, true), Step::Mark(cordoned.clone()));
         // The claim came back before the label went.
         assert_eq!(next(&cordoned, &Ownership::Of(id("a")), false, false), Step::Mark(a.clone()));
-        // Given back to nobody, by the same way.
+        // Released to no tenant, by the same way.
         let Step::Mark(marks) = next(&a, &Ownership::Nobody, true, false) else { panic!() };
         assert_eq!(marks.handover.as_deref(), Some(""));
         let nobodys = Marks { owner: None, ..marks };

@@ -19,7 +19,7 @@ pub enum Writer {
     Manager,
     /// A controller of the cluster itself, or its scheduler: they make claims for single Pods.
     Cluster,
-    /// Somebody else.
+    /// Any other user.
     User,
 }
 
@@ -42,7 +42,7 @@ pub fn claim(object: &Value, old: &Value, policy: &Policy, writer: Writer) -> Ve
     faults
 }
 
-/// What of a claim's spec a tenant may not ask for; `path` is where the spec stands. This is for claims in whatever object:
+/// Fields of a claim's spec that a tenant may not set; `path` is the path of the spec. This is for claims in whatever object:
 /// the API server's own rules are [`device::faults`].
 pub fn device_requests(spec: &Value, path: &str, policy: &Policy) -> Vec<FieldError> {
     let mut faults = Vec::new();
@@ -58,7 +58,7 @@ pub fn device_requests(spec: &Value, path: &str, policy: &Policy) -> Vec<FieldEr
     faults
 }
 
-/// What is admitted and nobody will be happy with, of a ResourceClaim or a ResourceClaimTemplate.
+/// Warnings about a ResourceClaim or a ResourceClaimTemplate that is admitted.
 pub fn claim_warnings(object: &Value) -> Vec<String> {
     device::warnings(spec_of(object).0)
 }

@@ -1,8 +1,8 @@
 //! What a Pod in a tenant's namespace may not be, whoever made it.
 //!
 //! Mutation puts the isolation in; this looks at the final object, after every other webhook, and believes nothing.
-//! An update is held to what it changes ([`update`]): a Pod from before a rule of ours can still lose its finalizers.
-//! Nothing is exempt for being deleted.
+//! An update is judged by what it changes ([`update`]): a Pod that is older than one of these checks can still lose its
+//! finalizers. Nothing is exempt for being deleted.
 //!
 //! The load-bearing rule is the required node affinity, which the kubelet checks again; everything else closes ways
 //! around it, or keeps a Pod from reaching what else is on its DPU.
@@ -34,7 +34,7 @@ use crate::steps::step;
 use crate::template::{self, Kind};
 use crate::tenant::Policy;
 
-/// What is known besides the Pod, all of it from the verified request and from watch caches.
+/// Context of the admission request, all of it from the verified request and from watch caches.
 #[derive(Debug, Clone, Copy)]
 pub struct ValidationContext<'a> {
     /// What the tenant of the Pod's namespace may do.
@@ -45,7 +45,7 @@ pub struct ValidationContext<'a> {
     pub manager: bool,
     /// The rule that the Pod is a companion of. Set only when the manager makes it.
     pub rule: Option<&'a Rule>,
-    /// Schedulers that may be asked for by name.
+    /// Schedulers that Pods may name.
     pub schedulers: &'a [String],
     /// The cluster's default PriorityClass, which the API server fills in.
     pub default_priority_class: Option<&'a str>,

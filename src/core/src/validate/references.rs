@@ -12,7 +12,7 @@ use crate::text::quoted;
 /// The service account that every namespace has, and that has no rights of its own.
 const DEFAULT_ACCOUNT: &str = "default";
 
-/// Whose rights the Pod has at the API server, and at others who trust its tokens and certificates.
+/// The identity of the Pod at the API server, and at others who trust its tokens and certificates.
 pub(super) fn accounts(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     let spec = &pod["spec"];
     // `serviceAccount` is the old name of the same field; the API server keeps them equal.
@@ -42,7 +42,7 @@ pub(super) fn accounts(pod: &Value, facts: &ValidationContext<'_>, faults: &mut 
                     ),
                 ));
             }
-            // A signer of the platform may say more of the Pod than whose it is: that it is an agent, for one.
+            // A signer of the platform may certify more than the Pod's tenant: that it is an agent, for example.
             if let Some(certificate) = source.get("podCertificate").filter(|source| !source.is_null()) {
                 let signer = text(certificate, "signerName").unwrap_or_default();
                 faults.push(FieldError::new(

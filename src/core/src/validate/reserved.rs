@@ -1,5 +1,5 @@
 //! Names that Outrigger gives to what it makes for one workload: `RULE-0123456789abcdef`. They can be foretold, so
-//! somebody could name such an object before it is there.
+//! a tenant could name such an object before it exists.
 
 use crate::companion;
 use crate::ids::RuleName;

@@ -9,7 +9,7 @@ use crate::field::FieldError;
 /// Most bytes of JSON of a Pod in a tenant's namespace.
 pub const MAX_BYTES: usize = 512 * 1024;
 
-/// Most bytes of JSON of a companion: its template, which is held to [`MAX_BYTES`] too, and the facts that it is told.
+/// Most bytes of JSON of a companion: its template, which is limited to [`MAX_BYTES`] too, and the facts that are injected.
 pub const MAX_COMPANION_BYTES: usize = MAX_BYTES + MAX_ANNOTATIONS;
 
 /// Refuses a Pod that is too large, unless it was no smaller before. Sizes are bytes of JSON as the API server sends them;
@@ -20,7 +20,7 @@ pub fn too_large(pod: &Value, bytes: usize, before: usize, most: usize) -> Optio
     }
     let fields = ["metadata", "spec", "status"].into_iter().flat_map(|part| {
         let fields = pod.get(part).and_then(Value::as_object).into_iter().flatten();
-        // The API server keeps books on all fields, in one that nobody writes.
+        // The API server tracks all fields in managedFields, which no client writes.
         let written = fields.filter(|(name, _)| *name != "managedFields");
         written.map(move |(name, value)| (json_bytes(value), part, name))
     });

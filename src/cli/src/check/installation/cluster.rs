@@ -140,7 +140,7 @@ impl Cluster {
     }
 }
 
-/// Limits the time that a request takes. Errors are whole: a dry run's tells at its end why a call failed.
+/// Limits the time that a request takes. Error messages aren't shortened: a dry run's has its reason at the end.
 pub(super) async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(PATIENCE, request).await {
         Ok(Ok(done)) => Ok(done),

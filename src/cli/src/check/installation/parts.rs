@@ -279,7 +279,7 @@ async fn running(
     deployments.iter().map(|(part, deployment)| (*part, running_versions(deployment, &pods))).collect()
 }
 
-/// The versions of a part by its Pods' images; where these tell none, by the Deployment's image, else by the label that Helm
+/// The versions of a part by its Pods' images; without those, by the Deployment's image, else by the label that Helm
 /// sets. Others may have put containers before the part's own.
 pub(super) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<Version> {
     let labels = deployment.pointer("/spec/selector/matchLabels").and_then(Value::as_object);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::check::findings::{Finding, SKEW, Subject, VERSIONS};
 
-/// A version, as far as skew goes.
+/// The numbers of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Version {
     /// Different major versions don't work together.
