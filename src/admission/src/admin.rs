@@ -17,7 +17,7 @@ pub(crate) fn mutate(cx: Context<'_>, request: &mut Request) -> Result<Admission
     }
     let Some((tenant, name, uid)) = companion::of_admin_rule(&request.object) else {
         let message = format!(
-            "metadata: the manager makes companions of admin rules only in namespace {}; it has to say whose this is \
+            "metadata: the manager makes companions of admin rules only in namespace {}; it has to name tenant and rule \
              (label {}, annotations {} and {})",
             request.namespace,
             keys::TENANT,
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_manager_does_not_say_is_not_guessed() {
+    fn missing_facts_are_not_guessed() {
         for missing in [
             json!({"metadata": {"labels": {keys::TENANT: null}}}),
             json!({"metadata": {"labels": {keys::TENANT: "No"}}}),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_left_alone_as_long_as_they_leave_our_keys_alone() {
+    fn other_pods_are_admitted_unless_they_set_outriggers_keys() {
         let mut forged = companion(json!({}));
         forged.user_info.username = "somebody".into();
         let (code, message) = denied(mutate_pod(&caches("Any"), &mut forged));

@@ -31,7 +31,7 @@ pub use rules::RuleSpec;
 pub use specs::Cached;
 use specs::Specs;
 
-/// The caches. They may be stale. Who finds something missing waits for a change: see [`Caches::on_change`].
+/// The caches. They may be stale. A request that depends on a missing object waits for a change: see [`Caches::on_change`].
 #[derive(Debug)]
 pub struct Caches {
     namespaces: namespaces::Namespaces,
@@ -110,7 +110,7 @@ impl Caches {
         self.nodes.read().get(node).cloned()
     }
 
-    /// How many Nodes are a tenant's.
+    /// The number of Nodes of a tenant.
     pub fn dpus_of(&self, id: &TenantId) -> usize {
         self.nodes.read().values().filter(|owner| owner.as_deref() == Some(id.as_str())).count()
     }

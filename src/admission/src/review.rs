@@ -1,7 +1,7 @@
 //! `AdmissionReview` (`admission.k8s.io/v1`) on the wire.
 //!
-//! Only what is needed is read, and the object stays raw JSON: a typed Pod would lose the fields that its types don't
-//! know. A review is measured before anything of it becomes a tree, see [`BOUNDS`].
+//! Only the needed fields are read, and the object stays raw JSON: a typed Pod would lose the fields that its types don't have. A
+//! review is measured before any of it becomes a value tree, see [`BOUNDS`].
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -20,21 +20,20 @@ use crate::decision::Decision;
 
 mod heaviest;
 
-/// Version of the reviews that are understood.
+/// The supported version of reviews.
 pub const API_VERSION: &str = "admission.k8s.io/v1";
 
-/// What a review may have. It carries the object and the old one, each at most 3 MiB at the API server, and as JSON. A Pod of
-/// 512 KiB, which is the most in a tenant's namespace, has some 25,000 values, and what it was before as many.
+/// Limits of a review. It carries the object and the old object as JSON, each at most 3 MiB at the API server. A Pod of 512 KiB,
+/// the maximum in a tenant's namespace, has some 25,000 values, and the old Pod as many.
 pub const BOUNDS: Bounds = Bounds { bytes: 8 << 20, values: 100_000, depth: 100 };
 
-/// A review of up to so many bytes is read at once, with all that is in it. Of a larger one objects that nobody judges are
-/// never read.
+/// A review of at most this size is read in one pass. In a larger review, objects that no handler looks at are skipped.
 const SMALL: usize = 32 << 10;
 
-/// Most characters of all warnings of a response together (apiserver, `pkg/warning`).
+/// Maximum number of characters of all warnings of a response together (apiserver, `pkg/warning`).
 const MAX_WARNINGS: usize = 4096;
 
-/// A review as it comes in; its objects are JSON of this kind.
+/// A received review; `O` is the JSON type of its objects.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", bound(deserialize = "O: Deserialize<'de> + Default"))]
 struct Incoming<'a, O> {
@@ -45,11 +44,11 @@ struct Incoming<'a, O> {
     request: Option<Request<O>>,
 }
 
-/// What is asked.
+/// The request of a review.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", bound(deserialize = "O: Deserialize<'de> + Default"))]
 pub struct Request<O = Value> {
-    /// Names the question; the answer carries it too.
+    /// The uid of the request; the answer carries it too.
     #[serde(default, deserialize_with = "or_default")]
     pub uid: String,
     /// Kind of the object.
@@ -64,25 +63,25 @@ pub struct Request<O = Value> {
     /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
     #[serde(default, deserialize_with = "or_default")]
     pub operation: String,
-    /// Who asks.
+    /// The user who makes the request.
     #[serde(default, deserialize_with = "or_default")]
     pub user_info: UserInfo,
     /// The object; null on DELETE.
     #[serde(default, deserialize_with = "or_default")]
     pub object: O,
-    /// What it was before; null on CREATE.
+    /// The old object; null on CREATE.
     #[serde(default, deserialize_with = "or_default")]
     pub old_object: O,
-    /// Nothing of it will be stored.
+    /// Nothing will be stored.
     #[serde(default, deserialize_with = "or_default")]
     pub dry_run: Option<bool>,
-    /// Bytes of the object and of the old one, as they came; at most. `None`: nobody has looked.
+    /// Upper bounds of the bytes of the object and of the old object, as received. `None`: not measured.
     #[serde(skip)]
     pub sizes: Option<(usize, usize)>,
 }
 
 impl Request {
-    /// Bytes of the object and of the old one, as JSON. Of those of a small review at most.
+    /// Bytes of the object and of the old object as JSON. For a small review these are upper bounds.
     pub fn sizes(&self) -> (usize, usize) {
         let count = |object: &Value| if object.is_null() { 0 } else { validate::json_bytes(object) };
         self.sizes.unwrap_or_else(|| (count(&self.object), count(&self.old_object)))
@@ -119,18 +118,18 @@ pub struct UserInfo {
     pub groups: Vec<String>,
 }
 
-/// Null is as good as absent: the API server's own decoder takes it so.
+/// Null means absent, as in the API server's own decoder.
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(d: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(d)?.unwrap_or_default())
 }
 
-/// Why a body is no review.
+/// Why a body can't be read as a review.
 #[derive(Debug, thiserror::Error)]
 pub enum ReviewError {
-    /// It isn't JSON, or a field has a wrong type.
+    /// The body isn't JSON, or a field has a wrong type.
     #[error("the body is no AdmissionReview: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is another kind of object.
+    /// The body is another kind of object.
     #[error("the body is {kind:?} of {api_version:?}, not an AdmissionReview of {API_VERSION:?}")]
     Kind {
         /// Its kind.
@@ -138,27 +137,27 @@ pub enum ReviewError {
         /// Its version.
         api_version: String,
     },
-    /// It asks nothing.
+    /// The review has no request.
     #[error("request: is missing")]
     NoRequest,
-    /// The answer could not be told from others.
+    /// The request has no uid, so an answer could not be assigned to it.
     #[error("request.uid: is missing")]
     NoUid,
-    /// It is too large to be read.
+    /// The review is too large to be read.
     #[error("{}{}", most(path.as_deref()), beyond(excess))]
     Beyond {
-        /// Its uid, where it can be told.
+        /// The uid of the request, where it can be read.
         uid: Option<String>,
-        /// By what.
+        /// The limit that is exceeded.
         excess: Excess,
-        /// The field of the object that has most of it, where that is looked for and there is one: [`Self::located`].
+        /// The field of the object with most of its values, where there is one: see [`Self::located`].
         path: Option<String>,
     },
 }
 
 impl ReviewError {
-    /// The same, with the field of the object that has more than half of its values. A body is read some ten times for that: this is
-    /// nothing for the workers that answer everybody.
+    /// The same error with the field of the object that has more than half of its values. The body is read some ten times for that,
+    /// so this must not run on the workers that answer other requests.
     #[must_use]
     pub fn located(self, body: &[u8]) -> Self {
         match self {
@@ -168,7 +167,7 @@ impl ReviewError {
     }
 }
 
-/// What is told of a review that is too large.
+/// The message about a review that is too large.
 pub fn beyond(excess: &Excess) -> String {
     format!(
         "the review of the object {excess} (the object, what it was before, and what is told of the request, together); make the \
@@ -184,7 +183,7 @@ fn most(path: Option<&str>) -> String {
 /// Measures a review before it is read.
 ///
 /// # Errors
-/// When it is beyond the [`BOUNDS`], with its uid.
+/// When the review exceeds the [`BOUNDS`], with its uid.
 pub fn measure(body: &[u8]) -> Result<Measured, ReviewError> {
     BOUNDS.check(body).map_err(|excess| ReviewError::Beyond { uid: uid(body), excess, path: None })
 }
@@ -192,7 +191,7 @@ pub fn measure(body: &[u8]) -> Result<Measured, ReviewError> {
 /// Measures and reads a review.
 ///
 /// # Errors
-/// When the body is none, or one that is too large.
+/// When the body is no review, or too large.
 pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
     measure(body)?;
     read_measured(body)
@@ -201,7 +200,7 @@ pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
 /// Reads a review that has been measured.
 ///
 /// # Errors
-/// When the body is none.
+/// When the body is no review.
 pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
     if body.len() <= SMALL {
         let mut request: Request = envelope(body)?;
@@ -211,7 +210,7 @@ pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
     let raw: Request<Option<&RawValue>> = envelope(body)?;
     let tree = |raw: Option<&RawValue>| raw.map_or(Ok(Value::Null), |raw| serde_json::from_str(raw.get()));
     let size = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len());
-    // Nothing but a change is judged by what was there before.
+    // Only updates and deletions are decided by the old object.
     let old = raw.old_object.filter(|_| matches!(raw.operation.as_str(), "UPDATE" | "DELETE"));
     Ok(Request {
         sizes: Some((size(raw.object), size(old))),
@@ -241,19 +240,19 @@ fn envelope<'a, O: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<Request<
     Ok(request)
 }
 
-/// The uid of a review, whatever else there is in it, without a tree. Its beginning is enough: the API server writes the uid
-/// before the objects.
+/// The uid of a review, read without a value tree. The beginning of the body is enough: the API server writes the uid before the
+/// objects.
 pub fn uid(beginning: &[u8]) -> Option<String> {
-    /// Longest that is taken for one: those of the API server have 36 characters.
+    /// Maximum length of a uid; the API server's have 36 characters.
     const LONGEST: usize = 253;
     let found = RefCell::new(None);
-    // What comes after the uid, or its end, is no matter.
+    // An error after the uid doesn't matter.
     let _ = Within { path: &["request", "uid"], found: &found }
         .deserialize(&mut serde_json::Deserializer::from_slice(beginning));
     found.into_inner().filter(|uid: &String| !uid.is_empty() && uid.len() <= LONGEST)
 }
 
-/// Looks for the text at a path of objects.
+/// Looks for the string at a path of nested objects.
 struct Within<'a> {
     path: &'a [&'a str],
     found: &'a RefCell<Option<String>>,
@@ -321,7 +320,7 @@ pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Erro
     serde_json::to_vec(&json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}))
 }
 
-/// As many warnings as the API server shows.
+/// The warnings that the API server shows.
 fn shown(warnings: &[String]) -> Vec<&str> {
     let mut total = 0;
     warnings

@@ -68,7 +68,7 @@ fn request(user: &str, generation: &str) -> Request {
 }
 
 #[test]
-fn the_managers_word_is_taken_and_nobody_elses() {
+fn only_the_manager_creates_companions() {
     let Ok(Decision::Allow { patch, .. }) = decide("/mutate/pods", &caches(), &mut request(MANAGER, "2"))
     else {
         panic!("not allowed")
@@ -109,7 +109,7 @@ fn a_companion_may_use_the_claim_that_its_rule_names_before_it_is_there() {
         let mut request = request_of(&rule);
         assert!(matches!(decide("/mutate/pods", &caches, &mut request), Ok(Decision::Allow { .. })));
         assert_eq!(decide("/validate/pods", &caches, &mut request), Ok(Decision::allow()), "{of}");
-        // The claims of other workloads and other rules stay theirs, and nobody else has the rule's word.
+        // Claims of other workloads and other rules stay reserved for these, and other users can't claim to act for a rule.
         let mut forged = request.clone();
         forged.object["metadata"]["labels"][keys::WORKLOAD] = json!("w2");
         let (code, message) = denied(decide("/validate/pods", &caches, &mut forged));
@@ -128,7 +128,7 @@ fn claims_are_those_of_the_rule_that_the_companion_was_made_from() {
     let rule = sharing(3, "first");
     caches.apply_rule(Change::Applied(sharing(4, "second")));
     let (code, message) = denied(decide("/mutate/pods", &caches, &mut request_of(&rule)));
-    assert_eq!(code, 503, "the manager tries again");
+    assert_eq!(code, 503, "the manager retries");
     assert!(message.contains("generation 4 by now") && message.contains("generation 3, which"), "{message}");
     // What is newer in other ways only is as good.
     caches.apply_rule(Change::Applied(sharing(5, "first")));
@@ -136,22 +136,22 @@ fn claims_are_those_of_the_rule_that_the_companion_was_made_from() {
 }
 
 #[test]
-fn a_cache_that_is_behind_is_not_missing_data() {
-    let behind = |caches: &Caches, request: &Request| {
+fn a_stale_cache_is_not_missing_data() {
+    let stale = |caches: &Caches, request: &Request| {
         let request = &mut request.clone();
         decide("/mutate/pods", caches, request).unwrap_err().to_string()
     };
     let newer = request(MANAGER, "3");
     let caches = caches();
-    assert!(behind(&caches, &newer).contains("of generation 3 is not known yet"));
+    assert!(stale(&caches, &newer).contains("of generation 3 is not known yet"));
     caches.apply_rule(Change::Applied(rule(3, true)));
     assert!(decide("/mutate/pods", &caches, &mut newer.clone()).is_ok());
     let mut elsewhere = newer.clone();
     elsewhere.namespace = "tenant-new".into();
-    assert!(behind(&caches, &elsewhere).contains("tenant-new is not known yet"));
+    assert!(stale(&caches, &elsewhere).contains("tenant-new is not known yet"));
     let mut another = newer;
     another.object["metadata"]["ownerReferences"][0]["uid"] = json!("another");
-    assert!(behind(&caches, &another).contains("WorkloadRule r"));
+    assert!(stale(&caches, &another).contains("WorkloadRule r"));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use outrigger_core::keys;
 use outrigger_core::mutate::refuse_own_keys;
 use serde_json::Value;
 
-use crate::decision::{Admission, Decision};
+use crate::decision::Decision;
 use crate::machines::{GuestOutcome, guests, machine};
 use crate::review::Request;
 use crate::{admin, claims, mutate, offloading, pods, rules, tenants};
@@ -18,7 +18,6 @@ use endpoints::Needs;
 
 pub use decide::{decide, kind_named};
 pub use endpoints::{Endpoint, endpoint, endpoints, watches};
-
 pub use yaml::configurations;
 
 /// One webhook of a configuration.
@@ -88,7 +87,7 @@ enum Requirement {
 const NOT_SYSTEMS: Requirement =
     Requirement::NameNotIn(&["kube-system", "kube-public", "kube-node-lease", keys::SYSTEM_NAMESPACE]);
 
-/// The same, without the namespace of admin rules.
+/// The same, and the namespace of the companions of admin rules.
 const NOT_PLATFORMS: Requirement = Requirement::NameNotIn(&[
     "kube-system",
     "kube-public",
@@ -111,6 +110,7 @@ const OF_GUESTS: Needs = Needs {
     outcome: None,
 };
 
+/// What most endpoints have in common.
 const PLAIN: Endpoint = Endpoint {
     path: "",
     aliases: &[],
@@ -118,7 +118,7 @@ const PLAIN: Endpoint = Endpoint {
     mutates: false,
     writes: false,
     needs: None,
-    handler: |_, _| Ok(Admission::from(Decision::allow())),
+    handler: |_, _| Err(Decision::deny(500, "this path has no handler").into()),
 };
 
 static MUTATE_PODS: Endpoint = Endpoint {
@@ -130,8 +130,9 @@ static MUTATE_PODS: Endpoint = Endpoint {
     ..PLAIN
 };
 
-/// A webhook that waits up to 10 s: 2 s at most for a cache, 6 s for reservations; the rest is for a busy network.
-const MUTATING: Webhook = Webhook {
+/// What most webhooks have in common. Of the 10 s they wait at most 2 s for a cache and 6 s for a reservation; the rest is for a busy
+/// network.
+const DEFAULTS: Webhook = Webhook {
     name: "",
     why: "",
     endpoint: &MUTATE_PODS,
@@ -159,7 +160,7 @@ static WEBHOOKS: &[Webhook] = &[
               change the affinity afterwards; then this one is called again. It waits at most 2 s for a cache; the rest of the\n\
               timeout is for a busy network.",
         namespaces: OF_TENANTS,
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "admin-pods",
@@ -179,7 +180,7 @@ static WEBHOOKS: &[Webhook] = &[
             ],
             holds: |request| refuse_own_keys(&request.object).is_err(),
         }),
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "offloaded-pods",
@@ -190,7 +191,7 @@ static WEBHOOKS: &[Webhook] = &[
             Requirement::DoesNotExist(keys::TENANT),
             NOT_PLATFORMS,
         ],
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "guests",
@@ -204,7 +205,7 @@ static WEBHOOKS: &[Webhook] = &[
             NOT_PLATFORMS,
         ],
         object: GUEST,
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "pods",
@@ -245,7 +246,7 @@ static WEBHOOKS: &[Webhook] = &[
                     || adds_finalizers(request)
             },
         }),
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "resourceclaims",
@@ -275,7 +276,7 @@ static WEBHOOKS: &[Webhook] = &[
             ],
             holds: |request| !request.leaves_spec() || change(request, OWNERSHIP),
         }),
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "workloadrules",
@@ -290,7 +291,7 @@ static WEBHOOKS: &[Webhook] = &[
         rules: &[namespaced(&[("workloadrules", "WorkloadRule")], WRITES)],
         ignores_failure: true,
         timeout_seconds: 5,
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "tenants",
@@ -304,7 +305,7 @@ static WEBHOOKS: &[Webhook] = &[
         api: (keys::GROUP, "v1alpha1"),
         rules: &[cluster(&[("tenants", "Tenant")], WRITES)],
         condition: Some(SPEC_CHANGES),
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "adminworkloadrules",
@@ -319,7 +320,7 @@ static WEBHOOKS: &[Webhook] = &[
         rules: &[namespaced(&[("adminworkloadrules", "AdminWorkloadRule")], WRITES)],
         ignores_failure: true,
         timeout_seconds: 5,
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "namespaceoffloadings",
@@ -335,7 +336,7 @@ static WEBHOOKS: &[Webhook] = &[
         rules: &[namespaced(&[("namespaceoffloadings", "NamespaceOffloading")], WRITES)],
         condition: Some(SPEC_CHANGES),
         timeout_seconds: 5,
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "machines",
@@ -360,7 +361,7 @@ static WEBHOOKS: &[Webhook] = &[
             ],
             holds: |request| !request.leaves_spec() || change(request, LABELS),
         }),
-        ..MUTATING
+        ..DEFAULTS
     },
     Webhook {
         name: "guests",
@@ -388,7 +389,7 @@ static WEBHOOKS: &[Webhook] = &[
                 !request.sub_resource.is_empty() || !request.leaves_spec() || change(request, LABELS)
             },
         }),
-        ..MUTATING
+        ..DEFAULTS
     },
 ];
 
@@ -396,7 +397,7 @@ const CLAIMS: &str = "resource.k8s.io";
 
 const LABELS: &[&str] = &["/metadata/labels"];
 
-/// Where objects say whose they are.
+/// The metadata that decides who owns an object.
 const OWNERSHIP: &[&str] = &["/metadata/labels", "/metadata/annotations", "/metadata/ownerReferences"];
 
 fn change(request: &Request, paths: &[&str]) -> bool {

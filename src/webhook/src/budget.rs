@@ -1,8 +1,9 @@
-//! What all requests together may hold: bytes of bodies, and what their trees weigh.
+//! The memory that all requests together may use: bytes of bodies, and the weight of their value trees.
 //!
-//! A body takes its part of the budget as its bytes come, whatever it announces; a tree takes its part before it is made. Who
-//! waits for a tree holds a body, and who holds a tree waits for none of both, so it always goes on. Where bodies have taken
-//! all, the one that has been coming longest is given up: those of an API server are there in milliseconds.
+//! A body takes its part of the budget while its bytes arrive, whatever length it announces. A tree takes its part before it is
+//! built. A request that waits for a tree holds a body, and a request with a tree waits for neither, so there is no deadlock. Where
+//! bodies have used up the budget, the one that has been arriving longest is aborted: the bodies of an API server arrive in
+//! milliseconds.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,37 +25,37 @@ mod bodies;
 pub use bodies::{BODIES, FIRSTS, of_one};
 use bodies::{Bodies, Key, Room};
 
-/// Connections at once, unless `--max-connections` says otherwise.
+/// Default of `--max-connections`.
 pub const CONNECTIONS: usize = 512;
 
-/// Bytes of a stream of HTTP/2 that may be under way unread. A connection may have four times as many.
+/// Bytes of an HTTP/2 stream that may be in flight. A connection may have four times as many.
 pub const STREAM_WINDOW: u32 = 16 << 10;
 
-/// What the trees of large reviews may weigh at once. One that weighs more has all of it.
+/// Total weight of the trees of large reviews. A review that weighs more takes all of it.
 pub const LARGE_TREES: usize = 96 << 20;
 
-/// What the trees of all other reviews may weigh at once: some 300 Pods that are being admitted.
+/// Total weight of the trees of all other reviews: some 300 concurrent Pods.
 pub const TREES: usize = 32 << 20;
 
-/// Bytes of a review from which on it is a large one. Those wait for each other, and for nobody else.
+/// A review with more bytes is large. Large reviews wait for each other, and no other review waits for them.
 const LARGE: usize = 256 << 10;
 
-/// Values of a review from which on it is a large one.
+/// A review with more values is large.
 const LARGE_VALUES: usize = 8_000;
 
-/// How long room is waited for. The configuration's timeoutSeconds is 10.
+/// How long a request waits for its part. The configuration's timeoutSeconds is 10.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How often it is looked for one to give up.
+/// How often a waiting request looks for a body to abort.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A permit of a semaphore is for so many bytes.
+/// Bytes of one semaphore permit.
 const UNIT: usize = 4 << 10;
 
-/// How much is read, and forgotten, of a body that is too large: who is still sending doesn't read an answer.
+/// How much of a body that is too large is read and dropped: a client that is still sending doesn't read the answer.
 const MOST_READ: usize = 64 << 20;
 
-/// How much of the beginning of such a body is kept, for its uid.
+/// How much of the beginning of such a body is kept, to read its uid.
 const BEGINNING: usize = 4 << 10;
 
 /// The budget.
@@ -64,7 +65,7 @@ pub struct Budget {
     released: Notify,
     trees: Arc<Semaphore>,
     large: Arc<Semaphore>,
-    /// Large reviews that are worked on at once.
+    /// Limits how many large reviews are processed at once.
     hands: Arc<Semaphore>,
     clock: Clock,
 }
@@ -77,18 +78,18 @@ pub struct Held {
     _part: Part,
 }
 
-/// Why a body isn't there.
+/// Why a body could not be received.
 #[derive(Debug)]
 pub enum NoBody {
-    /// It has more bytes than a review may have: its beginning, and how many were counted.
+    /// It exceeds the size of a review: its beginning, and the number of bytes.
     TooLarge(Vec<u8>, usize),
-    /// There was no room for it: its beginning.
+    /// The budget was used up: its beginning.
     Crowded(Vec<u8>),
-    /// It broke off, and how.
+    /// The connection failed, and how.
     Broken(String),
 }
 
-/// Why no more of a body is kept.
+/// Why a body is no longer collected.
 #[derive(Debug)]
 enum Stop {
     TooLarge,
@@ -96,12 +97,12 @@ enum Stop {
     Broken(String),
 }
 
-/// What has come of a body. Most come in one piece, which isn't copied.
+/// The received part of a body. Most bodies arrive in one piece, which isn't copied.
 #[derive(Debug, Default)]
 struct Kept {
     first: Bytes,
     all: Vec<u8>,
-    /// Bytes of the piece that has come and isn't kept yet.
+    /// Bytes of the received piece that isn't kept yet.
     more: usize,
 }
 
@@ -123,7 +124,7 @@ impl Kept {
 /// A part of the budget of trees.
 #[derive(Debug)]
 pub struct Tree {
-    /// The right to work on a large review, apart from all others; `None` for other reviews.
+    /// The permit to process a large review on its own thread; `None` for other reviews.
     pub large: Option<OwnedSemaphorePermit>,
     _weight: OwnedSemaphorePermit,
 }
@@ -134,13 +135,13 @@ struct Part {
     budget: Arc<Budget>,
     from: Option<IpAddr>,
     held: usize,
-    /// Where it stands among those that are coming.
+    /// Its key among the arriving bodies.
     key: Key,
     cut: CancellationToken,
 }
 
 impl Budget {
-    /// A budget that nothing is taken of yet.
+    /// A budget of which nothing is used.
     pub fn new(clock: Clock) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -153,10 +154,10 @@ impl Budget {
         }
     }
 
-    /// Reads a body that comes from this address.
+    /// Reads a body from this address.
     ///
     /// # Errors
-    /// Where it is too large, or there is no room for it in time, or it breaks off.
+    /// When it is too large, when there is no room for it in time, or when the connection fails.
     pub async fn read(self: &Arc<Self>, mut body: Body, from: Option<IpAddr>) -> Result<Held, NoBody> {
         let mut part = self.part(from.map(network));
         let mut kept = Kept::default();
@@ -181,8 +182,7 @@ impl Budget {
         Part { budget: self.clone(), from, held: 0, key, cut }
     }
 
-    /// A part of the budget for a tree of this size, of which there will be so many copies at most. `None` where there is none in
-    /// time.
+    /// Takes the part of a tree of this size, with this many copies. `None` where there is no room in time.
     pub async fn tree(&self, measured: Measured, copies: usize) -> Option<Tree> {
         let large = measured.bytes > LARGE || measured.values > LARGE_VALUES;
         let (pool, most) = if large { (&self.large, LARGE_TREES) } else { (&self.trees, TREES) };
@@ -201,7 +201,7 @@ impl Budget {
 }
 
 impl Part {
-    /// Reads a body to its end, or as far as it may be kept.
+    /// Reads a body to its end, or until it may not be kept any longer.
     async fn collect(&mut self, body: &mut Body, kept: &mut Kept) -> Result<(), Stop> {
         kept.first = self.next(body).await?.unwrap_or_default();
         self.grow(kept.first.len()).await?;
@@ -238,7 +238,7 @@ impl Part {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(Stop::Broken(error.to_string())),
                 Some(Ok(frame)) => {
-                    // Trailers say nothing.
+                    // Trailers are ignored.
                     if let Ok(data) = frame.into_data() {
                         return Ok(Some(data));
                     }
@@ -247,7 +247,7 @@ impl Part {
         }
     }
 
-    /// Takes what is missing for so many bytes.
+    /// Takes what is missing for this many bytes.
     async fn grow(&mut self, bytes: usize) -> Result<(), Stop> {
         for room in Room::ALL {
             let more = room.part_of(bytes).saturating_sub(room.part_of(self.held));
@@ -278,7 +278,7 @@ impl Part {
         }
     }
 
-    /// All of it is there.
+    /// The body is complete.
     fn arrived(self, bytes: Bytes) -> Held {
         self.budget.bodies.lock().end(&self.key);
         Held { bytes, _part: self }
@@ -295,7 +295,7 @@ impl Drop for Part {
     }
 }
 
-/// Reads the rest of a body and keeps nothing of it. How many bytes it has, those before included.
+/// Reads and drops the rest of a body, and returns the size of the whole body.
 async fn forget(mut body: Body, mut length: usize) -> usize {
     while length <= MOST_READ {
         match body.frame().await {

@@ -87,7 +87,7 @@ impl Ledgers {
 
     /// Seconds since 1970. They are for people: no replica compares them with its own clock.
     fn wall_seconds(&self) -> u64 {
-        u64::try_from(self.clock.wall().as_second()).unwrap_or_default()
+        u64::try_from(self.clock.unix()).unwrap_or_default()
     }
 
     /// Takes in the present entries of a ledger, and returns since when each was seen. Empty ledgers are forgotten.

@@ -43,15 +43,16 @@ use crate::settings::AdmissionArgs;
 /// Settings of the webhook.
 #[derive(Debug, Clone, Args)]
 pub struct WebhookArgs {
-    /// Where the API server connects (HTTPS): :PORT or IP:PORT.
+    /// Address of the HTTPS port that the API server calls: :PORT or IP:PORT.
     #[arg(long, env = "OUTRIGGER_BIND_ADDRESS", default_value = ":9443", value_name = "ADDRESS")]
     pub bind_address: Bind,
 
-    /// Connections at once, at most half of them from one address. For one more the one that has been idle longest is closed.
+    /// Maximum number of connections, at most half of them from one address. A further connection closes the one that has been idle
+    /// longest.
     #[arg(long, env = "OUTRIGGER_MAX_CONNECTIONS", default_value_t = budget::CONNECTIONS, value_name = "COUNT")]
     pub max_connections: usize,
 
-    /// Who has to show a certificate signed by --tls-client-ca-file: whoever connects, or only who asks a path that writes
+    /// Which clients need a certificate signed by --tls-client-ca-file: all, or only those that call a path that writes
     /// (/validate/guests, /validate/machines).
     #[arg(long, env = "OUTRIGGER_TLS_CLIENT_AUTH", value_enum, default_value_t, value_name = "WHO")]
     pub tls_client_auth: ClientAuth,
@@ -73,13 +74,13 @@ pub struct WebhookArgs {
     pub process: ProcessArgs,
 }
 
-/// Who has to show a certificate.
+/// Which clients need a certificate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ClientAuth {
-    /// Whoever connects, where a CA of clients is named.
+    /// All clients, if --tls-client-ca-file is set.
     #[default]
     Everybody,
-    /// Who asks a path that writes.
+    /// Clients that call a path that writes.
     Writers,
 }
 
@@ -96,7 +97,7 @@ fn limits(max_connections: usize) -> Limits {
         streams: false,
         // Go retries a stream that is refused beyond this, or opens another connection.
         max_streams: 16,
-        // HTTP/2 gives a connection no less.
+        // HTTP/2 has no smaller window for a connection.
         window: budget::STREAM_WINDOW,
         ..Limits::default()
     }
@@ -112,7 +113,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         ClientAuth::Everybody => args.tls.load()?,
         ClientAuth::Writers if args.tls.tls_client_ca_file.is_none() => {
             bail!(
-                "--tls-client-auth writers goes with --tls-client-ca-file, which says who signs their certificates"
+                "--tls-client-auth writers needs --tls-client-ca-file, which has the CA of their certificates"
             )
         }
         ClientAuth::Writers => args.tls.load_asking()?,
@@ -156,7 +157,7 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// How the webhook keeps a certificate that it signs itself.
+/// Where the webhook publishes a certificate that it signs itself.
 const SELF_SIGNED: Component = {
     const fn entries(kind: &'static str) -> BundleTarget {
         BundleTarget::Webhooks { kind, name: keys::WEBHOOK_CONFIGURATION, entries: ".outrigger.dev" }
@@ -183,8 +184,8 @@ fn watch(process: &Process, client: &Client, caches: &Arc<Caches>, admin: &Admin
     let machine = move |caches: &Caches, change| caches.apply_machine(change, clock.now() - began);
     let guest = move |caches: &Caches, change| caches.guest(change, clock.now() - began);
 
-    // One watch for the three labels that concern admission. A label selector can't select by one key or another, and a
-    // namespace takes less memory here than three watches take connections of the API server.
+    // One watch of all Namespaces, because a label selector can't select by one key or another. Their metadata alone is read,
+    // and the cache keeps only those with a label that concerns admission.
     Watch::all(client, watches::NAMESPACES).start(process, sink(caches, Caches::namespace));
     Watch::all(client, "nodes").start(process, sink(caches, Caches::node));
     Watch::all(client, "priority classes").start(process, sink(caches, Caches::priority_class));

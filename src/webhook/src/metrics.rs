@@ -81,7 +81,7 @@ impl StepObserver for StepTimes<'_> {
 }
 
 impl Metrics {
-    /// Metrics that the registry shows.
+    /// Registers the metrics.
     pub fn new(registry: &mut Registry) -> Self {
         let admissions: Times<Labels> = Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS));
         metrics::ADMISSION.register(registry, admissions.clone());
@@ -95,17 +95,17 @@ impl Metrics {
         Self { admissions, steps, guests }
     }
 
-    /// An observer for the steps of one mutation.
+    /// Returns an observer for the steps of one mutation.
     pub fn steps(&self, clock: Clock) -> StepTimes<'_> {
         StepTimes { metrics: self, clock, began: Cell::new(clock.now()) }
     }
 
-    /// A guest has been admitted, or refused.
+    /// Counts a guest that has been admitted or refused.
     pub fn guest(&self, outcome: GuestOutcome) {
         self.guests.get_or_create(&GuestLabels { outcome: outcome.as_str() }).inc();
     }
 
-    /// A request has been answered.
+    /// Counts a request that has been answered.
     pub fn answered(&self, endpoint: &Endpoint, verdict: Verdict, took: Duration) {
         let labels = Labels { webhook: endpoint.label, verdict };
         self.admissions.get_or_create(&labels).observe(took.as_secs_f64());

@@ -1,4 +1,4 @@
-//! The HTTP side: bodies in, bodies out.
+//! The HTTP server: reads reviews, has them decided, makes reservations, and writes answers.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ pub enum Writers {
     Certified,
 }
 
-/// What every request is answered with.
+/// Decides and answers requests.
 #[derive(Debug)]
 pub struct AdmissionService {
     /// The state of the cluster.
@@ -121,7 +121,7 @@ impl Rejection {
 
     /// A task has panicked.
     fn broken(error: &JoinError) -> Self {
-        Self::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("the review could not be judged: {error}"))
+        Self::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("the review could not be decided: {error}"))
     }
 }
 
@@ -217,14 +217,14 @@ impl AdmissionService {
         let request = read.await?.map_err(|error| unreadable(endpoint, &error))?;
         Span::current().record("uid", cut(&request.uid));
         if self.writers == Writers::Certified && endpoint.writes && peer.certificates.is_empty() {
-            let message = "whoever asks here has to show a certificate, which this client did not: have the API server show one to \
+            let message = "a client of this path has to show a certificate, and this one did not: configure the API server to show one to \
                            webhooks (docs/installation.md), or run the webhook without --tls-client-auth";
             let address = peer.address.map(tracing::field::display);
             warn!(
                 uid = cut(&request.uid),
                 webhook = endpoint.label,
                 address,
-                "refused: no client certificate"
+                "refused: client has no certificate"
             );
             let uid = Some(request.uid.as_str());
             return Err(Rejection::review(Verdict::Denied, uid, StatusCode::FORBIDDEN, message.to_owned()));
@@ -351,7 +351,7 @@ fn unreadable(endpoint: &Endpoint, error: &ReviewError) -> Rejection {
         return Rejection::review(Verdict::Denied, uid.as_deref(), StatusCode::PAYLOAD_TOO_LARGE, message);
     }
     // It has no uid.
-    warn!(webhook, error = message, "no review");
+    warn!(webhook, error = message, "body is no review");
     Rejection::plain(StatusCode::BAD_REQUEST, message)
 }
 

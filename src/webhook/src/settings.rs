@@ -9,7 +9,7 @@ use outrigger_core::keys;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Admission")]
 pub struct AdmissionArgs {
-    /// User name of the manager, whose word on workloads is taken. May be given several times, or separated by commas.
+    /// Users trusted to create companions (the manager's service account). May be given several times, or separated by commas.
     #[arg(
         long,
         env = "OUTRIGGER_MANAGER_USER",
@@ -19,8 +19,7 @@ pub struct AdmissionArgs {
     )]
     pub manager_user: Vec<String>,
 
-    /// User name of the scheduler, which alone may bind Pods in tenants' namespaces. May be given several times, or
-    /// separated by commas.
+    /// Users that may bind Pods in tenants' namespaces (the scheduler). May be given several times, or separated by commas.
     #[arg(
         long,
         env = "OUTRIGGER_SCHEDULER_USER",
@@ -44,7 +43,7 @@ pub struct AdmissionArgs {
     #[arg(long, env = "OUTRIGGER_HOST_LABEL", default_value = keys::DPU_HOST, value_name = "KEY")]
     pub host_label: String,
 
-    /// RuntimeClass whose Pods are left alone in namespaces that are offloaded. Empty: none.
+    /// RuntimeClass whose Pods stay unchanged in offloaded namespaces. Empty: none.
     #[arg(long, env = "OUTRIGGER_EXEMPT_RUNTIME_CLASS", default_value = "liqo", value_name = "NAME")]
     pub exempt_runtime_class: String,
 
@@ -56,7 +55,7 @@ pub struct AdmissionArgs {
     #[arg(long, env = "OUTRIGGER_ADMIN_RESOURCES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_resources_namespace: String,
 
-    /// Namespace of what Machines reserve, and of the ledgers of their slots.
+    /// Namespace of the reservations of Machines, and of the ledgers of their slots.
     #[arg(long, env = "OUTRIGGER_CORE_NAMESPACE", default_value = keys::CORE_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub core_namespace: String,
 }

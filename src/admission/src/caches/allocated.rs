@@ -1,4 +1,4 @@
-//! Where the devices of ResourceClaims are that are allocated, and in which hosts Nodes sit.
+//! Nodes of the devices that are allocated to ResourceClaims, and hosts of Nodes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,18 +14,17 @@ use serde_json::{Value, json};
 
 use super::{Caches, put};
 
-/// Largest node selector of an allocation that is kept, in bytes of JSON. The scheduler's own names one Node or one label for
-/// each device, and a claim has 32 at most; what is larger is only not warned about.
+/// Maximum size of a cached node selector, in bytes of JSON. The scheduler's own names one Node or one label for each device, and a
+/// claim has at most 32 devices. For a larger selector there are no warnings.
 const MAX_BYTES: usize = 16 * 1024;
 
 /// Claim -> terms of its allocation's node selector.
 type OfNamespace = BTreeMap<String, Arc<[Value]>>;
 
-/// What is kept.
+/// The allocations.
 #[derive(Debug)]
 pub(super) struct Allocated {
-    /// By namespace. Only claims that Pods name: those that Kubernetes makes
-    /// for one Pod are nearly all there are, and nobody else's.
+    /// By namespace. Claims that Kubernetes creates for one Pod are left out: they are the majority, and no other Pod can name them.
     terms: RwLock<HashMap<String, OfNamespace>>,
     /// Node -> its host.
     hosts: RwLock<HashMap<String, String>>,
@@ -38,7 +37,7 @@ impl Allocated {
         Self { terms: RwLock::default(), hosts: RwLock::default(), host_label: host_label.into() }
     }
 
-    /// A Node: in which host it sits.
+    /// Takes in a Node: its host.
     pub(super) fn node(&self, change: &Change<PartialObjectMeta<Node>>) {
         let (name, host) = match change {
             Change::Applied(node) => (node.name_any(), node.labels().get(&*self.host_label).cloned()),
@@ -49,7 +48,7 @@ impl Allocated {
         }
     }
 
-    /// A claim: where its devices are.
+    /// Takes in a claim: the Nodes of its devices.
     pub(super) fn claim(&self, change: &Change<ResourceClaim>) {
         let (namespace, name, terms) = match change {
             Change::Applied(claim) => (claim.namespace().unwrap_or_default(), claim.name_any(), terms(claim)),
@@ -72,7 +71,7 @@ impl Allocated {
     }
 }
 
-/// The terms of the node selector of a claim's allocation, where these are worth keeping.
+/// The terms of the node selector of a claim's allocation, if they are to be cached.
 fn terms(claim: &ResourceClaim) -> Option<Vec<Value>> {
     let of_pod = |owner: &&_| {
         let owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference = owner;
@@ -89,10 +88,10 @@ fn terms(claim: &ResourceClaim) -> Option<Vec<Value>> {
 }
 
 impl Caches {
-    /// Where the devices of a claim are, as terms of a node selector; `None` for one that has none, or any Node will do.
+    /// The Nodes of a claim's devices, as terms of a node selector; `None` for a claim without devices, or with devices that every
+    /// Node can use.
     ///
-    /// Devices in a Node are found by its name. What placement asks for are labels, so those that the named Nodes have are
-    /// said too.
+    /// The selector names a Node, but placement selects by labels, so the labels of the named Nodes are added.
     pub fn allocated(&self, namespace: &str, claim: &str) -> Option<Vec<Value>> {
         let terms = self.allocated.terms.read().get(namespace)?.get(claim)?.clone();
         Some(terms.iter().map(|term| self.with_labels(term)).collect())
@@ -108,7 +107,7 @@ impl Caches {
             (&*self.allocated.host_label, nodes.iter().map(host).collect()),
         ];
         for (key, values) in labels {
-            // Where one of them isn't known, nothing can be said.
+            // Where one Node is unknown, no value can be excluded.
             let Some(values) = values else { continue };
             let expression = json!({"key": key, "operator": "In", "values": values});
             match term.get_mut("matchExpressions") {
@@ -120,7 +119,7 @@ impl Caches {
     }
 }
 
-/// The Nodes that a term names, where it does.
+/// The names of the Nodes in a term, if it has some.
 fn named(term: &Value) -> Option<Vec<String>> {
     let field = term.get("matchFields")?.as_array()?.iter().find(|field| {
         let is = |key: &str, text: &str| field.get(key).and_then(Value::as_str) == Some(text);
@@ -177,7 +176,7 @@ mod tests {
             (own, theirs),
             (format!("{} In [a]", keys::DPU_HOST), format!("{} In [b]", keys::DPU_HOST))
         );
-        // Claims of one Pod, of devices anywhere, and of very many places.
+        // Claims of one Pod, of devices on any Node, and of very many Nodes.
         caches.claim(claim("c", &on("dpu-b"), Some("Pod")));
         assert_eq!(caches.allocated("n", "c"), None);
         caches.claim(claim("c", &on("dpu-b"), Some("WorkloadRule")));

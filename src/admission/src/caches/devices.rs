@@ -1,4 +1,4 @@
-//! Whose ResourceClaims are whose, and what of DeviceClasses can be asked for by a resource's name.
+//! Owners of ResourceClaims, and the extended resources of DeviceClasses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,45 +10,45 @@ use outrigger_core::keys;
 
 use super::Caches;
 
-/// The claims of a namespace that aren't for everybody.
+/// The claims of a namespace that not every Pod may use.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Made for one workload: name to the workload's label value.
+    /// Claims of one workload: name to the workload's label value.
     workloads: Arc<BTreeMap<String, String>>,
-    /// Made by Kubernetes for one Pod: name to the Pod's.
+    /// Claims that Kubernetes created for one Pod: name to the Pod's name.
     pods: Arc<BTreeMap<String, String>>,
 }
 
 /// The DeviceClasses.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
-    /// Name to the extended resource that it stands behind, where it does.
+    /// Name to its extended resource, if it has one.
     classes: BTreeMap<String, Option<String>>,
     /// Extended resource to the names of the classes.
     resources: Arc<BTreeMap<String, BTreeSet<String>>>,
 }
 
 impl Claims {
-    /// How many there are.
+    /// The number of objects.
     pub(super) fn count(&self) -> usize {
         self.workloads.len() + self.pods.len()
     }
 }
 
 impl Classes {
-    /// How many there are.
+    /// The number of objects.
     pub(super) fn count(&self) -> usize {
         self.classes.len()
     }
 }
 
 impl Caches {
-    /// The ResourceClaims of a namespace that were made for one workload: name to the workload's label value.
+    /// The ResourceClaims of a namespace that belong to one workload: name to the workload's label value.
     pub fn claims(&self, namespace: &str) -> Arc<BTreeMap<String, String>> {
         self.claims.read().get(namespace).map(|claims| claims.workloads.clone()).unwrap_or_default()
     }
 
-    /// The ResourceClaims of a namespace that Kubernetes made for one Pod: name to the Pod's.
+    /// The ResourceClaims of a namespace that Kubernetes created for one Pod: name to the Pod's name.
     pub fn pod_claims(&self, namespace: &str) -> Arc<BTreeMap<String, String>> {
         self.claims.read().get(namespace).map(|claims| claims.pods.clone()).unwrap_or_default()
     }
@@ -58,12 +58,12 @@ impl Caches {
         self.device_classes.read().classes.contains_key(name)
     }
 
-    /// The extended resources that DeviceClasses stand behind, with the names of the classes.
+    /// The extended resources of DeviceClasses, with the names of the classes.
     pub fn device_resources(&self) -> Arc<BTreeMap<String, BTreeSet<String>>> {
         self.device_classes.read().resources.clone()
     }
 
-    /// A ResourceClaim: whose it is, and where its devices are.
+    /// Takes in a ResourceClaim: its owner, and the Nodes of its devices.
     pub fn claim(&self, change: Change<ResourceClaim>) {
         self.allocated.claim(&change);
         let (namespace, name, claim) = change.into_parts();
@@ -78,7 +78,7 @@ impl Caches {
         set(&mut own.pods, &name, pod);
     }
 
-    /// A DeviceClass.
+    /// Takes in a DeviceClass.
     pub fn device_class(&self, change: Change<DeviceClass>) {
         {
             let mut known = self.device_classes.write();
@@ -99,7 +99,7 @@ impl Caches {
     }
 }
 
-/// The Pod that a claim was made for.
+/// The Pod that a claim was created for.
 fn pod_of(claim: &ResourceClaim) -> Option<String> {
     let is_pod = |owner: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
         owner.kind == "Pod" && owner.controller == Some(true)
@@ -107,7 +107,7 @@ fn pod_of(claim: &ResourceClaim) -> Option<String> {
     claim.owner_references().iter().find(is_pod).map(|owner| owner.name.clone())
 }
 
-/// Sets or removes an entry; what changes nothing copies nothing.
+/// Sets or removes an entry; without a change nothing is copied.
 fn set(map: &mut Arc<BTreeMap<String, String>>, name: &str, value: Option<String>) {
     if map.get(name) == value.as_ref() {
         return;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_claims_are_whose() {
+    fn claims_have_owners() {
         let caches = Caches::default();
         let named = |name: &str, more: Value| {
             let mut metadata = json!({"name": name, "namespace": "ns"});
@@ -141,7 +141,7 @@ mod tests {
                 {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "u", "controller": controller}]})
         };
         caches.claim(named("plain", json!({})));
-        assert!(caches.claims.read().is_empty(), "what is for everybody isn't kept");
+        assert!(caches.claims.read().is_empty(), "claims that every Pod may use aren't cached");
         caches.claim(named("a", json!({"labels": {keys::WORKLOAD: "w"}})));
         caches.claim(named("b", pod(true)));
         caches.claim(named("c", pod(false)));

@@ -16,13 +16,13 @@ use parking_lot::RwLock;
 
 use super::Caches;
 
-/// How long the end of a guest is remembered. After that no grant is left that it could concern.
+/// How long the end of a guest is remembered. After that its grant has expired.
 const REMEMBERED: Duration = Duration::from_secs(2 * GRANT_SECONDS);
 
-/// Most ends that are remembered, about 10 MB. Of one that is forgotten the slot is free only when its grant's time is over.
+/// Maximum number of remembered ends, about 10 MB. The slot of a forgotten guest becomes free when its grant expires.
 const MOST_ENDS: usize = 1 << 16;
 
-/// What is cached of Machines and guests.
+/// Machines and guests.
 #[derive(Debug, Default)]
 pub(super) struct Machines {
     machines: RwLock<HashMap<String, Arc<CachedMachine>>>,
@@ -32,7 +32,7 @@ pub(super) struct Machines {
 }
 
 impl Machines {
-    /// How many there are.
+    /// The number of Machines.
     pub(super) fn count(&self) -> usize {
         self.machines.read().len()
     }
@@ -53,9 +53,9 @@ pub struct CachedMachine {
     pub group: Option<String>,
     /// Names of the nodes in its pool.
     pub nodes: Vec<String>,
-    /// What it says, or what is wrong with it.
+    /// The Machine, or its validation errors.
     pub machine: Result<machine::Machine, Vec<FieldError>>,
-    /// How its types are used, as somebody has counted.
+    /// The usage of its types, as its status has it.
     pub usages: HashMap<String, Usage>,
 }
 
@@ -106,7 +106,7 @@ impl Allocations {
     }
 }
 
-/// What has ended lately, oldest first, each with the time at which that was seen.
+/// What has ended lately, oldest first, each with the time at which the end was seen.
 #[derive(Debug)]
 struct Ends<T>(VecDeque<(Duration, T)>);
 
@@ -131,25 +131,25 @@ impl<T> Ends<T> {
 }
 
 impl Caches {
-    /// The Machine of a group: of several the oldest.
+    /// The Machine of a group; of several the oldest.
     pub fn machine(&self, group: &str) -> Option<Arc<CachedMachine>> {
         let machines = self.machines.machines.read();
         let own = machines.values().filter(|machine| machine.group.as_deref() == Some(group));
         own.min_by(|a, b| (&a.created, &a.name).cmp(&(&b.created, &b.name))).cloned()
     }
 
-    /// How many slots a type has; none where nobody has counted them.
+    /// The number of slots of a type; 0 while they have not been counted.
     pub fn slots(&self, group: &str, type_: &str) -> u32 {
         let machine = self.machine(group);
         machine.and_then(|machine| machine.usages.get(type_).map(Usage::slots)).unwrap_or_default()
     }
 
-    /// All Machines but the one of this name.
+    /// All Machines but the one with this name.
     pub fn other_machines(&self, name: &str) -> Vec<Arc<CachedMachine>> {
         self.machines.machines.read().values().filter(|machine| machine.name != name).cloned().collect()
     }
 
-    /// How many guests of a type have a slot, except the one with this name.
+    /// The number of guests of a type with a slot, without the one with this name.
     pub fn other_guests(&self, group: &str, type_: &str, namespace: &str, name: &str) -> usize {
         let own = (namespace.to_owned(), name.to_owned());
         self.with_guests(group, type_, |pods| pods.filter(|pod| **pod != own).count())
@@ -228,7 +228,7 @@ impl Caches {
     }
 }
 
-/// Whether a Pod has succeeded or failed, and so gives its slot back.
+/// Whether a Pod has succeeded or failed, and so releases its slot.
 pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(caches.other_guests("g", "t", "n", "a"), 2);
         assert_eq!(caches.other_guests("g", "t", "n", "x"), 3);
         assert_eq!(caches.guests("g", "other"), Guests::default());
-        // One ends, one goes, one is another of the same name.
+        // One ends, one is deleted, one is replaced by another Pod of the same name.
         caches.guest(pod("a", "1", "Succeeded"), NOW);
         caches.guest(gone("b"), NOW);
         caches.guest(pod("c", "4", "Pending"), NOW);

@@ -1,4 +1,4 @@
-//! Rules, and how much each namespace has of them.
+//! Rules, and their total size in each namespace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::specs::{Cached, Specs};
 /// What admission needs of a rule.
 #[derive(Debug, Clone)]
 pub struct RuleSpec {
-    /// What of `Tenant.spec.limits.ruleBytes` it takes; 0 for an admin rule.
+    /// Its share of `Tenant.spec.limits.ruleBytes`; 0 for an admin rule.
     pub size: u64,
     /// The rule ([`Rule::for_admission`]); `None` when it is not valid.
     pub rule: Option<Arc<Rule>>,

@@ -1,4 +1,4 @@
-//! The field that makes an object too large, found without a tree.
+//! Finds the field that makes an object too large, without a value tree.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,13 +8,13 @@ use serde::Deserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// How many fields a path has at most. What is read again for each is at most what was read for the one before.
+/// Maximum number of fields in a path. Each step reads at most what the step before has read.
 const DEPTH: usize = 8;
 
-/// Longest review that is looked into, in bytes: it is read once more for each field of the path.
+/// Maximum size of a review that is searched, in bytes: it is read once for each field of the path.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Longest part of a key that a message shows, in characters. Callers choose keys.
+/// Maximum number of characters of a key in a message. Clients choose keys.
 const SHOWN: usize = 80;
 
 /// The path, in the object of a review, of the innermost field that has more than half of the object's values; `None` where there is

@@ -33,7 +33,7 @@ pub struct Endpoint {
     pub(super) handler: Handler,
 }
 
-/// Watches without which an object would be given away that somebody has, or be called unknown.
+/// Watches that have to be listed first: without them a slot could be given away twice, or an existing Machine be called unknown.
 #[derive(Debug)]
 pub(super) struct Needs {
     pub(super) watches: &'static [&'static str],

@@ -30,7 +30,7 @@ fn is_asked(change: &Value, sub_resource: &str) -> bool {
 }
 
 #[test]
-fn a_pod_loses_finalizers_and_nothing_else_without_us() {
+fn without_outrigger_a_pod_can_lose_finalizers_only() {
     for change in [
         json!({}),
         json!({"metadata": {"finalizers": null}}),

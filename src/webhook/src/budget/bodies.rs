@@ -1,5 +1,5 @@
-//! Room for bodies. The first bytes of each have room of their own: most reviews have no more, and those that are large, or never end,
-//! take nothing from them.
+//! Memory of bodies. The first bytes of each body have a budget of their own: most reviews are no larger, and bodies that are large,
+//! or never end, take nothing from it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -8,30 +8,30 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Bytes of all bodies at once, beyond the first of each.
+/// Bytes of all bodies together, without the first bytes of each.
 pub const BODIES: usize = 48 << 20;
 
-/// How many bytes of a body are its first.
+/// The number of first bytes of a body.
 pub(super) const FIRST: usize = 32 << 10;
 
-/// First bytes of all bodies at once.
+/// First bytes of all bodies together.
 pub const FIRSTS: usize = 16 << 20;
 
-/// How long a body has to have been coming before it is given up for others.
+/// A body that has been arriving for longer may be aborted for others.
 pub(super) const SLOW: Duration = Duration::from_secs(2);
 
-/// The same where only its first bytes have come, and others have no room for theirs.
+/// The same for a body of which only the first bytes have arrived, while others have no room for theirs.
 pub(super) const SLOW_FIRST: Duration = Duration::from_millis(250);
 
-/// What one address may have of so many bytes, of IPv6 one network of 64 bits. Several API servers may be behind one.
+/// The share of one address (in IPv6 of one /64 network). Several API servers may be behind one address.
 pub const fn of_one(all: usize) -> usize {
     all / 3 * 2
 }
 
-/// Where a body stands among those that are coming.
+/// Orders arriving bodies by their beginning.
 pub(super) type Key = (Instant, u64);
 
-/// For which bytes of a body.
+/// The part of a body that a budget is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     First,
@@ -48,7 +48,7 @@ impl Room {
         }
     }
 
-    /// How many of a body's bytes are in this room.
+    /// How many of a body's bytes belong to this part.
     pub(super) fn part_of(self, bytes: usize) -> usize {
         match self {
             Self::First => bytes.min(FIRST),
@@ -57,33 +57,33 @@ impl Room {
     }
 }
 
-/// What is taken of a room.
+/// The used part of a budget.
 #[derive(Debug, Default)]
 struct Taken {
     all: usize,
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// A body that has not been received completely.
+/// A body that is still arriving.
 #[derive(Debug)]
 struct Coming {
     cut: CancellationToken,
     from: Option<IpAddr>,
-    /// It has more than its first bytes.
+    /// More than its first bytes have arrived.
     has_rest: bool,
 }
 
-/// Bytes of bodies.
+/// All bodies.
 #[derive(Debug, Default)]
 pub(super) struct Bodies {
     next: u64,
     taken: [Taken; 2],
-    /// The one that began first in front.
+    /// Arriving bodies, the oldest first.
     coming: BTreeMap<Key, Coming>,
 }
 
 impl Bodies {
-    /// A body begins. `cut` is cancelled where it is given up for others.
+    /// A body begins to arrive. `cut` is cancelled when it is aborted for others.
     pub(super) fn begin(&mut self, from: Option<IpAddr>, cut: CancellationToken, now: Instant) -> Key {
         let key = (now, self.next);
         self.next += 1;
@@ -91,13 +91,13 @@ impl Bodies {
         key
     }
 
-    /// A body is there, or given up.
+    /// A body is complete, or aborted.
     pub(super) fn end(&mut self, key: &Key) {
         self.coming.remove(key);
     }
 
-    /// Gives a body as many bytes more, if they are there. Else the body that has been coming longest is given up, if it is a slow one
-    /// that has what is missing: of all, or of this address where that has its share.
+    /// Gives a body this many more bytes, if they are free. Otherwise aborts the oldest slow body that holds what is missing: of all
+    /// bodies, or of this address' where the address has used up its share.
     pub(super) fn take(
         &mut self,
         room: Room,
@@ -149,19 +149,19 @@ impl Bodies {
         }
     }
 
-    /// Bytes that are held in this room.
+    /// Used bytes of this part.
     #[cfg(test)]
     pub(super) fn held(&self, room: Room) -> usize {
         self.taken[room as usize].all
     }
 
-    /// Whether nothing is coming.
+    /// Whether no body is arriving.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.coming.is_empty()
     }
 
-    /// Whether nobody has anything.
+    /// Whether nothing is used.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.taken.iter().all(|taken| taken.all == 0 && taken.by_address.is_empty())

@@ -53,7 +53,7 @@ async fn a_body_takes_its_part_as_it_comes_and_gives_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_too_large_is_counted_and_not_kept() {
+async fn a_body_that_is_too_large_is_counted_and_not_kept() {
     let budget = Arc::new(Budget::new(Environment::system().clock));
     let (send, reading) = coming(&budget, None);
     send.send(Bytes::from_static(b"{\"request\": ")).unwrap();
@@ -70,7 +70,7 @@ async fn one_that_is_too_large_is_counted_and_not_kept() {
 
 /// Bodies that never end, from one address or from several, keep nobody else out.
 #[tokio::test(start_paused = true)]
-async fn who_never_finishes_is_given_up_for_others() {
+async fn bodies_that_never_end_are_aborted_for_others() {
     let budget = Arc::new(Budget::new(Environment::system().clock));
     let mut hanging = Vec::new();
     let mut hang = |last: u8| {
@@ -116,7 +116,7 @@ async fn who_never_finishes_is_given_up_for_others() {
 
 /// Small bodies wait neither for large ones that never end, nor long for as many small ones.
 #[tokio::test(start_paused = true)]
-async fn small_ones_have_room_of_their_own() {
+async fn small_bodies_have_a_budget_of_their_own() {
     let budget = Arc::new(Budget::new(Environment::system().clock));
     let small = |last: u8| {
         let read = budget.read(Body::from(vec![b' '; FIRST]), from(last));
@@ -150,7 +150,7 @@ async fn small_ones_have_room_of_their_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_reviews_wait_for_each_other_and_for_nobody_else() {
+async fn only_large_reviews_wait_for_large_reviews() {
     let budget = Budget::new(Environment::system().clock);
     let of = |bytes: usize, values: usize| bounds::Measured { bytes, values, depth: 1 };
     let all = budget.tree(of(BOUNDS.bytes, BOUNDS.values), 3).await.unwrap();

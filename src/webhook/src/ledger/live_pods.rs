@@ -29,8 +29,8 @@ impl LivePods {
         Self { pods: Api::all(client.clone()), namespaces: Api::all(client) }
     }
 
-    /// Namespace and name of each guest of a type that has a slot, with a slash between. Every Pod is shown that was created
-    /// before this was called: the lists name no resourceVersion.
+    /// Namespace and name of each guest of a type with a slot, joined by a slash. Every Pod is listed that was created before this
+    /// was called: the lists name no resourceVersion.
     ///
     /// # Errors
     /// The reason why the API server doesn't answer.
@@ -59,7 +59,7 @@ impl LivePods {
         }
     }
 
-    /// Namespace and name of those that have not ended.
+    /// Namespace and name of guests that have not ended.
     async fn guests(&self, group: &str, type_: &str) -> Result<Vec<(String, String)>, kube::Error> {
         let selector = format!(
             "{}={group},{}={type_},{}={}",

@@ -65,7 +65,7 @@ impl Ledgers {
         }
     }
 
-    /// Serves a type until no request for it waits.
+    /// Serves a type until no request waits for it.
     async fn serve(self: Arc<Self>, key: Key) {
         let mut snapshot = None;
         loop {
@@ -120,7 +120,7 @@ impl Ledgers {
                 }
             };
             let before = ledger.grants().len();
-            // In this order: of a grant whose time is over by now the list shows the Pod, if there ever was one.
+            // The order matters: if a grant has expired by now, the list shows its Pod, if that was ever created.
             let (sightings, elapsed) =
                 (self.saw(&name, ledger.grants().iter().map(Grant::id)), self.elapsed());
             let is_over = |grant: &Grant| sightings.is_over(&grant.id(), elapsed);
@@ -198,7 +198,7 @@ impl Ledgers {
         ledger.tidy(&guests, |grant| sightings.is_over(&grant.id(), elapsed));
         if ledger.grants().len() < before {
             let text = ledger.write().map_err(|error| error.to_string())?;
-            // Where another has written since, that one has tidied too.
+            // Where another replica has written since, it has tidied too.
             self.store.write(snapshot, text, labels(slot), Some(owner(slot))).await?;
             self.saw(name, ledger.grants().iter().map(Grant::id));
         }

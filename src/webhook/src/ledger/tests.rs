@@ -67,7 +67,7 @@ async fn replace(
     }
 }
 
-/// As far as a client of ours encodes them.
+/// Decodes what kube's client encodes.
 fn parameters(query: Option<String>) -> HashMap<String, String> {
     let decoded = |text: &str| text.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
     let query = query.unwrap_or_default();
@@ -75,7 +75,7 @@ fn parameters(query: Option<String>) -> HashMap<String, String> {
     pairs.map(|(key, value)| (key.to_owned(), decoded(value))).collect()
 }
 
-/// One after the other, so that somebody has to ask for the rest.
+/// Lists one object a page, so that the client has to continue.
 fn listed(all: &[Value], query: &HashMap<String, String>) -> Answer {
     assert!(!query.contains_key("resourceVersion"), "{query:?}");
     let at: usize = query.get("continue").map_or(0, |at| at.parse().unwrap());
@@ -128,7 +128,7 @@ fn client(port: u16) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// A replica that knows the Machine, and will not see any guest in time.
+/// A replica whose cache shows the Machine, and never a guest.
 fn replica(client: &Client, slots: u32) -> Arc<Ledgers> {
     let caches = Arc::new(Caches::default());
     let namespace =
@@ -169,7 +169,7 @@ fn refusal(decision: Decision) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn ten_slots_take_ten_guests_whoever_is_asked() {
+async fn ten_slots_take_ten_guests_with_several_replicas() {
     let (client, objects) = api_server().await;
     let replicas = [10; 3].map(|slots| replica(&client, slots));
     let asked: Vec<_> = (0..200)
@@ -203,7 +203,7 @@ async fn ten_slots_take_ten_guests_whoever_is_asked() {
     assert!(replicas.iter().all(|replica| replica.queues.lock().is_empty()));
 }
 
-/// Lets a time go by, for what counts it.
+/// Advances tokio's time.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -211,7 +211,7 @@ async fn pass(time: Duration) {
 }
 
 #[tokio::test]
-async fn a_grant_counts_for_whoever_has_not_seen_it_for_long_enough() {
+async fn a_grant_counts_until_a_replica_has_seen_it_for_long_enough() {
     let (client, objects) = api_server().await;
     let (one, other) = (replica(&client, 1), replica(&client, 1));
     let outcome = async |ledgers: &Arc<Ledgers>, name: &str, dry_run: bool| {
@@ -272,14 +272,14 @@ async fn guests_that_no_watch_has_shown_have_their_slots() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_counted_is_refused_and_says_why() {
+async fn without_a_count_slots_are_refused_with_the_reason() {
     let told = async |ledgers: &Arc<Ledgers>, dry_run: bool| {
         let refused = ledgers.take_slot(&wanted(ledgers, "p", dry_run)).await.unwrap_err();
         let (code, message) = refusal(refused.decision);
         assert_eq!((code, refused.guest), (503, Some(GuestOutcome::Unavailable)), "{message}");
         message
     };
-    // Nobody listens there.
+    // Nothing listens on that port.
     let gone = replica(&client(1), 1);
     for dry_run in [false, true] {
         let message = told(&gone, dry_run).await;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 
 #[test]
-fn nothing_is_given_out_by_what_is_not_listed_yet() {
+fn nothing_is_admitted_by_watches_that_are_not_listed_yet() {
     let labels = json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: "guest"});
     let request = |operation: &str, labels: &serde_json::Value| -> Request {
         let object = json!({"metadata": {"name": "p", "labels": labels}});
@@ -152,7 +152,7 @@ async fn paths_that_write_can_demand_a_certificate() {
 
 /// As many streams as there may be, each with a body that never ends: others are answered, and the connection ends.
 #[tokio::test]
-async fn bodies_that_never_end_hold_nobody_up() {
+async fn bodies_that_never_end_delay_no_other_request() {
     let limits = Limits { request: Duration::from_secs(2), ..crate::limits(512) };
     let address = webhook(Writers::Anybody, limits).await;
     let (mut sender, connection) =
