@@ -117,7 +117,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
     // It is mended, at once, without a restart.
     o.plane.tenant.apply(&[config(&format!("namespaces: [{}]", t.source))]).unwrap();
     t.ready(1).await;
-    // It goes: what was told is told on.
+    // It is deleted: the manager is told so.
     o.plane.tenant.kubectl(&["delete", "configmap", "workload-plugin-config", "-n", &t.source]).unwrap();
     t.start("x", "a", json!({"app": "web"})).await;
     t.ready(2).await;

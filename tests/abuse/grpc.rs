@@ -79,7 +79,7 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
         }
         neighbour.goes_on(round + 2).await;
     }
-    let status = eventually("it is told", || async {
+    let status = eventually("it is refused", || async {
         let status = say(o, "ab-empty", empty.clone()).await;
         if status.code() == Code::ResourceExhausted { Ok(status) } else { Err(status.to_string()) }
     })

@@ -35,7 +35,7 @@ enum Work {
     Pod,
     /// A rule is made, and goes.
     Rule,
-    /// A workload is told, gets its companion, and both go.
+    /// A workload is reported, gets its companion, and both are deleted.
     Workload,
 }
 

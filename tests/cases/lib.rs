@@ -52,7 +52,7 @@ pub struct Escape {
     pub pod_security: Option<String>,
     /// What the API server says when yet another refuses first.
     pub answer: Option<String>,
-    /// What a rule is told that isn't served with such a template.
+    /// The message of a rule that isn't served because of such a template.
     pub rule: Option<String>,
 }
 

@@ -97,7 +97,7 @@ impl Matrix {
     async fn steps_of(&self, run: &Run, wanted: Option<&Normal>) -> Result<Normal, String> {
         let steps = (self.steps)(run).await;
         run.thaw();
-        // What was wrong on the way is told even where the way didn't lead to the end.
+        // Violations on the way are reported even where the run didn't reach its end.
         let ended = match (steps, wanted) {
             (Err(error), _) => Err(error),
             (Ok(()), Some(wanted)) => run.becomes(wanted).await.map(|()| Normal::new()),

@@ -17,7 +17,7 @@ use serde_json::json;
 
 /// How long a step may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Pods that the last step starts to measure how quickly companions come.
+/// Pods that the last step starts to measure how quickly companions are created.
 const SAMPLES: usize = 200;
 
 /// What tells the user.
@@ -194,7 +194,7 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the tenant's own rule tells of so many ready companions.
+/// Waits until the tenant's own rule reports so many ready companions.
 fn told(tenant: &Cluster, ready: usize) -> anyhow::Result<()> {
     let ready = format!("--for=jsonpath={{.status.ready}}={ready}");
     tenant.kubectl(&["wait", &ready, "workloadrule/firewall", "-n", "universe", "--timeout=60s"]).map(drop)

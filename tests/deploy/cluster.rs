@@ -39,7 +39,7 @@ pub(crate) fn shell(dir: &Path, kubeconfig: &Path, script: &str) {
     if !kubectl.exists() {
         std::os::unix::fs::symlink(build().unwrap(), kubectl).unwrap();
     }
-    // What hangs is killed, and so told of.
+    // A program that hangs is killed, and so reported.
     let mut command = Command::new("timeout");
     command.args(["300", "bash", "-xeuo", "pipefail", "-c", script]).current_dir(dir);
     command.env("KUBECONFIG", kubeconfig);

@@ -100,7 +100,7 @@ fn selectors_choose_one_part_and_ports_are_there() {
     }
 }
 
-/// Every port that somebody is told to ask is open to somebody.
+/// Every port that some part is configured to connect to is open to it.
 #[test]
 fn ports_of_services_are_open() {
     for (lot, objects) in everything() {

@@ -1,4 +1,4 @@
-//! How pages are run: what is told of those that are wrong.
+//! How pages are run: what is reported about those that are wrong.
 
 use outrigger_tests::page::Page;
 

@@ -133,7 +133,7 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
         annotation(pod, "version").map(drop).ok_or_else(|| "not yet".to_owned())
     })
     .await;
-    // A workload that goes takes its own companion along.
+    // The companion of a deleted workload is deleted.
     let metadata = update("same", "").workload_metadata;
     let delete = Message::WorkloadDelete(WorkloadDelete { workload_metadata: metadata });
     to_blue.send(delete).await.unwrap();
@@ -457,7 +457,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     let unserved: Api<AdminWorkloadRule> = Api::namespaced(t.infra.clone(), UNIVERSE);
     assert!(unserved.get("unserved").await.unwrap().status.is_none());
 
-    // Another replica serves another tenant. Each tells of its own, and one sums up.
+    // Another replica serves another tenant. Each reports its own counts, and one adds them up.
     let [port, admin_port] = ports().unwrap();
     o.start_replica("manager-2", port, admin_port).unwrap();
     o.ready_at("manager-2", admin_port).await;

@@ -1,4 +1,4 @@
-//! Claims: our judgement beside the API server's, and what the commands tell of a live cluster.
+//! Claims: Outrigger's validation compared with the API server's, and what the commands say about a live cluster.
 
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::Namespace;

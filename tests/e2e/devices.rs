@@ -263,7 +263,8 @@ async fn where_the_devices_are_is_told_to_whoever_makes_the_pod() {
     t.outrigger.plane.infra.kubectl_with(&["create", "-f", "-"], &pod("b").to_string()).unwrap();
     assert_eq!(pools(&allocated(&t.infra, &t.namespace, "mine").await), [t.node("b-dpu1")]);
     let said =
-        eventually("it is told", || async { warned("a").err().ok_or_else(|| "nothing".to_owned()) }).await;
+        eventually("it is warned about", || async { warned("a").err().ok_or_else(|| "nothing".to_owned()) })
+            .await;
     let (own, theirs) = (t.node("a"), t.node("b"));
     let host = keys::DPU_HOST;
     let expected =

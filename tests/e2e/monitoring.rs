@@ -168,7 +168,7 @@ async fn every_query_asks_for_series_that_there_are() {
                 let base =
                     ["_bucket", "_count", "_sum"].iter().fold(metric, |m, end| m.trim_end_matches(end));
                 let row = documented.lines().find(|line| line.starts_with(&format!("| `{base}`")));
-                let row = row.unwrap_or_else(|| panic!("docs/reference/metrics.md doesn't tell of {base}"));
+                let row = row.unwrap_or_else(|| panic!("docs/reference/metrics.md doesn't describe {base}"));
                 for one in value.split('|') {
                     assert!(row.contains(one), "{base} has no {label}{kind}{one}: {row}");
                 }

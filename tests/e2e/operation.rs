@@ -224,11 +224,11 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
         post(o, port, path, review(uid, &t.namespace), &parent).await["response"]["allowed"].clone()
     };
     assert_eq!(ask_for("one", "/mutate/pods").await, true);
-    assert_eq!(allowed(), 0, "nothing is told of what is allowed");
+    assert_eq!(allowed(), 0, "allowed requests are not logged");
     assert_eq!(level(http::Method::PUT, "info,outrigger_webhook=debug").await.0, 200);
     assert_eq!(ask_for("two", "/mutate/pods").await, true);
     assert_eq!(ask_for("three", "/validate/pods").await, false);
-    eventually("it is told now", async || holds(allowed() == 1, "not yet")).await;
+    eventually("it is logged now", async || holds(allowed() == 1, "not yet")).await;
     assert_eq!(level(http::Method::PUT, "error").await.0, 200);
     assert_eq!(ask_for("four", "/validate/pods").await, false);
     term(o, "webhook-op").await;

@@ -98,7 +98,7 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     t.ready(8).await;
     let down = Down::follow(&t, 8).await;
 
-    // The API server would refuse it: that is told, and nothing happens.
+    // The API server would refuse it: the rule's condition says so, and no companion changes.
     t.rule("r", of_image("two", |r| r["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?")))
         .await;
     let message = t.condition("r", "Accepted", Status::False, "Refused").await;
@@ -220,7 +220,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     apply("two", &|spec| spec["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?"));
     let rules: Api<outrigger_api::AdminWorkloadRule> =
         Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
-    eventually("the refusal is told", || async {
+    eventually("the refusal is reported", || async {
         let status = rules.get("rolladmin").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
         let told =
             status.conditions.iter().any(|c| c.reason == "Refused" && c.message.contains("imagePullPolicy"));

@@ -47,7 +47,7 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
         holds((kept, now.len()) == (1, 2), format!("{now:?}"))
     })
     .await;
-    // A rule that is gone takes its companions along.
+    // The companions of a deleted rule are deleted.
     t.rules().delete("r", &kube::api::DeleteParams::default()).await.unwrap();
     t.ready(0).await;
     let deletes = Matching::verb(Verb::Delete, "pods").namespace(&t.namespace);

@@ -111,7 +111,7 @@ async fn a_claim_whose_answer_is_lost_is_given_up_when_no_agent_returns() {
     assert!(call.await.unwrap().is_err(), "nobody knows whether it is served");
     let (number, holder) = claim(&t).await.unwrap();
     assert!(number > 0 && !holder.is_empty(), "the claim was stored");
-    // Its agent never comes back. Its rules are told of all the same.
+    // Its agent never comes back. Its rules' statuses are written all the same.
     t.rule("r", rule_for("app", "web")).await;
     t.condition("r", "Accepted", outrigger_api::conditions::Status::True, "Valid").await;
 }

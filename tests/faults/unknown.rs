@@ -56,7 +56,7 @@ async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     t.start("w2", "a", json!({"app": "web"})).await;
     let before = t.ready(2).await;
     t.change("w1", json!({"metadata": {"labels": {"version": "2"}}})).await;
-    eventually("the companion is told", || async {
+    eventually("the companion has the fact", || async {
         let all = t.companions().await?;
         let told = all.iter().filter(|pod| annotation(pod, "version") == Some("2")).count();
         holds(told == 1, format!("{told}"))

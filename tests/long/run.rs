@@ -63,7 +63,7 @@ fn programs() -> anyhow::Result<Vec<(String, PathBuf)>> {
     Ok(text.lines().filter_map(|line| program(&serde_json::from_str(line).ok()?)).collect())
 }
 
-/// The test program that a message of cargo tells of.
+/// The test program that a message of cargo names.
 fn program(message: &Value) -> Option<(String, PathBuf)> {
     let kind = &message["target"]["kind"];
     let is_test = message["reason"] == "compiler-artifact" && kind[0] == "test";

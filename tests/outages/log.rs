@@ -47,7 +47,7 @@ async fn a_log_that_nobody_reads_stops_nothing() {
     }
     t.end("w1").await;
     t.ready(5).await;
-    // Each of them ends when it is told to, with the pipe still full.
+    // Each of them shuts down on SIGTERM, with the pipe still full.
     for part in parts {
         o.plane.command(&format!("term {part}")).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Who leads when the leader is told to go.
+//! Which replica leads after the leader has shut down.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -22,7 +22,7 @@ async fn counted(client: &kube::Client) -> BTreeMap<String, u64> {
     for resource in ["machines", "machinenodepools", "statefulsets", "services", "nodes"] {
         all.extend(writes(client, resource).await);
     }
-    // Kubelets and StatefulSets tell of themselves.
+    // Kubelets and StatefulSets report their own state.
     all.remove("nodes/status");
     all.remove("statefulsets/status");
     all

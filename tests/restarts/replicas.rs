@@ -53,7 +53,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     let (number, connected, one) = claim().await;
     assert_eq!((number, connected), (1, true));
 
-    // The agent jumps. Its old connection stays half open: nobody reads what it is told.
+    // The agent jumps. Its old connection stays half open: nobody reads what is sent on it.
     let second = stream(port, &tls, &[b"two"]).await.unwrap();
     t.sync(&second, &["w1", "w2", "w3"]).await;
     let after = companions(&t, &["w1", "w2", "w3"]).await;
@@ -82,7 +82,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     assert_eq!(companion_writes(&o.manager_metrics().await), frozen);
     t.condition("r", "Synced", Status::True, "StreamConnected").await;
 
-    // It jumps back: the first one knows nothing until it is told, and then serves.
+    // It jumps back: the first one knows no workloads until the sync, and then serves.
     let third = stream(o.grpc_port, &tls, &[b"two"]).await.unwrap();
     let status = second.1.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status}");

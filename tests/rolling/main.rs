@@ -115,7 +115,7 @@ impl Deployment {
         self.running.push_back(name);
     }
 
-    /// Replaces each replica once: a new one is ready before an old one is told to go. Returns how long each took to end.
+    /// Replaces each replica once: a new one is ready before an old one is terminated. Returns how long each took to end.
     async fn roll(&mut self, o: &'static Outrigger, front: &Front) -> Vec<Duration> {
         let mut took = Vec::new();
         for _ in 0..self.replicas {

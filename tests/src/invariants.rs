@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(violations(&history, &expected).len(), 0);
         up["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let history = [history, [change(3, "Pod", up.clone(), false), change(4, "Pod", up, true)]].concat();
-        assert_eq!(violations(&history, &expected).len(), 1, "each is told once");
+        assert_eq!(violations(&history, &expected).len(), 1, "each is reported once");
     }
 
     #[test]

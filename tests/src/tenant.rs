@@ -223,7 +223,7 @@ impl Tenant {
         self.work().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
 
-    /// The companions that aren't being deleted, by the name of the workload that they were told of, else by their own.
+    /// The companions that aren't being deleted, by the name of their workload, else by their own.
     pub async fn companions(&self) -> Result<Vec<Pod>, String> {
         let list =
             self.pods().list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;

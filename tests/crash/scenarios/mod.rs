@@ -31,7 +31,7 @@ pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Re
     Ok(tenant)
 }
 
-/// The name of the workload that a companion was told of.
+/// The name of a companion's workload.
 pub(crate) fn workload(pod: &k8s_openapi::api::core::v1::Pod) -> &str {
     annotation(pod, "workload-name").unwrap_or_default()
 }

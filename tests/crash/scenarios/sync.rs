@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::tenant;
 use crate::run::Run;
 
-/// A rule of which each companion is told one more fact, by this name.
+/// A rule that writes one more fact into each companion, by this name.
 fn telling(fact: &str) -> Value {
     let mut spec = rule_for("app", "web");
     let inject = json!({"workloadKey": ".metadata.resourceName", "asAnnotation": {"name": fact}});

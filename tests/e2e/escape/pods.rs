@@ -49,7 +49,7 @@ async fn no_pod_made_by_hand_gets_out() {
     failures.none();
 }
 
-/// What a rule is told in the end: the reason of the condition that says it, and its message.
+/// What became of a rule: the reason of the condition that says it, and its message.
 fn told(rule: &Value) -> Option<String> {
     let conditions = rule["status"]["conditions"].as_array()?;
     let is = |reason: &str| conditions.iter().find(|c| c["reason"] == json!(reason));
@@ -69,7 +69,7 @@ async fn no_template_of_a_rule_gets_out() {
         .enumerate()
         .map(|(i, told)| merged(&rule(&format!("s{i}"), &good("p")), &json!({"spec": told.spec})));
     let rules: Vec<Value> = of_routes.chain(of_rules).collect();
-    // A rule that is refused at once is told what the webhook says of the Pod that would come of it.
+    // A rule that is refused at once gets the webhook's message about the Pod that would be made from it.
     let mut at_once = Vec::new();
     for rule in &rules {
         at_once.push(s.mallory.post(&s.rules(), rule).await.err());

@@ -1,4 +1,4 @@
-//! Who tries, where, and how the answers are judged.
+//! The users of these tests, the requests that they make, and how answers are checked.
 
 use std::sync::Arc;
 
@@ -231,7 +231,7 @@ impl Stage {
 
     /// Waits for an Event about an object.
     pub(super) async fn event(&self, of: &str, words: &str) {
-        eventually(&format!("an Event tells of {of}"), || async {
+        eventually(&format!("an Event is about {of}"), || async {
             let events = self.admin.list(&format!("{}/events", self.ns)).await?;
             let of = events.iter().filter(|e| e["involvedObject"]["name"] == json!(of));
             let told: Vec<String> = of.map(|e| e["message"].to_string()).collect();
@@ -282,7 +282,7 @@ impl Stage {
         let allowed = json!({"spec": {"serviceAccounts": list, "priorityClasses": list, "runtimeClasses": list,
             "deviceClasses": list}});
         let tenant = format!("{TENANTS}/{}", self.t.id);
-        eventually("the Tenant is told", || self.admin.patch(&tenant, &allowed)).await;
+        eventually("the Tenant is changed", || self.admin.patch(&tenant, &allowed)).await;
         let (pods, claims) = (dry(&self.pods()), self.claims());
         let allowed = merged(&good("p"), &json!({"spec": {"priorityClassName": "escape-allowed"}}));
         eventually("the webhook knows the Tenant", || self.mallory.post(&pods, &allowed)).await;
@@ -355,7 +355,7 @@ pub(super) async fn bind(admin: &User, namespace: &str, subject: &Value, role: &
     admin.post(&path("rolebindings"), &binding).await.unwrap();
 }
 
-/// A Pod that nobody minds.
+/// A Pod that is allowed.
 pub(super) fn good(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": "x"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}})
