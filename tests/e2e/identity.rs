@@ -36,8 +36,7 @@ async fn a_certificate_speaks_for_its_own_tenant_alone() {
     assert_eq!(other.message().replace("id-blue", "T"), nobody.message().replace("id-nobody", "T"));
     // The log has both: who, and for whom.
     let log = std::fs::read_to_string(o.plane.log("manager")).unwrap();
-    let line =
-        log.lines().find(|line| line.contains("refused call") && line.contains("id-blue")).unwrap();
+    let line = log.lines().find(|line| line.contains("refused call") && line.contains("id-blue")).unwrap();
     assert!(line.contains("spiffe://outrigger/tenant/id-red"), "{line}");
     // The administrator may, and is told the truth.
     let admin = o.client_tls("id-admin", &[ADMIN]);

@@ -8,6 +8,8 @@
 //! server. Where a cache is stale it says so, and waiting is up to the caller. What can be given away once only (slots,
 //! groups and nodes of Machines) it returns as a [`Reservation`], which the caller makes.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
+
 mod admin;
 mod bindings;
 pub mod caches;

@@ -5,6 +5,8 @@
 //! **Out**: the domain's types; validation errors carry field paths. **Callers**: manager, webhook and agent.
 //! `outrigger crd` prints the CustomResourceDefinitions from here.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
+
 pub mod admin_rule_wire;
 pub mod admin_workload_rule;
 mod change;

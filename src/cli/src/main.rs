@@ -1,5 +1,7 @@
 //! The `outrigger` command: see `outrigger --help`.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
+
 mod admission;
 mod cases;
 mod check;

@@ -10,6 +10,8 @@
 //! change may concern; a controller takes a key, plans one step, and makes it. All controllers are run by one worker. Nothing is
 //! written to the API server for a workload: the companion itself is the only durable result.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
+
 pub mod admin;
 pub mod args;
 pub mod companions;

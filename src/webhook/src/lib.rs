@@ -7,6 +7,8 @@
 //! rule that this replica has not seen yet), the [`server`] waits for it, for a short time. Reservations (the slots of Machines,
 //! their groups and nodes) are made in [`ledger`], in agreement with other replicas.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
+
 pub mod budget;
 pub mod ledger;
 pub mod metrics;
