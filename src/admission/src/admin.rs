@@ -1,7 +1,7 @@
 //! Admin rules and their companions. These live in the platform's own namespace. Other Pods there are admitted unchanged.
 
 use outrigger_api::AdminWorkloadRule;
-use outrigger_core::lint::{self, Around};
+use outrigger_core::lint::{self, LintContext};
 use outrigger_core::{companion, keys, mutate};
 use serde::Deserialize;
 
@@ -51,7 +51,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
             "nothing comes of it in this namespace: AdminWorkloadRules are served in {served}"
         ));
     }
-    let around = Around { host_label: &cx.settings.host_label, tenant: None, dpus: None };
+    let around = LintContext { host_label: &cx.settings.host_label, tenant: None, dpus: None };
     warnings.extend(lint::rule(&admin.rule, &around));
     Ok(Decision::warn(warnings).into())
 }

@@ -4,7 +4,7 @@ use outrigger_core::companion;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::keys;
-use outrigger_core::mutate::{self, Facts};
+use outrigger_core::mutate::{self, PodContext};
 use outrigger_core::offloading::Offloading;
 use serde_json::Value;
 
@@ -63,10 +63,10 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
     if tenant.is_some() && rule.is_none() {
         mutate::refuse_own_keys(&request.object).map_err(|error| Decision::deny_fields(403, &[error]))?;
     }
-    let facts = Facts {
+    let facts = PodContext {
         tenant,
         rule: rule.and_then(|rule| rule.spec.rule.as_deref()),
-        offloading: offloading.map(|offloading| mutate::offloading::Facts {
+        offloading: offloading.map(|offloading| mutate::offloading::OffloadingContext {
             offloading,
             exempt_runtime_class: &cx.settings.exempt_runtime_class,
         }),

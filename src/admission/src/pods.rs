@@ -2,7 +2,7 @@
 
 use outrigger_core::companion;
 use outrigger_core::ids::TenantId;
-use outrigger_core::validate::{self, Facts};
+use outrigger_core::validate::{self, ValidationContext};
 use serde_json::Value;
 
 use crate::bindings;
@@ -38,7 +38,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     };
     let errors = with_facts(cx, request, &id, |facts| {
         if created {
-            validate::create(&request.object, &Facts { rule: rule.as_deref(), ..*facts })
+            validate::create(&request.object, &ValidationContext { rule: rule.as_deref(), ..*facts })
         } else {
             validate::update(&request.object, &request.old_object, facts)
         }
@@ -51,7 +51,7 @@ pub(crate) fn with_facts<T>(
     cx: Context<'_>,
     request: &Request,
     id: &TenantId,
-    judge: impl FnOnce(&Facts<'_>) -> T,
+    judge: impl FnOnce(&ValidationContext<'_>) -> T,
 ) -> Result<T, CacheStale> {
     let Context { caches, settings, .. } = cx;
     let stale =
@@ -61,7 +61,7 @@ pub(crate) fn with_facts<T>(
     let claims = caches.claims(&request.namespace);
     let pod_claims = caches.pod_claims(&request.namespace);
     let device_resources = caches.device_resources();
-    Ok(judge(&Facts {
+    Ok(judge(&ValidationContext {
         policy: &tenant.policy,
         namespace: &request.namespace,
         manager: cx.is_manager(request),

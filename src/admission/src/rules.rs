@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use outrigger_api::WorkloadRule;
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
-use outrigger_core::lint::{self, Around};
+use outrigger_core::lint::{self, LintContext};
 use outrigger_core::validate;
 use serde::Deserialize;
 
@@ -40,7 +40,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
         // The API server's own quotas answer with this code.
         return Ok(Decision::deny_fields(403, &[over]).into());
     }
-    let around = Around {
+    let around = LintContext {
         host_label: &cx.settings.host_label,
         tenant: owner.as_ref().map(TenantId::as_str),
         dpus: owner.as_ref().map(|id| cx.caches.dpus_of(id)),

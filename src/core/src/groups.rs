@@ -50,9 +50,6 @@ pub struct MachineView<'a> {
     pub nodes: &'a [String],
 }
 
-/// The former name of [`MachineView`].
-pub type Seen<'a> = MachineView<'a>;
-
 /// Why a claim can't be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Conflict {
@@ -69,9 +66,6 @@ pub enum Conflict {
 pub struct GroupClaims {
     claims: Vec<Claim>,
 }
-
-/// The former name of [`GroupClaims`].
-pub type Claims = GroupClaims;
 
 impl GroupClaims {
     /// From JSON; an empty text is none.

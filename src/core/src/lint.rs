@@ -29,9 +29,6 @@ pub struct LintContext<'a> {
     pub dpus: Option<usize>,
 }
 
-/// The former name of [`LintContext`].
-pub type Around<'a> = LintContext<'a>;
-
 /// What a doubt about a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {

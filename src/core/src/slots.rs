@@ -105,9 +105,6 @@ pub enum SlotDecision {
     Crowded,
 }
 
-/// The former name of [`SlotDecision`].
-pub type Verdict = SlotDecision;
-
 impl Ledger {
     /// From JSON; an empty text is an empty ledger.
     ///

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use outrigger_core::machine::{self, MachineType};
-use outrigger_core::mutate::machine::{Facts, is_done, outgrown};
+use outrigger_core::mutate::machine::{GuestSlot, is_done, outgrown};
 use outrigger_core::slots::Ask;
 use outrigger_core::{keys, validate};
 use serde_json::{Map, Value};
@@ -101,8 +101,8 @@ impl Slot {
         (&self.machine.name, &self.machine.uid)
     }
 
-    pub(crate) fn facts(&self) -> Facts<'_> {
-        Facts { group: &self.group, type_: &self.type_ }
+    pub(crate) fn facts(&self) -> GuestSlot<'_> {
+        GuestSlot { group: &self.group, type_: &self.type_ }
     }
 }
 

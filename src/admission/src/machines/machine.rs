@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use outrigger_api::Machine;
 use outrigger_api::machine::{Gpu, MachineSpec};
 use outrigger_core::field::FieldError;
-use outrigger_core::groups::{Claim, Conflict, Seen, conflict};
+use outrigger_core::groups::{Claim, Conflict, MachineView, conflict};
 use outrigger_core::ids::{is_dns_label, is_dns_subdomain, is_label_name};
 use outrigger_core::machine::MAX_RESERVATION_NAME;
 use outrigger_core::quantity::Quantity;
@@ -33,7 +33,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     }
     let compiled = new.compile().map_err(|errors| Decision::deny_fields(422, &errors))?;
     let others = caches.other_machines(&compiled.name);
-    let others: Vec<Seen<'_>> = others.iter().map(|machine| machine.seen()).collect();
+    let others: Vec<MachineView<'_>> = others.iter().map(|machine| machine.seen()).collect();
     let claim = MachineClaim::new(&new, old.as_ref(), request);
     let taken = conflict(&claim.claim, &others).err();
     if let Some(message) = refused(caches, &new, old.as_ref(), &compiled, taken.as_ref()) {
@@ -230,8 +230,8 @@ fn short(text: &str) -> String {
 
 impl CachedMachine {
     /// The Machine in the form that claims are compared with.
-    pub fn seen(&self) -> Seen<'_> {
-        Seen {
+    pub fn seen(&self) -> MachineView<'_> {
+        MachineView {
             name: &self.name,
             uid: &self.uid,
             generation: self.generation,

@@ -127,9 +127,6 @@ pub struct TypeView {
     pub room: u64,
 }
 
-/// The former name of [`TypeView`].
-pub type Seen = TypeView;
-
 /// What is to be done about a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {

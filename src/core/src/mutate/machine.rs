@@ -24,9 +24,6 @@ pub struct GuestSlot<'a> {
     pub type_: &'a MachineType,
 }
 
-/// The former name of [`GuestSlot`].
-pub type Facts<'a> = GuestSlot<'a>;
-
 /// The lists of a container's resources.
 const LISTS: [&str; 2] = ["requests", "limits"];
 

@@ -31,9 +31,6 @@ pub struct PodContext<'a> {
     pub host_label: &'a str,
 }
 
-/// The former name of [`PodContext`].
-pub type Facts<'a> = PodContext<'a>;
-
 /// Results of the steps besides the change itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
@@ -67,9 +64,6 @@ pub fn mutate(pod: &mut Value, facts: &PodContext<'_>) -> Result<Report, FieldEr
 
 /// Called after each step with the step's name and whether it succeeded, so that callers with a clock can measure it.
 pub type StepObserver<'a> = &'a mut dyn FnMut(&'static str, bool);
-
-/// The former name of [`StepObserver`].
-pub type Told<'a> = StepObserver<'a>;
 
 fn mutate_told(
     pod: &mut Value,

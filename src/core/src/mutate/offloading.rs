@@ -21,9 +21,6 @@ pub struct OffloadingContext<'a> {
     pub exempt_runtime_class: &'a str,
 }
 
-/// The former name of [`OffloadingContext`].
-pub type Facts<'a> = OffloadingContext<'a>;
-
 /// Most characters of each side of a contradiction in a warning, so that the whole is shown.
 const MAX_SIDE: usize = 80;
 

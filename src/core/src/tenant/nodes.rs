@@ -51,9 +51,6 @@ pub struct HostClaims<'a> {
     pub owner_exists: bool,
 }
 
-/// The former name of [`HostClaims`].
-pub type Claims<'a> = HostClaims<'a>;
-
 /// The owner that the DPU should have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ownership {
@@ -64,9 +61,6 @@ pub enum Ownership {
     /// Leave it as it is: an administrator has labeled it for a tenant that Outrigger doesn't know.
     Foreign,
 }
-
-/// The former name of [`Ownership`].
-pub type Verdict = Ownership;
 
 impl HostClaims<'_> {
     /// The owner that the DPU should have. Of two tenants that claim one host neither gets it; the present owner keeps it
@@ -105,9 +99,6 @@ pub struct NodeUse {
     /// Whether the Node has been cordoned and unowned for long enough that schedulers know.
     pub settled: bool,
 }
-
-/// The former name of [`NodeUse`].
-pub type Seen = NodeUse;
 
 /// The next step from `marks` to `verdict`. `look` lists the Node's Pods, which costs a request: it is asked only where
 /// the answer matters.

@@ -57,9 +57,6 @@ pub struct ValidationContext<'a> {
     pub device_resources: &'a BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The former name of [`ValidationContext`].
-pub type Facts<'a> = ValidationContext<'a>;
-
 /// Most faults that one answer tells.
 pub const MAX_FAULTS: usize = 16;
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 use outrigger_api::{Machine, MachineNodePool};
-use outrigger_core::machine::usage::{PodState, Seen, SeenReservation};
+use outrigger_core::machine::usage::{PodState, SeenReservation, TypeView};
 use outrigger_core::machine::{self as domain, Mode, pool_name, usage};
 use outrigger_core::{keys, machine};
 use outrigger_runtime::cache::Change;
@@ -324,7 +324,12 @@ impl MachineCache {
     }
 
     /// The guests and reservations of a type of a Machine.
-    pub(super) fn seen(&self, machine: &domain::Machine, group: &str, type_: &machine::MachineType) -> Seen {
+    pub(super) fn seen(
+        &self,
+        machine: &domain::Machine,
+        group: &str,
+        type_: &machine::MachineType,
+    ) -> TypeView {
         let inner = self.inner.read();
         let pool = pool_name(group);
         let mut room = DefaultHasher::new();
@@ -343,7 +348,8 @@ impl MachineCache {
             }
         }
         let is_ready = |pod: &PodState| pod.node.as_deref().is_some_and(|node| ready.contains(node));
-        let mut seen = Seen { maximum: type_.available, in_pool, room: room.finish(), ..Seen::default() };
+        let mut seen =
+            TypeView { maximum: type_.available, in_pool, room: room.finish(), ..TypeView::default() };
         let slot = (group.to_owned(), type_.name.clone());
         for id in inner.by_slot.get(&slot).into_iter().flatten() {
             let Some(pod) = inner.pods.get(id) else { continue };

@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn a_type_without_a_name_for_reservations_has_no_slots_and_others_keep_theirs() {
-        let seen = domain::usage::Seen { maximum: 4, in_pool: true, used: 2, ..Default::default() };
+        let seen = domain::usage::TypeView { maximum: 4, in_pool: true, used: 2, ..Default::default() };
         let plan = Ledger::new(4).step(&seen, Duration::ZERO);
         assert_eq!(offered(plan, "g", "t").usage.slots, plan.usage.slots);
         assert_ne!(plan.usage.slots, Some(0));

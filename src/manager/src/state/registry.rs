@@ -12,7 +12,7 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::steps::step;
-use outrigger_core::tenant::nodes::{Claims, Marks, Verdict};
+use outrigger_core::tenant::nodes::{HostClaims, Marks, Ownership};
 use outrigger_core::tenant::{self, Identity};
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
@@ -202,7 +202,7 @@ impl Registry {
     }
 
     /// The tenant that a DPU should be assigned to.
-    pub fn verdict(&self, dpu: &Dpu) -> Verdict {
+    pub fn verdict(&self, dpu: &Dpu) -> Ownership {
         let data = self.data.read();
         let owner = dpu.marks.owner.as_deref();
         let tenants: Vec<&TenantId> = dpu.host.iter().flat_map(|host| data.claimants(host)).collect();
@@ -210,9 +210,9 @@ impl Registry {
             owner.and_then(|owner| TenantId::new(owner).ok()).and_then(|owner| data.tenants.get(&owner));
         if entry.is_some_and(|entry| entry.tenant.is_err() && !entry.deleting()) {
             // Its hosts are unknown while its spec is invalid. That is no reason to delete its Pods.
-            return Verdict::Foreign;
+            return Ownership::Foreign;
         }
-        Claims { tenants, owner_exists: entry.is_some() }.verdict(owner)
+        HostClaims { tenants, owner_exists: entry.is_some() }.verdict(owner)
     }
 
     /// A tenant has changed. Most changes are of its status, and touch nothing: each stream that begins or ends makes one.

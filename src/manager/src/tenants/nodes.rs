@@ -10,7 +10,7 @@ use kube::{Client, ResourceExt};
 use outrigger_api::Tenant;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
-use outrigger_core::tenant::nodes::{Marks, Seen, Step, Verdict, step};
+use outrigger_core::tenant::nodes::{Marks, NodeUse, Ownership, Step, step};
 use outrigger_runtime::watch;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ impl Handovers {
             Err(()) => {
                 let others = others(client, states, &verdict, name).await?;
                 let settled = self.settled(name, &dpu, others.is_empty(), context.environment.clock.now());
-                let seen = Seen { others: !others.is_empty(), settled };
+                let seen = NodeUse { others: !others.is_empty(), settled };
                 let next = step::<()>(&dpu.marks, &verdict, || Ok(seen)).unwrap_or(Step::Settle);
                 if next == Step::Clear {
                     let losers = others.iter().filter_map(|pod| owner(states, pod)).collect();
@@ -109,9 +109,9 @@ async fn are_current(
     client: &Client,
     registry: &Registry,
     mut tenants: BTreeSet<TenantId>,
-    verdict: &Verdict,
+    verdict: &Ownership,
 ) -> Result<bool, kube::Error> {
-    if let Verdict::Of(tenant) = verdict {
+    if let Ownership::Of(tenant) = verdict {
         tenants.insert(tenant.clone());
     }
     let matter = |tenant: &Tenant| {
@@ -134,13 +134,13 @@ async fn are_current(
 async fn others(
     client: &Client,
     states: &TenantStates,
-    verdict: &Verdict,
+    verdict: &Ownership,
     node: &str,
 ) -> Result<Vec<PartialObjectMeta<Pod>>, kube::Error> {
     let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
     let mut others = Vec::new();
     watch::list(&pods, ListParams::default().fields(&format!("spec.nodeName={node}")), |pod| {
-        if owner(states, &pod).is_some_and(|owner| *verdict != Verdict::Of(owner)) {
+        if owner(states, &pod).is_some_and(|owner| *verdict != Ownership::Of(owner)) {
             others.push(pod);
         }
     })
@@ -248,7 +248,7 @@ mod tests {
         let (api, registry) = (FakeApi::default(), Registry::new(String::new(), Vec::new()));
         let current = async || {
             let losers = BTreeSet::from([TenantId::new("blue").unwrap()]);
-            are_current(&api.client(), &registry, losers, &Verdict::Nobody).await.ok()
+            are_current(&api.client(), &registry, losers, &Ownership::Nobody).await.ok()
         };
         const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
         api.answers("GET", TENANT, 200, tenant(2));

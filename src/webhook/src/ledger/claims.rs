@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use outrigger_admission::Decision;
 use outrigger_admission::machines::MachineClaim;
-use outrigger_core::groups::{Claim, Claims, LEDGER_NAME, Seen};
+use outrigger_core::groups::{Claim, GroupClaims, LEDGER_NAME, MachineView};
 use tokio::time::timeout;
 
 use super::{DEADLINE, Ledgers, TRIES};
 
 impl Ledgers {
-    /// Claims groups and nodes for a Machine. A dry run claims nothing: it fails where they are taken.
+    /// GroupClaims groups and nodes for a Machine. A dry run claims nothing: it fails where they are taken.
     ///
     /// # Errors
     /// The refusal, where another Machine has one of them, or that can't be told.
@@ -23,13 +23,13 @@ impl Ledgers {
         let unavailable = |why: String| MachineClaim::unavailable(&why);
         for _ in 0..TRIES {
             let snapshot = self.store.read(LEDGER_NAME).await.map_err(unavailable)?;
-            let mut claims = Claims::read(snapshot.text()).map_err(|error| {
+            let mut claims = GroupClaims::read(snapshot.text()).map_err(|error| {
                 let why = format!("data.ledger is no list of claims: {error}; delete it");
                 unavailable(self.store.wrong(LEDGER_NAME, why))
             })?;
             // One view of the cluster for both: a claim that has ended because its Machine is shown must be among the shown.
             let machines = self.caches.other_machines("");
-            let shown: Vec<Seen<'_>> = machines.iter().map(|machine| machine.seen()).collect();
+            let shown: Vec<MachineView<'_>> = machines.iter().map(|machine| machine.seen()).collect();
             let claim = Claim { at: self.wall_seconds(), ..wanted.claim.clone() };
             let (sightings, elapsed) =
                 (self.saw(LEDGER_NAME, claims.claims().iter().map(Claim::id)), self.elapsed());

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use outrigger_admission::machines::{Slot, SlotReservation};
 use outrigger_admission::{Admission, GuestOutcome};
 use outrigger_core::keys;
-use outrigger_core::slots::{Ask, GRANT_SECONDS, Grant, Guests, Ledger, Verdict, ledger_name};
+use outrigger_core::slots::{Ask, GRANT_SECONDS, Grant, Guests, Ledger, SlotDecision, ledger_name};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -29,7 +29,7 @@ pub(super) struct Waiting {
 }
 
 /// The answer to a slot request, or the reason why there is none.
-type Answer = Result<Verdict, String>;
+type Answer = Result<SlotDecision, String>;
 
 impl Ledgers {
     /// Takes a slot for a guest. A dry run takes none: it fails where none is left.
@@ -56,9 +56,9 @@ impl Ledgers {
         }
         let unavailable = |why: &str| GuestOutcome::Unavailable.denied(wanted.unavailable(why));
         match timeout(DEADLINE, answered).await {
-            Ok(Ok(Ok(Verdict::Granted))) => Ok(()),
-            Ok(Ok(Ok(Verdict::NoneLeft))) => Err(GuestOutcome::NoneLeft.denied(wanted.none_left())),
-            Ok(Ok(Ok(Verdict::Crowded))) => Err(unavailable("too many guests at once")),
+            Ok(Ok(Ok(SlotDecision::Granted))) => Ok(()),
+            Ok(Ok(Ok(SlotDecision::NoneLeft))) => Err(GuestOutcome::NoneLeft.denied(wanted.none_left())),
+            Ok(Ok(Ok(SlotDecision::Crowded))) => Err(unavailable("too many guests at once")),
             Ok(Ok(Err(why))) => Err(unavailable(&why)),
             Ok(Err(_)) => Err(unavailable("the webhook shuts down")),
             Err(_) => Err(unavailable("the API server takes too long")),
@@ -131,11 +131,12 @@ impl Ledgers {
             let guests = Guests { live, ..self.caches.guests(slot.group(), slot.type_name()) };
             let slots = self.caches.slots(slot.group(), slot.type_name());
             let verdicts = ledger.answer(asks, &guests, slots, self.wall_seconds(), is_over);
-            if old && verdicts.contains(&Verdict::NoneLeft) {
+            if old && verdicts.contains(&SlotDecision::NoneLeft) {
                 // Other replicas may have dropped grants since: an old snapshot is no reason to refuse.
                 continue;
             }
-            let granted = |(ask, verdict): (&Ask, &Verdict)| *verdict == Verdict::Granted && !ask.dry_run;
+            let granted =
+                |(ask, verdict): (&Ask, &SlotDecision)| *verdict == SlotDecision::Granted && !ask.dry_run;
             if !asks.iter().zip(&verdicts).any(granted) {
                 return (verdicts.into_iter().map(Ok).collect(), Some(snapshot));
             }

@@ -106,7 +106,7 @@ fn whose_a_node_should_be() {
     let verdict = |name: &str| registry.verdict(&registry.dpu(name).unwrap());
     let (concerned, changed) = show(&registry, node("dpu1", Some("a"), None, json!(null)));
     assert_eq!((concerned, changed), (vec![id("blue")], true));
-    assert_eq!(verdict("dpu1"), Verdict::Of(id("blue")));
+    assert_eq!(verdict("dpu1"), Ownership::Of(id("blue")));
     let taints = json!([{"key": keys::TENANT, "value": "blue", "effect": "NoSchedule"}, {"key": "x", "effect": "NoExecute"}]);
     show(&registry, node("dpu1", Some("a"), Some("blue"), taints.clone()));
     assert_eq!(registry.dpu("dpu1").unwrap().marks, Marks::of(Some(&id("blue"))));
@@ -118,19 +118,19 @@ fn whose_a_node_should_be() {
     let again = registry.tenant(tenant("red", json!({"hosts": ["a", "b"]})));
     assert_eq!(again, Touched::default(), "only its status has changed");
     show(&registry, node("dpu2", Some("b"), None, json!(null)));
-    assert_eq!(verdict("dpu1"), Verdict::Of(id("blue")));
-    assert_eq!(verdict("dpu2"), Verdict::Nobody);
+    assert_eq!(verdict("dpu1"), Ownership::Of(id("blue")));
+    assert_eq!(verdict("dpu2"), Ownership::Nobody);
     assert_eq!(registry.rivals("b", &id("blue")), [id("red")]);
     assert_eq!(registry.tenant(tenant("blue", json!({"hosts": ["b"]}))).nodes.len(), 2);
-    assert_eq!(verdict("dpu1"), Verdict::Of(id("red")));
+    assert_eq!(verdict("dpu1"), Ownership::Of(id("red")));
     // A tenant that can't be read keeps what it has, whoever else wants it.
     registry.tenant(tenant("blue", json!({"hosts": ["NO"]})));
-    assert_eq!(verdict("dpu1"), Verdict::Foreign);
+    assert_eq!(verdict("dpu1"), Ownership::Foreign);
     // No DPU, and nothing of ours on it.
     assert_eq!(show(&registry, node("other", None, None, json!(null))), (vec![], false));
     assert!(registry.dpu("other").is_none());
     show(&registry, node("byhand", None, Some("unknown"), json!(null)));
-    assert_eq!(verdict("byhand"), Verdict::Foreign);
+    assert_eq!(verdict("byhand"), Ownership::Foreign);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_tenant_is_found_by_identity_and_by_host_without_a_look_at_the_others() {
                 registry.authorize(&caller(&[&identity]), &id(&name)).unwrap();
                 assert!(registry.has_dpu(&id(&name), &host));
                 let dpu = registry.dpu(&format!("n{i}")).unwrap();
-                assert_eq!(registry.verdict(&dpu), Verdict::Of(id(&name)));
+                assert_eq!(registry.verdict(&dpu), Ownership::Of(id(&name)));
             }
         },
     );
@@ -213,7 +213,7 @@ fn one_change_takes_steps_for_each_tenant_that_shares_what_it_names_and_each_nod
             assert_eq!(registry.shared_identities(&id("new")).len(), *size);
             assert!(registry.authorize(&caller(&["spiffe://x/shared"]), &id("new")).is_err());
             let dpu = registry.dpu("n0").unwrap();
-            assert_eq!(registry.verdict(&dpu), Verdict::Nobody);
+            assert_eq!(registry.verdict(&dpu), Ownership::Nobody);
             assert_eq!(show(registry, node("n0", Some("other"), None, json!([]))).0.len(), *size + 1);
         },
     );
