@@ -166,7 +166,7 @@ mod tests {
             request = request.header("origin", "http://evil.example");
         }
         let mut request = request.body(Body::empty()).unwrap();
-        if address != Some("nobody") {
+        if address != Some("unknown") {
             let address = address.map(|address| address.parse().unwrap());
             request.extensions_mut().insert(Peer { address, ..Peer::default() });
         }
@@ -186,7 +186,7 @@ mod tests {
             (None, "localhost", false, 200),
             (Some("10.0.0.1:1"), "localhost", false, 403),
             (Some("[::ffff:10.0.0.1]:1"), "localhost", false, 403),
-            (Some("nobody"), "localhost", false, 403),
+            (Some("unknown"), "localhost", false, 403),
             (Some("127.0.0.1:1"), "localhost", true, 403),
             (Some("127.0.0.1:1"), "", false, 403),
             (Some("127.0.0.1:1"), "evil.example:8080", false, 403),

@@ -136,9 +136,9 @@ impl Expiry {
         } else {
             None
         };
-        let told = text.clone();
+        let set = text.clone();
         if warning.set(text) {
-            match told {
+            match set {
                 Some(text) => warn!(certificate = self.what, "{text}"),
                 None => info!(certificate = self.what, %end, "certificate is valid again"),
             }

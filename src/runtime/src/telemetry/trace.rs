@@ -324,7 +324,7 @@ mod tests {
             later.in_scope(|| {
                 let mut headers = HeaderMap::new();
                 inject_headers(&mut headers);
-                drop(debug_span!(target: "hyper", "not ours"));
+                drop(debug_span!(target: "hyper", "library"));
                 headers
             })
         });
