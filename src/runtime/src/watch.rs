@@ -1,7 +1,7 @@
 //! Watches: all objects of a kind, listed and then followed for as long as the process serves.
 //!
 //! A list is read in pages and is consistent with the API server's storage. Pages and lines of a watch are limited in bytes, and
-//! decoded object by object ([`read`]). A watch that ends continues from its last resourceVersion. All objects are listed again
+//! decoded object by object (`read`). A watch that ends continues from its last resourceVersion. All objects are listed again
 //! when the API server doesn't have this resourceVersion any more, and when the watch was silent for longer than it is with a
 //! healthy API server: so the watch recovers when etcd is restored from an older snapshot, although resourceVersions have gone
 //! back. The pauses after failures grow up to [`MAX_PAUSE`].
