@@ -125,7 +125,10 @@ impl Deployment {
             tokio::task::spawn_blocking(move || o.plane.command(&signal)).await.unwrap().unwrap();
             took.push(began.elapsed());
             let log = std::fs::read_to_string(o.plane.log(&old)).unwrap();
-            assert!(log.contains("drained") && !log.contains("is cut off"), "{old} was cut off: {log}");
+            assert!(
+                log.contains("drained") && !log.contains("closed forcibly"),
+                "requests of {old} were closed forcibly: {log}"
+            );
         }
         println!("{}s ended after {took:?}; a kubelet waits for {:?}", self.part, self.grace);
         took

@@ -1,6 +1,6 @@
-//! Pods, as far as anybody here looks at them.
+//! Pods with only the fields that Outrigger reads.
 //!
-//! A Pod may have 1.5 MiB, and most of it is nobody's business here: containers, their variables, volumes, field managers. What a
+//! A Pod can have 1.5 MiB, and Outrigger needs little of it: no containers, their variables, volumes or field managers. What a
 //! type doesn't have the parser skips without building it, so a [`Pod`] takes what its metadata takes. It is read only: what is
 //! written to a Pod is a patch, or raw JSON.
 
@@ -13,10 +13,10 @@ use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
 /// The annotation in which `kubectl apply` notes the whole object as it was applied, with every literal value of its environment.
-/// It is dropped while a Pod is read: nobody here has a use for it, and nobody else may get to see it.
+/// It is dropped while a Pod is read, because Outrigger doesn't use it and it may contain secrets.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A Pod without what nobody here looks at.
+/// A Pod with the fields that Outrigger reads.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Pod {
     /// Its metadata, without the field managers' bookkeeping and [`LAST_APPLIED`].
@@ -144,7 +144,7 @@ impl Resource for Pod {
     }
 }
 
-/// The part of an object's metadata that somebody looks at.
+/// The fields of an object's metadata that Outrigger reads.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
@@ -191,7 +191,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_nobody_looks_at_is_not_kept() {
+    fn unused_fields_are_not_kept() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"},
                 "annotations": {LAST_APPLIED: "{\"env\": \"secret\"}", "kept": "x"},

@@ -1,7 +1,6 @@
-//! The admin port: health and metrics, in plain HTTP, apart from everything that tenants can reach. Where it is asked for,
-//! [`crate::debug`] too.
+//! The admin port: probes and metrics in plain HTTP, on a separate port that tenants can't reach, and [`crate::debug`] if it is
+//! enabled.
 
-use crate::environment::Clock;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
@@ -17,19 +16,20 @@ use prometheus_client::registry::Registry;
 
 use crate::api_metrics;
 use crate::debug::Debug;
+use crate::environment::Clock;
 use crate::metrics::{self, ProcessMetrics};
 use crate::ready::{Readiness, Task};
 
 pub use crate::metrics::LATENCY_BUCKETS;
 
-/// The commit of the source, where whoever builds says so by `OUTRIGGER_COMMIT`.
+/// The commit of the source, if `OUTRIGGER_COMMIT` was set for the build.
 pub const COMMIT: &str = match option_env!("OUTRIGGER_COMMIT") {
     Some(commit) if !commit.is_empty() => commit,
     _ => "unknown",
 };
 
-/// A registry whose metrics are called `outrigger_...`, with what every server shows: what is known of the build, since when
-/// it runs, and how its watches are. All metrics are described in [`crate::metrics`].
+/// A registry with the prefix `outrigger_` and the metrics of every server: build, start time, watches and requests to the API
+/// server. All metrics are defined in [`crate::metrics`].
 pub fn registry() -> Registry {
     let mut registry = Registry::with_prefix(metrics::PREFIX);
     let build = vec![("version", env!("CARGO_PKG_VERSION")), ("commit", COMMIT)];
@@ -41,11 +41,12 @@ pub fn registry() -> Registry {
     registry
 }
 
-/// `/livez`, `/readyz` and `/metrics`, and `/debug` where there is one.
+/// `/livez`, `/readyz` and `/metrics`, and `/debug` if it is enabled.
 ///
-/// Live is a process that can answer: it never depends on anybody else. Ready is one that has all it needs.
+/// `/livez` succeeds whenever the process can respond, and depends on no other component. `/readyz` succeeds when all tasks are
+/// done.
 pub fn router(readiness: Readiness, registry: Registry, debug: Option<Debug>) -> Router {
-    // The process' own metrics have the names that everybody gives them, without our prefix.
+    // The standard metrics of a process have no prefix.
     let mut standard = Registry::default();
     metrics::collect(&mut standard, ProcessMetrics::default());
     let router = Router::new()
@@ -58,7 +59,7 @@ pub fn router(readiness: Readiness, registry: Registry, debug: Option<Debug>) ->
     }
 }
 
-/// Says what is missing; with `?verbose` also what is not, a line each, as the API server does, and what to look after.
+/// Names the tasks that aren't done. With `?verbose` there is a line for each task, as in the API server, and for each warning.
 async fn readyz(State(readiness): State<Readiness>, RawQuery(query): RawQuery) -> Response {
     let tasks = readiness.tasks();
     let missing: Vec<_> = tasks.iter().filter(|task| !task.done).map(|task| task.name).collect();
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_says_what_is_missing_and_liveness_does_not_care() {
+    async fn readiness_names_missing_tasks_and_liveness_ignores_them() {
         let readiness = Readiness::default();
         let router = router(readiness.clone(), registry(), None);
         let (rules, peers) = (readiness.wait_for("rules"), readiness.wait_for("peers"));
@@ -121,7 +122,7 @@ mod tests {
         peers.done();
         readiness.warning("certificate").set(Some("ends soon".to_owned()));
         let (status, _, body) = get(&router, "/readyz").await;
-        assert_eq!((status.as_u16(), body.as_str()), (200, "ok\n"), "a warning hinders nothing");
+        assert_eq!((status.as_u16(), body.as_str()), (200, "ok\n"), "a warning doesn't affect readiness");
         let (_, _, body) = get(&router, "/readyz?verbose").await;
         assert_eq!(body, "[+] rules\n[+] peers\n[!] certificate: ends soon\nok\n");
         readiness.end();

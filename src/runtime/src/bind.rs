@@ -12,24 +12,24 @@ use anyhow::{Context, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-/// Where to listen: `:9090` (all addresses), `127.0.0.1:9090`, `[::1]:9090`, each perhaps after `tcp://`, or
+/// An address to listen on: `:9090` (all addresses), `127.0.0.1:9090`, `[::1]:9090`, each with an optional `tcp://`, or
 /// `unix:///run/outrigger.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bind {
-    /// Every address of the machine, at this port.
+    /// All addresses of the machine, with this port.
     AnyAddress(u16),
     /// This address.
     Tcp(SocketAddr),
-    /// This socket file.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// Something that listens.
+/// An open listener.
 #[derive(Debug)]
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A socket file.
+    /// A Unix socket.
     Unix(UnixListener),
 }
 
@@ -49,10 +49,9 @@ impl FromStr for Bind {
             return port.parse().map(Self::AnyAddress).map_err(|e| format!("{text:?}: port: {e}"));
         }
         let address = address.replace("localhost:", "127.0.0.1:");
-        address
-            .parse()
-            .map(Self::Tcp)
-            .map_err(|_| format!("{text:?} is no address: use :PORT, IP:PORT, tcp://IP:PORT or unix:///PATH"))
+        address.parse().map(Self::Tcp).map_err(|_| {
+            format!("{text:?} is not an address: use :PORT, IP:PORT, tcp://IP:PORT or unix:///PATH")
+        })
     }
 }
 
@@ -67,7 +66,7 @@ impl fmt::Display for Bind {
 }
 
 impl Bind {
-    /// Whether only this machine can reach it.
+    /// Whether it can be reached only from this machine.
     pub fn is_local(&self) -> bool {
         match self {
             Self::AnyAddress(_) => false,
@@ -76,18 +75,18 @@ impl Bind {
         }
     }
 
-    /// Begins to listen.
+    /// Opens a listener.
     ///
     /// # Errors
-    /// When the address can't be had; the message names it.
+    /// If that fails; the message names the address.
     pub fn listen(&self) -> anyhow::Result<Listener> {
-        self.try_listen().with_context(|| format!("can't listen on {self}"))
+        self.try_listen().with_context(|| format!("failed to listen on {self}"))
     }
 
     fn try_listen(&self) -> anyhow::Result<Listener> {
         match self {
             Self::Tcp(address) => Ok(Listener::Tcp(tcp(*address, false)?)),
-            // One socket for IPv6 and IPv4, or IPv4 alone where the machine has no IPv6.
+            // One socket for IPv6 and IPv4, or only IPv4 if the machine has no IPv6.
             Self::AnyAddress(port) => {
                 let v6 = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), *port);
                 let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), *port);
@@ -101,8 +100,7 @@ impl Bind {
     }
 }
 
-/// Removes a socket file on which nobody answers: one left behind by a process that was killed. Nothing else is ours to
-/// remove.
+/// Removes a socket file on which no process listens, left behind by a process that was killed. No other file is removed.
 fn remove_stale(path: &Path) -> anyhow::Result<()> {
     let file = match std::fs::symlink_metadata(path) {
         Ok(file) => file,
@@ -110,13 +108,13 @@ fn remove_stale(path: &Path) -> anyhow::Result<()> {
         Err(error) => return Err(error.into()),
     };
     if !file.file_type().is_socket() {
-        bail!("there is a file of that name that is no socket");
+        bail!("the path exists and is no socket");
     }
     match UnixStream::connect(path) {
-        Ok(_) => bail!("another process listens there"),
+        Ok(_) => bail!("another process listens on it"),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(std::fs::remove_file(path)?),
         Err(error) => {
-            Err(error).context("there is a socket already, and who listens on it can't be found out")
+            Err(error).context("the socket exists, and it is unknown whether a process listens on it")
         }
     }
 }
@@ -133,14 +131,14 @@ fn tcp(address: SocketAddr, both: bool) -> anyhow::Result<TcpListener> {
     Ok(TcpListener::from_std(socket.into())?)
 }
 
-/// A connection that has come in.
+/// An accepted connection.
 pub(crate) enum Accepted {
     Tcp(TcpStream, SocketAddr),
     Unix(tokio::net::UnixStream),
 }
 
 impl Accepted {
-    /// Where it comes from; `None` on a socket file.
+    /// The address of the client; `None` on a Unix socket.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(_, address) => Some(*address),
@@ -150,7 +148,7 @@ impl Accepted {
 }
 
 impl Listener {
-    /// The TCP address, with the port that was given for port 0.
+    /// The TCP address, with the assigned port if the port was 0.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -162,8 +160,7 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                // Answers are small and somebody waits for them. A connection that is broken already shows that when
-                // it is read; it is no reason to doubt the listener.
+                // Responses are small and latency matters. If this fails the connection is broken, which reading it shows.
                 let _ = stream.set_nodelay(true);
                 Ok(Accepted::Tcp(stream, address))
             }
@@ -219,7 +216,7 @@ mod tests {
         drop(bind.listen().unwrap());
         let listener = bind.listen().unwrap();
         let error = format!("{:#}", bind.listen().unwrap_err());
-        assert!(error.contains("another process listens there"), "{error}");
+        assert!(error.contains("another process listens on it"), "{error}");
         assert!(error.contains(&bind.to_string()), "{error}");
         assert_eq!(listener.to_string(), bind.to_string());
         drop(listener);

@@ -1,10 +1,9 @@
-//! What has been seen of the objects of a kind, and so what is news: the newer of two states wins, by uid and
-//! resourceVersion.
+//! The versions of the objects of a kind: of two states of an object the newer one wins, by uid and resourceVersion.
 //!
-//! What is known of an object comes in four ways: as an event of a watch that shows it, as one that shows its deletion, as the
-//! answer to a write of our own, and as part of a list. Answers come in any order with the watch's events, early or late.
-//! [`Versions`] decides which of them is news. [`Feed`] hands only news on, one after the other, so that whoever keeps
-//! objects never replaces a newer state by an older one, and never brings back an object whose deletion it has seen.
+//! States of an object come from four sources: an event of a watch that it was applied or that it was deleted, the response to a
+//! write of this process, and a list. Responses can arrive before or after the corresponding event. [`Versions`] decides which
+//! states are new. [`Feed`] passes only new states on, one after the other, so that a cache never replaces a newer state by an
+//! older one, and never restores an object after its deletion.
 //!
 //! resourceVersions of one kind are ordered integers in all clusters that are conformant (KEP-5504).
 
@@ -25,7 +24,7 @@ pub fn version(resource_version: Option<&str>) -> u64 {
     resource_version.and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
-/// Which state of an object something is about.
+/// A state of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     /// `metadata.uid`: another object of the same name has another one.
@@ -35,7 +34,7 @@ pub struct State {
 }
 
 impl State {
-    /// The state that an object shows.
+    /// The state of this object.
     pub fn of<K: Resource>(object: &K) -> Self {
         let meta = object.meta();
         Self {
@@ -45,29 +44,28 @@ impl State {
     }
 }
 
-/// The newest state that is known of each object of a kind, as far as one watch shows them.
+/// The newest known state of each object of a kind that one watch follows.
 ///
-/// Invariants, whatever the order in which things come in:
-/// - The state that is known of an object only becomes newer, but for what a complete list says: a list is consistent, so it
-///   counts for everything that was known before it began. That is also how a cluster is followed whose etcd was restored
-///   from an older snapshot.
-/// - An answer that is older than what the watch has reached is no news: the watch has shown that state, or a newer one.
+/// Invariants, for any order of the inputs:
+/// - The known state of an object only becomes newer, except by a complete list: a list is consistent, so it overrides everything
+///   that was known before it started. So the states are also correct after etcd was restored from an older snapshot.
+/// - A response that is older than the watch is ignored: the watch has shown that state or a newer one.
 #[derive(Debug)]
 pub struct Versions<N> {
-    objects: HashMap<N, Known>,
-    /// How far the watch has come: everything up to here has been shown.
+    objects: HashMap<N, KnownState>,
+    /// The resourceVersion of the watch: all events up to it have been received.
     reached: u64,
-    /// Counts lists; the one that is under way, or the last.
+    /// The number of the list that is in progress, or of the last one.
     list: u32,
     listing: bool,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownState {
     state: State,
-    /// The list that has shown it, or during which or after which it was seen.
+    /// The last list that contained it, or that was started before it was received.
     list: u32,
-    /// It was learned from an answer while that list was under way, which may have been taken before.
+    /// It is from a response during that list, and may be newer than the list.
     answered: bool,
 }
 
@@ -78,14 +76,14 @@ impl<N> Default for Versions<N> {
 }
 
 impl<N: Eq + Hash + Clone> Versions<N> {
-    /// The watch shows an object. Whether that is news.
+    /// An event that an object was applied. Returns whether the state is new.
     pub fn event(&mut self, name: N, state: State) -> bool {
         self.reached = self.reached.max(state.version);
         self.put(name, state, false)
     }
 
-    /// The watch shows that an object is gone; `state` is that of the deletion. Whether that is news: an answer may have told
-    /// of a later object of the same name.
+    /// An event that an object was deleted; `state` is that of the deletion. Returns whether the known object was deleted: a
+    /// response may have shown a later object with the same name.
     pub fn gone(&mut self, name: &N, state: &State) -> bool {
         self.reached = self.reached.max(state.version);
         if self.objects.get(name).is_some_and(|known| known.state.version <= state.version) {
@@ -95,28 +93,28 @@ impl<N: Eq + Hash + Clone> Versions<N> {
         false
     }
 
-    /// The answer to a write or a read of our own shows an object. Whether that is news.
+    /// A response to a request of this process contains an object. Returns whether the state is new.
     pub fn answer(&mut self, name: N, state: State) -> bool {
-        // Not even the first list of a new watch can be older than what comes from before it.
+        // The watch has received this state or a newer one.
         if state.version <= self.reached {
             return false;
         }
         self.put(name, state, self.listing)
     }
 
-    /// The watch begins a list of all objects. What was known stays known until the list is complete.
+    /// A list of all objects starts. Known states stay until the list is complete.
     pub fn list_started(&mut self) {
         self.list = self.list.wrapping_add(1);
         self.listing = true;
     }
 
-    /// The list shows an object. Whether that is news.
+    /// An object of the list. Returns whether the state is new.
     pub fn listed(&mut self, name: N, state: State) -> bool {
         let list = self.list;
         match self.objects.entry(name) {
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
-                // Only what was answered since the list began can be newer than the list.
+                // Only a response since the start of the list can be newer than the list.
                 let newer = known.answered && known.list == list && known.state.version > state.version;
                 known.list = list;
                 if newer {
@@ -127,54 +125,55 @@ impl<N: Eq + Hash + Clone> Versions<N> {
                 known.state = state;
                 news
             }
-            Entry::Vacant(place) => {
-                place.insert(Known { state, list, answered: false });
+            Entry::Vacant(entry) => {
+                entry.insert(KnownState { state, list, answered: false });
                 true
             }
         }
     }
 
-    /// The list is complete, and was taken at `version`. Returns what it doesn't show, which is gone, and its last state.
+    /// The list with this resourceVersion is complete. Returns the known objects that it didn't contain, with their last states.
     pub fn list_completed(&mut self, version: u64) -> Vec<(N, State)> {
         self.reached = version;
         self.listing = false;
         let list = self.list;
-        let stays = |known: &Known| known.list == list && (!known.answered || known.state.version > version);
+        let stays =
+            |known: &KnownState| known.list == list && (!known.answered || known.state.version > version);
         self.objects.extract_if(|_, known| !stays(known)).map(|(name, known)| (name, known.state)).collect()
     }
 
-    /// The watch has come to this version, without anything to show.
+    /// A bookmark: the watch has reached this resourceVersion.
     pub fn bookmark(&mut self, version: u64) {
         self.reached = self.reached.max(version);
     }
 
-    /// The newest state that is known of an object.
+    /// The newest known state of an object.
     pub fn get(&self, name: &N) -> Option<&State> {
         self.objects.get(name).map(|known| &known.state)
     }
 
-    /// How many objects are known.
+    /// The number of known objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether none is known.
+    /// Whether there are no known objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
     fn put(&mut self, name: N, state: State, answered: bool) -> bool {
-        let known = Known { state, list: self.list, answered };
+        let known = KnownState { state, list: self.list, answered };
         match self.objects.entry(name) {
             Entry::Occupied(before) if before.get().state.version > known.state.version => false,
-            // The answer has told already what the watch shows now.
+            // An event with the state of an earlier response.
             Entry::Occupied(before) if before.get().state == known.state && known.state.version > 0 => false,
             Entry::Occupied(mut before) => {
                 before.insert(known);
                 true
             }
-            Entry::Vacant(place) => {
-                place.insert(known);
+            Entry::Vacant(entry) => {
+                entry.insert(known);
                 true
             }
         }
@@ -189,21 +188,22 @@ fn name<K: Resource>(object: &K) -> ObjectName {
     (meta.namespace.as_deref().unwrap_or_default().into(), meta.name.as_deref().unwrap_or_default().into())
 }
 
-/// Takes in what a watch shows and what writes are answered, and hands on what is news. Cheap to clone; all clones are one.
+/// Receives the events of a watch and the responses to writes, and passes the new states on. Cheap to clone; all clones share the
+/// states.
 ///
-/// `sink` is called under a lock, so changes of one kind are handed on one after the other, in an order in which they happened.
-/// It has to return soon, and must not give answers to the same feed.
+/// `sink` is called under a lock, so the changes of a kind are passed on one after the other, in their order. It must return
+/// quickly, and must not pass responses to the same feed.
 pub struct Feed<K> {
-    inner: Arc<Mutex<Inner<K>>>,
+    state: Arc<Mutex<FeedState<K>>>,
 }
 
-struct Inner<K> {
+struct FeedState<K> {
     versions: Versions<ObjectName>,
     sink: Box<dyn FnMut(Change<K>) + Send>,
 }
 
-impl<K: Resource> Inner<K> {
-    /// Something shows an object. Whether that is news.
+impl<K: Resource> FeedState<K> {
+    /// Passes an object on if its state is new. Returns whether it is.
     fn show(
         &mut self,
         object: K,
@@ -213,7 +213,7 @@ impl<K: Resource> Inner<K> {
         let before = self.versions.get(&name).filter(|before| before.uid != state.uid).cloned();
         let news = is_news(&mut self.versions, name.clone(), state);
         if news {
-            // Nobody has shown the end of the object that had the name before.
+            // The deletion of the former object with this name was not received.
             if let Some(before) = before {
                 self.gone(name, before);
             }
@@ -230,25 +230,27 @@ impl<K: Resource> Inner<K> {
 
 impl<K> Clone for Feed<K> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone() }
+        Self { state: self.state.clone() }
     }
 }
 
 impl<K> fmt::Debug for Feed<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Feed").field("objects", &self.inner.lock().versions.len()).finish_non_exhaustive()
+        f.debug_struct("Feed").field("objects", &self.state.lock().versions.len()).finish_non_exhaustive()
     }
 }
 
 impl<K: Resource> Feed<K> {
-    /// Hands news on to `sink`.
+    /// A feed that passes changes to `sink`.
     pub fn new(sink: impl FnMut(Change<K>) + Send + 'static) -> Self {
-        Self { inner: Arc::new(Mutex::new(Inner { versions: Versions::default(), sink: Box::new(sink) })) }
+        Self {
+            state: Arc::new(Mutex::new(FeedState { versions: Versions::default(), sink: Box::new(sink) })),
+        }
     }
 
-    /// The watch shows something.
+    /// Receives an event of the watch.
     pub fn event(&self, event: Event<K>) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.state.lock();
         match event {
             Event::ListStarted => inner.versions.list_started(),
             Event::Listed(object) => _ = inner.show(object, Versions::listed),
@@ -268,12 +270,12 @@ impl<K: Resource> Feed<K> {
         }
     }
 
-    /// A write or a read of our own was answered with this object. Whether that was news.
+    /// Receives the object of a response to a request of this process. Returns whether its state is new.
     pub fn answer(&self, object: K) -> bool {
-        self.inner.lock().show(object, Versions::answer)
+        self.state.lock().show(object, Versions::answer)
     }
 
-    /// What to give to the function that follows the watch.
+    /// The sink for the watch.
     pub fn sink(&self) -> impl FnMut(Event<K>) + Send + use<K>
     where
         K: Send,

@@ -1,4 +1,4 @@
-//! Which cluster a process talks to.
+//! The cluster that a process connects to.
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ use kube::{Client, Config};
 
 use crate::calls;
 
-/// Which cluster to talk to.
+/// Settings of the cluster.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
-    /// Kubeconfig of the cluster. Without it: the Pod's own service account, else $KUBECONFIG or ~/.kube/config.
+    /// Kubeconfig of the cluster. Default: the service account of the Pod, else $KUBECONFIG or ~/.kube/config.
     #[arg(long, env = "OUTRIGGER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Context in the kubeconfig. Without it: the current one.
+    /// Context in the kubeconfig. Default: its current context.
     #[arg(long, env = "OUTRIGGER_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
 }
@@ -26,13 +26,13 @@ impl ClusterArgs {
     /// A client of the cluster, with the deadlines of [`calls`].
     ///
     /// # Errors
-    /// When no configuration is found, or it can't be read.
+    /// If no configuration is found, or it is invalid.
     pub async fn client(&self) -> anyhow::Result<Client> {
         let config = self.config().await?;
         calls::client(config).context("the cluster's configuration can't be used")
     }
 
-    /// Whether it is the cluster in which this process is a Pod, whichever way it was named.
+    /// Whether it is the cluster in which this process runs as a Pod.
     pub async fn is_own(&self) -> bool {
         self.config().await.is_ok_and(|config| is_same(&config, Config::incluster().ok().as_ref()))
     }
@@ -53,7 +53,7 @@ impl ClusterArgs {
     }
 }
 
-/// Whether a cluster is the one of the Pod's own service account, if there is one.
+/// Whether a cluster is the one of the Pod's service account, if there is one.
 fn is_same(config: &Config, own: Option<&Config>) -> bool {
     own.is_some_and(|own| own.cluster_url == config.cluster_url)
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_service_accounts_cluster_is_ones_own() {
+    fn only_the_cluster_of_the_service_account_is_own() {
         let of = |url: &'static str| Config::new(url.parse().unwrap());
         let own = of("https://10.0.0.1:443");
         assert!(is_same(&of("https://10.0.0.1:443"), Some(&own)));

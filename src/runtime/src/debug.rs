@@ -1,8 +1,8 @@
-//! `/debug` on the admin port, behind a flag: what the process has in hand, and the level of its log.
+//! `/debug` on the admin port, if it is enabled: the state of the process, and its log level.
 //!
-//! The admin port is plain HTTP for everybody who reaches the Pod, for Prometheus' sake. So these paths answer only who comes
-//! from the same machine: by loopback, which is where `kubectl port-forward` arrives, or by a socket file; and only under a
-//! name that means this machine, so that nobody's page in a browser gets here by a name that it has pointed to loopback.
+//! The admin port is plain HTTP, and open to every client that reaches the Pod, such as Prometheus. So these paths are served only
+//! to clients on the same machine: by loopback, which `kubectl port-forward` uses, or by a Unix socket. The request has to name
+//! this machine as its host, which prevents DNS rebinding by pages in a browser.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,22 +25,22 @@ use crate::ready::Readiness;
 use crate::serve::Peer;
 use crate::telemetry::LogLevel;
 
-/// Longest log level that is read, in bytes.
+/// Maximum length of a log level, in bytes.
 const MAX_LEVEL: usize = 1 << 10;
 
-/// What some part of a process has in hand, as JSON, when it is asked.
+/// Returns the current state of a part of the process, as JSON.
 pub type Report = Box<dyn Fn() -> Value + Send + Sync>;
 
-/// What is shown at `/debug`.
+/// The content of `/debug`.
 #[derive(Default)]
 pub struct Debug {
     /// The parts of the process, by name.
     pub parts: Vec<(&'static str, Report)>,
-    /// The level of the log, where there is a log.
+    /// The log level, if there is a log.
     pub level: Option<LogLevel>,
 }
 
-struct Shown {
+struct DebugState {
     debug: Debug,
     readiness: Readiness,
 }
@@ -48,30 +48,30 @@ struct Shown {
 impl Debug {
     /// `/state` and `/log-level`.
     pub(crate) fn router(self, readiness: Readiness) -> Router {
-        let shown = Arc::new(Shown { debug: self, readiness });
+        let shared = Arc::new(DebugState { debug: self, readiness });
         Router::new()
             .route("/state", get(state))
             .route("/log-level", get(level).put(set_level))
             .layer(DefaultBodyLimit::max(MAX_LEVEL))
-            .layer(from_fn(only_from_here))
-            .with_state(shown)
+            .layer(from_fn(only_local))
+            .with_state(shared)
     }
 }
 
-/// Refuses whoever isn't on this machine, and pages in a browser that is: these say where they come from.
-async fn only_from_here(request: Request, next: Next) -> Response {
+/// Refuses clients on other machines, and pages in a browser, whose requests have an `Origin`.
+async fn only_local(request: Request, next: Next) -> Response {
     let here = request.extensions().get::<Peer>().is_some_and(|peer| match peer.address {
         Some(address) => address.ip().to_canonical().is_loopback(),
         None => true,
     });
     if !here || !is_called_local(&request) || request.headers().contains_key(header::ORIGIN) {
-        let words = "/debug is only for loopback and socket files, as localhost: use kubectl port-forward\n";
-        return (StatusCode::FORBIDDEN, words).into_response();
+        let text = "/debug is served only on loopback and Unix sockets, with the host localhost: use kubectl port-forward\n";
+        return (StatusCode::FORBIDDEN, text).into_response();
     }
     next.run(request).await
 }
 
-/// Whether the request is for this machine by name: HTTP/1 says so in a header, HTTP/2 in the URI.
+/// Whether the request names this machine as its host, which HTTP/1 has in a header and HTTP/2 in the URI.
 fn is_called_local(request: &Request) -> bool {
     let header = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let Some(name) = header.or_else(|| request.uri().authority().map(Authority::as_str)) else {
@@ -83,21 +83,21 @@ fn is_called_local(request: &Request) -> bool {
         || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
-async fn state(State(shown): State<Arc<Shown>>) -> Response {
+async fn state(State(state): State<Arc<DebugState>>) -> Response {
     let mut all = Map::new();
     all.insert("version".to_owned(), json!({"version": env!("CARGO_PKG_VERSION"), "commit": COMMIT}));
-    all.insert("not_ready".to_owned(), json!(shown.readiness.missing()));
+    all.insert("not_ready".to_owned(), json!(state.readiness.missing()));
     all.insert("process".to_owned(), ProcessMetrics::state());
     all.insert("tokio".to_owned(), tokio_state());
     all.insert("watches".to_owned(), api_metrics::state());
-    for (name, report) in &shown.debug.parts {
+    for (name, report) in &state.debug.parts {
         all.insert((*name).to_owned(), report());
     }
     let body = format!("{:#}\n", Value::Object(all));
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// How busy the runtime is.
+/// Load of the tokio runtime.
 fn tokio_state() -> Value {
     let metrics = tokio::runtime::Handle::current().metrics();
     let workers = metrics.num_workers();
@@ -110,39 +110,39 @@ fn tokio_state() -> Value {
     })
 }
 
-async fn level(State(shown): State<Arc<Shown>>) -> Response {
-    match &shown.debug.level {
+async fn level(State(state): State<Arc<DebugState>>) -> Response {
+    match &state.debug.level {
         Some(level) => format!("{}\n", level.get()).into_response(),
         None => (StatusCode::NOT_FOUND, "there is no log\n").into_response(),
     }
 }
 
-async fn set_level(State(shown): State<Arc<Shown>>, body: Bytes) -> Response {
-    let Some(level) = &shown.debug.level else {
+async fn set_level(State(state): State<Arc<DebugState>>, body: Bytes) -> Response {
+    let Some(level) = &state.debug.level else {
         return (StatusCode::NOT_FOUND, "there is no log\n").into_response();
     };
     let wanted = String::from_utf8_lossy(&body).trim().to_owned();
     if wanted.is_empty() {
-        let words = "the body is empty: send a level such as debug, or info,outrigger_manager=debug\n";
-        return (StatusCode::BAD_REQUEST, words).into_response();
+        let text = "the body is empty: send a level such as debug, or info,outrigger_manager=debug\n";
+        return (StatusCode::BAD_REQUEST, text).into_response();
     }
-    // Whoever reads the log later should know why there is more of it, or less; so it is said while there is more.
     let before = level.get();
-    let told = tracing::enabled!(tracing::Level::WARN);
-    let tell = || warn!(before, wanted, "the level of the log is changed");
-    if told {
-        tell();
+    // The change is logged at whichever of the two levels includes warnings.
+    let logged = tracing::enabled!(tracing::Level::WARN);
+    let log = || warn!(before, wanted, "changing the log level");
+    if logged {
+        log();
     }
     match level.set(&wanted) {
         Ok(()) => {
-            if !told {
-                tell();
+            if !logged {
+                log();
             }
             format!("{wanted}\n").into_response()
         }
-        Err(words) => {
-            warn!(wanted, "a level of the log that can't be read");
-            (StatusCode::BAD_REQUEST, format!("{words}\n")).into_response()
+        Err(error) => {
+            warn!(wanted, error, "failed to change the log level");
+            (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()
         }
     }
 }
@@ -166,7 +166,7 @@ mod tests {
             request = request.header("origin", "http://evil.example");
         }
         let mut request = request.body(Body::empty()).unwrap();
-        if address != Some("nobody") {
+        if address != Some("unknown") {
             let address = address.map(|address| address.parse().unwrap());
             request.extensions_mut().insert(Peer { address, ..Peer::default() });
         }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_is_on_the_machine_is_answered() {
+    async fn only_local_clients_are_served() {
         for (address, host, origin, status) in [
             (Some("127.0.0.1:1"), "localhost:8080", false, 200),
             (Some("127.0.0.1:1"), "127.0.0.1", false, 200),
@@ -186,7 +186,7 @@ mod tests {
             (None, "localhost", false, 200),
             (Some("10.0.0.1:1"), "localhost", false, 403),
             (Some("[::ffff:10.0.0.1]:1"), "localhost", false, 403),
-            (Some("nobody"), "localhost", false, 403),
+            (Some("unknown"), "localhost", false, 403),
             (Some("127.0.0.1:1"), "localhost", true, 403),
             (Some("127.0.0.1:1"), "", false, 403),
             (Some("127.0.0.1:1"), "evil.example:8080", false, 403),

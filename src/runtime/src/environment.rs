@@ -1,8 +1,8 @@
-//! Time and randomness, which come into a process from outside.
+//! The source of time and randomness of a process.
 //!
-//! Code that decides or schedules asks its [`Environment`] what time it is and draws random numbers from it. A server has
-//! [`Environment::system`]. A simulation has [`Environment::simulated`]: on one thread, under tokio's paused time, the same seed
-//! then leads to the same run. Keys and serial numbers of certificates are secrets, and never come from here.
+//! Code that decides or schedules reads time and random numbers from its [`Environment`]. Servers use [`Environment::system`].
+//! Simulations use [`Environment::simulated`]: on one thread, with tokio's paused time, the same seed leads to the same run. Keys
+//! and serial numbers of certificates must be unpredictable, and never come from here.
 
 #![allow(clippy::disallowed_methods, reason = "this is where the system's clocks and randomness are read")]
 
@@ -16,12 +16,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::Instant;
 
-/// Time and randomness of a process. Cheap to clone; all clones are one.
+/// Time and randomness of a process. Cheap to clone; all clones share their state.
 #[derive(Debug, Clone)]
 pub struct Environment {
-    /// What time it is.
+    /// The clocks.
     pub clock: Clock,
-    /// Where random numbers come from.
+    /// The random numbers.
     pub random: Random,
 }
 
@@ -31,8 +31,8 @@ impl Environment {
         Self { clock: Clock::system(), random: Random::new(StdRng::from_os_rng()) }
     }
 
-    /// Randomness from this seed, and a wall clock that shows `wall` now and moves with tokio's time. Replicas of one simulation
-    /// whose clocks differ get different times here.
+    /// Randomness from this seed, and a wall clock that starts at `wall` and advances with tokio's time. Different times simulate
+    /// clock skew between replicas.
     pub fn simulated(seed: u64, wall: Timestamp) -> Self {
         let clock = Clock { wall: Some((wall, Instant::now())) };
         Self { clock, random: Random::new(StdRng::seed_from_u64(seed)) }
@@ -48,22 +48,22 @@ impl Default for Environment {
 /// The clocks of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// What the wall clock shows at which moment; the system's where there is none.
+    /// The simulated wall time at an instant; `None` for the system's clock.
     wall: Option<(Timestamp, Instant)>,
 }
 
 impl Clock {
-    /// The system's clocks: for what talks about this process and not about objects, such as metrics and certificate files.
+    /// The system's clocks, for metrics and certificate files, which no simulation has.
     pub const fn system() -> Self {
         Self { wall: None }
     }
 
-    /// The monotonic clock: for durations, deadlines and pauses. It is tokio's, and so stands still where tokio's time is paused.
+    /// The monotonic clock, for durations, deadlines and pauses. It is tokio's, so it stands still while tokio's time is paused.
     pub fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// The wall clock: for what is written into objects and compared with what others have written. It may be set back.
+    /// The wall clock, for times in objects. It may go back.
     pub fn wall(&self) -> Timestamp {
         match self.wall {
             None => Timestamp::now(),
@@ -71,13 +71,13 @@ impl Clock {
         }
     }
 
-    /// The wall clock in seconds of Unix time: for certificates and metrics.
+    /// The wall clock in seconds of Unix time, for certificates and metrics.
     pub fn unix(&self) -> i64 {
         self.wall().as_second()
     }
 }
 
-/// Random numbers for jitter, names and the like. They aren't fit for secrets.
+/// Random numbers for jitter and names. They must not be used for secrets.
 #[derive(Clone)]
 pub struct Random {
     state: Arc<Mutex<StdRng>>,
@@ -94,17 +94,17 @@ impl Random {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Any number, for example the seed of something that draws its own.
+    /// A random number, for example the seed of another generator.
     pub fn seed(&self) -> u64 {
         self.state.lock().random()
     }
 
-    /// A number from 0 to below 1.
+    /// A random number from 0 to below 1.
     pub fn fraction(&self) -> f64 {
         self.state.lock().random()
     }
 
-    /// A duration shorter than `limit`.
+    /// A random duration shorter than `limit`.
     pub fn below(&self, limit: Duration) -> Duration {
         limit.mul_f64(self.fraction())
     }

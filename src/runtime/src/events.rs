@@ -11,20 +11,20 @@ use tracing::warn;
 /// Longest note, in bytes (events.k8s.io/v1 Event.note).
 const MAX_NOTE: usize = 1024;
 
-/// Subjects that are remembered for the sake of series.
+/// Maximum number of objects and reasons that are remembered to aggregate Events into series.
 const MAX_SERIES: usize = 1024;
 
-/// Writes Events. One that is the same as the last about its object becomes a series with that one.
+/// Writes Events. Repeated Events about an object are aggregated into a series.
 pub struct Events {
     client: Client,
     reporter: Reporter,
-    /// The last note by the object's uid and the reason, and the recorder that wrote it: a recorder makes a series of what
-    /// has one reason, and keeps its first note.
+    /// The last note by the object's uid and the reason, and the recorder that wrote it: a recorder aggregates Events with the same
+    /// reason, and keeps the first note.
     last: Mutex<HashMap<(String, String), (String, Recorder)>>,
 }
 
 impl Events {
-    /// Events of this component, of which `instance` is one process.
+    /// Events of this component; `instance` is the name of this process.
     pub fn new(client: Client, component: &str, instance: Option<String>) -> Self {
         let reporter = Reporter { controller: component.to_owned(), instance };
         Self { client, reporter, last: Mutex::default() }
@@ -44,8 +44,8 @@ impl Events {
         known.1.clone()
     }
 
-    /// Writes one. `warning`: somebody has to do something about it; `reason`: one word in CamelCase; `action`: what was
-    /// being done, likewise. One that can't be written is only logged: the object's status says it too.
+    /// Writes an Event. `warning`: an administrator or user has to act; `reason` and `action` are words in CamelCase. A failure is
+    /// only logged, because the object's status has the same information.
     pub async fn publish(
         &self,
         warning: bool,
@@ -69,7 +69,7 @@ impl Events {
         if let Err(error) = recorder.publish(&event, about).await {
             let (kind, name) =
                 (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
-            warn!(kind, name, %error, "an Event could not be written");
+            warn!(kind, name, %error, "failed to write an event");
         }
     }
 }

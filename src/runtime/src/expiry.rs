@@ -1,4 +1,4 @@
-//! When certificates end: as a metric always, as a warning when the end is near.
+//! Expiry of certificates: a metric, and a warning when a certificate expires soon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use crate::environment::Clock;
 use crate::metrics;
 use crate::ready::{Readiness, Warning};
 
-/// The longest time before the end at which to warn, in seconds: a week.
+/// Longest time before the expiry at which to warn, in seconds: a week.
 const WARN_BEFORE: i64 = 7 * 24 * 3600;
 
-/// How often a file is looked at that nobody else reads. The kubelet itself takes up to a minute to renew it.
+/// Interval of reading a file that [`follow`] reads. The kubelet itself takes up to a minute to update it.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// From when to when a certificate is good. Unix time in seconds.
+/// The validity of a certificate. Unix time in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first second.
@@ -34,11 +34,10 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// That of a certificate. rustls checks signatures but doesn't tell dates; x509-parser, which the ecosystem uses for
-    /// that, parses without verifying.
+    /// Reads the validity of a certificate with x509-parser, because rustls doesn't expose it.
     ///
     /// # Errors
-    /// When it is none.
+    /// If it is no certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> anyhow::Result<Self> {
         let (_, parsed) =
             x509_parser::parse_x509_certificate(certificate).context("the certificate can't be parsed")?;
@@ -46,12 +45,12 @@ impl Validity {
         Ok(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() })
     }
 
-    /// When two thirds of it are over: who renews does so then, and has the last third for its troubles.
+    /// When the certificate is due for renewal: after two thirds of its lifetime.
     pub fn renewal(&self) -> i64 {
         self.not_before.saturating_add(self.life() / 3 * 2 + self.life() % 3 * 2 / 3)
     }
 
-    /// When to begin to warn: nobody renewed it at two thirds of its life, nor since.
+    /// When to warn that it was not renewed in time.
     pub fn warning(&self) -> i64 {
         self.not_after.saturating_sub((self.life() / 6).min(WARN_BEFORE))
     }
@@ -61,7 +60,7 @@ impl Validity {
     }
 }
 
-/// The end of one certificate in use, or the latest one of several.
+/// The expiry of a certificate in use, or of the last one of several.
 #[derive(Debug)]
 pub struct Expiry {
     /// The metric's label.
@@ -75,7 +74,7 @@ struct State {
     shown: Option<(Ends, Warning)>,
 }
 
-/// The metric. A certificate is in it from when it is known.
+/// The metric. It has a certificate once its validity is known.
 type Ends = Family<Labels, Gauge<i64, AtomicI64>>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -83,7 +82,7 @@ struct Labels {
     r#use: &'static str,
 }
 
-/// Shows the ends of all certificates of this process from now on. Once for all of them: they are one metric.
+/// Registers the metric of all certificates of this process, and their warnings. It is called once, because it is one metric.
 pub fn register(all: &[&Expiry], registry: &mut Registry, readiness: &Readiness) {
     let ends = Ends::default();
     metrics::CERTIFICATE_ENDS.register(registry, ends.clone());
@@ -103,12 +102,12 @@ pub fn register(all: &[&Expiry], registry: &mut Registry, readiness: &Readiness)
 }
 
 impl Expiry {
-    /// The end of what is used for this: `serving`, `client`, `client_ca`.
+    /// The expiry of the certificate for this use: `serving`, `client` or `client_ca`.
     pub fn new(what: &'static str) -> Self {
         Self { what, state: Mutex::default() }
     }
 
-    /// Another certificate is in use.
+    /// Sets the validity of the certificate that is now in use.
     pub fn set(&self, validity: Validity) {
         let mut state = self.state.lock();
         if let Some((ends, _)) = &state.shown {
@@ -117,45 +116,43 @@ impl Expiry {
         state.validity = Some(validity);
     }
 
-    /// When the certificate ends that was set last, Unix time in seconds.
+    /// When the certificate in use expires, Unix time in seconds.
     pub fn not_after(&self) -> Option<i64> {
         self.state.lock().validity.map(|validity| validity.not_after)
     }
 
-    /// Warns if the certificate isn't valid yet or its end is near now (Unix time in seconds), and no longer if not.
+    /// Sets or clears the warning that the certificate isn't valid yet, has expired or expires soon. `now`: Unix time in seconds.
     pub fn look(&self, now: i64) {
         let state = self.state.lock();
         let (Some(validity), Some((_, warning))) = (state.validity, &state.shown) else { return };
         let end = at(validity.not_after);
         let text = if now < validity.not_before {
             let begin = at(validity.not_before);
-            Some(format!(
-                "is not valid before {begin}; nobody who verifies it will accept it until then, or a clock is wrong"
-            ))
+            Some(format!("is not valid before {begin}: verification fails until then, or a clock is wrong"))
         } else if now > validity.not_after {
-            Some(format!("has ended at {end}; nobody who verifies it will accept it"))
+            Some(format!("expired at {end}: verification fails"))
         } else if now >= validity.warning() {
-            Some(format!("ends at {end} and was not renewed in time"))
+            Some(format!("expires at {end} and was not renewed in time"))
         } else {
             None
         };
-        let told = text.clone();
+        let set = text.clone();
         if warning.set(text) {
-            match told {
+            match set {
                 Some(text) => warn!(certificate = self.what, "{text}"),
-                None => info!(certificate = self.what, %end, "is in order again"),
+                None => info!(certificate = self.what, %end, "certificate is valid again"),
             }
         }
     }
 }
 
-/// Shows the end of the first certificate in a file for as long as the process runs, for a file that is otherwise read only
-/// now and then.
+/// Follows the expiry of the first certificate in a file for as long as it is polled, for a file that is otherwise read only
+/// occasionally.
 pub async fn follow(file: impl AsRef<Path> + Send + Sync + 'static, expiry: Arc<Expiry>) {
     let file = Arc::new(file);
     loop {
         let (path, shown) = (file.clone(), expiry.clone());
-        // Files on a network may take their time. One that can't be read is told of by who uses it.
+        // Reading files on a network file system may block. The code that uses the file reports errors.
         let _ = tokio::task::spawn_blocking(move || {
             let first = crate::tls::first_certificate((*path).as_ref());
             if let Ok(validity) = first.and_then(|certificate| Validity::of(&certificate)) {
@@ -168,7 +165,7 @@ pub async fn follow(file: impl AsRef<Path> + Send + Sync + 'static, expiry: Arc<
     }
 }
 
-/// A time for people. `seconds`: Unix time.
+/// Formats a time in RFC 3339. `seconds`: Unix time.
 pub(crate) fn at(seconds: i64) -> impl std::fmt::Display {
     humantime::format_rfc3339_seconds(
         UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
@@ -210,14 +207,13 @@ mod tests {
             (
                 -1,
                 Some(
-                    "is not valid before 1970-01-01T00:00:00Z; nobody who verifies it will accept it until then, or a \
-                     clock is wrong",
+                    "is not valid before 1970-01-01T00:00:00Z: verification fails until then, or a clock is wrong",
                 ),
             ),
             (0, None),
             (499, None),
-            (500, Some("ends at 1970-01-01T00:10:00Z and was not renewed in time")),
-            (601, Some("has ended at 1970-01-01T00:10:00Z; nobody who verifies it will accept it")),
+            (500, Some("expires at 1970-01-01T00:10:00Z and was not renewed in time")),
+            (601, Some("expired at 1970-01-01T00:10:00Z: verification fails")),
         ] {
             expiry.look(now);
             let expected = expected.map(|text| ("serving certificate", text.to_owned()));

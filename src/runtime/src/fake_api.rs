@@ -1,4 +1,4 @@
-//! An API server for unit tests, which answers as it is told.
+//! A fake API server for unit tests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use tower::{BoxError, service_fn};
 /// A request: path with its query, and body.
 pub type Call = (String, Value);
 
-/// An API server that has an answer for each method and path. What it has no answer for it refuses with 418, which no client
-/// takes for anything else.
+/// A fake API server with a response for each method and path. Other requests fail with the status 418, which clients handle in no
+/// special way.
 #[derive(Debug, Clone, Default)]
 pub struct FakeApi(Arc<Mutex<State>>);
 
@@ -25,12 +25,12 @@ struct State {
 }
 
 impl FakeApi {
-    /// From now on a request is answered like this. The query doesn't matter.
+    /// Sets the response to a method and path, for any query.
     pub fn answers(&self, method: &str, path: &str, code: u16, body: Value) {
         self.0.lock().answers.insert((method.to_owned(), path.to_owned()), (code, body));
     }
 
-    /// The requests so far that had this method.
+    /// The requests with this method so far.
     pub fn calls(&self, method: &str) -> Vec<Call> {
         let state = self.0.lock();
         state.calls.iter().filter(|(other, _)| other == method).map(|(_, call)| call.clone()).collect()
@@ -57,12 +57,12 @@ impl FakeApi {
     }
 }
 
-/// The API server's answer for an object that does not exist.
+/// The API server's response for an object that does not exist.
 pub fn not_found() -> Value {
     failure(404, "NotFound")
 }
 
-/// A refusal as the API server words it.
+/// An error response of the API server.
 pub fn failure(code: u16, reason: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
         "message": reason})

@@ -1,16 +1,15 @@
 //! One leader among replicas, by a Lease (`coordination.k8s.io/v1`).
 //!
-//! A Lease ends when its state has not changed for as long as it lasts, measured by the monotonic clock of the replica that
-//! waits for it. The times in a Lease are written for people and other programs, and decide nothing here, so a clock that
-//! differs does no harm. Every write has the resourceVersion of the state that it was decided on as its precondition, so nobody
-//! takes a Lease that another replica has renewed or taken meanwhile.
+//! A Lease expires when it has not changed for its duration, measured by the monotonic clock of the replica that waits for it.
+//! The times in a Lease are informational, so clock skew does no harm. Every write has the resourceVersion that was read as its
+//! precondition, so no replica takes a Lease that another one has renewed or acquired in the meantime.
 //!
-//! A leader stops leading as soon as an answer or the watch shows another holder, and before its Lease ends when the API server
-//! doesn't answer. It gives the Lease back when the work that it had under way as a leader has finished; a watch tells the other
-//! replicas, so a hand-over takes a moment and not the rest of the Lease's duration.
+//! A leader stops leading as soon as a response or the watch shows another holder, and before its Lease expires when the API
+//! server doesn't respond. It releases the Lease when its work as a leader has finished. Other replicas see that by their watch,
+//! so a hand-over doesn't take the rest of the Lease's duration.
 //!
-//! This is our own election because those of the libraries compare the times in a Lease with the system's clock, and write
-//! without a precondition.
+//! Outrigger has its own implementation because those of the libraries compare the times in a Lease with the system's clock, and
+//! write without a precondition.
 
 #[cfg(test)]
 mod tests;
@@ -36,33 +35,33 @@ use crate::environment::Environment;
 use crate::ready::Readiness;
 use crate::watch::{Event, Watch};
 
-/// How long a holder that doesn't renew keeps the Lease; client-go's default.
+/// How long a holder that doesn't renew keeps the Lease: the default of client-go.
 const DURATION: Duration = Duration::from_secs(15);
 /// How often the leader renews it. client-go does so every 2 s.
 const RENEW: Duration = Duration::from_secs(5);
 /// How long before its end a leader stops leading: other replicas measure with other clocks.
 const MARGIN: Duration = Duration::from_secs(2);
-/// Longest time of a request. It leaves the leader time for two attempts before it has to stop.
+/// Timeout of a request. It leaves the leader time for two attempts before it has to stop.
 const REQUEST: Duration = Duration::from_secs(4);
 /// Pause after the Lease could not be read or written.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a replica that shuts down waits for its work as a leader before it gives the Lease back. What takes longer runs
-/// beside the next leader's work. It does no harm, because it writes under resourceVersions, but it would be done twice.
+/// How long a replica that shuts down waits for its work as a leader before it releases the Lease. Work that takes longer runs
+/// concurrently with the next leader's. That is safe because writes have resourceVersions, but the work would be done twice.
 const FINISH: Duration = Duration::from_millis(500);
-/// How often a replica tries to give the Lease back while others write it.
+/// Attempts to release the Lease while others write it.
 const ATTEMPTS: usize = 5;
 
 /// Whether this process leads, now and later. Cheap to clone; all clones are one.
 #[derive(Debug, Clone, Default)]
 pub struct Leadership {
-    inner: Arc<Inner>,
+    shared: Arc<SharedLeadership>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SharedLeadership {
     leads: AtomicBool,
     gained: Notify,
-    /// What only the leader may do, as long as it is under way.
+    /// Work of the leader that is still running.
     work: TaskTracker,
     gauge: Gauge<i64, AtomicI64>,
 }
@@ -70,65 +69,65 @@ struct Inner {
 impl Leadership {
     /// 1 while it leads, else 0.
     pub fn gauge(&self) -> Gauge<i64, AtomicI64> {
-        self.inner.gauge.clone()
+        self.shared.gauge.clone()
     }
 
     /// Whether it leads now.
     pub fn leads(&self) -> bool {
-        self.inner.leads.load(Ordering::Acquire)
+        self.shared.leads.load(Ordering::Acquire)
     }
 
     /// Waits until it leads.
     pub async fn gained(&self) {
         loop {
-            let told = self.inner.gained.notified();
+            let gained = self.shared.gained.notified();
             if self.leads() {
                 return;
             }
-            told.await;
+            gained.await;
         }
     }
 
-    /// Work that only the leader may do, and has begun while it led. A leader that goes waits a moment for it.
+    /// Tracks work that was started while this replica led. A leader that shuts down waits a moment for it.
     pub fn work<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<F> {
-        self.inner.work.track_future(work)
+        self.shared.work.track_future(work)
     }
 
-    /// Waits until no such work is under way.
+    /// Waits until all of this work has finished.
     async fn finished(&self) {
-        self.inner.work.close();
-        self.inner.work.wait().await;
+        self.shared.work.close();
+        self.shared.work.wait().await;
     }
 
     fn set(&self, leads: bool, name: &str) {
-        if self.inner.leads.swap(leads, Ordering::AcqRel) == leads {
+        if self.shared.leads.swap(leads, Ordering::AcqRel) == leads {
             return;
         }
-        self.inner.gauge.set(i64::from(leads));
+        self.shared.gauge.set(i64::from(leads));
         if leads {
             info!(lease = name, "started leading");
-            self.inner.gained.notify_waiters();
+            self.shared.gained.notify_waiters();
         } else {
             warn!(lease = name, "stopped leading");
         }
     }
 }
 
-/// Which lease, and who asks for it.
+/// The Lease of an election, and the identity of this replica.
 #[derive(Debug, Clone)]
 pub struct LeaseArgs {
     /// Namespace of the lease.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// A name that no other replica has, nor this one's earlier life.
+    /// A name that is unique among all replicas and restarts.
     pub identity: String,
     /// Field manager of the writes.
     pub field_manager: String,
 }
 
 impl LeaseArgs {
-    /// Field manager of what is written in this replica's name.
+    /// Field manager of this replica's writes.
     fn writer(&self) -> String {
         format!("{}-{}", self.field_manager, self.identity)
     }
@@ -138,11 +137,11 @@ impl LeaseArgs {
     }
 }
 
-/// The Lease as it was seen last.
+/// The Lease as it was observed last.
 #[derive(Debug, Clone)]
 struct Observed {
     lease: Lease,
-    /// Since when its holder and times are as they are, as far as this replica has seen.
+    /// When this replica first observed its current spec.
     since: Instant,
 }
 
@@ -155,7 +154,7 @@ impl Observed {
         self.lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()) == Some(identity)
     }
 
-    /// When it ends unless it is renewed; `None` where nobody holds it.
+    /// When it expires unless it is renewed; `None` if it has no holder.
     fn end(&self) -> Option<Instant> {
         let spec = self.lease.spec.as_ref()?;
         spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
@@ -170,18 +169,18 @@ impl Observed {
     }
 }
 
-/// What is known of the Lease.
+/// The state of the Lease as this replica knows it.
 #[derive(Debug, Clone)]
 enum LeaseState {
-    /// Nothing is known that could be written over: the Lease has to be read first.
+    /// The Lease has to be read before it can be written.
     Unknown,
-    /// There is none.
+    /// There is no Lease.
     Absent,
-    /// It was seen.
+    /// The Lease was observed.
     Observed(Box<Observed>),
 }
 
-/// One replica's part in the election.
+/// The election from the view of one replica.
 struct Election {
     leases: Api<Lease>,
     args: LeaseArgs,
@@ -192,7 +191,7 @@ struct Election {
     until: Option<Instant>,
 }
 
-/// Takes part in the election until `drain`, and gives the Lease back then.
+/// Takes part in the election until `drain` is cancelled, and then releases the Lease.
 pub async fn lead(
     client: Client,
     args: LeaseArgs,
@@ -201,8 +200,9 @@ pub async fn lead(
     drain: CancellationToken,
 ) {
     let leases: Api<Lease> = Api::namespaced(client, &args.namespace);
-    let (seen, mut shown) = watch::channel(None);
-    let watching = tokio::spawn(watch_lease(leases.clone(), args.name.clone(), environment.clone(), seen));
+    let (observed, mut observations) = watch::channel(None);
+    let watching =
+        tokio::spawn(watch_lease(leases.clone(), args.name.clone(), environment.clone(), observed));
     let mut election =
         Election { leases, args, leadership, environment, state: LeaseState::Unknown, until: None };
     while !drain.is_cancelled() {
@@ -211,8 +211,8 @@ pub async fn lead(
             let expiry = election.until.unwrap_or(next);
             tokio::select! {
                 () = sleep_until(next.min(expiry)) => election.expire(),
-                Ok(()) = shown.changed() => {
-                    election.observe(shown.borrow_and_update().clone());
+                Ok(()) = observations.changed() => {
+                    election.observe(observations.borrow_and_update().clone());
                     next = election.due();
                 }
                 () = drain.cancelled() => break,
@@ -223,17 +223,17 @@ pub async fn lead(
     election.end().await;
 }
 
-/// Shows each state of the Lease that the watch has seen; `None` while there is none.
+/// Sends each state of the Lease that the watch shows; `None` while there is no Lease.
 async fn watch_lease(
     leases: Api<Lease>,
     name: String,
     environment: Environment,
-    seen: watch::Sender<Option<Lease>>,
+    observed: watch::Sender<Option<Lease>>,
 ) {
     let ready = Readiness::default().wait_for("lease");
     let sink = |event| match event {
-        Event::Listed(lease) | Event::Applied(lease) => drop(seen.send_replace(Some(lease))),
-        Event::Deleted(_) => drop(seen.send_replace(None)),
+        Event::Listed(lease) | Event::Applied(lease) => drop(observed.send_replace(Some(lease))),
+        Event::Deleted(_) => drop(observed.send_replace(None)),
         Event::ListStarted | Event::ListCompleted { .. } | Event::Bookmark { .. } => {}
     };
     let watch = Watch::of(leases, "lease").fields(&format!("metadata.name={name}"));
@@ -241,13 +241,13 @@ async fn watch_lease(
 }
 
 impl Election {
-    /// Reads or writes the Lease where it is time to. Returns when the next round is due.
+    /// Reads or writes the Lease if that is due. Returns when the next round is due.
     async fn round(&mut self) -> Instant {
         let began = self.environment.clock.now();
         match self.request(began).await {
             Ok(()) => self.due(),
             Err(error) => {
-                // A write that has failed may have been committed.
+                // A failed write may have been committed.
                 self.state = LeaseState::Unknown;
                 warn!(lease = self.args.name, %error, "failed to read or write the lease; retrying");
                 began + PAUSE
@@ -255,7 +255,7 @@ impl Election {
         }
     }
 
-    /// When something is to be done about the Lease: renew it, take it, or read it.
+    /// When the Lease is to be renewed, acquired or read.
     fn due(&self) -> Instant {
         let now = self.environment.clock.now();
         match (&self.state, self.until) {
@@ -301,7 +301,7 @@ impl Election {
             Err(Failure::Api(Error::Api(status)))
                 if status.code == 409 || (patches && status.code == 404) =>
             {
-                debug!(lease = self.args.name, "the lease was written by others; reading it again");
+                debug!(lease = self.args.name, "lease was written by others; reading it again");
                 self.state = LeaseState::Unknown;
                 Ok(())
             }
@@ -309,7 +309,7 @@ impl Election {
         }
     }
 
-    /// Waits for an answer, and stops leading meanwhile if the Lease ends.
+    /// Waits for a response, and stops leading if the Lease expires in the meantime.
     async fn answer<T>(&mut self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
         let mut request = std::pin::pin!(timeout(REQUEST, request));
         if let Some(until) = self.until {
@@ -321,7 +321,7 @@ impl Election {
         Ok(request.await??)
     }
 
-    /// The Lease with this replica as its holder: all of it, or what changes of the one that was observed.
+    /// The Lease with this replica as its holder: the whole object, or a patch of the observed one.
     fn claim(&self, observed: Option<&Observed>) -> Value {
         let now = json!(MicroTime(self.environment.clock.wall()));
         let mut spec = json!({
@@ -342,7 +342,7 @@ impl Election {
         json!({"metadata": metadata, "spec": spec})
     }
 
-    /// Takes in a state of the Lease. One that is older than what is known is ignored.
+    /// Records a state of the Lease. A state that is older than the known one is ignored.
     fn observe(&mut self, lease: Option<Lease>) {
         let Some(lease) = lease else {
             self.state = LeaseState::Absent;
@@ -365,13 +365,13 @@ impl Election {
         self.expire();
     }
 
-    /// Leads while its Lease lasts.
+    /// Updates whether this replica leads: until its Lease expires.
     fn expire(&mut self) {
         self.until = self.until.filter(|until| *until > self.environment.clock.now());
         self.leadership.set(self.until.is_some(), &self.args.name);
     }
 
-    /// Stops leading, waits a moment for the leader's work, and gives the Lease back.
+    /// Stops leading, waits a moment for the leader's work, and releases the Lease.
     async fn end(mut self) {
         self.until = None;
         self.expire();
@@ -381,13 +381,13 @@ impl Election {
                 "releasing the lease while some of the leader's work is still running"
             );
         }
-        if let Err(error) = timeout(REQUEST, self.give_back()).await.map_err(Failure::from).flatten() {
+        if let Err(error) = timeout(REQUEST, self.release()).await.map_err(Failure::from).flatten() {
             warn!(lease = self.args.name, %error, "failed to release the lease; it expires by itself");
         }
     }
 
-    /// Gives the Lease back if this replica holds it, whatever has been heard of it. One of another holder stays as it is.
-    async fn give_back(&self) -> Result<(), Failure> {
+    /// Reads the Lease, and releases it if this replica holds it.
+    async fn release(&self) -> Result<(), Failure> {
         for _ in 0..ATTEMPTS {
             let Some(lease) = self.leases.get_opt(&self.args.name).await? else { return Ok(()) };
             if lease.spec.and_then(|spec| spec.holder_identity).as_deref() != Some(&self.args.identity) {
@@ -399,7 +399,7 @@ impl Election {
             });
             match self.leases.patch(&self.args.name, &self.args.patch_params(), &Patch::Merge(&patch)).await {
                 Err(Error::Api(status)) if status.code == 409 => {
-                    debug!(lease = self.args.name, "the lease was written by others; reading it again");
+                    debug!(lease = self.args.name, "lease was written by others; reading it again");
                 }
                 Err(error) => return Err(error.into()),
                 Ok(_) => {

@@ -1,7 +1,7 @@
-//! What webhook, manager and agent have in common.
+//! The common base of webhook, manager and agent.
 //!
-//! **In**: command-line settings, files with certificates, sockets, signals. **Out**: running servers with telemetry,
-//! readiness, metrics and an orderly end. **Callers**: the three server crates; nothing in here knows what they serve.
+//! **In**: command-line settings, certificate files, sockets, signals. **Out**: running servers with telemetry, readiness, metrics
+//! and a graceful shutdown. **Callers**: the three server crates; this crate doesn't know what they serve.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
@@ -36,10 +36,10 @@ mod testing;
 
 use std::time::Duration;
 
-/// Reads a duration such as `500ms`, `10s`, `1m 30s`. For clap.
+/// Parses a duration such as `500ms`, `10s`, `1m 30s`, for clap.
 ///
 /// # Errors
-/// When the text is no duration.
+/// If the text is no duration.
 pub fn duration(text: &str) -> Result<Duration, humantime::DurationError> {
     humantime::parse_duration(text)
 }

@@ -1,4 +1,4 @@
-//! Certificates as those see them who verify them: what a server shows, and whether it would be trusted.
+//! Verification of certificates from the view of a client: which certificate a server presents, and whether it is trusted.
 
 use std::sync::Arc;
 
@@ -16,45 +16,45 @@ use tokio_rustls::TlsConnector;
 
 use crate::expiry::Validity;
 
-/// Certificates of one file, at most: bundles come from outside.
+/// Maximum number of certificates in a file, because bundles come from outside.
 const MAX_CERTIFICATES: usize = 1000;
 
-/// A certificate, and what becomes of it where it is verified.
+/// A certificate, and the result of its verification.
 #[derive(Debug, Clone)]
 pub struct Shown {
-    /// Its own, without those that signed it.
+    /// The certificate itself, without its chain.
     pub certificate: CertificateDer<'static>,
-    /// Whether it would be trusted.
+    /// The result of the verification.
     pub verdict: Verdict,
 }
 
-/// What becomes of a certificate.
+/// The result of verifying a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// It is trusted.
     Trusted,
-    /// It isn't, for this reason.
+    /// It is not trusted, for this reason.
     Untrusted(String),
-    /// It isn't now: it, or what it shows of those who signed it, has ended or begins later, for this reason.
+    /// It, or a certificate of its chain, has expired or isn't valid yet, for this reason.
     Untimely(String),
-    /// It would be, but the CA that is trusted has itself ended or begins later, and who verifies looks at that.
+    /// The CA has expired or isn't valid yet, and the client checks that.
     CaUntimely,
 }
 
-/// Who verifies what a server shows. They don't take the same.
+/// The client that verifies a server certificate. Clients have different rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Agents, by rustls: CAs that are trusted may have ended.
+    /// An agent, with rustls: the validity of CAs isn't checked.
     Agent,
-    /// API servers, by Go's crypto/x509: a CA that isn't in force is refused, one that can't be used is passed over, and a
-    /// certificate that is itself among the CAs is taken as it is.
+    /// An API server, with Go's crypto/x509: a CA has to be valid now, a CA that can't be used is ignored, and a certificate that is
+    /// itself in the bundle is trusted.
     ApiServer,
 }
 
 /// The certificates of a PEM text.
 ///
 /// # Errors
-/// When it isn't PEM, or far too long.
+/// If it isn't PEM, or has too many certificates.
 pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let mut all = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -68,30 +68,30 @@ pub fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> 
     Ok(all)
 }
 
-/// How many of these CAs nobody can verify with.
+/// The number of CAs that can't be used for verification.
 ///
 /// # Errors
-/// When it isn't PEM, or far too long.
+/// If it isn't PEM, or has too many certificates.
 pub fn unusable(ca: &[u8]) -> anyhow::Result<usize> {
     let is_unusable = |of: &CertificateDer<'static>| RootCertStore::empty().add(of.clone()).is_err();
     Ok(certificates(ca)?.iter().filter(|of| is_unusable(of)).count())
 }
 
-/// Whether who trusts these CAs would trust this chain as the server `name`, a DNS name or an IP address.
+/// Verifies this chain of a server called `name`, a DNS name or an IP address, with this CA bundle.
 ///
 /// # Errors
-/// When something of it can't be used.
+/// If the chain, the bundle or the name is invalid.
 pub fn server(who: Who, chain: &[u8], ca: &[u8], name: &str) -> anyhow::Result<Shown> {
     let chain = certificates(chain)?;
     let (first, rest) = chain.split_first().context("there is no certificate in it")?;
-    let verdict = Judge::new(who, ca)?.verdict(first, rest, &server_name(name)?, UnixTime::now());
+    let verdict = ClientRules::new(who, ca)?.verdict(first, rest, &server_name(name)?, UnixTime::now());
     Ok(Shown { certificate: first.clone(), verdict })
 }
 
-/// Whether who trusts these CAs would trust this chain as a client's.
+/// Verifies this chain of a client with this CA bundle.
 ///
 /// # Errors
-/// When something of it can't be used.
+/// If the chain or the bundle is invalid.
 pub fn client(chain: &[u8], ca: &[u8]) -> anyhow::Result<Shown> {
     let chain = certificates(chain)?;
     let (first, rest) = chain.split_first().context("there is no certificate in it")?;
@@ -106,41 +106,41 @@ pub fn client(chain: &[u8], ca: &[u8]) -> anyhow::Result<Shown> {
     Ok(Shown { certificate: first.clone(), verdict: verdict(verified, first, rest, now) })
 }
 
-/// What a server shows to who trusts these CAs and asks for `name`. Nothing is sent to one that isn't trusted.
+/// Opens a TLS connection to the server `name`, and verifies its certificate with this CA bundle. No data is sent.
 ///
 /// # Errors
-/// When it shows nothing, or the CAs can't be used.
+/// If the server presents no certificate, or the bundle is invalid.
 pub async fn handshake<S>(who: Who, stream: S, ca: &[u8], name: &str) -> anyhow::Result<Shown>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (judge, provider) = (Judge::new(who, ca)?, crate::tls::provider());
-    let noting = Arc::new(Noting { judge, provider: provider.clone(), shown: Mutex::new(None) });
+    let (rules, provider) = (ClientRules::new(who, ca)?, crate::tls::provider());
+    let recorder = Arc::new(RecordingVerifier { rules, provider: provider.clone(), shown: Mutex::new(None) });
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .dangerous()
-        .with_custom_certificate_verifier(noting.clone())
+        .with_custom_certificate_verifier(recorder.clone())
         .with_no_client_auth();
     let connected = TlsConnector::from(Arc::new(config)).connect(server_name(name)?, stream).await;
-    if let Some(shown) = noting.shown.lock().take() {
+    if let Some(shown) = recorder.shown.lock().take() {
         return Ok(shown);
     }
     connected?;
-    bail!("it showed no certificate")
+    bail!("the server presented no certificate")
 }
 
-/// What somebody who trusts some CAs makes of a server's chain.
+/// A client's rules with a CA bundle.
 #[derive(Debug)]
-struct Judge {
+struct ClientRules {
     who: Who,
-    /// CAs that are in force, for whom that counts; and all of them. `None`: none can be used.
+    /// Verifiers with the CAs that are valid now, and with all CAs. `None`: there are none that can be used.
     in_force: Option<Arc<WebPkiServerVerifier>>,
     all: Option<Arc<WebPkiServerVerifier>>,
     /// The CAs themselves.
     trusted: Vec<CertificateDer<'static>>,
 }
 
-impl Judge {
+impl ClientRules {
     fn new(who: Who, ca: &[u8]) -> anyhow::Result<Self> {
         let trusted = certificates(ca)?;
         let now = UnixTime::now();
@@ -192,21 +192,21 @@ impl Judge {
             (Verdict::Trusted, _) => Verdict::Trusted,
             (_, Verdict::Trusted) => Verdict::CaUntimely,
             (_, Verdict::Untimely(why)) => Verdict::Untimely(why),
-            // With all of the CAs it says more.
+            // The result with all CAs says more.
             (_, otherwise) => otherwise,
         }
     }
 }
 
-/// Verifies as somebody would, and tells what it has seen.
+/// Verifies with a client's rules, and records the result.
 #[derive(Debug)]
-struct Noting {
-    judge: Judge,
+struct RecordingVerifier {
+    rules: ClientRules,
     provider: Arc<CryptoProvider>,
     shown: Mutex<Option<Shown>>,
 }
 
-impl ServerCertVerifier for Noting {
+impl ServerCertVerifier for RecordingVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -215,7 +215,7 @@ impl ServerCertVerifier for Noting {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let verdict = self.judge.verdict(end_entity, intermediates, server_name, now);
+        let verdict = self.rules.verdict(end_entity, intermediates, server_name, now);
         let is_trusted = verdict == Verdict::Trusted;
         *self.shown.lock() = Some(Shown { certificate: end_entity.clone().into_owned(), verdict });
         if is_trusted {
@@ -278,7 +278,7 @@ fn verdict(
     }
 }
 
-/// Why a certificate isn't in force at a time, if it isn't.
+/// Why a certificate isn't valid at a time, if it isn't.
 fn untimely(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<&'static str> {
     let Validity { not_before, not_after } = Validity::of(certificate).ok()?;
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
@@ -290,7 +290,7 @@ fn untimely(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<&'static 
 }
 
 fn server_name(name: &str) -> anyhow::Result<ServerName<'static>> {
-    ServerName::try_from(name.to_owned()).with_context(|| format!("{name:?} is no name of a server"))
+    ServerName::try_from(name.to_owned()).with_context(|| format!("{name:?} is not a valid server name"))
 }
 
 #[cfg(test)]

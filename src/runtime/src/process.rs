@@ -1,5 +1,5 @@
-//! The life of a server process: settings, telemetry, readiness, and an end in four phases. A signal makes it unready;
-//! a moment later, when those who route to it have seen that, it drains; what hasn't finished at the deadline is cut off.
+//! The life cycle of a server process: settings, telemetry, readiness, and shutdown. After a signal the process is unready. After
+//! a delay, in which routers notice that, it drains. Requests that haven't finished at the deadline are closed forcibly.
 
 use std::future::Future;
 use std::time::Duration;
@@ -26,22 +26,22 @@ use crate::telemetry::{self, LogArgs, Telemetry, TraceArgs};
 /// Settings of every server.
 #[derive(Debug, Clone, Args)]
 pub struct ProcessArgs {
-    /// Where /livez, /readyz and /metrics are served in plain HTTP: :PORT, IP:PORT or unix:///PATH.
+    /// Address of /livez, /readyz and /metrics, served in plain HTTP: :PORT, IP:PORT or unix:///PATH.
     #[arg(long, env = "OUTRIGGER_ADMIN_ADDRESS", default_value = ":8080", value_name = "ADDRESS")]
     pub admin_address: Bind,
 
-    /// How long to go on serving after SIGTERM while /readyz says no, so that routers stop sending: 5s, 500ms.
-    /// A second signal ends the process at once.
+    /// How long to serve after SIGTERM while /readyz fails, so that routers stop sending requests: 5s, 500ms. A second
+    /// signal ends the process at once.
     #[arg(long, env = "OUTRIGGER_SHUTDOWN_DELAY", default_value = "3s", value_parser = duration, value_name = "DURATION")]
     pub shutdown_delay: Duration,
 
-    /// How long requests under way may take to finish after that: 20s, 1m. Then they are cut off. Together with the
-    /// delay it should stay below the Pod's terminationGracePeriodSeconds.
+    /// How long open requests can take to finish after that: 20s, 1m. Then they are closed forcibly. The sum with the delay
+    /// should be less than the Pod's terminationGracePeriodSeconds.
     #[arg(long, env = "OUTRIGGER_DRAIN_TIMEOUT", default_value = "20s", value_parser = duration, value_name = "DURATION")]
     pub drain_timeout: Duration,
 
-    /// Serve /debug on the admin address, to loopback and socket files only: what the process has in hand, and the level
-    /// of its log, which can be changed there.
+    /// Serve /debug on the admin address, for loopback and Unix sockets only: the state of the process, and its log level,
+    /// which can be changed there.
     #[arg(long, env = "OUTRIGGER_DEBUG_ENDPOINTS")]
     pub debug_endpoints: bool,
 
@@ -56,31 +56,31 @@ pub struct ProcessArgs {
 
 /// A server process.
 pub struct Process {
-    /// What has to be done before traffic may come.
+    /// Tasks that have to be done before the process is ready.
     pub readiness: Readiness,
     /// Time and randomness of this process.
     pub environment: Environment,
     /// Metrics of this process.
     pub registry: Registry,
-    /// Cancelled as soon as the process is told to end, while it goes on serving: for what others are waiting for.
+    /// Cancelled as soon as the process is shutting down, while it still serves.
     pub ending: CancellationToken,
-    /// Cancelled when servers should finish what is under way and take no more.
+    /// Cancelled when servers have to finish open requests and accept no more.
     pub drain: CancellationToken,
-    /// Cancelled when they should drop what is left.
+    /// Cancelled when servers have to close all connections.
     pub force: CancellationToken,
     args: ProcessArgs,
     servers: TaskTracker,
-    /// Cancelled when a task has ended that should not have.
+    /// Cancelled when a task has ended unexpectedly.
     failed: CancellationToken,
     telemetry: Option<Telemetry>,
     reports: Vec<(&'static str, Report)>,
 }
 
 impl Process {
-    /// A process that isn't serving yet; traces know it by this name. Logging begins here.
+    /// Creates a process that isn't serving yet, and initializes logging and tracing. The name is its service name in traces.
     ///
     /// # Errors
-    /// When logging or tracing can't begin.
+    /// If logging or tracing can't be initialized.
     pub fn new(name: &'static str, args: ProcessArgs) -> anyhow::Result<Self> {
         let telemetry = telemetry::init(name, &args.log, &args.trace)?;
         let mut this = Self::silent(args);
@@ -106,7 +106,7 @@ impl Process {
         }
     }
 
-    /// Has `/debug/state` show this part of the process, where it is served.
+    /// Adds a part of the process to `/debug/state`.
     pub fn report(
         &mut self,
         name: &'static str,
@@ -115,8 +115,7 @@ impl Process {
         self.reports.push((name, Box::new(report)));
     }
 
-    /// Runs a task for as long as the process serves. Its end before that, also by a panic, is a failure of the
-    /// process.
+    /// Runs a task for as long as the process serves. If the task ends earlier, also by a panic, the process fails.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let drain = self.drain.clone();
         let failure = Failure { name, failed: Some(self.failed.clone()) };
@@ -135,38 +134,38 @@ impl Process {
         self.servers.spawn(server.leaving(self.ending.clone()).run(router, drain, force));
     }
 
-    /// Runs a task that sees to its own end when [`Self::drain`] is cancelled; the process waits for it.
+    /// Runs a task that ends by itself when [`Self::drain`] is cancelled. The process waits for it.
     pub fn drained(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.servers.spawn(task);
     }
 
-    /// Serves the admin port and waits for the end: a signal, or a task's failure. A second signal cuts everything off
-    /// at once.
+    /// Serves the admin port until a signal is received or a task fails, and shuts down. A second signal closes everything at
+    /// once.
     ///
     /// # Errors
-    /// When the admin port can't be had, or a task has failed.
+    /// If the admin port can't be opened, or a task has failed.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be awaited")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be awaited")?;
-        // One signal waits while the first is acted upon: it is the second, and all that follow mean the same.
-        let (tell, told) = mpsc::channel(1);
+        let mut terminate = signal(SignalKind::terminate()).context("SIGTERM handler can't be installed")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT handler can't be installed")?;
+        // Room for the second signal. Further signals have no other meaning.
+        let (send, signals) = mpsc::channel(1);
         let listening = tokio::spawn(async move {
             loop {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}
                 }
-                let _ = tell.try_send(());
+                let _ = send.try_send(());
             }
         });
-        let result = self.run_until(told).await;
+        let result = self.run_until(signals).await;
         listening.abort();
         result
     }
 
     /// As [`Self::run`]; each message is a signal.
-    async fn run_until(self, mut told: mpsc::Receiver<()>) -> anyhow::Result<()> {
-        // The log is written until the very end: its thread ends when this function returns.
+    async fn run_until(self, mut signals: mpsc::Receiver<()>) -> anyhow::Result<()> {
+        // The thread that writes the log ends when this function returns.
         let (level, traces, _output) = match self.telemetry {
             Some(Telemetry { level, traces, output }) => (Some(level), Some(traces), Some(output)),
             None => (None, None, None),
@@ -174,42 +173,44 @@ impl Process {
         let debug = Debug { parts: self.reports, level };
         let debug = self.args.debug_endpoints.then_some(debug);
         let router = admin::router(self.readiness.clone(), self.registry, debug);
-        // The admin port answers to the very end: it is how others see that we are ending.
+        // The admin port serves until the process ends: probes show that it is shutting down.
         let admin = AdminPort::open(&self.args.admin_address, router)?;
 
         let failed = tokio::select! {
-            Some(()) = told.recv() => false,
+            Some(()) = signals.recv() => false,
             () = self.failed.cancelled() => true,
         };
         self.readiness.end();
         self.ending.cancel();
-        let mut cut = false;
+        let mut forced = false;
         if !failed {
-            info!(delay = ?self.args.shutdown_delay, "told to end; not ready any more");
+            let delay = humantime::format_duration(self.args.shutdown_delay);
+            info!(%delay, "shutting down: readiness withdrawn");
             tokio::select! {
                 () = tokio::time::sleep(self.args.shutdown_delay) => {}
-                Some(()) = told.recv() => cut = true,
+                Some(()) = signals.recv() => forced = true,
             }
         }
         self.drain.cancel();
         let deadline = self.environment.clock.now() + self.args.drain_timeout;
         self.servers.close();
-        if !cut {
+        if !forced {
             tokio::select! {
                 () = self.servers.wait() => info!("drained"),
                 () = tokio::time::sleep_until(deadline) => {
-                    warn!(timeout = ?self.args.drain_timeout, "what is still under way is cut off");
+                    let timeout = humantime::format_duration(self.args.drain_timeout);
+                    warn!(%timeout, "drain timeout exceeded: open requests are closed forcibly");
                 }
-                Some(()) = told.recv() => cut = true,
+                Some(()) = signals.recv() => forced = true,
             }
         }
-        if cut {
-            warn!("told again: what is still under way is cut off");
+        if forced {
+            warn!("second signal received: open requests are closed forcibly");
         }
         self.force.cancel();
-        // Connections end at the next chance to run.
+        // Connections are closed when their tasks run next.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.servers.wait()).await;
-        if let Some(traces) = traces.flatten().filter(|_| !cut) {
+        if let Some(traces) = traces.flatten().filter(|_| !forced) {
             traces.flush(deadline.saturating_duration_since(self.environment.clock.now())).await;
         }
         admin.close().await;
@@ -217,7 +218,7 @@ impl Process {
     }
 }
 
-/// What one client may take of the admin port. Probes come one by one and are short.
+/// Limits of the admin port. Probes are sequential and short.
 fn admin_limits() -> Limits {
     Limits {
         max_connections: 64,
@@ -231,7 +232,7 @@ fn admin_limits() -> Limits {
     }
 }
 
-/// The admin port, served by a thread of its own: probes are answered also when all workers are busy.
+/// The admin port, served by its own thread, so that probes are answered also when all worker threads are busy.
 struct AdminPort {
     end: CancellationToken,
     ended: oneshot::Receiver<()>,
@@ -249,7 +250,7 @@ impl AdminPort {
         let server =
             Server::new("admin", listener).limits(admin_limits()).run(router, end.clone(), end.clone());
         let (tell, ended) = oneshot::channel();
-        // Its log lines go where those of the process go, also in tests, where that is a matter of the thread.
+        // In tests each thread has its own log subscriber, so it is passed on.
         let log = tracing::dispatcher::get_default(Clone::clone);
         let serve = move || {
             let _log = tracing::dispatcher::set_default(&log);
@@ -272,7 +273,7 @@ impl Drop for AdminPort {
     }
 }
 
-/// Tells the process that a task has ended, however it did, unless the process asked for it.
+/// Reports to the process that a task has ended, unless the process is draining.
 struct Failure {
     name: &'static str,
     failed: Option<CancellationToken>,
@@ -281,7 +282,7 @@ struct Failure {
 impl Drop for Failure {
     fn drop(&mut self) {
         if let Some(failed) = &self.failed {
-            error!(task = self.name, "a task that should go on has ended");
+            error!(task = self.name, "task ended unexpectedly");
             failed.cancel();
         }
     }

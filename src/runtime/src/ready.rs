@@ -1,4 +1,4 @@
-//! Readiness: what has to be done before traffic may come.
+//! Readiness: tasks that have to be done before the process receives traffic.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Named tasks that have to be done first. Cheap to clone; all clones are one.
+/// The tasks of a process. Cheap to clone; all clones share the tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness {
-    inner: Arc<Inner>,
+    shared: Arc<Tasks>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct Tasks {
     tasks: Mutex<Vec<Task>>,
     warnings: Mutex<Vec<(&'static str, Option<String>)>>,
-    /// Told whenever a task is done.
+    /// Notified whenever a task is done.
     done: Notify,
     ending: AtomicBool,
 }
@@ -24,104 +24,104 @@ struct Inner {
 /// A task and whether it is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Task {
-    /// What it is called in `/readyz`. Several may be called the same.
+    /// Its name in `/readyz`. Several tasks can have the same name.
     pub name: &'static str,
     /// Whether it is done.
     pub done: bool,
 }
 
-/// A task that readiness waits for, until [`ReadyHandle::done`] or until it is dropped without that, which leaves it
-/// waiting for ever: a task that failed has not been done.
+/// A task that readiness waits for, until [`ReadyHandle::done`] is called. If the handle is dropped before, the process never
+/// becomes ready, because the task has failed.
 #[derive(Debug)]
 pub struct ReadyHandle {
-    inner: Arc<Inner>,
-    at: usize,
+    shared: Arc<Tasks>,
+    index: usize,
 }
 
-/// Something that is well now and will not stay so by itself: readiness doesn't depend on it, `/readyz?verbose` tells it.
+/// A warning in `/readyz?verbose`, which doesn't affect readiness.
 #[derive(Debug)]
 pub struct Warning {
-    inner: Arc<Inner>,
-    at: usize,
+    shared: Arc<Tasks>,
+    index: usize,
 }
 
 impl Readiness {
-    /// A task that has to be done before the process is ready.
+    /// Adds a task that has to be done before the process is ready.
     pub fn wait_for(&self, name: &'static str) -> ReadyHandle {
-        let mut tasks = self.inner.tasks.lock();
+        let mut tasks = self.shared.tasks.lock();
         tasks.push(Task { name, done: false });
-        ReadyHandle { inner: self.inner.clone(), at: tasks.len() - 1 }
+        ReadyHandle { shared: self.shared.clone(), index: tasks.len() - 1 }
     }
 
-    /// Something to warn of; nothing is wrong with it yet.
+    /// Adds a warning, which isn't set yet.
     pub fn warning(&self, name: &'static str) -> Warning {
-        let mut warnings = self.inner.warnings.lock();
+        let mut warnings = self.shared.warnings.lock();
         warnings.push((name, None));
-        Warning { inner: self.inner.clone(), at: warnings.len() - 1 }
+        Warning { shared: self.shared.clone(), index: warnings.len() - 1 }
     }
 
-    /// What there is to warn of now: its name, and what is wrong with it.
+    /// The warnings that are set: their names and texts.
     pub fn warnings(&self) -> Vec<(&'static str, String)> {
-        let warnings = self.inner.warnings.lock();
+        let warnings = self.shared.warnings.lock();
         warnings.iter().filter_map(|(name, text)| Some((*name, text.clone()?))).collect()
     }
 
-    /// The process is about to end: it is not ready from now on, whatever its tasks say.
+    /// The process is shutting down: from now on it is not ready.
     pub fn end(&self) {
-        self.inner.ending.store(true, Ordering::Relaxed);
+        self.shared.ending.store(true, Ordering::Relaxed);
     }
 
-    /// What is still missing; empty when the process is ready.
+    /// The names of tasks that aren't done; empty when the process is ready.
     pub fn missing(&self) -> Vec<&'static str> {
         self.tasks().iter().filter(|task| !task.done).map(|task| task.name).collect()
     }
 
-    /// All tasks, in the order in which they were named; at the end of the process also that it ends.
+    /// All tasks, in the order in which they were added, and one more while the process is shutting down.
     pub fn tasks(&self) -> Vec<Task> {
-        let mut tasks = self.inner.tasks.lock().clone();
-        if self.inner.ending.load(Ordering::Relaxed) {
+        let mut tasks = self.shared.tasks.lock().clone();
+        if self.shared.ending.load(Ordering::Relaxed) {
             tasks.push(Task { name: "shutting down", done: false });
         }
         tasks
     }
 
-    /// Waits until every task that has been named is done, whether or not the process is about to end.
+    /// Waits until all tasks are done, whether or not the process is shutting down.
     pub async fn done(&self) {
         loop {
-            let told = self.inner.done.notified();
-            if self.inner.tasks.lock().iter().all(|task| task.done) {
+            let notified = self.shared.done.notified();
+            if self.shared.tasks.lock().iter().all(|task| task.done) {
                 return;
             }
-            told.await;
+            notified.await;
         }
     }
 
-    /// Whether nothing is missing.
+    /// Whether the process is ready.
     pub fn is_ready(&self) -> bool {
-        !self.inner.ending.load(Ordering::Relaxed) && self.inner.tasks.lock().iter().all(|task| task.done)
+        !self.shared.ending.load(Ordering::Relaxed) && self.shared.tasks.lock().iter().all(|task| task.done)
     }
 }
 
 impl ReadyHandle {
     /// The task is done.
     pub fn done(self) {
-        // Tasks are only ever added, so the place stays its own.
-        if let Some(task) = self.inner.tasks.lock().get_mut(self.at) {
+        // Tasks are never removed, so the index stays valid.
+        if let Some(task) = self.shared.tasks.lock().get_mut(self.index) {
             task.done = true;
         }
-        self.inner.done.notify_waiters();
+        self.shared.done.notify_waiters();
     }
 }
 
 impl Warning {
-    /// Says what is wrong, or that nothing is any more. Whether that is another thing than before.
+    /// Sets or clears the text. Returns whether it has changed.
     pub fn set(&self, text: Option<String>) -> bool {
-        let mut warnings = self.inner.warnings.lock();
-        // Warnings are only ever added, so the place stays its own.
-        let Some((_, last)) = warnings.get_mut(self.at) else { return false };
-        let other = *last != text;
+        let mut warnings = self.shared.warnings.lock();
+        // Warnings are never removed, so the index stays valid.
+        let Some((_, last)) = warnings.get_mut(self.index) else { return false };
+        let changed = *last != text;
         *last = text;
-        other
+        changed
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
         a.done();
         assert_eq!(ready.missing(), ["b"]);
         drop(b);
-        assert!(!ready.is_ready(), "a task that was given up has not been done");
+        assert!(!ready.is_ready(), "a task whose handle was dropped is not done");
     }
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_told() {
+    async fn waiting_ends_when_all_tasks_are_done() {
         let ready = Readiness::default();
         let (a, b) = (ready.wait_for("a"), ready.wait_for("b"));
         let waiting = tokio::spawn({
@@ -167,18 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_told_and_hinder_nothing() {
+    fn warnings_are_shown_and_do_not_affect_readiness() {
         let ready = Readiness::default();
         let warning = ready.warning("a");
         assert!(warning.set(Some("is old".to_owned())));
-        assert!(!warning.set(Some("is old".to_owned())), "nothing new");
+        assert!(!warning.set(Some("is old".to_owned())), "it is unchanged");
         assert_eq!((ready.is_ready(), ready.warnings()), (true, vec![("a", "is old".to_owned())]));
         assert!(warning.set(None));
         assert!(ready.warnings().is_empty());
     }
 
     #[test]
-    fn who_ends_is_not_ready() {
+    fn a_process_that_shuts_down_is_not_ready() {
         let ready = Readiness::default();
         ready.end();
         assert!(!ready.is_ready());

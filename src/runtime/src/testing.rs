@@ -1,4 +1,4 @@
-//! What the tests share: an authority, mounted Secrets, a running server, requests.
+//! Shared parts of tests: a CA, mounted Secrets, a running server, requests.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ use crate::bind::Bind;
 use crate::serve::{Limits, Server};
 use crate::tls::ServerTls;
 
-/// What must happen happens within this time, on a busy machine too.
+/// Timeout for events that must happen, also on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// A certificate authority.
@@ -61,8 +61,8 @@ impl Mount {
         self.dir.path().join(file)
     }
 
-    /// What the kubelet does: a new directory, then a swap of the `..data` link to it. The files themselves are links
-    /// that never change.
+    /// Updates the files as the kubelet does: a new directory, and a swap of the `..data` link to it. The files themselves are
+    /// links that never change.
     pub(crate) fn publish(&mut self, files: &[(&str, &str)]) {
         self.generation += 1;
         let name = format!("..{}", self.generation);

@@ -1,8 +1,7 @@
-//! TLS from files that change while we run.
+//! TLS with files that are reloaded when they change.
 //!
-//! A mounted Secret changes by a swap of its `..data` symlink: a watch on the file itself sees nothing of that. The files
-//! are therefore read again every few seconds, by their paths, and a new pair is used when it is whole. What can't be
-//! used leaves the last good one in place.
+//! The kubelet updates a mounted Secret by swapping its `..data` symlink, which a watch on the file itself doesn't notice. So the
+//! files are read by their paths every few seconds. Invalid files are reported, and the last valid ones stay in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,14 +29,14 @@ use crate::metrics;
 use crate::ready::Readiness;
 use crate::self_signed::{SelfSignedArgs, TlsSource};
 
-/// How often files are looked at again by default. The kubelet itself takes up to a minute to renew them.
+/// Default interval of reading the files. The kubelet itself takes up to a minute to update them.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Files of a server's certificate.
+/// Settings of a server's certificate.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "TLS")]
 pub struct ServerTlsArgs {
-    /// Certificate chain of the server, PEM, its own certificate first. Read again when it changes.
+    /// Certificate chain of the server, PEM, its own certificate first. Reloaded when it changes.
     #[arg(long, env = "OUTRIGGER_TLS_CERT_FILE", value_name = "FILE")]
     pub tls_cert_file: Option<PathBuf>,
 
@@ -45,13 +44,13 @@ pub struct ServerTlsArgs {
     #[arg(long, env = "OUTRIGGER_TLS_KEY_FILE", value_name = "FILE")]
     pub tls_key_file: Option<PathBuf>,
 
-    /// Certificates, PEM, that clients' certificates must be signed by. Without it clients need none. Read again when it
-    /// changes; connections whose certificate it doesn't trust any more are closed.
+    /// CA certificates, PEM, that verify client certificates. Without it clients need no certificate. Reloaded when it
+    /// changes; connections whose client certificate is no longer trusted are closed.
     #[arg(long, env = "OUTRIGGER_TLS_CLIENT_CA_FILE", value_name = "FILE")]
     pub tls_client_ca_file: Option<PathBuf>,
 
-    /// How often these files are looked at: 5s, 1m. A change that can't be used is logged, and the last good files stay
-    /// in use.
+    /// Interval at which these files are checked for changes: 5s, 1m. Invalid files are logged, and the last valid ones
+    /// stay in use.
     #[arg(long, env = "OUTRIGGER_TLS_RELOAD_INTERVAL", default_value = "5s", value_parser = duration, value_name = "DURATION")]
     pub tls_reload_interval: Duration,
 
@@ -61,7 +60,7 @@ pub struct ServerTlsArgs {
 }
 
 impl Default for ServerTlsArgs {
-    /// No files: plain text.
+    /// No files: no TLS.
     fn default() -> Self {
         Self {
             tls_cert_file: None,
@@ -74,16 +73,16 @@ impl Default for ServerTlsArgs {
 }
 
 impl ServerTlsArgs {
-    /// The server's TLS, or `None` where no files are named. With `--tls self-signed` it has no certificate yet.
+    /// The server's TLS, or `None` if no files are set. With `--tls self-signed` it has no certificate yet.
     ///
     /// # Errors
-    /// When only one of certificate and key is named, or the files can't be used, or settings don't go together.
+    /// If the combination of settings or the files are invalid.
     pub fn load(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
         self.load_with(Clients::Required)
     }
 
-    /// As [`Self::load`], but clients are only asked for a certificate. One that is shown is verified; who shows none is let in,
-    /// and whoever serves him has to look ([`crate::serve::Peer`]).
+    /// As [`Self::load`], but client certificates are optional. One that is presented is verified; clients without one are
+    /// accepted, and the service has to check them ([`crate::serve::Peer`]).
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -95,42 +94,36 @@ impl ServerTlsArgs {
         if self.tls_reload_interval.is_zero() {
             bail!("--tls-reload-interval must be longer than 0s");
         }
-        if self.self_signed.tls == TlsSource::SelfSigned {
-            if self.tls_cert_file.is_some() || self.tls_key_file.is_some() {
-                bail!("--tls self-signed goes without --tls-cert-file and --tls-key-file; remove them");
+        let self_signed = self.self_signed.tls == TlsSource::SelfSigned;
+        let pair = match (&self.tls_cert_file, &self.tls_key_file) {
+            (None, None) if self_signed => {
+                self.self_signed.check()?;
+                Pair::Given(Mutex::new(None))
             }
-            self.self_signed.check()?;
-            let pair = Pair::Given(Mutex::new(None));
-            let mut tls =
-                ServerTls::new(Paths { pair, client_ca: self.tls_client_ca_file.clone(), clients })?;
-            tls.interval = self.tls_reload_interval;
-            return Ok(Some(Arc::new(tls)));
-        }
-        match (&self.tls_cert_file, &self.tls_key_file) {
-            (Some(cert), Some(key)) => {
-                let pair = Pair::Files { cert: cert.clone(), key: key.clone() };
-                let mut tls =
-                    ServerTls::new(Paths { pair, client_ca: self.tls_client_ca_file.clone(), clients })?;
-                tls.interval = self.tls_reload_interval;
-                Ok(Some(Arc::new(tls)))
+            _ if self_signed => {
+                bail!("--tls self-signed goes without --tls-cert-file and --tls-key-file; remove them")
             }
-            (None, None) if self.tls_client_ca_file.is_none() => Ok(None),
+            (Some(cert), Some(key)) => Pair::Files { cert: cert.clone(), key: key.clone() },
+            (None, None) if self.tls_client_ca_file.is_none() => return Ok(None),
             _ => bail!(
                 "--tls-cert-file and --tls-key-file are needed together, --tls-client-ca-file only with them"
             ),
-        }
+        };
+        let mut tls = ServerTls::new(Paths { pair, client_ca: self.tls_client_ca_file.clone(), clients })?;
+        tls.interval = self.tls_reload_interval;
+        Ok(Some(Arc::new(tls)))
     }
 }
 
-/// A server's TLS: the configuration now in use, and the files it came from.
+/// A server's TLS: the current configuration, and the files that it is loaded from.
 #[derive(Debug)]
 pub struct ServerTls {
     paths: Paths,
     interval: Duration,
     current: ArcSwap<ServerConfig>,
-    /// Verifies clients; open connections are verified again whenever it changes.
+    /// The verifier of client certificates. When it changes, the certificates of open connections are verified again.
     clients: watch::Sender<Option<Arc<dyn ClientCertVerifier>>>,
-    last: Mutex<Last>,
+    last: Mutex<LastLoad>,
     serving: Expiry,
     client_ca: Expiry,
     failures: Counter,
@@ -143,25 +136,25 @@ struct Paths {
     clients: Clients,
 }
 
-/// Whether clients have to show a certificate, where a CA of theirs is named.
+/// Whether clients need a certificate if their CA is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Clients {
     Required,
     Asked,
 }
 
-/// Where a certificate and its key come from.
+/// Source of a certificate and its key.
 #[derive(Debug)]
 enum Pair {
     Files {
         cert: PathBuf,
         key: PathBuf,
     },
-    /// From us: [`ServerTls::give`]. `None` at first.
+    /// Set by [`ServerTls::give`].
     Given(Mutex<Option<(Vec<u8>, Vec<u8>)>>),
 }
 
-/// Nothing to show yet: handshakes fail.
+/// Resolver before there is a certificate: handshakes fail.
 #[derive(Debug)]
 struct NoCertificate;
 
@@ -171,11 +164,11 @@ impl ResolvesServerCert for NoCertificate {
     }
 }
 
-/// What the last look at the files found.
+/// The result of loading the files last.
 #[derive(Debug)]
-struct Last {
+struct LastLoad {
     files: Files,
-    /// The failure that was logged; it is logged once.
+    /// The failure that was logged. It is logged once.
     failure: Option<String>,
 }
 
@@ -186,8 +179,8 @@ struct Files {
     client_ca: Option<Vec<u8>>,
 }
 
-/// What came of the files: the configuration, and when its certificates end.
-struct Made {
+/// The configuration that results from the files, and the validity of its certificates.
+struct Loaded {
     config: ServerConfig,
     clients: Option<Arc<dyn ClientCertVerifier>>,
     serving: Option<Validity>,
@@ -198,7 +191,7 @@ impl ServerTls {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// When a file can't be read or used; the message names it.
+    /// If a file can't be read or is invalid; the message names it.
     pub fn load(cert: PathBuf, key: PathBuf, client_ca: Option<PathBuf>) -> anyhow::Result<Self> {
         Self::new(Paths { pair: Pair::Files { cert, key }, client_ca, clients: Clients::Required })
     }
@@ -206,7 +199,7 @@ impl ServerTls {
     /// TLS without a certificate: handshakes fail until one is [given](Self::give).
     ///
     /// # Errors
-    /// When the file of clients' CA can't be read or used; the message names it.
+    /// If the file with the CA of clients can't be read or is invalid; the message names it.
     pub fn given(client_ca: Option<PathBuf>) -> anyhow::Result<Self> {
         Self::new(Paths { pair: Pair::Given(Mutex::new(None)), client_ca, clients: Clients::Required })
     }
@@ -219,7 +212,7 @@ impl ServerTls {
             interval: RELOAD_INTERVAL,
             current: ArcSwap::from_pointee(made.config),
             clients: watch::Sender::new(made.clients),
-            last: Mutex::new(Last { files, failure: None }),
+            last: Mutex::new(LastLoad { files, failure: None }),
             serving: Expiry::new("serving"),
             client_ca: Expiry::new("client_ca"),
             failures: Counter::default(),
@@ -228,8 +221,8 @@ impl ServerTls {
         Ok(this)
     }
 
-    /// Uses this certificate and key, both PEM, from the next connection on, if they can be used and are new. Nothing
-    /// happens where they come from files.
+    /// Sets the certificate and key, both PEM, for new connections, if they are valid and new. Does nothing if they are loaded
+    /// from files.
     pub fn give(&self, cert: &[u8], key: &[u8]) {
         if let Pair::Given(given) = &self.paths.pair {
             *given.lock() = Some((cert.to_vec(), key.to_vec()));
@@ -245,7 +238,7 @@ impl ServerTls {
         }
     }
 
-    /// Shows when certificates end, and how often new ones could not be used.
+    /// Registers the metrics of certificates: when they expire, and how often reloading them failed.
     pub fn register(&self, registry: &mut Registry, readiness: &Readiness) {
         let mut all = vec![&self.serving];
         all.extend(self.paths.client_ca.is_some().then_some(&self.client_ca));
@@ -253,13 +246,13 @@ impl ServerTls {
         metrics::CERTIFICATE_FAILURES.register(registry, self.failures.clone());
     }
 
-    /// The configuration for the next connection.
+    /// The configuration for new connections.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.current.load_full()
     }
 
-    /// Returns when a client's certificates are not trusted any more, because the CAs of clients have changed. Never for a client
-    /// that was not asked for a certificate.
+    /// Returns once a client's certificates are no longer trusted because the CAs of clients have changed. Never returns for a
+    /// client without a certificate.
     pub(crate) async fn distrusted(&self, certificates: &[CertificateDer<'_>]) {
         let mut clients = self.clients.subscribe();
         loop {
@@ -267,17 +260,17 @@ impl ServerTls {
             if let Some((verifier, (own, others))) = verifier.zip(certificates.split_first())
                 && let Err(error) = verifier.verify_client_cert(own, others, UnixTime::now())
             {
-                info!(%error, "a client's certificate is not trusted any more");
+                info!(%error, "client certificate is no longer trusted");
                 return;
             }
             if clients.changed().await.is_err() {
-                // The sender is part of this value, so this isn't reached.
+                // Not reached: the sender is a field of this value.
                 return std::future::pending().await;
             }
         }
     }
 
-    /// Looks at the files again and uses them if they have changed and are whole. Whether they were taken.
+    /// Reads the files, and uses them if they have changed and are valid. Returns whether they are used.
     pub fn refresh(&self) -> bool {
         let mut last = self.last.lock();
         let look = || {
@@ -288,7 +281,7 @@ impl ServerTls {
             let made = self.paths.make(&files)?;
             Ok(Some((files, made)))
         };
-        // A swap between two of the files shows an old certificate beside a new key: the second look is whole.
+        // If the files were swapped while they were read, certificate and key don't match: the second attempt reads both again.
         let attempt: anyhow::Result<_> = look().or_else(|_| look());
         match attempt {
             Ok(None) => {
@@ -301,16 +294,16 @@ impl ServerTls {
                     self.clients.send_replace(made.clients);
                 }
                 self.shown(made.serving, made.client_ca);
-                *last = Last { files, failure: None };
-                info!(from = %self.paths.pair, not_after = self.serving.not_after(), "TLS renewed");
+                *last = LastLoad { files, failure: None };
+                info!(source = %self.paths.pair, not_after = self.serving.not_after(), "reloaded TLS certificates");
                 true
             }
             Err(error) => {
                 let failure = format!("{error:#}");
                 if last.failure.as_ref() != Some(&failure) {
                     self.failures.inc();
-                    error!(from = %self.paths.pair, error = %failure,
-                        "what is new can't be used; the last good stays");
+                    error!(source = %self.paths.pair, error = failure,
+                        "failed to reload TLS certificates; the last valid ones stay in use");
                     last.failure = Some(failure);
                 }
                 false
@@ -318,7 +311,7 @@ impl ServerTls {
         }
     }
 
-    /// Looks at the files again and again, and at the time.
+    /// Reloads the files and checks the expiry of certificates for as long as it is polled.
     pub async fn follow(self: Arc<Self>) {
         loop {
             for expiry in [&self.serving, &self.client_ca] {
@@ -326,26 +319,26 @@ impl ServerTls {
             }
             tokio::time::sleep(self.interval).await;
             let this = self.clone();
-            // Files on a network may take their time.
+            // Reading files on a network file system may block.
             let _ = tokio::task::spawn_blocking(move || this.refresh()).await;
         }
     }
 }
 
-/// Files of a client's certificate and of whom it trusts.
+/// Files of a client: its certificate, and the CA of the server.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTls {
-    /// Certificates that the server's must be signed by.
+    /// CA certificates that verify the server certificate.
     pub ca: PathBuf,
     /// The client's own certificate and key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl ClientTls {
-    /// Reads the files. A client that does so at every connection needs no other rotation.
+    /// Reads the files. A client that does so for each connection needs no other reloading.
     ///
     /// # Errors
-    /// When a file can't be read or used; the message names it.
+    /// If a file can't be read or is invalid; the message names it.
     pub fn config(&self, alpn: &[&[u8]]) -> anyhow::Result<ClientConfig> {
         let ca = read(&self.ca)?;
         let roots = roots(&ca).with_context(|| format!("{} can't be used", self.ca.display()))?;
@@ -369,7 +362,7 @@ impl ClientTls {
     }
 }
 
-/// The cryptography of every connection. Said explicitly: two crates in one program may otherwise disagree about it.
+/// The cryptography of all connections. It is explicit because dependencies may enable several providers.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
@@ -416,7 +409,7 @@ impl Paths {
         Ok(Files { pair, client_ca: self.client_ca.as_deref().map(read).transpose()? })
     }
 
-    fn make(&self, files: &Files) -> anyhow::Result<Made> {
+    fn make(&self, files: &Files) -> anyhow::Result<Loaded> {
         let (cert, key) = match &self.pair {
             Pair::Files { cert, key } => (cert.display().to_string(), key.display().to_string()),
             Pair::Given(_) => ("tls.crt".to_owned(), "tls.key".to_owned()),
@@ -440,7 +433,7 @@ impl Paths {
             let first = chain.first().context("there is no certificate in it")?;
             serving = Some(Validity::of(first).with_context(|| format!("{cert} can't be used"))?);
             let private_key = private_key(key_pem).with_context(|| format!("{key} can't be used"))?;
-            // Refuses a key that isn't the certificate's.
+            // Fails if the key doesn't belong to the certificate.
             builder
                 .with_single_cert(chain, private_key)
                 .with_context(|| format!("{cert} and {key} can't be used together"))?
@@ -449,12 +442,12 @@ impl Paths {
         };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if self.client_ca.is_some() {
-            // A resumed session brings its client's certificate along without verifying it again: one that has expired
-            // would be good for as long as its owner comes back.
+            // A resumed session keeps the client certificate without verifying it again, so it would be accepted after it has
+            // expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
-        Ok(Made { config, clients, serving, client_ca })
+        Ok(Loaded { config, clients, serving, client_ca })
     }
 }
 
@@ -466,7 +459,7 @@ fn client_verifier(pem: &[u8], clients: Clients) -> anyhow::Result<Arc<dyn Clien
     })
 }
 
-/// That of the CA which ends last: while a CA is being changed, the old one may end.
+/// The validity of the CA that expires last: while a CA is being replaced, the old one may expire.
 fn latest(chain: &[CertificateDer<'_>]) -> Option<Validity> {
     chain.iter().filter_map(|ca| Validity::of(ca).ok()).max_by_key(|validity| validity.not_after)
 }
@@ -474,7 +467,7 @@ fn latest(chain: &[CertificateDer<'_>]) -> Option<Validity> {
 /// The first certificate of a PEM file.
 ///
 /// # Errors
-/// When the file can't be read, or there is none in it.
+/// If the file can't be read or contains no certificate.
 pub(crate) fn first_certificate(path: &Path) -> anyhow::Result<CertificateDer<'static>> {
     chain(&read(path)?)?.into_iter().next().context("there is no certificate in it")
 }

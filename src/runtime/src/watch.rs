@@ -1,13 +1,13 @@
 //! Watches: all objects of a kind, listed and then followed for as long as the process serves.
 //!
-//! A list is taken in pages, consistent with the API server's storage. What is read of a page and of a line of a watch is bounded
-//! in bytes, and decoded object by object ([`read`]). A watch that ends goes on from where it was. It begins
-//! with a new list when the API server doesn't know that place any more, and also when it was silent for longer than
-//! a healthy API server is: so a cluster whose storage was restored from an older snapshot is followed again, although its
-//! resourceVersions have gone back. Between failures there are growing pauses of at most [`MAX_PAUSE`].
+//! A list is read in pages and is consistent with the API server's storage. Pages and lines of a watch are limited in bytes, and
+//! decoded object by object (`read`). A watch that ends continues from its last resourceVersion. All objects are listed again
+//! when the API server doesn't have this resourceVersion any more, and when the watch was silent for longer than it is with a
+//! healthy API server: so the watch recovers when etcd is restored from an older snapshot, although resourceVersions have gone
+//! back. The pauses after failures grow up to [`MAX_PAUSE`].
 //!
-//! This is our own loop, and not `kube::runtime::watcher`, because [`crate::cache`] has to know at which resourceVersion a list
-//! was taken and which one a bookmark has reached, and the library keeps both to itself.
+//! `kube::runtime::watcher` doesn't fit, because [`crate::cache`] needs the resourceVersions of lists and bookmarks, which the
+//! library doesn't expose.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -32,43 +32,43 @@ pub use read::READ_BYTES;
 
 use read::{Line, Pages, TooLong};
 
-/// How long the API server keeps a watch open, in seconds. It must be less than 295 (the library refuses more).
+/// Timeout of a watch request at the API server, in seconds. kube requires less than 295.
 const LASTS: u32 = 290;
 /// Pause after the first failure.
 const MIN_PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause between two failures, jitter included.
+/// Longest pause after a failure, jitter included.
 pub const MAX_PAUSE: Duration = Duration::from_secs(15);
-/// A watch that goes on for so long without a failure is healthy: its next failure counts as the first.
+/// Time without a failure after which the next failure counts as the first.
 const HEALTHY: Duration = Duration::from_secs(60);
-/// Pause between looks for a kind that the cluster doesn't have.
+/// Pause between lists of a kind that the cluster doesn't have.
 const ABSENT: Duration = Duration::from_secs(30);
-/// How often a watch is opened in vain at one place before everything is listed again.
+/// Number of watch requests without progress after which all objects are listed again.
 const OPENINGS: u32 = 5;
 
-/// What a watch shows.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event<K> {
-    /// A list of all objects begins. What was known stays valid until it is complete.
+    /// A list of all objects starts. Known objects stay valid until it is complete.
     ListStarted,
-    /// The list shows an object.
+    /// An object of the list.
     Listed(K),
-    /// The list is complete: what it hasn't shown is gone.
+    /// The list is complete: known objects that it didn't contain don't exist any more.
     ListCompleted {
-        /// The resourceVersion at which the list was taken.
+        /// The resourceVersion of the list.
         version: u64,
     },
     /// An object was created or changed.
     Applied(K),
     /// An object was deleted, or doesn't match the watch's selector any more.
     Deleted(K),
-    /// Everything up to here has been shown.
+    /// All events up to this resourceVersion have been sent.
     Bookmark {
         /// The resourceVersion that the watch has reached.
         version: u64,
     },
 }
 
-/// A watch of the objects of a kind, before it starts.
+/// Builder of a watch of the objects of a kind.
 #[derive(Debug, Clone)]
 pub struct Watch<K> {
     api: Api<K>,
@@ -82,7 +82,7 @@ impl<K> Watch<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    /// A watch of the objects that `api` shows. Metrics, readiness and logs call it `name`.
+    /// A watch of the objects of `api`. `name` is its name in metrics, readiness and logs.
     pub fn of(api: Api<K>, name: &'static str) -> Self {
         let environment = Environment::system();
         Self { api, name, selection: ListParams::default(), optional: false, environment }
@@ -110,15 +110,14 @@ where
         self
     }
 
-    /// The cluster may not have the kind. The watch is ready also when the API server says so, and looks for the kind again
-    /// every half a minute.
+    /// The cluster may not have the kind. Then the watch is ready too, and lists again every 30 s.
     #[must_use]
     pub fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// Its times and the jitter of its pauses come from here.
+    /// Sets the source of time and randomness.
     #[must_use]
     pub fn environment(mut self, environment: &Environment) -> Self {
         self.environment = environment.clone();
@@ -131,8 +130,7 @@ where
         process.spawn(self.name, self.environment(&process.environment).follow(ready, sink));
     }
 
-    /// Follows the objects for ever. `ready` is released after the first complete list. `sink` sees every event, and so the
-    /// beginning and the end of each list.
+    /// Follows the objects for ever. `ready` is done after the first complete list. `sink` receives all events.
     pub async fn follow(self, ready: ReadyHandle, sink: impl FnMut(Event<K>)) {
         let metrics = WatchMetrics::new(self.name);
         metrics.reading(Follower::new(self, &metrics, ready, sink).run()).await;
@@ -198,10 +196,11 @@ pub fn watch_optional<K>(
     Watch { selection: config, ..Watch::all(client, what) }.optional().start(process, sink);
 }
 
-/// Lists all objects once, in pages of bounded size, and shows each. The list is consistent with the API server's storage.
+/// Lists all objects once, in pages of bounded size, and passes each to `show`. The list is consistent with the API server's
+/// storage.
 ///
 /// # Errors
-/// As the API server says, or when an object is too long to be read.
+/// If the API server returns an error, or an object is too long to be read.
 pub async fn list<K>(api: &Api<K>, config: ListParams, mut show: impl FnMut(K)) -> Result<(), Error>
 where
     K: Resource + Clone + DeserializeOwned,
@@ -216,12 +215,12 @@ where
     }
 }
 
-/// Why a list or a watch has ended.
+/// Why a watch has failed.
 #[derive(Debug)]
 enum Failure {
-    /// The place that the watch had reached is not known any more, or can't be trusted: everything is listed again.
+    /// The watch can't continue from its resourceVersion: all objects are listed again.
     Lost(Error),
-    /// The API server could not be asked; the watch goes on from where it was.
+    /// The request has failed: the watch continues from its resourceVersion.
     Failed(Error),
 }
 
@@ -234,7 +233,7 @@ struct Follower<'m, K, S> {
     pages: Pages,
     pauses: ExponentialBackoff,
     last_failure: Option<Instant>,
-    /// The last attempt has failed. Each failure in a row says the same; only the first is a warning.
+    /// The last attempt has failed. Only the first of several failures in a row is logged as a warning.
     failing: bool,
     /// The cluster doesn't have the kind.
     absent: bool,
@@ -262,16 +261,16 @@ where
     async fn run(mut self) {
         loop {
             match self.list().await {
-                Ok(place) => self.watch_from(place).await,
+                Ok(version) => self.watch_from(version).await,
                 Err(error) if self.watch.optional && is_no_such_kind(&error) => self.no_such_kind().await,
                 Err(error) => self.pause(&error).await,
             }
         }
     }
 
-    /// Shows all objects. Returns the resourceVersion that a watch goes on from.
+    /// Lists all objects. Returns the resourceVersion from which a watch continues.
     async fn list(&mut self) -> Result<String, Error> {
-        // Where there is no such kind there is nothing to list.
+        // A cluster without the kind has no objects of it.
         self.metrics.synced(self.absent);
         let mut params = self.watch.selection.clone();
         (self.sink)(Event::ListStarted);
@@ -282,10 +281,10 @@ where
             match page.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
                 None => {
-                    let place = page.resource_version.unwrap_or_default();
-                    (self.sink)(Event::ListCompleted { version: version(Some(&place)) });
+                    let listed = page.resource_version.unwrap_or_default();
+                    (self.sink)(Event::ListCompleted { version: version(Some(&listed)) });
                     self.listed();
-                    return Ok(place);
+                    return Ok(listed);
                 }
             }
         }
@@ -303,18 +302,18 @@ where
         }
     }
 
-    /// Follows changes from a place on, until that place is lost.
-    async fn watch_from(&mut self, mut place: String) {
+    /// Follows changes from a resourceVersion on, until the watch can't continue.
+    async fn watch_from(&mut self, mut reached: String) {
         let mut openings = 0;
         loop {
             let clock = self.watch.environment.clock;
-            let (began, from) = (clock.now(), place.clone());
-            let ended = self.changes(&mut place).await;
-            openings = if place == from { openings + 1 } else { 0 };
+            let (began, from) = (clock.now(), reached.clone());
+            let ended = self.changes(&mut reached).await;
+            openings = if reached == from { openings + 1 } else { 0 };
             match ended {
                 Ok(()) => {
                     self.failing = false;
-                    // The API server ends a watch after minutes. One that ends them all at once isn't asked without a pause.
+                    // Normally watches last for minutes. If the API server ends them at once, there is a pause between requests.
                     if began.elapsed() < MIN_PAUSE {
                         tokio::time::sleep(MIN_PAUSE).await;
                     }
@@ -322,7 +321,7 @@ where
                 }
                 Err(Failure::Lost(error)) => {
                     self.metrics.failed();
-                    info!(watch = self.watch.name, %error, "listing all objects again: the watch can't go on from where it was");
+                    info!(watch = self.watch.name, %error, "listing all objects again: the watch can't continue from its resourceVersion");
                     return;
                 }
                 Err(Failure::Failed(error)) => self.pause(&error).await,
@@ -334,8 +333,8 @@ where
         }
     }
 
-    /// One watch, from its opening to its end.
-    async fn changes(&mut self, place: &mut String) -> Result<(), Failure> {
+    /// One watch request, until it ends.
+    async fn changes(&mut self, reached: &mut String) -> Result<(), Failure> {
         let params = WatchParams {
             label_selector: self.watch.selection.label_selector.clone(),
             field_selector: self.watch.selection.field_selector.clone(),
@@ -343,20 +342,20 @@ where
             bookmarks: true,
             send_initial_events: false,
         };
-        let mut lines = read::open(&self.watch.api, &params, place).await.map_err(failure)?;
+        let mut lines = read::open(&self.watch.api, &params, reached).await.map_err(failure)?;
         while let Some(line) = lines.next::<K>().await.map_err(failure)? {
             self.failing &= matches!(line, Line::Failed(_));
             let (object, deleted) = match line {
                 Line::Applied(object) => (object, false),
                 Line::Deleted(object) => (object, true),
-                Line::Bookmark(reached) => {
-                    *place = reached;
-                    (self.sink)(Event::Bookmark { version: version(Some(place)) });
+                Line::Bookmark(bookmark) => {
+                    *reached = bookmark;
+                    (self.sink)(Event::Bookmark { version: version(Some(reached)) });
                     continue;
                 }
                 Line::Failed(error) => return Err(failure(error)),
             };
-            *place = object.resource_version().unwrap_or_default();
+            *reached = object.resource_version().unwrap_or_default();
             (self.sink)(if deleted { Event::Deleted(object) } else { Event::Applied(object) });
         }
         Ok(())
@@ -365,10 +364,7 @@ where
     async fn no_such_kind(&mut self) {
         self.metrics.synced(true);
         if !std::mem::replace(&mut self.absent, true) {
-            info!(
-                watch = self.watch.name,
-                "the cluster does not have this kind; looking for it again every half a minute"
-            );
+            info!(watch = self.watch.name, "the cluster does not have this kind; checking every 30 s");
         }
         if let Some(ready) = self.ready.take() {
             ready.done();
@@ -386,7 +382,7 @@ where
         if std::mem::replace(&mut self.failing, true) {
             debug!(watch = self.watch.name, %error, "watch still failing");
         } else {
-            warn!(watch = self.watch.name, %error, "watch failed; retrying, and what is known may be out of date until then");
+            warn!(watch = self.watch.name, %error, "watch failed; retrying, cached objects may be stale until then");
         }
         tokio::time::sleep(self.pauses.next().unwrap_or(MAX_PAUSE).min(MAX_PAUSE)).await;
     }
@@ -403,28 +399,28 @@ fn pauses(random: &Random) -> ExponentialBackoff {
         .build()
 }
 
-/// What an error means for the place that a watch has reached.
+/// Whether a watch can continue from its resourceVersion after this error.
 fn failure(error: Error) -> Failure {
     let lost = match &error {
-        // 410: the place is too old. Anything else that is not about load: the API server doesn't take this place, for
-        // example because it is from the future of a storage that was restored.
+        // 410: the resourceVersion is too old. Other errors that aren't about load or permissions: the API server doesn't accept
+        // the resourceVersion, for example because it is newer than a restored storage.
         Error::Api(status) => {
             !matches!(status.code, 401 | 403 | 429 | 500 | 502 | 503) && !is_timeout(status)
         }
-        // A healthy API server would have sent a bookmark.
-        // A line that is too long would come again from the same place; a list may show the object in a page of its own.
+        // Silence: a healthy API server would have sent a bookmark. A line that is too long would be sent again from the same
+        // resourceVersion, but a list can read the object in a page of its own.
         error => TimedOut::in_chain(error) == Some(TimedOut::Silence) || TooLong::is(error),
     };
     if lost { Failure::Lost(error) } else { Failure::Failed(error) }
 }
 
-/// Whether the API server only took too long. It says 504 also of a resourceVersion that its storage has not reached.
+/// Whether it is a timeout of the API server, which also uses the status 504 for a resourceVersion that it hasn't reached.
 fn is_timeout(status: &kube::core::Status) -> bool {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     status.code == 504 && !causes.into_iter().any(|cause| cause.reason == "ResourceVersionTooLarge")
 }
 
-/// A list of all objects of a kind is only ever not found when the API server doesn't serve the kind.
+/// Whether the API server doesn't serve the kind: only then listing all objects is not found.
 fn is_no_such_kind(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 404)
 }

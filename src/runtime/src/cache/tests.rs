@@ -76,7 +76,7 @@ enum List {
     },
 }
 
-/// The cache, and what somebody keeps who is told the news.
+/// The cache, and the objects that its user keeps.
 #[derive(Default)]
 struct Client {
     versions: Versions<u8>,
@@ -253,19 +253,19 @@ fn state(uid: &str, version: u64) -> State {
 }
 
 #[test]
-fn an_answer_that_the_watch_has_overtaken_is_no_news() {
+fn a_response_that_is_older_than_the_watch_is_ignored() {
     let mut versions = Versions::default();
     assert!(versions.event("a", state("u", 5)));
     assert!(versions.gone(&"a", &state("u", 6)));
     assert!(!versions.answer("a", state("u", 5)), "no ghost");
     assert!(versions.answer("a", state("v", 7)));
     assert!(!versions.gone(&"a", &state("u", 6)), "the end of an earlier object is not the end of this one");
-    assert!(!versions.event("a", state("v", 7)), "the answer has told already");
+    assert!(!versions.event("a", state("v", 7)), "the response had this state");
     assert!(versions.event("a", state("v", 8)));
 }
 
 #[test]
-fn a_list_decides_about_everything_that_was_known_before_it() {
+fn a_list_overrides_everything_that_was_known_before_it() {
     let mut versions = Versions::default();
     versions.event("stays", state("1", 10));
     versions.event("gone", state("2", 11));
@@ -300,11 +300,11 @@ fn object(name: &str, uid: &str, version: u64) -> ConfigMap {
 }
 
 #[test]
-fn a_feed_hands_on_what_is_news() {
+fn a_feed_passes_new_states_on() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = seen.clone();
+    let changes = seen.clone();
     let feed = Feed::new(move |change: Change<ConfigMap>| {
-        told.lock().push(match change {
+        changes.lock().push(match change {
             Change::Applied(object) => {
                 format!("+{} {}", object.name_any(), object.resource_version().unwrap())
             }

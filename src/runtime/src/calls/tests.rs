@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// A server that answers each request by `answer`, on connections that stay open, and a client of it. Counts requests.
+/// A server that responds to each request by `answer`, on connections that stay open, its client, and the number of requests.
 async fn served<F, R>(answer: F) -> (Client, Arc<AtomicUsize>)
 where
     F: Fn(TcpStream) -> R + Send + Sync + 'static,
@@ -45,7 +45,7 @@ fn timed_out(error: &kube::Error) -> Option<TimedOut> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_nobody_answers_ends() {
+async fn a_call_without_a_response_ends() {
     let (client, _) = served(|stream| async move {
         let _open = stream;
         never().await;
@@ -63,7 +63,7 @@ async fn a_call_that_nobody_answers_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_trickles_in_ends() {
+async fn a_response_that_is_too_slow_ends() {
     let (client, _) = served(|mut stream| async move {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n").await;
         while stream.write_all(b" ").await.is_ok() {
@@ -78,7 +78,7 @@ async fn an_answer_that_trickles_in_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_lives_while_something_comes_and_ends_when_nothing_does() {
+async fn a_watch_ends_when_it_is_silent() {
     const BOOKMARK: &[u8] = br#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Namespace","metadata":{"resourceVersion":"5"}}}"#;
     let (client, _) = served(|mut stream| async move {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;
@@ -97,7 +97,7 @@ async fn a_watch_lives_while_something_comes_and_ends_when_nothing_does() {
         assert!(watch.try_next().await.unwrap().is_some(), "after {:?}", began.elapsed());
     }
     let last = Instant::now();
-    // The library takes some of these for the end of the watch; either way it is over.
+    // The library reports some of these as the end of the watch.
     if let Err(error) = watch.try_next().await {
         assert!(error.to_string().contains("timed out") || timed_out(&error).is_some(), "{error:?}");
     }
@@ -135,8 +135,8 @@ fn no_client_is_built_elsewhere() {
     let mut found = Vec::new();
     sources(&all, &mut found);
     assert!(found.len() > 100, "{} files", found.len());
-    // The second one wraps a client that was built here, with a shorter deadline; the third one is for unit tests.
-    let allowed = ["runtime/src/calls.rs", "runtime/src/lease/requests.rs", "runtime/src/fake_api.rs"];
+    // The second one is for unit tests.
+    let allowed = ["runtime/src/calls.rs", "runtime/src/fake_api.rs"];
     let is_test =
         |path: &Path| path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
     let builds = |text: &str| {

@@ -7,18 +7,18 @@ use tower::{BoxError, service_fn};
 
 use super::*;
 
-/// An API server with one Lease, as far as an election asks it.
+/// An API server with one Lease.
 #[derive(Clone, Default)]
 struct Server {
     lease: Arc<Mutex<Option<Value>>>,
     version: Arc<AtomicI64>,
-    /// How many patches there were.
+    /// Number of patches.
     patches: Arc<AtomicI64>,
-    /// Nobody is answered.
+    /// No request is answered.
     hangs: Arc<AtomicBool>,
-    /// A patch takes this long on its way.
+    /// Delay of patches.
     slow: Duration,
-    /// What the Lease becomes just before the next patch: another replica's, which was faster.
+    /// The Lease of a concurrent write just before the next patch.
     overtaken_by: Arc<Mutex<Option<Value>>>,
 }
 
@@ -81,7 +81,7 @@ impl Server {
         self.lease.lock().as_ref()?["spec"]["holderIdentity"].as_str().map(str::to_owned)
     }
 
-    /// A replica that takes part until it is told to go.
+    /// A replica that takes part in the election until it is drained.
     fn replica(&self) -> Replica {
         let args = LeaseArgs {
             namespace: "n".to_owned(),
@@ -102,7 +102,7 @@ struct Replica {
     run: JoinHandle<()>,
 }
 
-/// Until something is so, by the clock that tests turn.
+/// Waits for a condition under the paused clock.
 async fn until(is: impl Fn() -> bool) {
     while !is() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -110,7 +110,7 @@ async fn until(is: impl Fn() -> bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_answered_any_more_stops_leading_before_the_lease_ends() {
+async fn a_leader_without_responses_stops_before_its_lease_expires() {
     let server = Server::default();
     let replica = server.replica();
     replica.leadership.gained().await;
@@ -119,26 +119,26 @@ async fn who_is_not_answered_any_more_stops_leading_before_the_lease_ends() {
     server.hangs.store(true, Ordering::Relaxed);
     until(|| !replica.leadership.leads()).await;
     assert!(began.elapsed() < DURATION, "{:?}", began.elapsed());
-    // It comes back.
+    // The API server responds again.
     server.hangs.store(false, Ordering::Relaxed);
     replica.leadership.gained().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_while_it_takes_the_lease_gives_it_back() {
+async fn a_replica_that_shuts_down_while_it_acquires_the_lease_releases_it() {
     let server = Server { slow: Duration::from_secs(1), ..Server::default() };
     *server.lease.lock() = Some(json!({"spec": {}}));
     let replica = server.replica();
-    // The write that takes it is on its way by now.
+    // The write that acquires it is in progress.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!((server.holder(), server.patches.load(Ordering::Relaxed)), (None, 0));
     replica.drain.cancel();
     replica.run.await.unwrap();
-    assert_eq!((server.holder(), server.patches.load(Ordering::Relaxed)), (None, 2), "taken, and given back");
+    assert_eq!((server.holder(), server.patches.load(Ordering::Relaxed)), (None, 2), "acquired and released");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_goes_finishes_its_work_first_and_gives_back_nobody_elses_lease() {
+async fn a_leader_that_shuts_down_finishes_its_work_and_releases_only_its_own_lease() {
     let server = Server::default();
     let replica = server.replica();
     replica.leadership.gained().await;
@@ -155,7 +155,7 @@ async fn a_leader_that_goes_finishes_its_work_first_and_gives_back_nobody_elses_
 
     let replica = server.replica();
     replica.leadership.gained().await;
-    // Work that never ends holds nobody up, and somebody else has the lease by now.
+    // Work that never ends delays nothing, and another replica has acquired the lease.
     let _work = tokio::spawn(replica.leadership.work(std::future::pending::<()>()));
     if let Some(lease) = server.lease.lock().as_mut() {
         lease["spec"]["holderIdentity"] = json!("other");
@@ -179,7 +179,7 @@ async fn a_lease_that_another_replica_has_just_taken_is_not_taken_from_it() {
     let fresh = others(k8s_openapi::jiff::Timestamp::now(), 3600);
     *server.overtaken_by.lock() = Some(fresh.clone());
     let replica = server.replica();
-    // It finds that the Lease has ended, and comes too late.
+    // It finds that the Lease has expired, and its write is too late.
     until(|| server.overtaken_by.lock().is_none()).await;
     until(|| server.patches.load(Ordering::Relaxed) > 0).await;
     replica.drain.cancel();
@@ -206,7 +206,7 @@ async fn a_lease_ends_by_the_clock_of_who_waits_for_it() {
         renew();
     }
     assert!(!replica.leadership.leads());
-    // It isn't any more.
+    // It is no longer renewed.
     tokio::time::timeout(Duration::from_secs(60), replica.leadership.gained()).await.unwrap();
     assert_eq!(server.holder().as_deref(), Some("me"));
     replica.drain.cancel();
@@ -214,7 +214,7 @@ async fn a_lease_ends_by_the_clock_of_who_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_stays_one_when_somebody_writes_something_else_about_its_lease() {
+async fn a_leader_stays_leader_when_others_write_metadata_of_its_lease() {
     let server = Server::default();
     let replica = server.replica();
     replica.leadership.gained().await;
@@ -226,7 +226,7 @@ async fn a_leader_stays_one_when_somebody_writes_something_else_about_its_lease(
     assert_eq!(server.holder().as_deref(), Some("me"));
 }
 
-/// Under a clock that moves between two looks at it, unlike tokio's paused one.
+/// With a running clock, which advances between two reads, unlike the paused one.
 #[tokio::test]
 async fn a_lease_that_does_not_exist_is_created_at_once() {
     let server = Server::default();

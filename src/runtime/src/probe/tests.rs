@@ -47,29 +47,29 @@ impl Made {
 
 #[test]
 fn servers_and_clients() {
-    let (ours, other) = (Made::new("ours"), Made::new("other"));
-    let good = ours.leaf(-60, 600).0;
-    let ended = ours.leaf(-600, -60).0;
+    let (own, other) = (Made::new("own"), Made::new("other"));
+    let good = own.leaf(-60, 600).0;
+    let ended = own.leaf(-600, -60).0;
     let foreign = other.leaf(-60, 600).0;
-    let both = [ours.ca(), other.ca()].concat();
+    let both = [own.ca(), other.ca()].concat();
     for who in [Who::Agent, Who::ApiServer] {
         for (chain, ca, name, expected) in [
-            (&good, &ours.ca(), "webhook.svc", "Trusted"),
+            (&good, &own.ca(), "webhook.svc", "Trusted"),
             (&foreign, &both, "webhook.svc", "Trusted"),
-            (&ended, &ours.ca(), "webhook.svc", "Untimely(\"it has ended\")"),
-            (&foreign, &ours.ca(), "webhook.svc", "none of the CAs"),
-            (&good, &ours.ca(), "manager.svc", "manager.svc"),
+            (&ended, &own.ca(), "webhook.svc", "Untimely(\"it has ended\")"),
+            (&foreign, &own.ca(), "webhook.svc", "none of the CAs"),
+            (&good, &own.ca(), "manager.svc", "manager.svc"),
         ] {
             let shown = server(who, chain, ca, name).unwrap();
-            let told = format!("{:?}", shown.verdict);
-            assert!(told.contains(expected), "{name}: {told}");
+            let result = format!("{:?}", shown.verdict);
+            assert!(result.contains(expected), "{name}: {result}");
         }
-        let told = server(who, b"", &ours.ca(), "webhook.svc");
-        assert!(told.is_err());
+        let result = server(who, b"", &own.ca(), "webhook.svc");
+        assert!(result.is_err());
     }
     for (chain, expected) in [(&good, "Trusted"), (&ended, "it has ended"), (&foreign, "none of the CAs")] {
-        let told = format!("{:?}", client(chain, &ours.ca()).unwrap().verdict);
-        assert!(told.contains(expected), "{told}");
+        let result = format!("{:?}", client(chain, &own.ca()).unwrap().verdict);
+        assert!(result.contains(expected), "{result}");
     }
     assert!(server(Who::Agent, &good, b"", "webhook.svc").is_err());
     let half = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -77,21 +77,21 @@ fn servers_and_clients() {
 }
 
 #[test]
-fn chains_with_something_that_is_not_in_force() {
-    let (ours, ended, later) =
-        (Made::new("ours"), Made::of("ended", (-600, -60)), Made::of("later", (60, 600)));
-    let between = ours.beneath("between", (-600, -60));
+fn chains_with_certificates_that_are_not_valid_now() {
+    let (own, ended, later) =
+        (Made::new("own"), Made::of("ended", (-600, -60)), Made::of("later", (60, 600)));
+    let between = own.beneath("between", (-600, -60));
     let chain = [between.leaf(-60, 600).0, between.ca()].concat();
-    let both = [ours.ca(), ended.ca()].concat();
+    let both = [own.ca(), ended.ca()].concat();
     let why = "certificate 2 of its chain has ended";
-    assert_eq!(client(&chain, &ours.ca()).unwrap().verdict, Verdict::Untimely(why.to_owned()));
+    assert_eq!(client(&chain, &own.ca()).unwrap().verdict, Verdict::Untimely(why.to_owned()));
     for (chain, ca, agent, api_server) in [
-        (chain, ours.ca(), Verdict::Untimely(why.to_owned()), Verdict::Untimely(why.to_owned())),
+        (chain, own.ca(), Verdict::Untimely(why.to_owned()), Verdict::Untimely(why.to_owned())),
         // Only Go looks at the dates of what is trusted.
         (ended.leaf(-60, 600).0, ended.ca(), Verdict::Trusted, Verdict::CaUntimely),
         (ended.leaf(-60, 600).0, both.clone(), Verdict::Trusted, Verdict::CaUntimely),
         (later.leaf(-60, 600).0, later.ca(), Verdict::Trusted, Verdict::CaUntimely),
-        (ours.leaf(-60, 600).0, both, Verdict::Trusted, Verdict::Trusted),
+        (own.leaf(-60, 600).0, both, Verdict::Trusted, Verdict::Trusted),
     ] {
         let of = |who| server(who, &chain, &ca, "webhook.svc").unwrap().verdict;
         assert_eq!((of(Who::Agent), of(Who::ApiServer)), (agent, api_server));
@@ -99,31 +99,31 @@ fn chains_with_something_that_is_not_in_force() {
 }
 
 #[test]
-fn a_certificate_that_is_trusted_itself() {
+fn a_certificate_in_the_bundle_is_trusted_itself() {
     let verdict = |of: &Made, name| server(Who::ApiServer, &of.ca(), &of.ca(), name).unwrap().verdict;
     let own = Made::new("own");
     assert_eq!(verdict(&own, "webhook.svc"), Verdict::Trusted);
-    let told = format!("{:?}", verdict(&own, "manager.svc"));
-    assert!(told.contains("manager.svc"), "{told}");
+    let result = format!("{:?}", verdict(&own, "manager.svc"));
+    assert!(result.contains("manager.svc"), "{result}");
     let ended = Made::of("own", (-600, -60));
     assert_eq!(verdict(&ended, "webhook.svc"), Verdict::Untimely("it has ended".to_owned()));
     let other = Made::new("other");
-    let told = server(Who::ApiServer, &other.ca(), &own.ca(), "webhook.svc").unwrap().verdict;
-    assert!(matches!(told, Verdict::Untrusted(_)), "{told:?}");
+    let result = server(Who::ApiServer, &other.ca(), &own.ca(), "webhook.svc").unwrap().verdict;
+    assert!(matches!(result, Verdict::Untrusted(_)), "{result:?}");
 }
 
 #[test]
-fn cas_that_cannot_be_used_are_passed_over_by_api_servers() {
-    let ours = Made::new("ours");
+fn cas_that_cannot_be_used_are_ignored_by_api_servers() {
+    let own = Made::new("own");
     let mut strange = params("strange", (-60, 600));
     strange.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     // An extension for the second time.
     let twice = CustomExtension::from_oid_content(&[2, 5, 29, 19], vec![0x30, 3, 1, 1, 0xff]);
     strange.custom_extensions.push(twice);
     let strange = strange.self_signed(&KeyPair::generate().unwrap()).unwrap().pem().into_bytes();
-    let both = [strange.clone(), ours.ca()].concat();
-    assert_eq!((unusable(&both).unwrap(), unusable(&ours.ca()).unwrap()), (1, 0));
-    let leaf = ours.leaf(-60, 600).0;
+    let both = [strange.clone(), own.ca()].concat();
+    assert_eq!((unusable(&both).unwrap(), unusable(&own.ca()).unwrap()), (1, 0));
+    let leaf = own.leaf(-60, 600).0;
     assert_eq!(server(Who::ApiServer, &leaf, &both, "webhook.svc").unwrap().verdict, Verdict::Trusted);
     assert!(server(Who::Agent, &leaf, &both, "webhook.svc").is_err());
     let alone = server(Who::ApiServer, &leaf, &strange, "webhook.svc").unwrap().verdict;
@@ -131,9 +131,9 @@ fn cas_that_cannot_be_used_are_passed_over_by_api_servers() {
 }
 
 #[tokio::test]
-async fn what_is_shown_is_told_also_when_it_is_not_trusted() {
-    let (ours, other) = (Made::new("ours"), Made::new("other"));
-    let (chain, key) = ours.leaf(-60, 600);
+async fn the_presented_certificate_is_returned_also_if_it_is_untrusted() {
+    let (own, other) = (Made::new("own"), Made::new("other"));
+    let (chain, key) = own.leaf(-60, 600);
     let config = rustls::ServerConfig::builder_with_provider(crate::tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -144,7 +144,7 @@ async fn what_is_shown_is_told_also_when_it_is_not_trusted() {
         )
         .unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    for (ca, trusted) in [(ours.ca(), true), (other.ca(), false)] {
+    for (ca, trusted) in [(own.ca(), true), (other.ca(), false)] {
         let (near, far) = tokio::io::duplex(16 * 1024);
         let asked = handshake(Who::Agent, near, &ca, "webhook.svc");
         let (shown, _) = tokio::join!(asked, acceptor.accept(far));
@@ -154,5 +154,5 @@ async fn what_is_shown_is_told_also_when_it_is_not_trusted() {
     }
     let (near, far) = tokio::io::duplex(1024);
     drop(far);
-    assert!(handshake(Who::Agent, near, &ours.ca(), "webhook.svc").await.is_err());
+    assert!(handshake(Who::Agent, near, &own.ca(), "webhook.svc").await.is_err());
 }

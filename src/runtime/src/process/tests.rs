@@ -30,7 +30,7 @@ fn process(delay: &str, drain: &str) -> Process {
     Process::silent(All::try_parse_from(flags).unwrap().process)
 }
 
-/// A process with a request under way that never ends, and the way to signal to it.
+/// A process with a request that never ends, and the sender of its signals.
 async fn with_endless_request(
     process: Process,
 ) -> (mpsc::Sender<()>, tokio::task::JoinHandle<anyhow::Result<()>>, TcpStream) {
@@ -42,16 +42,16 @@ async fn with_endless_request(
         std::future::pending::<()>().await;
     });
     process.serve(Server::new("test", listener), Router::new().route("/", endless));
-    let (tell, told) = mpsc::channel(2);
-    let running = tokio::spawn(process.run_until(told));
+    let (send, signals) = mpsc::channel(2);
+    let running = tokio::spawn(process.run_until(signals));
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     begins.recv().await.unwrap();
-    (tell, running, stream)
+    (send, running, stream)
 }
 
 #[test]
-fn settings_have_defaults_help_and_twins_in_the_environment() {
+fn settings_have_defaults_help_and_environment_variables() {
     All::command().debug_assert();
     let all = All::try_parse_from(["x"]).unwrap();
     assert_eq!(all.process.admin_address, Bind::AnyAddress(8080));
@@ -59,8 +59,8 @@ fn settings_have_defaults_help_and_twins_in_the_environment() {
     assert_eq!(all.tls.tls_reload_interval, ServerTlsArgs::default().tls_reload_interval);
     for flag in All::command().get_arguments().filter(|flag| flag.get_id() != "help") {
         let long = flag.get_long().unwrap();
-        let twin = format!("OUTRIGGER_{}", long.replace('-', "_").to_uppercase());
-        assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(twin.as_str()));
+        let variable = format!("OUTRIGGER_{}", long.replace('-', "_").to_uppercase());
+        assert_eq!(flag.get_env().and_then(|name| name.to_str()), Some(variable.as_str()));
         assert!(flag.get_help().is_some(), "{long} has no help");
     }
     for bad in ["--drain-timeout=soon", "--admin-address=somewhere", "--log-format=xml"] {
@@ -80,10 +80,10 @@ async fn a_signal_makes_unready_then_drains() {
         flag.store(true, Ordering::Relaxed);
     });
     process.spawn("goes on", std::future::pending());
-    let (tell, told) = mpsc::channel(1);
-    let running = tokio::spawn(process.run_until(told));
+    let (send, signals) = mpsc::channel(1);
+    let running = tokio::spawn(process.run_until(signals));
     assert!(readiness.is_ready());
-    tell.send(()).await.unwrap();
+    send.send(()).await.unwrap();
     timeout(SOON, async {
         while readiness.is_ready() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -91,13 +91,13 @@ async fn a_signal_makes_unready_then_drains() {
     })
     .await
     .expect("it is not ready any more");
-    assert!(!drain.is_cancelled(), "it goes on serving for the delay");
+    assert!(!drain.is_cancelled(), "it serves during the delay");
     timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
-    assert!(finished.load(Ordering::Relaxed), "what sees to its own end is waited for");
+    assert!(finished.load(Ordering::Relaxed), "the process waits for drained tasks");
 }
 
 #[tokio::test]
-async fn real_signals_are_heard() {
+async fn real_signals_are_handled() {
     for name in ["TERM", "INT"] {
         let running = tokio::spawn(process("0s", "10m").run());
         // One thread: by now it has run up to its first wait, and no other test waits for signals.
@@ -109,19 +109,19 @@ async fn real_signals_are_heard() {
 }
 
 #[tokio::test]
-async fn what_is_under_way_at_the_deadline_is_cut() {
-    let (tell, running, mut stream) = with_endless_request(process("0s", "100ms")).await;
-    tell.send(()).await.unwrap();
+async fn open_requests_at_the_deadline_are_closed_forcibly() {
+    let (send, running, mut stream) = with_endless_request(process("0s", "100ms")).await;
+    send.send(()).await.unwrap();
     timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
     assert_eq!(stream.read(&mut [0; 16]).await.unwrap_or_default(), 0);
 }
 
 #[tokio::test]
-async fn a_second_signal_cuts_at_once() {
+async fn a_second_signal_closes_everything_at_once() {
     for delay in ["0s", "10m"] {
-        let (tell, running, _stream) = with_endless_request(process(delay, "10m")).await;
-        tell.send(()).await.unwrap();
-        tell.send(()).await.unwrap();
+        let (send, running, _stream) = with_endless_request(process(delay, "10m")).await;
+        send.send(()).await.unwrap();
+        send.send(()).await.unwrap();
         timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
     }
 }
@@ -134,23 +134,23 @@ async fn a_task_that_ends_or_panics_ends_the_process() {
             tokio::task::yield_now().await;
             assert!(!panics, "as the test wants it");
         });
-        let (_tell, told) = mpsc::channel(1);
-        assert!(timeout(SOON, process.run_until(told)).await.expect("it ends").is_err());
+        let (_send, signals) = mpsc::channel(1);
+        assert!(timeout(SOON, process.run_until(signals)).await.expect("it ends").is_err());
     }
 }
 
-/// All workers are busy for as long as the test lasts, and whatever can hang hangs on the port.
+/// All workers are busy during the test, and many connections to the port are idle.
 #[test]
-fn probes_are_answered_whatever_the_workers_do() {
+fn probes_are_answered_while_all_workers_are_busy() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let flag = format!("--admin-address={port}");
     let process = Process::silent(All::try_parse_from(["x", &flag, "--shutdown-delay=0s"]).unwrap().process);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (tell, told) = mpsc::channel(1);
+    let (send, signals) = mpsc::channel(1);
     let (busy, is_busy) = std::sync::mpsc::channel();
     let (end, ends) = std::sync::mpsc::channel::<()>();
-    let running = runtime.spawn(process.run_until(told));
-    // The port is there as soon as the process has begun to run.
+    let running = runtime.spawn(process.run_until(signals));
+    // The port is open once the process is running.
     let connect = || loop {
         match std::net::TcpStream::connect(port) {
             Ok(stream) => break stream,
@@ -181,6 +181,6 @@ fn probes_are_answered_whatever_the_workers_do() {
         assert!(probe().ends_with("ok\n"));
     }
     end.send(()).unwrap();
-    tell.blocking_send(()).unwrap();
+    send.blocking_send(()).unwrap();
     runtime.block_on(running).unwrap().unwrap();
 }

@@ -263,8 +263,8 @@ fn a_certificate_from_the_future_is_replaced_and_a_ca_reported() {
     settle(&mut state, &spec, true, BEGIN + 5000);
     settle(&mut state, &spec, true, BEGIN);
     assert_eq!(settle(&mut state, &spec, true, BEGIN).0, [], "a replica with a slow clock replaces no CA");
-    let told = clock_warning(state.as_ref().unwrap(), BEGIN).unwrap();
-    assert!(told.contains("is not valid before 2026-05-28T"), "{told}");
+    let warning = clock_warning(state.as_ref().unwrap(), BEGIN).unwrap();
+    assert!(warning.contains("is not valid before 2026-05-28T"), "{warning}");
 }
 
 #[test]

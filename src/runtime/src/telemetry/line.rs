@@ -1,5 +1,5 @@
-//! Lines of the log that are one line each and don't grow without bound: what is logged may be somebody else's words, such as the message of an
-//! API server or the name of a user.
+//! Makes each log message one line of bounded length: it may contain text from outside, such as the message of an API server or
+//! the name of a user.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -8,18 +8,18 @@ use serde_json::Value;
 use tracing_appender::non_blocking::NonBlocking;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Longest line, in bytes. Container runtimes cut lines at 16 KiB, and half of a JSON object is none.
+/// Longest line, in bytes. Container runtimes split lines at 16 KiB, which would make JSON invalid.
 const MAX_LINE: usize = 16 << 10;
 
-/// Longest text in a line that would be too long, in bytes.
+/// Longest string within a line that would be too long, in bytes.
 const MAX_TEXT: usize = 1 << 10;
 
-/// Hands lines over to the thread that writes them.
+/// Passes lines to the thread that writes them.
 #[derive(Debug, Clone)]
 pub(super) struct Lines {
-    /// Whether lines are JSON, and have to stay so.
+    /// Whether lines are JSON.
     pub(super) json: bool,
-    /// Where they go.
+    /// The writer.
     pub(super) to: NonBlocking,
 }
 
@@ -31,7 +31,7 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// Gets each line as one piece.
+/// A writer whose every write is one line.
 #[derive(Debug)]
 pub(super) struct Bounded<W> {
     json: bool,
@@ -44,7 +44,7 @@ impl<W: Write> Write for Bounded<W> {
         if one.len() <= MAX_LINE {
             self.to.write_all(&one)?;
         } else {
-            self.to.write_all(&cut(&one, self.json))?;
+            self.to.write_all(&truncate(&one, self.json))?;
         }
         Ok(line.len())
     }
@@ -54,7 +54,7 @@ impl<W: Write> Write for Bounded<W> {
     }
 }
 
-/// The same without line breaks but its last: somebody else's words could pass for lines of ours. In JSON there are none.
+/// Escapes line breaks within a line, so that text from outside can't look like another line. JSON has none.
 fn one_line(line: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = line.strip_suffix(b"\n").map_or((line, &b""[..]), |text| (text, b"\n"));
     if !text.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
@@ -72,14 +72,14 @@ fn one_line(line: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(one)
 }
 
-/// A shorter line that says as much as it can.
-fn cut(line: &[u8], json: bool) -> Vec<u8> {
+/// Shortens a line: first its long strings, then its fields.
+fn truncate(line: &[u8], json: bool) -> Vec<u8> {
     let mut short = None;
     if json && let Ok(mut object) = serde_json::from_slice::<Value>(line) {
         shorten(&mut object);
         short = serde_json::to_vec(&object).ok().filter(|short| short.len() < MAX_LINE);
         if short.is_none() {
-            // Very many fields: those that every line has are left.
+            // There are too many fields: only those that every line has are kept.
             if let Value::Object(fields) = &mut object {
                 fields
                     .retain(|name, _| matches!(name.as_str(), "timestamp" | "level" | "target" | "message"));
@@ -121,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_as_they_were_or_short_and_whole() {
+    fn long_lines_are_shortened_and_stay_valid() {
         assert_eq!(written("a\n", false), "a\n");
         assert_eq!(
-            written("denied reason=a\r\n2026 INFO all is well\n", false),
-            "denied reason=a\\r\\n2026 INFO all is well\n"
+            written("denied reason=a\r\n2026 INFO ok\n", false),
+            "denied reason=a\\r\\n2026 INFO ok\n"
         );
         let text = written(&"ä".repeat(MAX_LINE), false);
         assert!(text.len() <= MAX_LINE && text.ends_with("bytes left out)\n"), "{}", text.len());

@@ -1,6 +1,5 @@
-//! Standard error, written to without waiting for whoever reads it. A container runtime that stops reading, or a pipe that nobody
-//! reads, fills the pipe, and from then on every write to it blocks its thread: a process that logs in its request handlers and
-//! tasks would stop serving.
+//! Writes the log to standard error without blocking. If the reader of the pipe, such as a container runtime, stops reading, the
+//! pipe fills up and writes to it block: a process that logs in its request handlers and tasks would stop serving.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -18,14 +17,14 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuild
 
 use crate::metrics;
 
-/// How many lines may wait to be written. Lines have at most 16 KiB and usually 200 bytes, so these are 32 MiB at most, and
-/// usually less than 1 MiB.
+/// Maximum number of buffered lines. Lines have at most 16 KiB and usually 200 bytes, so these are 32 MiB at most, and usually
+/// less than 1 MiB.
 const WAITING: usize = 2048;
 
-/// How long the end of a process waits for the log: longer than the library's own limits.
+/// How long a process that ends waits for the log: longer than the timeouts of the library.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The thread that writes the log. Lines that still wait are written when this is dropped, or given up soon if nobody reads.
+/// The thread that writes the log. When this is dropped, buffered lines are written, or discarded if writing blocks.
 pub(crate) struct Output {
     lost: ErrorCounter,
     guard: Option<WorkerGuard>,
@@ -41,9 +40,9 @@ impl Output {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When standard error isn't open.
+    /// If standard error isn't open.
     pub(crate) fn new() -> anyhow::Result<(NonBlocking, Self)> {
-        // A descriptor of its own: the thread doesn't hold the lock of standard error while it waits for a reader.
+        // A separate descriptor, so that the thread doesn't hold the lock of standard error while it blocks.
         let own = io::stderr().as_fd().try_clone_to_owned().context("standard error can't be used")?;
         Ok(Self::to(File::from(own)))
     }
@@ -58,7 +57,7 @@ impl Output {
         (to, Self { lost, guard: Some(guard) })
     }
 
-    /// What counts the lines that were dropped.
+    /// The collector of the metric of dropped lines.
     pub(crate) fn lost(&self) -> impl Collector + use<> {
         Lost(self.lost.clone())
     }
@@ -67,7 +66,7 @@ impl Output {
 impl Drop for Output {
     fn drop(&mut self) {
         let guard = self.guard.take();
-        // The library reports a reader that has stopped on standard output, which may be the same pipe.
+        // If writing blocks, the library reports that on standard output, which may be the same pipe.
         in_time(move || drop(guard));
     }
 }
@@ -82,14 +81,14 @@ impl Collector for Lost {
     }
 }
 
-/// Writes a line to standard error, and goes on without it when nobody reads it in time: for the last words of a server.
+/// Writes a line to standard error, and returns after a timeout if that blocks: for the final message of a server.
 pub fn say(line: String) {
     in_time(move || {
         let _ = writeln!(io::stderr(), "{line}");
     });
 }
 
-/// Does something that may block for ever, and waits for it no longer than [`PATIENCE`].
+/// Runs a function that may block for ever, and waits for it no longer than [`PATIENCE`].
 fn in_time(work: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     let started = std::thread::Builder::new().name("log-end".to_owned()).spawn(move || {
@@ -101,8 +100,8 @@ fn in_time(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Has panics reported without waiting for a reader: the default hook blocks the thread that has panicked, and then the process
-/// never notices that one of its tasks has ended.
+/// Installs a panic hook that doesn't block: the default hook could block the thread that panicked, so that the process never
+/// notices that one of its tasks has ended.
 pub(super) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = Backtrace::capture();
@@ -124,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written to it stays there until the other end is read; when it is full, writes block.
+    /// A pipe. When it is full, writes block.
     fn pipe() -> (UnixStream, UnixStream) {
         UnixStream::pair().unwrap()
     }
@@ -143,18 +142,18 @@ mod tests {
         let (mut to, output) = Output::to(writer);
         assert!(shown(&output).contains("outrigger_log_lines_dropped_total 0"), "{}", shown(&output));
         let line = [b'x'; 1024];
-        // Far more than the pipe and the queue hold. With a writer that waits this never ends.
+        // Far more than the pipe and the buffer hold. With a blocking writer this would never end.
         for _ in 0..2 * WAITING {
             to.write_all(&line).unwrap();
         }
         assert!(!shown(&output).contains("outrigger_log_lines_dropped_total 0"), "{}", shown(&output));
-        // The end isn't held up either.
+        // Dropping doesn't block either.
         drop(output);
         drop(reader);
     }
 
     #[test]
-    fn lines_that_wait_are_written_at_the_end() {
+    fn buffered_lines_are_written_at_the_end() {
         let (writer, mut reader) = pipe();
         let (mut to, output) = Output::to(writer);
         for n in 0..100 {
@@ -170,7 +169,7 @@ mod tests {
         assert_eq!(read.join().unwrap().lines().count(), 100);
     }
 
-    /// A disk that is full for a while.
+    /// A writer that fails for a while, as on a full disk.
     struct Disk {
         refuses: usize,
         written: mpsc::Sender<String>,

@@ -1,8 +1,7 @@
-//! Traces (OpenTelemetry, OTLP over gRPC), where they are asked for. Otherwise no span is ever made: they are of a level
-//! that nobody listens to then, and asking for that costs a load.
+//! Traces (OpenTelemetry, OTLP over gRPC), if they are enabled. Otherwise spans are disabled by their level, which costs one load.
 //!
-//! What is sent are spans of our own crates, with the fields that they name. Events, and so the log, stay here; so do the
-//! spans of libraries, the one that sends among them.
+//! Only spans of Outrigger's crates are exported, with the fields that they name. Events, and so the log, aren't exported, nor are
+//! spans of libraries such as the exporter's own.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter as Export};
-use tonic::metadata::{KeyAndValueRef, MetadataMap};
+use tonic::metadata::MetadataMap;
 use tonic::transport::{Certificate, ClientTlsConfig};
 use tracing::{Metadata, Span, Subscriber, debug, debug_span, info, warn};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -28,48 +27,48 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::registry::LookupSpan;
 
-/// Longest time that the last traces may take at the end of the process, if draining leaves as much.
+/// Longest time for exporting the last traces at shutdown, within the drain timeout.
 const FLUSH: Duration = Duration::from_secs(5);
 
-/// Where traces go.
+/// Settings of traces.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Traces")]
 pub struct TraceArgs {
-    /// Collector that gets traces by OTLP over gRPC: https://HOST:4317, or http:// with --otlp-insecure. Without it, and
-    /// without $OTEL_EXPORTER_OTLP_ENDPOINT, there are no traces. Sampling is set by $OTEL_TRACES_SAMPLER.
+    /// Collector to which traces are exported by OTLP over gRPC: https://HOST:4317, or http:// with --otlp-insecure. Without
+    /// it, and without $OTEL_EXPORTER_OTLP_ENDPOINT, there are no traces. Sampling is set by $OTEL_TRACES_SAMPLER.
     #[arg(long, env = "OUTRIGGER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 
-    /// Certificates, PEM, that the collector's certificate must be signed by. Without it, and without
-    /// $OTEL_EXPORTER_OTLP_CERTIFICATE: those that the system trusts. It is read once, when the process begins.
+    /// CA certificates, PEM, that verify the collector's certificate. Without it, and without
+    /// $OTEL_EXPORTER_OTLP_CERTIFICATE: the CAs of the system. It is read once, when the process starts.
     #[arg(long, env = "OUTRIGGER_OTLP_CA_FILE", value_name = "FILE")]
     pub otlp_ca_file: Option<PathBuf>,
 
-    /// Send traces in plain text to a collector that is named by http://: whoever is between can read them. So does
+    /// Export traces in plain text to a collector with an http:// URL: anybody on the network path can read them. The same as
     /// $OTEL_EXPORTER_OTLP_INSECURE.
     #[arg(long, env = "OUTRIGGER_OTLP_INSECURE")]
     pub otlp_insecure: bool,
 }
 
-/// Traces that are being sent.
+/// The exporter of traces.
 #[derive(Debug, Clone)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
 }
 
-/// A setting's value, or that of the first variable that has one.
+/// The value of a setting, or of the first environment variable that has one.
 fn or_variable<T: From<String>>(setting: Option<T>, names: &[&str]) -> Option<T> {
     let variable = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty()).map(T::from);
     setting.or_else(|| names.iter().find_map(variable))
 }
 
 impl TraceArgs {
-    /// Begins to send traces, if that is asked for. Spans are collected and sent from a thread of their own; what a dead
-    /// collector doesn't take is dropped, and nobody waits for it.
+    /// Starts the exporter, if traces are enabled. Its own thread exports spans in batches, and drops them if the collector is
+    /// unavailable.
     ///
     /// # Errors
-    /// When the endpoint is no URL, or one in plain text that nobody has asked for, or the CA can't be read.
+    /// If the endpoint is no URL, or one in plain text without --otlp-insecure, or the CA can't be read.
     pub(super) fn traces(&self, service: &'static str) -> anyhow::Result<Option<Traces>> {
         let endpoint = self.otlp_endpoint.clone().filter(|endpoint| !endpoint.is_empty());
         let names = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -88,7 +87,7 @@ impl TraceArgs {
         }
         let exporter =
             builder.build().with_context(|| format!("--otlp-endpoint {endpoint:?} can't be used"))?;
-        Ok(Some(Traces::new(service, Quiet { exporter, failing: Arc::default() })))
+        Ok(Some(Traces::new(service, LoggedExporter { exporter, failing: Arc::default() })))
     }
 
     fn insecure(&self) -> bool {
@@ -110,7 +109,7 @@ impl TraceArgs {
 
 impl Traces {
     fn new(service: &'static str, exporter: impl Export + 'static) -> Self {
-        // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win, as they do everywhere.
+        // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence, as specified by OpenTelemetry.
         let mut resource =
             Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
         if std::env::var_os("OTEL_SERVICE_NAME").is_none() {
@@ -124,7 +123,7 @@ impl Traces {
         Self { provider, tracer }
     }
 
-    /// Takes spans in.
+    /// The subscriber layer that records spans.
     pub(super) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -135,44 +134,44 @@ impl Traces {
             .with_threads(false)
             .with_tracked_inactivity(false)
             .with_context_activation(false)
-            .with_filter(filter_fn(is_ours).with_max_level_hint(tracing::Level::DEBUG))
+            .with_filter(filter_fn(is_own_span).with_max_level_hint(tracing::Level::DEBUG))
     }
 
-    /// Sends what has not been sent, for as long as draining leaves. To be called at the very end.
+    /// Exports the remaining spans within this time. It is called at the end of the process.
     pub(crate) async fn flush(self, left: Duration) {
         let flushed =
             tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(left.min(FLUSH))).await;
         match flushed {
-            Ok(Ok(())) => debug!("all traces have been sent"),
-            Ok(Err(error)) => warn!(%error, "the last traces could not be sent"),
-            Err(error) => warn!(%error, "the last traces could not be sent"),
+            Ok(Ok(())) => debug!("exported all traces"),
+            Ok(Err(error)) => warn!(%error, "failed to export the last traces"),
+            Err(error) => warn!(%error, "failed to export the last traces"),
         }
     }
 }
 
-/// Whether it is a span of one of our own crates.
-fn is_ours(metadata: &Metadata<'_>) -> bool {
+/// Whether it is a span of one of Outrigger's crates.
+fn is_own_span(metadata: &Metadata<'_>) -> bool {
     metadata.is_span() && metadata.target().starts_with("outrigger")
 }
 
-/// Says once that a collector can't be reached, and once that it can again.
+/// Logs once when exporting starts to fail, and once when it succeeds again.
 #[derive(Debug)]
-struct Quiet<E> {
+struct LoggedExporter<E> {
     exporter: E,
     failing: Arc<AtomicBool>,
 }
 
-impl<E: Export> Export for Quiet<E> {
+impl<E: Export> Export for LoggedExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         match self.exporter.export(batch).await {
             Ok(()) => {
                 if self.failing.swap(false, Ordering::Relaxed) {
-                    info!("traces are sent again");
+                    info!("exporting traces again");
                 }
             }
             Err(error) => {
                 if !self.failing.swap(true, Ordering::Relaxed) {
-                    warn!(%error, "traces can't be sent, and are dropped until they can");
+                    warn!(%error, "failed to export traces; dropping them until the collector is available");
                 }
             }
         }
@@ -188,12 +187,12 @@ impl<E: Export> Export for Quiet<E> {
     }
 }
 
-/// Where something began: a span that may have ended long ago, of this process or of another. Empty without traces.
+/// A span that caused later work. It may have ended, and may be of another process. Empty without traces.
 #[derive(Debug, Clone, Default)]
 pub struct Origin(Option<Box<SpanContext>>);
 
 impl Origin {
-    /// In this span.
+    /// This span.
     pub fn of(span: &Span) -> Self {
         if span.is_disabled() {
             return Self(None);
@@ -202,29 +201,26 @@ impl Origin {
         Self(context.is_valid().then(|| Box::new(context)))
     }
 
-    /// Makes a span that has not been entered yet continue what began here.
+    /// Makes this the parent of a span that has not been entered yet.
     pub fn continued_by(&self, span: &Span) {
         if let Some(context) = &self.0 {
-            // Where this fails there is no such span.
+            // It fails only if the span is disabled.
             let _ = span.set_parent(Context::new().with_remote_span_context((**context).clone()));
         }
     }
 }
 
-/// Has a span point to the one that a request's headers name (W3C `traceparent`). It stays in a trace of our own, for which our
-/// own sampler decides: who reaches a port may write anything. Nothing else comes along (`tracestate`).
+/// Links a span to the one in a request's headers (W3C `traceparent`). The span stays in a trace of its own, which Outrigger's
+/// sampler decides about, because clients can send any headers. `tracestate` is ignored.
 pub fn link_headers(span: &Span, headers: &HeaderMap) {
     if !span.is_disabled() {
-        link(span, &Headers(headers));
+        let parent = TraceParent(headers.get(TRACEPARENT).and_then(|value| value.to_str().ok()));
+        let remote = TraceContextPropagator::new().extract_with_context(&Context::new(), &parent);
+        span.add_link(remote.span().span_context().clone());
     }
 }
 
-fn link(span: &Span, named: &dyn Extractor) {
-    let theirs = TraceContextPropagator::new().extract_with_context(&Context::new(), named);
-    span.add_link(theirs.span().span_context().clone());
-}
-
-/// Names the current span in a request's headers, so that who gets it may continue its trace.
+/// Adds the current span to a request's headers, so that the server can continue its trace.
 pub fn inject_headers(headers: &mut HeaderMap) {
     let span = Span::current();
     if !span.is_disabled() {
@@ -232,58 +228,33 @@ pub fn inject_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// As [`inject_headers`], into the metadata of a gRPC call.
+/// As [`inject_headers`], for the metadata of a gRPC call.
 pub fn inject_metadata(metadata: &mut MetadataMap) {
-    let span = Span::current();
-    if !span.is_disabled() {
-        let mut headers = HeaderMap::new();
-        TraceContextPropagator::new().inject_context(&span.context(), &mut HeadersMut(&mut headers));
-        for entry in MetadataMap::from_headers(headers).iter() {
-            if let KeyAndValueRef::Ascii(key, value) = entry {
-                metadata.insert(key.clone(), value.clone());
-            }
-        }
-    }
+    inject_headers(metadata.as_mut());
 }
 
-/// A span of a gRPC call whose caller says that it traces it, to be made when the caller has been let in; none for others: a
-/// rule's agent asks every few seconds. `name` is the service and the method.
+/// Creates the span of an authorized gRPC call, if the call has a `traceparent`. Other calls have none, because agents call every
+/// few seconds. `name` is the service and the method.
 ///
-/// Callers are tenants, and the collector is not theirs. So it begins a trace of its own, for which our own sampler decides,
-/// and the caller's is only pointed to; nothing that the caller may write freely (`tracestate`) comes along.
+/// Callers are tenants, so the span starts a trace of its own, [linked](link_headers) to the caller's.
 pub fn called(name: &'static str, metadata: &MetadataMap) -> Span {
     if metadata.get(TRACEPARENT).is_none() {
         return Span::none();
     }
     let span = debug_span!("rpc", otel.name = name, otel.kind = "server");
-    if !span.is_disabled() {
-        link(&span, &Parent(metadata));
-    }
+    link_headers(&span, metadata.as_ref());
     span
 }
 
-/// The header that names a trace and a span in it.
+/// The header with the trace and the span of the caller.
 const TRACEPARENT: &str = "traceparent";
 
-/// That header, and no other.
-struct Parent<'a>(&'a MetadataMap);
+/// The value of that header, and of no other.
+struct TraceParent<'a>(Option<&'a str>);
 
-impl Extractor for Parent<'_> {
+impl Extractor for TraceParent<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key).filter(|_| key == TRACEPARENT)?.to_str().ok()
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        vec![TRACEPARENT]
-    }
-}
-
-/// That header, and no other.
-struct Headers<'a>(&'a HeaderMap);
-
-impl Extractor for Headers<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key).filter(|_| key == TRACEPARENT)?.to_str().ok()
+        self.0.filter(|_| key == TRACEPARENT)
     }
 
     fn keys(&self) -> Vec<&str> {
@@ -310,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what it gets.
+    /// An exporter that keeps the spans.
     #[derive(Debug, Clone, Default)]
     struct Kept(Arc<Mutex<Vec<SpanData>>>);
 
@@ -321,18 +292,18 @@ mod tests {
         }
     }
 
-    /// Never takes anything.
+    /// An exporter that always fails.
     #[derive(Debug)]
     struct Dead;
 
     impl Export for Dead {
         async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
-            Err(OTelSdkError::InternalFailure("nobody is there".to_owned()))
+            Err(OTelSdkError::InternalFailure("unavailable".to_owned()))
         }
     }
 
     #[tokio::test]
-    async fn a_trace_goes_on_across_processes_and_queues() {
+    async fn a_trace_continues_across_processes_and_queues() {
         const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let kept = Kept::default();
         let traces = Traces::new("test", kept.clone());
@@ -353,7 +324,7 @@ mod tests {
             later.in_scope(|| {
                 let mut headers = HeaderMap::new();
                 inject_headers(&mut headers);
-                drop(debug_span!(target: "hyper", "not ours"));
+                drop(debug_span!(target: "hyper", "library"));
                 headers
             })
         });
@@ -367,7 +338,7 @@ mod tests {
             assert_eq!(span.span_context.trace_state().header(), "");
             assert!(span.events.is_empty(), "{:?}", span.events);
         }
-        // Whoever called is pointed to.
+        // The caller's span is linked.
         assert_eq!(spans[0].parent_span_id, opentelemetry::SpanId::INVALID);
         let [link] = spans[0].links.links.as_slice() else { panic!("{:?}", spans[0].links) };
         assert_eq!(link.span_context.span_id().to_string(), "00f067aa0ba902b7");
@@ -378,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_calls_is_pointed_to_and_decides_nothing() {
+    async fn the_span_of_a_caller_is_linked_and_has_no_other_effect() {
         let kept = Kept::default();
         let traces = Traces::new("test", kept.clone());
         let subscriber = tracing_subscriber::registry().with(traces.layer());
@@ -387,7 +358,7 @@ mod tests {
             drop(called("/s/Untraced", &metadata));
             metadata.insert(TRACEPARENT, "nonsense".parse().unwrap());
             drop(called("/s/Nonsense", &metadata));
-            // Not sampled over there, which is nothing to us.
+            // The caller hasn't sampled it, which has no effect.
             let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
             metadata.insert(TRACEPARENT, parent.parse().unwrap());
             metadata.insert("tracestate", "evil=1".parse().unwrap());
@@ -410,8 +381,8 @@ mod tests {
     }
 
     #[test]
-    fn without_traces_nothing_is_kept_and_nothing_is_sent() {
-        let span = debug_span!("nobody listens");
+    fn without_traces_nothing_is_kept_and_nothing_is_exported() {
+        let span = debug_span!("disabled");
         assert!(Origin::of(&span).0.is_none());
         let mut headers = HeaderMap::new();
         span.in_scope(|| inject_headers(&mut headers));
@@ -420,12 +391,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_collector_is_told_of_once_and_holds_nobody_up() {
+    async fn an_unavailable_collector_is_logged_once_and_delays_nothing() {
         let failing = Arc::new(AtomicBool::new(false));
-        let quiet = Quiet { exporter: Dead, failing: failing.clone() };
+        let quiet = LoggedExporter { exporter: Dead, failing: failing.clone() };
         assert!(quiet.export(Vec::new()).await.is_ok());
         assert!(failing.load(Ordering::Relaxed));
-        // Nobody listens there, and spans are dropped.
+        // There is no collector, so spans are dropped.
         let endpoint = Some("http://127.0.0.1:9".to_owned());
         let traces = TraceArgs { otlp_endpoint: endpoint, otlp_ca_file: None, otlp_insecure: true }
             .traces("test")

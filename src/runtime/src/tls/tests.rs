@@ -127,13 +127,13 @@ async fn served(server: &Running, config: &Arc<ClientConfig>) -> bool {
 
 #[tokio::test]
 async fn the_client_ca_changes_while_we_run() {
-    let (mut mount, ours) = (Mount::new(), Authority::new());
+    let (mut mount, server_ca) = (Mount::new(), Authority::new());
     let (first, second) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
-    let (cert, key) = ours.pair();
+    let (cert, key) = server_ca.pair();
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &first.pem())]);
     let (one, two) = (identity(&first), identity(&second));
-    let (one, two) = (client(&dir, &ours, Some(&one)), client(&dir, &ours, Some(&two)));
+    let (one, two) = (client(&dir, &server_ca, Some(&one)), client(&dir, &server_ca, Some(&two)));
 
     let ca = Some(mount.path("ca.crt"));
     let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
@@ -144,7 +144,7 @@ async fn the_client_ca_changes_while_we_run() {
     assert!(tls.refresh());
     assert_eq!((served(&server, &one).await, served(&server, &two).await), (false, true));
 
-    // Not "everybody", not "nobody": the last good one.
+    // The last valid CA stays in use.
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", "")]);
     assert!(!tls.refresh());
     assert_eq!((served(&server, &one).await, served(&server, &two).await), (false, true));
@@ -152,10 +152,10 @@ async fn the_client_ca_changes_while_we_run() {
 
 #[tokio::test]
 async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
-    let (mut mount, ours) = (Mount::new(), Authority::new());
+    let (mut mount, server_ca) = (Mount::new(), Authority::new());
     let (first, second) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
-    let (cert, key) = ours.pair();
+    let (cert, key) = server_ca.pair();
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &first.pem())]);
     let args = ServerTlsArgs {
         tls_cert_file: Some(mount.path("tls.crt")),
@@ -173,7 +173,7 @@ async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
     let server = serve(shown, Some(tls.clone()), Limits::default());
     let asks = async |authority: Option<&Authority>| {
         let identity = authority.map(identity);
-        let config = client(&dir, &ours, identity.as_ref());
+        let config = client(&dir, &server_ca, identity.as_ref());
         match server.connect_tls(&config).await {
             Ok(stream) => ask(stream, "/").await.ok(),
             Err(_) => None,
@@ -191,10 +191,10 @@ async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
 
 #[tokio::test]
 async fn connections_end_when_the_ca_of_their_certificate_is_withdrawn() {
-    let (mut mount, ours) = (Mount::new(), Authority::new());
+    let (mut mount, server_ca) = (Mount::new(), Authority::new());
     let (first, second) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
-    let (cert, key) = ours.pair();
+    let (cert, key) = server_ca.pair();
     let both = format!("{}{}", first.pem(), second.pem());
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &both)]);
     let ca = Some(mount.path("ca.crt"));
@@ -202,12 +202,12 @@ async fn connections_end_when_the_ca_of_their_certificate_is_withdrawn() {
     let server = serve(hello(), Some(tls.clone()), Limits::default());
     let connect = async |authority: &Authority| {
         let identity = identity(authority);
-        server.connect_tls(&client(&dir, &ours, Some(&identity))).await.unwrap()
+        server.connect_tls(&client(&dir, &server_ca, Some(&identity))).await.unwrap()
     };
     let (mut withdrawn, kept) = (connect(&first).await, connect(&second).await);
 
     // A new certificate of our own is nothing to clients.
-    let (cert, key) = ours.pair();
+    let (cert, key) = server_ca.pair();
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &both)]);
     assert!(tls.refresh());
     withdrawn.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").await.unwrap();

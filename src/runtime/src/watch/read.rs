@@ -1,7 +1,7 @@
-//! How lists and watches are read: so many bytes at most, and one object at a time.
+//! Reads lists and watches with a limit of bytes, one object at a time.
 //!
-//! A page of 500 full Pods may have 700 MB, and its trees several times as much. So a page is cut off when it is too long and
-//! asked for again with half as many objects, and of what is read only one object is decoded at a time.
+//! A page of 500 large Pods can have 700 MB, and several times as much when it is decoded. So a page that is too long is requested
+//! again with half as many objects, and only one object is decoded at a time.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,39 +18,35 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tracing::debug;
 
-/// Most bytes of a page of a list, and of a line of a watch. An object has at most 1.5 MiB in etcd; as JSON it can have six times
-/// as much, because of escaped characters, so each object has room.
+/// Maximum size of a page of a list and of a line of a watch, in bytes. An object has at most 1.5 MiB in etcd, and up to six times
+/// as much as JSON because of escaped characters, so every object fits.
 pub(super) const MOST: usize = 16 << 20;
 
-/// Bytes of pages that are in memory at once, and of a line of a watch.
+/// Maximum memory for pages and for a line of a watch, in bytes.
 pub const READ_BYTES: usize = (PAGES + 1) * MOST;
 
-/// Objects in the first page. Nobody knows yet how large they are.
+/// Objects in the first page, before their size is known.
 const FIRST: u32 = 16;
-/// Objects in a page, at most.
+/// Maximum number of objects in a page.
 const LARGEST: u32 = 500;
 
-/// Pages that are in memory at once. A process has a dozen watches, and all of them list when it starts.
+/// Limits the pages in memory: a process has a dozen watches, and all of them list when it starts.
 static AT_ONCE: Semaphore = Semaphore::const_new(PAGES);
-/// As many are there.
+/// Maximum number of pages in memory.
 const PAGES: usize = 2;
 
-/// More was sent than is read.
+/// A page or line exceeds the limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TooLong {
     /// The limit, in bytes.
     most: usize,
-    /// The first object of it, `namespace/name`, where that could be read.
+    /// Its first object, `namespace/name`, if that could be read.
     first: Option<String>,
 }
 
 impl fmt::Display for TooLong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "one object has more than {} bytes, which is not read; delete it or make it smaller: ",
-            self.most
-        )?;
+        write!(f, "an object exceeds the limit of {} bytes; delete it or make it smaller: ", self.most)?;
         f.write_str(self.first.as_deref().unwrap_or("its name could not be read"))
     }
 }
@@ -62,13 +58,13 @@ impl TooLong {
         Error::ReadEvents(io::Error::other(Self { most, first: first_name(text) }))
     }
 
-    /// Whether this is why something failed.
+    /// Whether an error is of this type.
     pub(super) fn is(error: &Error) -> bool {
         matches!(error, Error::ReadEvents(io) if io.get_ref().is_some_and(|inner| inner.is::<Self>()))
     }
 }
 
-/// How many objects are asked for at once: more while pages are short, fewer where one is too long.
+/// The number of objects per page: it is doubled after short pages, and halved if a page is too long.
 #[derive(Debug)]
 pub(super) struct Pages {
     size: u32,
@@ -82,7 +78,7 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// The next page of a list, shown object by object. Returns what is said of the list: where it goes on, if it does.
+    /// Reads the next page of a list, and passes its objects to `show`. Returns the metadata of the list.
     pub(super) async fn next<K>(
         &mut self,
         api: &Api<K>,
@@ -104,7 +100,7 @@ impl Pages {
                     debug!(
                         url = api.resource_url(),
                         objects = self.size,
-                        "a page is too long; asking for fewer objects"
+                        "page too long; requesting fewer objects"
                     );
                 }
                 Err(error) => return Err(error),
@@ -112,7 +108,7 @@ impl Pages {
         }
     }
 
-    /// A page had so many bytes.
+    /// Adjusts the number of objects to the size of a page.
     fn read(&mut self, bytes: usize) {
         if bytes <= self.most / 8 {
             self.size = self.size.saturating_mul(2).min(LARGEST);
@@ -120,7 +116,7 @@ impl Pages {
     }
 }
 
-/// One page as text, and the leave to have it in memory.
+/// Reads one page as text, and returns it with the permit to have it in memory.
 async fn text_of<K: Resource + Clone>(
     api: &Api<K>,
     params: &ListParams,
@@ -130,7 +126,7 @@ async fn text_of<K: Resource + Clone>(
     let request = if K::metadata_api() { request.list_metadata(params) } else { request.list(params) };
     let request = request.map_err(Error::BuildRequest)?;
     let answer = api.clone().into_client().request_stream(request).await?;
-    // Only now: an API server that doesn't answer one list must not keep all others from being read.
+    // After the request: a list without a response must not block others.
     let leave = AT_ONCE.acquire().await.ok();
     let mut text = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
@@ -141,7 +137,7 @@ async fn text_of<K: Resource + Clone>(
     Ok((text, leave))
 }
 
-/// A list whose objects have not been looked at yet.
+/// A list whose objects are not decoded yet.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(default)]
@@ -163,25 +159,24 @@ fn object<K: DeserializeOwned>(text: &RawValue) -> Result<K, Error> {
     serde_json::from_str(&unmanaged(text.get())).map_err(Error::SerdeError)
 }
 
-/// The text of an object with `null` for `metadata.managedFields`: the field managers' bookkeeping, which may be the larger part of
-/// an object, decodes into free-form trees, and nobody here reads it.
+/// Replaces `metadata.managedFields` by `null`: they can be the larger part of an object, and Outrigger doesn't use them.
 fn unmanaged(text: &str) -> Cow<'_, str> {
     #[derive(Deserialize)]
-    struct Outer<'a> {
+    struct WithMetadata<'a> {
         #[serde(borrow)]
         metadata: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Inner<'a> {
+    struct Metadata<'a> {
         #[serde(borrow)]
         managed_fields: Option<&'a RawValue>,
     }
-    let managed = serde_json::from_str::<Outer<'_>>(text)
+    let managed = serde_json::from_str::<WithMetadata<'_>>(text)
         .ok()
-        .and_then(|outer| serde_json::from_str::<Inner<'_>>(outer.metadata?.get()).ok()?.managed_fields);
+        .and_then(|object| serde_json::from_str::<Metadata<'_>>(object.metadata?.get()).ok()?.managed_fields);
     let Some(managed) = managed.map(RawValue::get) else { return Cow::Borrowed(text) };
-    // It is a part of the text, so its address tells where in it.
+    // It borrows from the text, so its address gives its position.
     let begin = (managed.as_ptr() as usize).wrapping_sub(text.as_ptr() as usize);
     match (text.get(..begin), begin.checked_add(managed.len()).and_then(|end| text.get(end..))) {
         (Some(before), Some(after)) => Cow::Owned([before, "null", after].concat()),
@@ -189,15 +184,15 @@ fn unmanaged(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What a line of a watch says.
+/// A line of a watch.
 pub(super) enum Line<K> {
     /// An object was created or changed.
     Applied(K),
-    /// An object is gone.
+    /// An object was deleted.
     Deleted(K),
-    /// Everything up to this resourceVersion has been shown.
+    /// All events up to this resourceVersion have been sent.
     Bookmark(String),
-    /// The watch can't go on.
+    /// The watch has failed.
     Failed(Error),
 }
 
@@ -208,37 +203,37 @@ pub(super) struct Lines<R> {
     most: usize,
 }
 
-/// Opens a watch from a place on.
+/// Opens a watch from a resourceVersion on.
 ///
 /// # Errors
-/// As the API server says.
+/// If the API server returns an error.
 pub(super) async fn open<K: Resource + Clone>(
     api: &Api<K>,
     params: &WatchParams,
-    place: &str,
+    from: &str,
 ) -> Result<Lines<impl AsyncBufRead + Unpin + use<K>>, Error> {
     let request = Request::new(api.resource_url());
     let request =
-        if K::metadata_api() { request.watch_metadata(params, place) } else { request.watch(params, place) };
+        if K::metadata_api() { request.watch_metadata(params, from) } else { request.watch(params, from) };
     let answer = api.clone().into_client().request_stream(request.map_err(Error::BuildRequest)?).await?;
     Ok(Lines { answer: Box::pin(answer), line: Vec::new(), most: MOST })
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    /// The next line. `None` when the watch has ended, as it does every few minutes.
+    /// Reads the next line. `None` if the watch has ended, as it does every few minutes.
     ///
     /// # Errors
-    /// When the connection breaks, a line is too long, or can't be read.
+    /// If the connection fails, or a line is too long or invalid.
     pub(super) async fn next<K: DeserializeOwned>(&mut self) -> Result<Option<Line<K>>, Error> {
         loop {
-            // A line may have been long, and the next may be long in coming.
+            // Frees the memory of a long line while waiting for the next.
             self.line = Vec::new();
             let limit = u64::try_from(self.most).unwrap_or(u64::MAX).saturating_add(1);
             let read = (&mut self.answer).take(limit).read_until(b'\n', &mut self.line).await;
             match read {
                 Ok(0) => return Ok(None),
                 Ok(_) if self.line.len() > self.most => return Err(TooLong::error(self.most, &self.line)),
-                // Cut off in the middle.
+                // The connection was closed within a line.
                 Ok(_) if self.line.last() != Some(&b'\n') => return Ok(None),
                 Ok(_) if self.line.trim_ascii().is_empty() => {}
                 Ok(_) => return line(&self.line).map(Some),
@@ -268,7 +263,7 @@ fn line<K: DeserializeOwned>(text: &[u8]) -> Result<Line<K>, Error> {
     }
     let event: Event<'_> = match serde_json::from_slice(text) {
         Ok(event) => event,
-        // Some errors come as they are.
+        // Some errors are sent without an event around them.
         Err(error) => {
             return serde_json::from_slice::<Status>(text)
                 .map(|status| Line::Failed(Error::Api(status.boxed())))
@@ -289,7 +284,7 @@ fn line<K: DeserializeOwned>(text: &[u8]) -> Result<Line<K>, Error> {
     })
 }
 
-/// Whether a watch has only been cut off: connections end without a goodbye.
+/// Whether the connection of a watch was closed without an end of the stream.
 fn is_end(error: &io::Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
@@ -297,7 +292,7 @@ fn is_end(error: &io::Error) -> bool {
             if io.kind() == io::ErrorKind::UnexpectedEof {
                 return true;
             }
-            // An I/O error hands out the source of what it wraps, and not the wrapped error itself.
+            // `source` of an I/O error skips the error that it wraps.
             if let Some(inner) = io.get_ref() {
                 next = Some(inner);
                 continue;
@@ -305,14 +300,14 @@ fn is_end(error: &io::Error) -> bool {
         }
         next = error.source();
     }
-    // hyper's decoder of chunks says it in words only.
+    // hyper's decoder of chunks has no error type for it.
     error.to_string().contains("unexpected EOF during chunk")
 }
 
-/// Longest beginning of an object in which its name is looked for.
+/// Number of bytes in which the name of the first object is searched.
 const HEAD: usize = 4096;
 
-/// The first object's name in a text that was cut off, with its namespace: the API server writes `metadata` first, and the name
+/// The name of the first object in a truncated text, with its namespace: the API server writes `metadata` first, and the name
 /// first in it.
 fn first_name(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text.get(..HEAD.min(text.len()))?);

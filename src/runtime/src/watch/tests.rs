@@ -14,7 +14,7 @@ use tower::{BoxError, service_fn};
 use super::*;
 use crate::ready::Readiness;
 
-/// One answer of the API server below.
+/// A response of the API server below.
 #[derive(Debug, Clone)]
 enum Answer {
     /// A page of a list: names, resourceVersion, and whether there is more.
@@ -26,7 +26,7 @@ enum Answer {
     Status(u16, &'static str),
 }
 
-/// An API server that gives these answers, one after the other, and a client of it. Notes what it was asked.
+/// An API server with these responses, one after the other, its client, and the requests that it received.
 struct Server {
     asked: Arc<Mutex<Vec<String>>>,
     client: Client,
@@ -129,7 +129,7 @@ fn lines(events: &[Value]) -> Vec<u8> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_from_where_it_was() {
+async fn a_watch_continues_from_its_resource_version() {
     let server = Server::new([
         Answer::Page(&["a"], 3, true),
         Answer::Page(&["b"], 3, false),
@@ -145,12 +145,12 @@ async fn a_watch_goes_on_from_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_lost_is_listed_again() {
+async fn a_resource_version_that_is_lost_is_listed_again() {
     let gone = json!({"type": "ERROR", "object": status(410, "Expired")});
     for lost in [
         Answer::Watch(vec![gone]),
         Answer::Status(410, "Expired"),
-        // The storage was restored: the place is in its future, or nothing is heard from there.
+        // The storage was restored: the resourceVersion is in its future, or the watch is silent.
         Answer::Status(504, "ResourceVersionTooLarge"),
         Answer::Silent(Vec::new()),
         Answer::Silent(vec![bookmark(3)]),
@@ -169,7 +169,7 @@ async fn a_place_that_is_lost_is_listed_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_breaks_off_begins_again() {
+async fn a_list_that_fails_starts_again() {
     let server = Server::new([
         Answer::Status(500, ""),
         Answer::Page(&["a"], 3, true),
@@ -194,7 +194,7 @@ async fn a_watch_that_never_makes_progress_is_listed_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_may_be_missing_keeps_nobody_waiting_and_is_found_later() {
+async fn an_optional_kind_does_not_delay_readiness_and_is_found_later() {
     for (optional, code, expected) in
         [(true, 404, true), (false, 404, false), (true, 403, false), (true, 503, false)]
     {

@@ -60,7 +60,7 @@ async fn all(sizes: &[usize], most: usize) -> (Result<Vec<String>, Error>, Vec<(
 }
 
 #[tokio::test]
-async fn a_page_that_is_too_long_is_asked_for_again_with_half_as_many_objects() {
+async fn a_page_that_is_too_long_is_requested_again_with_half_as_many_objects() {
     // The eighth object nearly fills a page by itself.
     let mut sizes = vec![100; 20];
     sizes[7] = 9000;
@@ -124,7 +124,7 @@ async fn a_line_is_read_up_to_a_limit() {
         matches!(read.next::<Namespace>().await, Ok(Some(Line::Deleted(object))) if object.name_any() == "b")
     );
     assert!(matches!(read.next::<Namespace>().await, Ok(Some(Line::Bookmark(place))) if place == "3"));
-    assert!(matches!(read.next::<Namespace>().await, Ok(None)), "cut off");
+    assert!(matches!(read.next::<Namespace>().await, Ok(None)), "the line is incomplete");
 
     let long = r#"{"type":"ADDED","object":{"metadata":{"name":"long","namespace":"n","annotations":{"x":"xxxxxxxxxxxxxxxxxxx"}}}}"#;
     let error = lines(long, 100).next::<Namespace>().await.map(drop).unwrap_err();
