@@ -137,65 +137,6 @@ where
     }
 }
 
-/// What a watch asks for: all objects, unless labels or fields are added.
-pub fn watch_config() -> ListParams {
-    ListParams::default()
-}
-
-/// [`Watch::follow`].
-pub async fn follow<K>(
-    api: Api<K>,
-    config: ListParams,
-    what: &'static str,
-    ready: ReadyHandle,
-    sink: impl FnMut(Event<K>),
-) where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    Watch { selection: config, ..Watch::of(api, what) }.follow(ready, sink).await;
-}
-
-/// [`Watch::follow`] of an optional kind.
-pub async fn follow_optional<K>(
-    api: Api<K>,
-    config: ListParams,
-    what: &'static str,
-    ready: ReadyHandle,
-    sink: impl FnMut(Event<K>),
-) where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    Watch { selection: config, ..Watch::of(api, what) }.optional().follow(ready, sink).await;
-}
-
-/// [`Watch::start`].
-pub fn watch<K>(
-    process: &Process,
-    client: &Client,
-    what: &'static str,
-    config: ListParams,
-    sink: impl FnMut(Event<K>) + Send + 'static,
-) where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    K::DynamicType: Default,
-{
-    Watch { selection: config, ..Watch::all(client, what) }.start(process, sink);
-}
-
-/// [`Watch::start`] of an optional kind.
-pub fn watch_optional<K>(
-    process: &Process,
-    client: &Client,
-    what: &'static str,
-    config: ListParams,
-    sink: impl FnMut(Event<K>) + Send + 'static,
-) where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-    K::DynamicType: Default,
-{
-    Watch { selection: config, ..Watch::all(client, what) }.optional().start(process, sink);
-}
-
 /// Lists all objects once, in pages of bounded size, and passes each to `show`. The list is consistent with the API server's
 /// storage.
 ///

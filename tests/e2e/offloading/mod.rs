@@ -9,7 +9,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_runtime::ready::Readiness;
-use outrigger_runtime::watch::{Event, follow_optional, watch_config};
+use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of};
 use outrigger_tests::{always, eventually, holds};
@@ -378,17 +378,12 @@ async fn a_cluster_without_the_kind_keeps_nobody_waiting_and_may_get_it_later() 
     let readiness = Readiness::default();
     let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let ready = readiness.wait_for("offloadings");
-    let watch = tokio::spawn(follow_optional(
-        Api::<NamespaceOffloading>::all(client),
-        watch_config(),
-        "offloadings",
-        ready,
-        move |event| {
-            if let Event::Listed(object) | Event::Applied(object) = event {
-                let _ = sender.send(object.namespace());
-            }
-        },
-    ));
+    let watch = Watch::<NamespaceOffloading>::all(&client, "offloadings").optional();
+    let watch = tokio::spawn(watch.follow(ready, move |event| {
+        if let Event::Listed(object) | Event::Applied(object) = event {
+            let _ = sender.send(object.namespace());
+        }
+    }));
     readiness.done().await;
     assert!(seen.try_recv().is_err());
     o.plane.tenant.apply_file("deploy/crds/namespaceoffloadings.offloading.liqo.io.yaml").unwrap();
