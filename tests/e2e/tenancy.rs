@@ -286,7 +286,7 @@ async fn what_a_tenant_may_not_be_is_refused_with_its_path() {
         ("bad-two", json!({"podSecurity": "loose"}), "spec.podSecurity", "baseline"),
         ("bad-two", json!({"limits": {"rules": -1}}), "spec.limits.rules", "0"),
         ("bad-two", json!({"deviceClasses": ["warp-drive"]}), "spec.deviceClasses[0]", "no such DeviceClass"),
-        ("bad-one", json!({"namespace": "elsewhere"}), "spec.namespace", "can't be changed"),
+        ("bad-one", json!({"namespace": "elsewhere"}), "spec.namespace", "is immutable"),
     ] {
         let error = eventually("the webhook knows the first tenant", || async {
             apply(name, spec.clone()).ok_or(format!("{name} {spec} was taken"))

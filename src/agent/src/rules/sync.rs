@@ -224,16 +224,7 @@ impl Syncer {
 
     /// Compares both clusters. Returns whether anything was written in the infrastructure cluster.
     async fn round(&self, memory: &mut Memory) -> Result<bool, Status> {
-        let client = match &memory.client {
-            Some(client) => client.clone(),
-            None => {
-                let channel = self.context.connector.connect().await;
-                let channel = channel.map_err(|e| Status::unavailable(format!("{e:#}")))?;
-                // The manager may have been upgraded.
-                memory.rules.values_mut().for_each(|rule| rule.ineffective = None);
-                memory.client.insert(RuleClient::new(channel, self.context.tenant.clone())).clone()
-            }
-        };
+        let client = self.client(memory).await?;
         let listed = client.list().await?;
         let rules = self.store.all();
         let now = self.context.environment.clock.now();
@@ -290,6 +281,18 @@ impl Syncer {
             Some(status) => Err(status),
             None => Ok(self.delete_orphans(&client, &rules, &listed).await? || wrote),
         }
+    }
+
+    /// Returns the client of the manager's service, after connecting if necessary.
+    async fn client(&self, memory: &mut Memory) -> Result<RuleClient, Status> {
+        if let Some(client) = &memory.client {
+            return Ok(client.clone());
+        }
+        let channel = self.context.connector.connect().await;
+        let channel = channel.map_err(|e| Status::unavailable(format!("{e:#}")))?;
+        // The manager may have been upgraded.
+        memory.rules.values_mut().for_each(|rule| rule.ineffective = None);
+        Ok(memory.client.insert(RuleClient::new(channel, self.context.tenant.clone())).clone())
     }
 
     /// Deletes rules of the infrastructure cluster that an agent of this tenant created from rules that don't exist any more.

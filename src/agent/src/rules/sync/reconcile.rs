@@ -34,26 +34,9 @@ impl Syncer {
         remembered: &RuleMemory,
     ) -> RuleResult {
         let now = self.context.environment.clock.now();
-        let (name, uid) = (rule.name_any(), rule.uid().unwrap_or_default());
-        let has_finalizer = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
+        let has_finalizer = has_finalizer(rule);
         if rule.metadata.deletion_timestamp.is_some() {
-            let owned = match listed {
-                Some(listed) => skew::is_owned(listed, has_finalizer),
-                // The list may be stale.
-                None if has_finalizer => {
-                    read(client, &name).await?.is_some_and(|rule| skew::is_owned(&rule, true))
-                }
-                None => false,
-            };
-            if owned {
-                let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
-                client.delete(name).instrument(span).await?;
-            }
-            let unconfirmed = remembered.unconfirmed.is_some_and(|until| until > now);
-            if has_finalizer && !unconfirmed {
-                self.set_finalizer(rule, false).await;
-            }
-            return Ok((SyncState::Synced(None), owned));
+            return self.delete(client, rule, listed, remembered).await;
         }
         if let Some(other) = listed.filter(|listed| !skew::is_owned(listed, has_finalizer)) {
             let message = format!(
@@ -67,7 +50,7 @@ impl Syncer {
         if !excess.is_empty() {
             return Ok((SyncState::Rejected("Invalid", validate::message(&excess)), false));
         }
-        let message = v1::Rule { origin: uid.clone(), ..rule_wire::message(rule) };
+        let message = v1::Rule { origin: rule.uid().unwrap_or_default(), ..rule_wire::message(rule) };
         if let Some(listed) = listed.filter(|listed| skew::is_current(listed, &message)) {
             return Ok((SyncState::Synced(listed.status.clone()), false));
         }
@@ -90,18 +73,22 @@ impl Syncer {
         if !has_finalizer && !self.set_finalizer(rule, true).await {
             return Ok((SyncState::Synced(None), false));
         }
-        let rule = Some(v1::Rule { revision: String::new(), status: None, ..message });
-        let span = debug_span!(
-            "sync rule",
-            verb = if listed.is_none() { "create" } else { "update" },
-            otel.kind = "client"
-        );
-        let call = async {
-            match listed {
-                None => client.create(rule).await,
-                Some(_) => client.update(rule).await,
-            }
-        };
+        self.write(client, message, listed.is_some(), has_finalizer).await
+    }
+
+    /// Creates or updates the infrastructure cluster's rule.
+    async fn write(
+        &self,
+        client: &RuleClient,
+        rule: v1::Rule,
+        exists: bool,
+        has_finalizer: bool,
+    ) -> RuleResult {
+        let (name, uid) = (rule.id.clone(), rule.origin.clone());
+        let rule = Some(v1::Rule { revision: String::new(), status: None, ..rule });
+        let span =
+            debug_span!("sync rule", verb = if exists { "update" } else { "create" }, otel.kind = "client");
+        let call = async { if exists { client.update(rule).await } else { client.create(rule).await } };
         match call.instrument(span).await {
             Ok(()) => Ok((SyncState::Synced(None), true)),
             Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
@@ -120,6 +107,35 @@ impl Syncer {
                 Ok((state, false))
             }
         }
+    }
+
+    /// Deletes the infrastructure cluster's rule of a rule that is being deleted, then removes the finalizer.
+    async fn delete(
+        &self,
+        client: &RuleClient,
+        rule: &WorkloadRule,
+        listed: Option<&v1::Rule>,
+        remembered: &RuleMemory,
+    ) -> RuleResult {
+        let (name, has_finalizer) = (rule.name_any(), has_finalizer(rule));
+        let owned = match listed {
+            Some(listed) => skew::is_owned(listed, has_finalizer),
+            // The list may be stale.
+            None if has_finalizer => {
+                read(client, &name).await?.is_some_and(|rule| skew::is_owned(&rule, true))
+            }
+            None => false,
+        };
+        if owned {
+            let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
+            client.delete(name).instrument(span).await?;
+        }
+        let unconfirmed =
+            remembered.unconfirmed.is_some_and(|until| until > self.context.environment.clock.now());
+        if has_finalizer && !unconfirmed {
+            self.set_finalizer(rule, false).await;
+        }
+        Ok((SyncState::Synced(None), owned))
     }
 
     /// Adds the finalizer to a rule of the tenant's cluster, or removes it. Returns whether that succeeded; otherwise the next
@@ -148,7 +164,7 @@ impl Syncer {
     async fn remove_finalizer(&self, name: &str) {
         for _ in 0..MAX_ATTEMPTS {
             match self.api().get_opt(name).await {
-                Ok(Some(rule)) if rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER) => {
+                Ok(Some(rule)) if has_finalizer(&rule) => {
                     if self.set_finalizer(&rule, false).await {
                         return;
                     }
@@ -162,6 +178,10 @@ impl Syncer {
             "failed to remove the finalizer of a rule whose name exists in the infrastructure cluster"
         );
     }
+}
+
+pub(super) fn has_finalizer(rule: &WorkloadRule) -> bool {
+    rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
 }
 
 /// Reads a rule of the infrastructure cluster, bypassing the manager's caches.

@@ -10,6 +10,7 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use super::super::status::{SyncState, compute};
+use super::reconcile::has_finalizer;
 use super::{Memory, Syncer, params};
 
 impl Syncer {
@@ -46,9 +47,7 @@ impl Syncer {
         for rule in self.store.all() {
             if rule.metadata.deletion_timestamp.is_none() {
                 self.report(memory, &rule, state).await;
-            } else if rule.annotations().contains_key(keys::ABANDON)
-                && rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
-            {
+            } else if rule.annotations().contains_key(keys::ABANDON) && has_finalizer(&rule) {
                 warn!(rule = %rule.name_any(), "abandoned a rule that may still exist in the infrastructure cluster");
                 self.set_finalizer(&rule, false).await;
             }
