@@ -85,7 +85,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
         "{table}"
     );
     let explained = o.plane.infra.kubectl(&["explain", "tenant.spec.hosts"]).unwrap();
-    assert!(explained.contains("names one of them is its own"), "{explained}");
+    assert!(explained.contains("A DPU is assigned"), "{explained}");
 }
 
 #[tokio::test]
