@@ -111,9 +111,9 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
         .await;
     };
     start();
-    nothing("there is no ConfigMap").await;
+    nothing("not found; create it").await;
     o.plane.tenant.apply(&[config("namespaces: ['a/b']")]).unwrap();
-    nothing("is no namespace's name").await;
+    nothing("is not a namespace name").await;
     // It is mended, at once, without a restart.
     o.plane.tenant.apply(&[config(&format!("namespaces: [{}]", t.source))]).unwrap();
     t.ready(1).await;

@@ -317,7 +317,7 @@ async fn a_rule_is_judged_and_explained_when_it_is_applied() {
     for field in ["workloadTerms", "workloadInfoInject", "dpuSelectionPolicy", "template", "tenantSelector"] {
         assert!(explained.contains(field), "{explained}");
     }
-    assert!(explained.contains("by the labels of Tenants"), "{explained}");
+    assert!(explained.contains("by the labels of their"), "{explained}");
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
         "{table}"
     );
     let explained = o.plane.infra.kubectl(&["explain", "tenant.spec.hosts"]).unwrap();
-    assert!(explained.contains("names one of them is its own"), "{explained}");
+    assert!(explained.contains("A DPU is assigned"), "{explained}");
 }
 
 #[tokio::test]
@@ -263,7 +263,7 @@ async fn what_a_tenant_may_not_be_is_refused_with_its_path() {
         ("Bad_Two", json!({}), "metadata.name", "RFC 1123"),
         ("bad.two", json!({}), "metadata.name", "DNS label"),
         ("bad-two", json!({"namespace": "tenant-bad-one"}), "spec.namespace", "\"bad-one\""),
-        ("bad-two", json!({"namespace": "kube-system"}), "spec.namespace", "the cluster itself"),
+        ("bad-two", json!({"namespace": "kube-system"}), "spec.namespace", "reserved for Kubernetes"),
         ("bad-two", json!({"namespace": "No"}), "spec.namespace", "not a namespace name"),
         ("bad-two", json!({"identities": ["spiffe://x/y", "spiffe://x/y"]}), "spec.identities", "uplicate"),
         ("bad-two", json!({"identities": ["spiffe://x"]}), "spec.identities[0]", "TRUST-DOMAIN/PATH"),
@@ -271,11 +271,11 @@ async fn what_a_tenant_may_not_be_is_refused_with_its_path() {
         ("bad-two", json!({"identities": ["spiffe://x/y", mine]}), "spec.identities[1]", "\"bad-one\""),
         ("bad-two", json!({"hosts": ["h", "h"]}), "spec.hosts", "uplicate"),
         ("bad-two", json!({"hosts": ["h", "bad-one-a"]}), "spec.hosts[1]", "\"bad-one\""),
-        ("bad-two", json!({"hosts": ["Host"]}), "spec.hosts[0]", "no name"),
+        ("bad-two", json!({"hosts": ["Host"]}), "spec.hosts[0]", "not a name"),
         ("bad-two", json!({"podSecurity": "loose"}), "spec.podSecurity", "baseline"),
         ("bad-two", json!({"limits": {"rules": -1}}), "spec.limits.rules", "0"),
         ("bad-two", json!({"deviceClasses": ["warp-drive"]}), "spec.deviceClasses[0]", "no such DeviceClass"),
-        ("bad-one", json!({"namespace": "elsewhere"}), "spec.namespace", "can't be changed"),
+        ("bad-one", json!({"namespace": "elsewhere"}), "spec.namespace", "is immutable"),
     ] {
         let error = eventually("the webhook knows the first tenant", || async {
             apply(name, spec.clone()).ok_or(format!("{name} {spec} was taken"))

@@ -1,7 +1,9 @@
-//! Which annotations of Pods leave the cluster: those that a rule names, and those that a setting admits.
+//! Selects the annotations of Pods that leave the cluster: those that a rule names, and those that the command line
+//! allows.
 //!
-//! Annotations hold anything. `kubectl apply` writes whole manifests into one, with every literal value of the environment; that one
-//! ([`LAST_APPLIED`]) is never sent. Labels are sent as they are: they are short, and rules are about them.
+//! Annotations may hold anything. `kubectl apply` stores whole manifests in one, with all literal values of environment
+//! variables; that annotation ([`LAST_APPLIED`]) is never sent. Labels are always sent: they are short, and rules
+//! select by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -18,21 +20,22 @@ use tracing::info;
 
 use crate::rules::RuleStore;
 
-/// Longest key of an annotation: a prefix of 253 characters, '/', a name of 63.
+/// Maximum length of an annotation key: a prefix of 253 characters, a slash, and a name of 63.
 const MAX_KEY: usize = 317;
-/// How long rules have to be quiet before what they name counts: whoever applies many applies them one after the other, and each new
-/// key has all Pods read again.
+/// Delay after a change of the rules. Several rules are usually applied one after the other, and each new key causes
+/// all Pods to be read again.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How long a key is sent on that no rule names any more. The infrastructure cluster's copy of the rule goes first: else a rule that
-/// asks for Pods *without* the annotation would match on its last day.
+/// Time for which a key is still sent after the last rule that names it is deleted. The infrastructure cluster's copy
+/// of the rule is deleted first: otherwise a rule that selects Pods *without* the annotation would match them before it
+/// is deleted.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Annotations that a setting admits: one key, all of a prefix, or all.
+/// Annotations that the command line allows: one key, all keys with a prefix, or all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pattern {
-    /// `*`: all but [`LAST_APPLIED`].
+    /// `*`: all except [`LAST_APPLIED`].
     All,
-    /// `example.com/*`: all keys that begin so, the slash included.
+    /// `example.com/*`: all keys with this prefix, which includes the slash.
     Prefix(String),
     /// `example.com/key`.
     Key(String),
@@ -45,15 +48,21 @@ impl FromStr for Pattern {
         let pattern = match text.strip_suffix('*') {
             Some("") => return Ok(Self::All),
             Some(prefix) if prefix.ends_with('/') => Self::Prefix(prefix.to_owned()),
-            Some(_) => return Err(format!("{text:?}: a '*' stands alone or after a '/': *, example.com/*")),
+            Some(_) => {
+                return Err(format!("{text:?}: '*' is only allowed alone or after a '/': *, example.com/*"));
+            }
             None => Self::Key(text.to_owned()),
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
         if text.len() > MAX_KEY || !text.trim_end_matches('*').chars().all(plain) || text.is_empty() {
-            return Err(format!("{text:?} is no annotation's key: use example.com/key, example.com/* or *"));
+            return Err(format!(
+                "{text:?} is not an annotation key: use example.com/key, example.com/* or *"
+            ));
         }
         if text == LAST_APPLIED {
-            return Err(format!("{text} is never sent: it holds whole objects, with secrets in them"));
+            return Err(format!(
+                "{text} is never sent, because it contains whole objects with their secrets"
+            ));
         }
         Ok(pattern)
     }
@@ -62,58 +71,58 @@ impl FromStr for Pattern {
 /// The annotations that are sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    admitted: Arc<[Pattern]>,
+    allowed: Arc<[Pattern]>,
     named: BTreeSet<String>,
 }
 
 impl Selection {
-    /// What settings admit, and what rules name.
-    pub fn new(admitted: Arc<[Pattern]>, named: BTreeSet<String>) -> Self {
-        Self { admitted, named }
+    /// Creates a selection of the annotations that the command line allows and of those that rules name.
+    pub fn new(allowed: Arc<[Pattern]>, named: BTreeSet<String>) -> Self {
+        Self { allowed, named }
     }
 
-    /// Whether an annotation of this key is sent.
-    pub fn admits(&self, key: &str) -> bool {
-        let admits = |pattern: &Pattern| match pattern {
+    /// Reports whether an annotation with this key is sent.
+    pub fn includes(&self, key: &str) -> bool {
+        let includes = |pattern: &Pattern| match pattern {
             Pattern::All => true,
             Pattern::Prefix(prefix) => key.starts_with(prefix.as_str()),
             Pattern::Key(one) => one == key,
         };
-        key != LAST_APPLIED && (self.named.contains(key) || self.admitted.iter().any(admits))
+        key != LAST_APPLIED && (self.named.contains(key) || self.allowed.iter().any(includes))
     }
 
-    /// The same, and these keys.
+    /// Returns the selection with additional keys.
     #[must_use]
     pub fn with(&self, keys: impl Iterator<Item = String>) -> Self {
-        Self::new(self.admitted.clone(), self.named.iter().cloned().chain(keys).collect())
+        Self::new(self.allowed.clone(), self.named.iter().cloned().chain(keys).collect())
     }
 
-    /// Whether it admits all that another one does, which has the same settings.
+    /// Reports whether it includes every annotation of another selection with the same allowed patterns.
     pub fn covers(&self, other: &Self) -> bool {
-        self.admitted == other.admitted
-            && other.named.iter().all(|key| key == LAST_APPLIED || self.admits(key))
+        self.allowed == other.allowed
+            && other.named.iter().all(|key| key == LAST_APPLIED || self.includes(key))
     }
 }
 
-/// The annotations that a rule is about: in what it asks of workloads, and in what it gives to companions. A path that can't be read
-/// names nothing; that is said elsewhere.
-pub fn named(rule: &WorkloadRule) -> impl Iterator<Item = String> {
+/// Returns the keys of the annotations that a rule names, in its expressions and in the values that it injects. An invalid path
+/// names none; validation reports it.
+pub fn keys_of(rule: &WorkloadRule) -> impl Iterator<Item = String> {
     let terms = rule.spec.workload_terms.iter().flat_map(|term| &term.match_expressions);
-    let facts = rule.spec.workload_info_inject.iter().map(|inject| &inject.workload_key);
-    let paths = terms.map(|expression| &expression.key).chain(facts);
+    let injected = rule.spec.workload_info_inject.iter().map(|inject| &inject.workload_key);
+    let paths = terms.map(|expression| &expression.key).chain(injected);
     paths.filter_map(|path| match Path::parse(path) {
         Ok(Path::ExtraEntry(map, key)) if &*map == "annotations" => Some(key.into()),
         _ => None,
     })
 }
 
-/// The keys that rules have named, and since when they don't.
+/// The keys that rules name or have named, and the time since when no rule does.
 #[derive(Debug, Default)]
-struct Named(BTreeMap<String, Option<Instant>>);
+struct NamedKeys(BTreeMap<String, Option<Instant>>);
 
-impl Named {
-    /// Rules name these now. Returns when the next key will be out of use.
-    fn now(&mut self, keys: BTreeSet<String>, now: Instant) -> Option<Instant> {
+impl NamedKeys {
+    /// Updates the keys that rules name. Returns the time at which the next key expires.
+    fn update(&mut self, keys: BTreeSet<String>, now: Instant) -> Option<Instant> {
         for (key, unused) in &mut self.0 {
             if !keys.contains(key) {
                 unused.get_or_insert(now);
@@ -129,36 +138,33 @@ impl Named {
     }
 }
 
-/// Follows the rules, which have been listed, and tells what is to be sent.
+/// Watches the rules, which have been listed, and publishes the selection.
 pub async fn follow(
     clock: Clock,
     rules: Arc<RuleStore>,
-    admitted: Arc<[Pattern]>,
-    tell: watch::Sender<Option<Selection>>,
+    allowed: Arc<[Pattern]>,
+    selections: watch::Sender<Option<Selection>>,
 ) {
-    let mut changed = rules.news();
-    let mut known = Named::default();
+    let mut changed = rules.changes();
+    let mut named = NamedKeys::default();
     loop {
         changed.mark_unchanged();
-        let keys = rules.all().iter().flat_map(|rule| named(rule).collect::<Vec<_>>()).collect();
-        let next = known.now(keys, clock.now());
-        let selection = Selection::new(admitted.clone(), known.keys());
-        tell.send_if_modified(|told| {
-            let other = told.as_ref() != Some(&selection);
-            if other {
-                let named = selection.named.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-                info!(
-                    named,
-                    "the rules name the annotations that are sent, beside those that the setting admits"
-                );
-                *told = Some(selection);
+        let keys = rules.all().iter().flat_map(|rule| keys_of(rule).collect::<Vec<_>>()).collect();
+        let next = named.update(keys, clock.now());
+        let selection = Selection::new(allowed.clone(), named.keys());
+        selections.send_if_modified(|current| {
+            let changed = current.as_ref() != Some(&selection);
+            if changed {
+                let keys = selection.named.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                info!(keys, "annotations named by rules changed");
+                *current = Some(selection);
             }
-            other
+            changed
         });
         tokio::select! {
             () = until(next) => {}
-            alive = changed.changed() => {
-                if alive.is_err() {
+            open = changed.changed() => {
+                if open.is_err() {
                     return;
                 }
                 tokio::time::sleep(SETTLE).await;
@@ -184,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_setting_admits() {
+    fn patterns_select_keys() {
         let patterns =
             |texts: &[&str]| -> Arc<[Pattern]> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         let sends = |texts: &[&str], named: &[&str], key: &str| {
-            Selection::new(patterns(texts), set(named)).admits(key)
+            Selection::new(patterns(texts), set(named)).includes(key)
         };
         assert!(!sends(&[], &[], "example.com/a"));
         assert!(sends(&[], &["example.com/a"], "example.com/a"));
@@ -197,7 +203,7 @@ mod tests {
         assert!(!sends(&["example.com/*"], &[], "example.community/a"));
         assert!(sends(&["a", "*"], &[], "x"));
         for never in [&["*"][..], &["kubectl.kubernetes.io/*"]] {
-            assert!(!sends(never, &[LAST_APPLIED], LAST_APPLIED), "whoever asks for it");
+            assert!(!sends(never, &[LAST_APPLIED], LAST_APPLIED), "it is never sent");
         }
         for wrong in ["", "a*", "a b", "{}", LAST_APPLIED, &"x".repeat(400)] {
             assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
@@ -205,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_names() {
+    fn keys_that_a_rule_names() {
         let rule: WorkloadRule = serde_json::from_value(json!({
             "apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule", "metadata": {"name": "r"},
             "spec": {
@@ -216,20 +222,20 @@ mod tests {
                 "workloadInfoInject": [{"workloadKey": "state.extra.annotations.example\\.com/c", "asAnnotation": {"name": "c"}},
                     {"asAnnotation": {"name": "all"}}, {"workloadKey": ".state.extra.annotations", "asAnnotation": {"name": "d"}}]}}))
         .unwrap();
-        assert_eq!(named(&rule).collect::<Vec<_>>(), ["example.com/a", "b", "example.com/c"]);
+        assert_eq!(keys_of(&rule).collect::<Vec<_>>(), ["example.com/a", "b", "example.com/c"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_sent_on_for_a_while() {
-        let mut named = Named::default();
+    async fn an_unused_key_is_sent_until_it_expires() {
+        let mut named = NamedKeys::default();
         let begin = Instant::now();
-        assert_eq!(named.now(set(&["a", "b"]), begin), None);
-        assert_eq!(named.now(set(&["b"]), begin), Some(begin + LINGER));
+        assert_eq!(named.update(set(&["a", "b"]), begin), None);
+        assert_eq!(named.update(set(&["b"]), begin), Some(begin + LINGER));
         assert_eq!(named.keys(), set(&["a", "b"]));
-        // One that is named again stays.
-        assert_eq!(named.now(set(&["a", "b"]), begin + LINGER / 2), None);
-        assert!(named.now(set(&["b"]), begin + LINGER).is_some());
-        assert_eq!(named.now(set(&["b"]), begin + 2 * LINGER), None);
+        // A key that is named again does not expire.
+        assert_eq!(named.update(set(&["a", "b"]), begin + LINGER / 2), None);
+        assert!(named.update(set(&["b"]), begin + LINGER).is_some());
+        assert_eq!(named.update(set(&["b"]), begin + 2 * LINGER), None);
         assert_eq!(named.keys(), set(&["b"]));
     }
 
@@ -238,6 +244,6 @@ mod tests {
         let of = |named: &[&str]| Selection::new(Arc::new([]), set(named));
         assert!(of(&["a", "b"]).covers(&of(&["a"])));
         assert!(!of(&["a"]).covers(&of(&["a", "b"])));
-        assert!(of(&[]).covers(&of(&[LAST_APPLIED])), "there is nothing to wait for");
+        assert!(of(&[]).covers(&of(&[LAST_APPLIED])), "it is never sent");
     }
 }

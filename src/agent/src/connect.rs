@@ -1,4 +1,4 @@
-//! The connection to the manager.
+//! Connections to the manager.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,19 +19,19 @@ use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-/// Where the manager is: `https://HOST:PORT`, `http://HOST:PORT` or `unix:///PATH`.
+/// Address of the manager: `https://HOST:PORT`, `http://HOST:PORT` or `unix:///PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// TLS.
     Https {
         /// Host and port.
         authority: String,
-        /// The name that the certificate must have.
+        /// The expected name in the certificate.
         host: String,
     },
     /// Plain text.
     Http(String),
-    /// A socket file, plain text.
+    /// Plain text over a Unix socket.
     Unix(PathBuf),
 }
 
@@ -42,29 +42,29 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix://") {
             return Ok(Self::Unix(path.into()));
         }
-        let uri: Uri = text.parse().map_err(|e| format!("{text:?} is no address: {e}"))?;
+        let uri: Uri = text.parse().map_err(|e| format!("{text:?} is not an address: {e}"))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let (Some(authority), Some(_)) = (uri.authority(), uri.port_u16()) else {
             return Err(format!(
-                "{text:?} is no address: use https://HOST:PORT, http://HOST:PORT or unix:///PATH"
+                "{text:?} is not an address: use https://HOST:PORT, http://HOST:PORT or unix:///PATH"
             ));
         };
         match uri.scheme_str() {
             Some("https") => Ok(Self::Https { authority: authority.to_string(), host }),
             Some("http") => Ok(Self::Http(authority.to_string())),
-            _ => Err(format!("{text:?} is no address: it must begin with https://, http:// or unix://")),
+            _ => Err(format!("{text:?} is not an address: it must start with https://, http:// or unix://")),
         }
     }
 }
 
 impl Address {
-    /// Whether what is sent can be read on the way.
+    /// Reports whether the connection is not encrypted.
     pub fn is_plain(&self) -> bool {
         !matches!(self, Self::Https { .. })
     }
 
-    /// Whether plain text to there needs nobody's trust: it doesn't leave the machine. By the host as an address, not by
-    /// how it begins: `127.example.com` is somebody's name.
+    /// Reports whether plain text is allowed, because it doesn't leave the machine. The host must be a loopback address:
+    /// `127.example.com` is a DNS name.
     pub fn may_be_plain(&self) -> bool {
         let authority = match self {
             Self::Unix(_) => return true,
@@ -81,14 +81,14 @@ impl Address {
 pub struct Connector(Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync>);
 
 impl Connector {
-    /// Connections that `open` opens.
+    /// Creates a connector that calls `open`.
     pub fn new(
         open: impl Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(open))
     }
 
-    /// Connections to an address, as [`connect`] opens them.
+    /// Creates a connector that calls [`connect`].
     pub fn to(address: Address, tls: ClientTls, server_name: Option<String>) -> Self {
         let target = Arc::new((address, tls, server_name));
         Self::new(move || {
@@ -100,22 +100,22 @@ impl Connector {
     /// Opens a connection.
     ///
     /// # Errors
-    /// As [`connect`].
+    /// The errors of [`connect`].
     pub async fn connect(&self) -> anyhow::Result<Channel> {
         (self.0)().await
     }
 }
 
-/// Connects. The certificate files are read each time, so a renewed one is used from the next connection on.
+/// Connects to the manager. The certificate files are read for each connection, so that renewed certificates are used.
 ///
 /// # Errors
-/// When the files can't be used, nobody answers, or the server isn't who it should be.
+/// If the files are invalid, the manager is unreachable, or its certificate is not trusted.
 pub async fn connect(
     address: &Address,
     tls: &ClientTls,
     server_name: Option<&str>,
 ) -> anyhow::Result<Channel> {
-    // A half-open connection is noticed within 20 s, as on the server's side.
+    // A half-open connection is detected within 20 s, as by the server.
     let endpoint = Endpoint::from_static("http://manager.outrigger")
         .connect_timeout(Duration::from_secs(10))
         .http2_keep_alive_interval(Duration::from_secs(10))
@@ -141,18 +141,18 @@ pub async fn connect(
         }
         Address::Https { authority, host } => {
             if tls.ca.as_os_str().is_empty() {
-                bail!("--ca-file is needed for https");
+                bail!("--ca-file is required for https");
             }
             let config = TlsConnector::from(Arc::new(tls.config(&[b"h2"])?));
             let name = server_name.unwrap_or(host).to_owned();
             let name = ServerName::try_from(name.clone())
-                .with_context(|| format!("{name:?} is no server's name"))?;
+                .with_context(|| format!("{name:?} is not a server name"))?;
             let authority = authority.clone();
             let connector = service_fn(move |_: Uri| {
                 let (authority, config, name) = (authority.clone(), config.clone(), name.clone());
                 async move { config.connect(name, tcp(&authority).await?).await.map(TokioIo::new) }
             });
-            // tonic wraps the connector's error and hides it from its own text.
+            // tonic wraps the connector's error and omits it from its own message.
             endpoint
                 .connect_with_connector(connector)
                 .await

@@ -1,4 +1,4 @@
-//! What the parts of an agent share.
+//! Shared context of the components of an agent.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use tonic::metadata::AsciiMetadataValue;
 use crate::connect::Connector;
 use crate::metrics::Metrics;
 
-/// Everything that comes into an agent from outside, and its metrics.
+/// Dependencies of an agent on its environment, and its metrics.
 pub struct Context {
-    /// The tenant's own cluster.
+    /// Client of the tenant's cluster.
     pub client: Client,
-    /// Time and randomness.
+    /// Clock and randomness.
     pub environment: Environment,
     /// Opens connections to the manager.
     pub connector: Connector,
-    /// The tenant, as calls name it.
+    /// Id of the tenant, as the metadata of calls.
     pub tenant: AsciiMetadataValue,
-    /// Events in the tenant's cluster.
+    /// Publishes Events in the tenant's cluster.
     pub events: Arc<Events>,
-    /// Counts.
+    /// Metrics.
     pub metrics: Metrics,
-    /// Cancelled when the process drains.
+    /// Cancelled when the process shuts down.
     pub drain: CancellationToken,
 }

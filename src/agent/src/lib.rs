@@ -1,11 +1,11 @@
 //! The agent.
 //!
-//! **In**: the Pods of the namespaces that are named, and the tenant's rules (watches). **Out**: a workload stream to the manager: everything
-//! first, then each change; the rules in the infrastructure cluster, and their status here ([`rules`]). **Callers**:
-//! `outrigger agent`, and the tests.
+//! **In**: watches of the Pods of the configured namespaces and of the tenant's rules. **Out**: a workload stream to
+//! the manager, with all workloads first and then each change; the rules in the infrastructure cluster, and their
+//! status in the tenant's cluster ([`rules`]). **Callers**: `outrigger agent`, and the tests.
 //!
-//! The stream is level-based and not acknowledged. After whatever interruption the agent connects again, with growing
-//! pauses, and begins with everything.
+//! The stream is level-based and not acknowledged. After an interruption the agent reconnects with exponential backoff
+//! and sends all workloads again.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
@@ -46,16 +46,16 @@ use crate::namespaces::{CONFIG_MAP, Scope};
 use crate::rules::{RuleStore, Syncer};
 use crate::sender::Sender;
 pub use crate::settings::AgentArgs;
-use crate::store::Store;
+use crate::store::WorkloadStore;
 
-/// Runs the agent until it is told to end.
+/// Runs the agent until the process shuts down.
 ///
 /// # Errors
-/// When settings can't be used, the cluster isn't configured, or a task fails.
+/// If options are invalid, the cluster is not configured, or a task fails.
 pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     args.check()?;
     let scope = settings::scope(&args.namespaces, &args.rules_namespace)?;
-    let admitted = settings::admitted(&args.send_annotations)?;
+    let allowed = settings::allowed_annotations(&args.send_annotations)?;
     let mut process = Process::new(keys::AGENT, args.process)?;
     let client = args.cluster.client().await?;
     if let Some(file) = args.client_cert_file.clone() {
@@ -74,11 +74,11 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
         metrics: Metrics::new(&mut process.registry),
         drain: process.drain.clone(),
     });
-    let store = Arc::new(Store::default());
+    let store = Arc::new(WorkloadStore::default());
     report(&mut process, &store, &context.metrics);
 
     let rules = watch_rules(&process, &context, &args.rules_namespace);
-    let selection = selection(&process, &context, rules.as_ref(), admitted);
+    let selection = selection(&process, &context, rules.as_ref(), allowed);
     let scope = match scope {
         Some(scope) => watch::channel(Some(scope)).1,
         None => configured(&process, &context, &args.rules_namespace),
@@ -93,10 +93,10 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
             store: rules,
             workloads: store.clone(),
             interval: args.periodic_check_interval,
-            at_once: args.max_concurrent_reconciles,
+            concurrency: args.max_concurrent_reconciles,
         };
         process.spawn("rules", async move {
-            // A round that doesn't know all rules would delete what is only not listed yet.
+            // A round before all rules are listed would take the missing ones for orphans.
             listed.done().await;
             ready.done();
             syncer.run().await;
@@ -107,14 +107,14 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// The tenant's rules, as they are watched.
+/// The watched rules of the tenant's cluster.
 struct WatchedRules {
     store: Arc<RuleStore>,
-    /// Done when all have been listed.
+    /// Done when all rules have been listed.
     listed: Readiness,
 }
 
-/// Watches the rules of a namespace; none where it is empty. A cluster may not have the kind: then it has no rules.
+/// Watches the rules of a namespace, unless it is empty. A cluster without the definition of the kind has no rules.
 fn watch_rules(process: &Process, context: &Context, namespace: &str) -> Option<WatchedRules> {
     if namespace.is_empty() {
         return None;
@@ -127,38 +127,38 @@ fn watch_rules(process: &Process, context: &Context, namespace: &str) -> Option<
     Some(WatchedRules { store, listed })
 }
 
-/// Which annotations are sent. Nothing is said before the rules are known: workloads without the annotations that rules ask for
-/// would lose their companions.
+/// Publishes the selection of annotations. There is none before the rules are listed: workloads without the annotations
+/// that rules name would lose their companions.
 fn selection(
     process: &Process,
     context: &Arc<Context>,
     rules: Option<&WatchedRules>,
-    admitted: Arc<[Pattern]>,
+    allowed: Arc<[Pattern]>,
 ) -> watch::Receiver<Option<Selection>> {
     let Some(WatchedRules { store, listed }) = rules else {
-        return watch::channel(Some(Selection::new(admitted, BTreeSet::new()))).1;
+        return watch::channel(Some(Selection::new(allowed, BTreeSet::new()))).1;
     };
-    let (tell, told) = watch::channel(None);
+    let (sender, receiver) = watch::channel(None);
     let (clock, store, listed) = (context.environment.clock, store.clone(), listed.clone());
     process.spawn("annotations", async move {
         listed.done().await;
-        annotations::follow(clock, store, admitted, tell).await;
+        annotations::follow(clock, store, allowed, sender).await;
     });
-    told
+    receiver
 }
 
-/// The namespaces that the ConfigMap names.
+/// Publishes the namespaces of the ConfigMap.
 fn configured(process: &Process, context: &Arc<Context>, namespace: &str) -> watch::Receiver<Option<Scope>> {
-    let (tell, told) = watch::channel(None);
+    let (sender, receiver) = watch::channel(None);
     let ready = process.readiness.wait_for(CONFIG_MAP);
     let warning = process.readiness.warning(CONFIG_MAP);
     let (context, namespace) = (context.clone(), namespace.to_owned());
-    process.spawn(CONFIG_MAP, namespaces::configured(context, namespace, ready, warning, tell));
-    told
+    process.spawn(CONFIG_MAP, namespaces::configured(context, namespace, ready, warning, sender));
+    receiver
 }
 
-/// What `/debug/state` shows of an agent.
-fn report(process: &mut Process, store: &Arc<Store>, metrics: &Metrics) {
+/// Registers the state of the agent for `/debug/state`.
+fn report(process: &mut Process, store: &Arc<WorkloadStore>, metrics: &Metrics) {
     let (store, connected) = (store.clone(), metrics.connected.clone());
     process.report("agent", move || json!({"workloads": store.len(), "connected": connected.get() > 0}));
 }

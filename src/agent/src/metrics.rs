@@ -1,4 +1,4 @@
-//! What the agent counts.
+//! Metrics of the agent.
 
 use std::sync::atomic::AtomicI64;
 
@@ -10,27 +10,27 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// Metrics of an agent. Cheap to clone; all clones are one.
+/// Metrics of an agent. Cheap to clone; all clones share the same values.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
-    /// Workloads of the tenant cluster.
+    /// Number of workloads of the tenant's cluster.
     pub workloads: Gauge<i64, AtomicI64>,
-    /// Whether a stream is open.
+    /// 1 if a stream is open.
     pub connected: Gauge<i64, AtomicI64>,
-    /// Streams begun.
+    /// Number of opened streams.
     pub connections: Counter,
     messages: Family<MessageLabels, Counter>,
     rounds: Family<RoundLabels, Counter>,
 }
 
-/// How a comparison of rules ended.
+/// Result of a synchronization round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Round {
-    /// Both sides are compared.
+pub enum RoundOutcome {
+    /// The clusters were compared.
     Ok,
-    /// The manager could not be reached, or failed.
+    /// The manager was unreachable or failed.
     Failed,
-    /// It has no service for rules.
+    /// The manager has no service for rules.
     Unsupported,
 }
 
@@ -49,11 +49,11 @@ struct MessageLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RoundLabels {
-    outcome: Round,
+    outcome: RoundOutcome,
 }
 
 impl Metrics {
-    /// Metrics that the registry shows.
+    /// Creates the metrics and registers them.
     pub fn new(registry: &mut Registry) -> Self {
         let this = Self::default();
         metrics::AGENT_WORKLOADS.register(registry, this.workloads.clone());
@@ -64,20 +64,20 @@ impl Metrics {
         this
     }
 
-    /// A message is about to be sent.
+    /// Counts a message that is being sent.
     pub fn sent(&self, message: &Message) {
         let kind = match message {
             Message::WorkloadUpdate(_) => Kind::Update,
             Message::WorkloadDelete(_) => Kind::Delete,
-            // A sync in chunks is one sync.
+            // A sync in chunks counts as one sync.
             Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => Kind::Sync,
             Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => Kind::Chunk,
         };
         self.messages.get_or_create(&MessageLabels { kind }).inc();
     }
 
-    /// Rules have been compared, or not.
-    pub fn round(&self, outcome: Round) {
+    /// Counts a synchronization round.
+    pub fn round(&self, outcome: RoundOutcome) {
         self.rounds.get_or_create(&RoundLabels { outcome }).inc();
     }
 }

@@ -1,9 +1,10 @@
-//! Which namespaces' Pods are told: those of the command line, or those that a ConfigMap names, followed live.
+//! Namespaces whose Pods are sent to the manager: those of the command line, or those of a ConfigMap, which is watched.
 //!
-//! All namespaces are only ever told where somebody has said so, with `*`. A ConfigMap that isn't there, or can't be used, says
-//! nothing: then nothing is told, or what was told before goes on.
+//! All namespaces are sent only if `*` is set explicitly. Without a valid ConfigMap no Pods are sent, or the last valid
+//! one stays in effect.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
@@ -19,33 +20,33 @@ use tracing::warn;
 
 use crate::context::Context;
 
-/// The ConfigMap that names them.
+/// Name of the ConfigMap.
 pub const CONFIG_MAP: &str = "workload-plugin-config";
-/// Its key.
+/// Key in the ConfigMap.
 const KEY: &str = "config";
-/// Stands for all namespaces.
+/// Selects all namespaces.
 const ALL: &str = "*";
-/// Most namespaces. Each has a watch of its own.
-pub const MOST: usize = 256;
-/// Most bytes of what is under the key: more than that many names take.
+/// Maximum number of namespaces. Each has a watch.
+pub const MAX_NAMESPACES: usize = 256;
+/// Maximum size of the value of the key, which exceeds the size of that many names.
 const MAX_TEXT: usize = 64 << 10;
-/// Most characters of a name that are shown.
-const SHOWN: usize = 80;
+/// Maximum length of a name in messages.
+const MAX_SHOWN: usize = 80;
 
-/// The namespaces whose Pods are told.
+/// The namespaces whose Pods are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// All that there are.
+    /// All namespaces.
     All,
-    /// These, and at least one.
+    /// These namespaces; at least one.
     Only(BTreeSet<String>),
 }
 
 impl Scope {
-    /// What somebody has written down.
+    /// Validates configured names.
     ///
     /// # Errors
-    /// When a name is none, there are too many, or there is none at all.
+    /// If a name is invalid, or there are too many names or none.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut only = BTreeSet::new();
         let mut all = false;
@@ -53,28 +54,28 @@ impl Scope {
             if name == ALL {
                 all = true;
             } else if name.len() > 63 || !is_dns_label(name) {
-                let shown: String = name.chars().take(SHOWN).collect();
+                let shown: String = name.chars().take(MAX_SHOWN).collect();
                 return Err(format!(
-                    "{shown:?} is no namespace's name; use a DNS label, or \"*\" for all namespaces"
+                    "{shown:?} is not a namespace name; use a DNS label, or \"*\" for all namespaces"
                 ));
             } else {
                 only.insert(name.to_owned());
             }
-            if only.len() > MOST {
-                return Err(format!("more than {MOST} namespaces; name fewer, or \"*\" for all"));
+            if only.len() > MAX_NAMESPACES {
+                return Err(format!("more than {MAX_NAMESPACES} namespaces; set fewer, or \"*\" for all"));
             }
         }
         match (all, only.is_empty()) {
             (true, true) => Ok(Self::All),
             (true, false) => {
-                Err("\"*\" is all namespaces; leave the other names out, or the \"*\"".to_owned())
+                Err("\"*\" selects all namespaces; remove the other names, or the \"*\"".to_owned())
             }
-            (false, true) => Err("no namespaces are named; name them, or write \"*\" for all".to_owned()),
+            (false, true) => Err("no namespaces are set; set them, or \"*\" for all".to_owned()),
             (false, false) => Ok(Self::Only(only)),
         }
     }
 
-    /// One entry for each watch: a namespace, or `None` for all.
+    /// Returns the watches: of a namespace each, or `None` for all.
     pub(crate) fn watches(&self) -> BTreeSet<Option<String>> {
         match self {
             Self::All => BTreeSet::from([None]),
@@ -83,17 +84,26 @@ impl Scope {
     }
 }
 
-/// What the ConfigMap says.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str(ALL),
+            Self::Only(names) => f.write_str(&names.iter().map(String::as_str).collect::<Vec<_>>().join(",")),
+        }
+    }
+}
+
+/// Content of the ConfigMap.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
     namespaces: Option<Vec<String>>,
 }
 
-/// The namespaces out of a ConfigMap.
+/// Reads the namespaces from a ConfigMap.
 ///
 /// # Errors
-/// When what is under its key is no configuration, or doesn't say which namespaces.
+/// If the value of the key is invalid or sets no namespaces.
 fn read(map: &ConfigMap) -> Result<Scope, String> {
     let wrong = |error: String| format!("data.{KEY}: {error}");
     let text = map.data.as_ref().and_then(|data| data.get(KEY)).map_or("", String::as_str);
@@ -109,26 +119,26 @@ fn read(map: &ConfigMap) -> Result<Scope, String> {
         .map_err(|error| wrong(format!("namespaces: {error}")))
 }
 
-/// Follows the ConfigMap of a namespace. What it says comes out of the channel: `None` as long as it has never said anything that
-/// can be used. What can't be used leaves the last that could; Events, the log and readiness say so.
+/// Watches the ConfigMap of a namespace and publishes its content, `None` until it is valid for the first time. Invalid content
+/// leaves the previous one in effect and is reported by Events, the log and readiness.
 pub async fn configured(
     context: Arc<Context>,
     namespace: String,
     ready: ReadyHandle,
     warning: Warning,
-    tell: watch::Sender<Option<Scope>>,
+    scopes: watch::Sender<Option<Scope>>,
 ) {
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);
     let watch = Watch::of(maps, CONFIG_MAP).fields(&format!("metadata.name={CONFIG_MAP}"));
     let watch = watch.environment(&context.environment);
-    // `None` before the first list; then what the ConfigMap says, or why it says nothing.
-    let (seen, mut look) = watch::channel(None::<Result<Scope, String>>);
-    let seen = Arc::new(seen);
-    let missing = format!("there is no ConfigMap {namespace}/{CONFIG_MAP}; make it, or set --namespace");
+    // `None` before the first list; then the content of the ConfigMap, or the error.
+    let (content, mut changed) = watch::channel(None::<Result<Scope, String>>);
+    let content = Arc::new(content);
+    let missing = format!("ConfigMap {namespace}/{CONFIG_MAP} not found; create it, or set --namespace");
     let feed = {
-        let (seen, missing) = (seen.clone(), missing.clone());
+        let (content, missing) = (content.clone(), missing.clone());
         Feed::new(move |change: Change<ConfigMap>| {
-            seen.send_replace(Some(match change {
+            content.send_replace(Some(match change {
                 Change::Applied(map) => read(&map),
                 Change::Gone { .. } => Err(missing.clone()),
             }));
@@ -136,16 +146,16 @@ pub async fn configured(
     };
     let listed = Readiness::default();
     let handle = listed.wait_for("config");
-    let telling = async {
+    let publish = async {
         let mut ready = Some(ready);
-        let mut trouble = Trouble { namespace: &namespace, warning, events: context.events.clone() };
-        while look.changed().await.is_ok() {
-            let now = look.borrow_and_update().clone();
+        let mut reporter = ErrorReporter { namespace: &namespace, warning, events: context.events.clone() };
+        while changed.changed().await.is_ok() {
+            let now = changed.borrow_and_update().clone();
             let Some(now) = now else { continue };
-            let known = tell.borrow().is_some();
-            trouble.tell(now.as_ref().err(), known).await;
+            let valid_before = scopes.borrow().is_some();
+            reporter.report(now.as_ref().err(), valid_before).await;
             if let Ok(scope) = now {
-                tell.send_if_modified(|told| told.replace(scope) != *told);
+                scopes.send_if_modified(|current| current.replace(scope) != *current);
                 if let Some(ready) = ready.take() {
                     ready.done();
                 }
@@ -154,34 +164,31 @@ pub async fn configured(
     };
     let first = async {
         listed.done().await;
-        // It has shown nothing: there is none.
-        seen.send_if_modified(|seen| seen.is_none() && seen.replace(Err(missing)).is_none());
+        // The list was empty.
+        content.send_if_modified(|content| content.is_none() && content.replace(Err(missing)).is_none());
     };
-    tokio::join!(watch.follow(handle, feed.sink()), first, telling);
+    tokio::join!(watch.follow(handle, feed.sink()), first, publish);
 }
 
-/// Says what is wrong with the ConfigMap.
-struct Trouble<'a> {
+/// Reports errors of the ConfigMap.
+struct ErrorReporter<'a> {
     namespace: &'a str,
     warning: Warning,
     events: Arc<Events>,
 }
 
-impl Trouble<'_> {
-    async fn tell(&mut self, error: Option<&String>, known: bool) {
+impl ErrorReporter<'_> {
+    async fn report(&mut self, error: Option<&String>, valid_before: bool) {
         let text = error.map(|error| {
-            let follows = if known {
-                "the last that could be used stays"
-            } else {
-                "nothing is told of any Pod until then"
-            };
-            format!("{error}; {follows}")
+            let effect =
+                if valid_before { "the previous namespaces stay in effect" } else { "no Pods are sent" };
+            format!("{error}; {effect}")
         });
         if !self.warning.set(text.clone()) {
             return;
         }
         let Some(text) = text else { return };
-        warn!(config_map = CONFIG_MAP, error = text, "which namespaces' Pods are told isn't said");
+        warn!(config_map = CONFIG_MAP, error = text, "invalid configuration of namespaces");
         let about = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("ConfigMap".to_owned()),
@@ -203,37 +210,37 @@ mod tests {
     }
 
     #[test]
-    fn what_the_config_map_says() {
-        let say = |text: Option<&str>| {
+    fn config_maps_are_validated() {
+        let read = |text: Option<&str>| {
             let data = text.map(|text| BTreeMap::from([(KEY.to_owned(), text.to_owned())]));
-            read(&ConfigMap { data, ..ConfigMap::default() })
+            super::read(&ConfigMap { data, ..ConfigMap::default() })
         };
-        assert_eq!(say(Some("namespaces: [b, a, b]")), only(&["a", "b"]));
-        assert_eq!(say(Some("namespaces: ['*']")), Ok(Scope::All));
+        assert_eq!(read(Some("namespaces: [b, a, b]")), only(&["a", "b"]));
+        assert_eq!(read(Some("namespaces: ['*']")), Ok(Scope::All));
         for (text, expected) in [
-            (None, "data.config: namespaces: no namespaces are named"),
-            (Some(""), "data.config: namespaces: no namespaces are named"),
-            (Some("namespaces:"), "data.config: namespaces: no namespaces are named"),
-            (Some("namespaces: []"), "data.config: namespaces: no namespaces are named"),
-            (Some("namespaces: ['']"), "data.config: namespaces: \"\" is no namespace's name"),
-            (Some("namespaces: [a/b]"), "data.config: namespaces: \"a/b\" is no namespace's name"),
-            (Some("namespaces: [a, '*']"), "data.config: namespaces: \"*\" is all namespaces; leave"),
+            (None, "data.config: namespaces: no namespaces are set"),
+            (Some(""), "data.config: namespaces: no namespaces are set"),
+            (Some("namespaces:"), "data.config: namespaces: no namespaces are set"),
+            (Some("namespaces: []"), "data.config: namespaces: no namespaces are set"),
+            (Some("namespaces: ['']"), "data.config: namespaces: \"\" is not a namespace name"),
+            (Some("namespaces: [a/b]"), "data.config: namespaces: \"a/b\" is not a namespace name"),
+            (Some("namespaces: [a, '*']"), "data.config: namespaces: \"*\" selects all namespaces; remove"),
             (Some("namespaces: {}"), "data.config: "),
-            // A typo is not all namespaces.
+            // A misspelled key does not select all namespaces.
             (Some("namespace: [a]"), "data.config: "),
             (Some(&format!("namespaces: [{}]", "a".repeat(MAX_TEXT))), "data.config: has 65550 bytes"),
         ] {
-            let error = say(text).unwrap_err();
+            let error = read(text).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
     }
 
     #[test]
-    fn there_are_only_so_many() {
-        let names: Vec<String> = (0..=MOST).map(|i| format!("n{i}")).collect();
+    fn the_number_of_namespaces_is_limited() {
+        let names: Vec<String> = (0..=MAX_NAMESPACES).map(|i| format!("n{i}")).collect();
         let scope = |count: usize| Scope::new(names.iter().take(count).map(String::as_str));
-        assert!(scope(MOST).is_ok());
-        assert!(scope(MOST + 1).unwrap_err().starts_with("more than 256 namespaces"));
+        assert!(scope(MAX_NAMESPACES).is_ok());
+        assert!(scope(MAX_NAMESPACES + 1).unwrap_err().starts_with("more than 256 namespaces"));
         assert!(Scope::new(["a".repeat(64).as_str()]).is_err());
     }
 }

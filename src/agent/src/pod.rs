@@ -1,4 +1,4 @@
-//! A Pod as a workload.
+//! Conversion of Pods to workloads.
 
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
@@ -6,7 +6,7 @@ use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::pod::Pod;
 use std::collections::BTreeMap;
 
-/// The workload that a Pod is. `None` for one that has ended: a Pod that is Succeeded or Failed runs nothing any more.
+/// Converts a Pod to a workload. Returns `None` for a Pod that has terminated, in phase Succeeded or Failed.
 pub fn workload(pod: Pod) -> Option<Workload> {
     let status = pod.status.unwrap_or_default();
     if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_fields() {
+    fn the_documented_fields_are_converted() {
         let w = workload(pod("Running", "host-a", "True")).unwrap();
         assert_eq!((w.resource_namespace.as_str(), w.resource_name.as_str()), ("ns", "n"));
         assert_eq!((w.node_name.as_deref(), w.ready), (Some("host-a"), true));
@@ -52,9 +52,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_ended_is_no_workload() {
+    fn a_terminated_pod_is_not_a_workload() {
         assert!(workload(pod("Succeeded", "h", "False")).is_none());
         assert!(workload(pod("Failed", "h", "False")).is_none());
-        assert!(workload(Pod::default()).is_none(), "without a uid it can't be told from others");
+        assert!(workload(Pod::default()).is_none(), "a workload needs a uid");
     }
 }

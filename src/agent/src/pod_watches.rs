@@ -1,6 +1,6 @@
-//! The watches of Pods: one for each namespace that is told, or one for all.
+//! Watches of Pods: one for each namespace, or one for all.
 //!
-//! Of a Pod only what is sent is kept. So when rules name further annotations, all Pods are read again.
+//! Only the selected annotations of a Pod are kept, so all Pods are read again when rules name further ones.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -18,56 +18,56 @@ use tracing::info;
 use crate::annotations::Selection;
 use crate::context::Context;
 use crate::namespaces::Scope;
-use crate::store::Store;
+use crate::store::WorkloadStore;
 
-/// One watch.
-struct One {
-    end: CancellationToken,
+/// A running watch.
+struct PodWatch {
+    stop: CancellationToken,
     task: JoinHandle<()>,
-    /// Done when everything has been listed.
+    /// Done after the first complete list.
     listed: Readiness,
 }
 
-impl One {
-    fn start(context: &Context, store: &Arc<Store>, name: Option<String>) -> Self {
+impl PodWatch {
+    fn start(context: &Context, store: &Arc<WorkloadStore>, name: Option<String>) -> Self {
         let api: Api<Pod> = match &name {
             Some(name) => Api::namespaced(context.client.clone(), name),
             None => Api::all(context.client.clone()),
         };
-        let (end, listed) = (CancellationToken::new(), Readiness::default());
+        let (stop, listed) = (CancellationToken::new(), Readiness::default());
         let watch = Watch::of(api, "pods").environment(&context.environment);
         let watching = watch.follow(listed.wait_for("pods"), store.pods(name));
-        let ended = end.clone();
+        let stopped = stop.clone();
         let task = tokio::spawn(async move {
             tokio::select! {
                 () = watching => {}
-                () = ended.cancelled() => {}
+                () = stopped.cancelled() => {}
             }
         });
-        Self { end, task, listed }
+        Self { stop, task, listed }
     }
 
-    /// Its last event doesn't come after this.
+    /// Stops the watch and waits until it sends no more events.
     async fn stop(self) {
-        self.end.cancel();
+        self.stop.cancel();
         let _ = self.task.await;
     }
 }
 
-/// What is watched.
-struct Watching {
+/// All running watches.
+struct PodWatches {
     context: Arc<Context>,
-    store: Arc<Store>,
-    watches: BTreeMap<Option<String>, One>,
+    store: Arc<WorkloadStore>,
+    watches: BTreeMap<Option<String>, PodWatch>,
 }
 
-impl Watching {
-    /// Has these namespaces' Pods watched, with these annotations.
-    async fn follow(&mut self, scope: &Scope, selection: &Selection) {
-        let again = !self.store.selects(selection);
+impl PodWatches {
+    /// Starts and stops watches so that they match the scope and the selection.
+    async fn update(&mut self, scope: &Scope, selection: &Selection) {
+        let restart = !self.store.selects(selection);
         let names = scope.watches();
-        for (_, one) in self.watches.extract_if(.., |name, _| again || !names.contains(name)) {
-            one.stop().await;
+        for (_, watch) in self.watches.extract_if(.., |name, _| restart || !names.contains(name)) {
+            watch.stop().await;
         }
         self.store.select(selection.clone());
         if let Scope::Only(names) = scope {
@@ -75,64 +75,64 @@ impl Watching {
         }
         for name in names {
             let (context, store) = (&self.context, &self.store);
-            self.watches.entry(name.clone()).or_insert_with(|| One::start(context, store, name));
+            self.watches.entry(name.clone()).or_insert_with(|| PodWatch::start(context, store, name));
         }
     }
 
-    /// The watches that have not listed everything yet.
+    /// Returns the watches whose first list is incomplete.
     fn unlisted(&self) -> Vec<Readiness> {
-        self.watches.values().map(|one| one.listed.clone()).filter(|listed| !listed.is_ready()).collect()
+        self.watches.values().map(|watch| watch.listed.clone()).filter(|listed| !listed.is_ready()).collect()
     }
 }
 
-/// Watches the Pods of the namespaces that are wanted, for as long as it is polled. `ready` is released when all of them have been
-/// listed for the first time. Nothing is watched as long as a channel has nothing to say.
+/// Watches the Pods of the configured namespaces. Releases `ready` when all Pods have been listed for the first time. Watches
+/// nothing until both channels have a value.
 pub(crate) async fn pods(
     context: Arc<Context>,
-    store: Arc<Store>,
+    store: Arc<WorkloadStore>,
     mut scope: watch::Receiver<Option<Scope>>,
     mut selection: watch::Receiver<Option<Selection>>,
     ready: ReadyHandle,
 ) {
     let mut ready = Some(ready);
-    let mut watching = Watching { context, store: store.clone(), watches: BTreeMap::new() };
+    let mut watches = PodWatches { context, store: store.clone(), watches: BTreeMap::new() };
     loop {
         let (namespaces, annotations) =
             (scope.borrow_and_update().clone(), selection.borrow_and_update().clone());
         let (Some(namespaces), Some(annotations)) = (namespaces, annotations) else {
             tokio::select! {
-                () = news(&mut scope) => {}
-                () = news(&mut selection) => {}
+                () = changed(&mut scope) => {}
+                () = changed(&mut selection) => {}
             }
             continue;
         };
-        info!(?namespaces, "Pods of these namespaces are told");
-        watching.follow(&namespaces, &annotations).await;
-        let unlisted = watching.unlisted();
+        info!(namespaces = %namespaces, "watching Pods");
+        watches.update(&namespaces, &annotations).await;
+        let unlisted = watches.unlisted();
         let listed = async {
-            for one in &unlisted {
-                one.done().await;
+            for watch in &unlisted {
+                watch.done().await;
             }
         };
-        // Namespaces that are wrong may never be listed. Annotations wait: else rules that change all the time would keep any list from
-        // being completed.
+        // A change of the namespaces interrupts the lists, which may never complete for wrong namespaces. A change of the
+        // annotations doesn't: otherwise rules that change constantly would prevent every list from completing.
         tokio::select! {
-            () = news(&mut scope) => continue,
+            () = changed(&mut scope) => continue,
             () = listed => {}
         }
-        store.covers(&annotations);
+        store.set_complete(&annotations);
         if let Some(ready) = ready.take() {
             ready.done();
         }
         tokio::select! {
-            () = news(&mut scope) => {}
-            () = news(&mut selection) => {}
+            () = changed(&mut scope) => {}
+            () = changed(&mut selection) => {}
         }
     }
 }
 
-/// Waits for a change. Where nobody can make one any more there is none.
-async fn news<T>(channel: &mut watch::Receiver<T>) {
+/// Waits for a change; forever if the channel is closed.
+async fn changed<T>(channel: &mut watch::Receiver<T>) {
     if channel.changed().await.is_err() {
         pending::<()>().await;
     }

@@ -1,4 +1,4 @@
-//! The workload stream to the manager, kept open.
+//! Keeps the workload stream to the manager open.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,24 @@ use tonic::{Code, Request, Status};
 use tracing::{info, warn};
 
 use crate::context::Context;
-use crate::store::Store;
+use crate::store::WorkloadStore;
 use crate::stream;
 
-/// Pauses between two attempts to connect.
+/// Minimum and maximum delay between two connection attempts.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(15));
 
-/// A stream that lived this long was a good one: the next pause is the shortest again.
-const GOOD: Duration = Duration::from_secs(10);
+/// A stream that lasted longer resets the delay.
+const STABLE: Duration = Duration::from_secs(10);
 
-/// Keeps a stream open.
+/// Sends the workloads to the manager.
 pub(crate) struct Sender {
     pub(crate) context: Arc<Context>,
-    pub(crate) store: Arc<Store>,
+    pub(crate) store: Arc<WorkloadStore>,
 }
 
 impl Sender {
     pub(crate) async fn run(self, readiness: Readiness, connected: ReadyHandle) {
-        // A sync of half of the Pods would be taken for all of them.
+        // A sync before all Pods are listed would delete the workloads that it lacks.
         while readiness.missing().contains(&"pods") && !self.context.drain.is_cancelled() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -47,10 +47,10 @@ impl Sender {
         while !self.context.drain.is_cancelled() {
             let began = self.context.environment.clock.now();
             match self.stream(&mut connected).await {
-                Ok(()) => info!("stream closed by the manager"),
+                Ok(()) => info!("manager closed the stream; reconnecting"),
                 Err(error) => warn!(error = format!("{error:#}"), "stream failed; reconnecting"),
             }
-            if began.elapsed() > GOOD {
+            if began.elapsed() > STABLE {
                 pauses = backoff.build();
             }
             let pause = pauses.next().unwrap_or(PAUSES.1).min(PAUSES.1);
@@ -61,10 +61,10 @@ impl Sender {
         }
     }
 
-    /// One stream, from its beginning to its end.
+    /// Opens a stream and sends until it ends.
     async fn stream(&self, connected: &mut Option<ReadyHandle>) -> anyhow::Result<()> {
         let client = WorkloadServiceClient::new(self.context.connector.connect().await?);
-        info!(workloads = self.store.len(), "connected to the manager; sending all workloads");
+        info!(workloads = self.store.len(), "connected to manager; sending all workloads");
         self.context.metrics.connections.inc();
         if let Some(connected) = connected.take() {
             connected.done();
@@ -72,17 +72,15 @@ impl Sender {
         self.context.metrics.connected.set(1);
         let mut ended = self.call(client.clone(), true).await;
         if ended.as_ref().is_err_and(|status| status.code() == Code::Unimplemented) {
-            info!(
-                "the manager is of an older version and takes no chunks; sending all workloads in one message"
-            );
+            info!("manager does not support chunks; sending all workloads in one message");
             ended = self.call(client, false).await;
         }
         self.context.metrics.connected.set(0);
-        self.store.ended();
+        self.store.end_stream();
         ended.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))
     }
 
-    /// Tells everything, in chunks or not, and then each change, until the call ends.
+    /// Sends all workloads, in chunks or in one message, and then each change, until the call ends.
     async fn call(&self, mut client: WorkloadServiceClient<Channel>, chunked: bool) -> Result<(), Status> {
         let (store, metrics) = (self.store.clone(), self.context.metrics.clone());
         let messages = stream::messages(store.clone(), chunked).inspect(move |message| {
@@ -93,15 +91,15 @@ impl Sender {
         let messages = Box::pin(messages.take_until(async move { drain.cancelled().await }));
         if chunked {
             let messages = messages.map(|message| WorkloadChunkedStreamRequest { message: Some(message) });
-            client.workload_chunked_stream(self.about(messages)).await?;
+            client.workload_chunked_stream(self.request(messages)).await?;
         } else {
             let messages = messages.filter_map(|message| ready(stream::unchunked(message)));
-            client.workload_stream(self.about(messages)).await?;
+            client.workload_stream(self.request(messages)).await?;
         }
         Ok(())
     }
 
-    fn about<T>(&self, messages: T) -> Request<T> {
+    fn request<T>(&self, messages: T) -> Request<T> {
         let mut request = Request::new(messages);
         request.metadata_mut().insert(TENANT_ID, self.context.tenant.clone());
         request

@@ -1,13 +1,14 @@
-//! The tenant's workloads, and which of them the manager has not been told of yet.
+//! The tenant's workloads, and the changes that the manager has not received yet.
 //!
-//! Level-based: what is kept is the current state and a set of ids that changed. However often a Pod changes while the
-//! manager can't be reached or reads slowly, it is told once, and memory doesn't grow with the number of changes.
+//! Level-based: the store has the current state and the set of changed ids. However often a Pod changes while the
+//! manager is unreachable or slow, one message is sent, and memory doesn't grow with the number of changes.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outrigger_api::workload_wire;
 use outrigger_core::ids::WorkloadId;
+use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::workload::Workload;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::cache::{Change, Feed};
@@ -19,125 +20,125 @@ use tokio::sync::Notify;
 use crate::annotations::Selection;
 use crate::pod::workload;
 
-/// Workloads of the tenant.
+/// The workloads of the tenant.
 #[derive(Debug, Default)]
-pub struct Store {
-    inner: Mutex<Inner>,
-    /// Wakes the one stream there is.
+pub struct WorkloadStore {
+    state: Mutex<State>,
+    /// Wakes the current stream.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct State {
     workloads: HashMap<WorkloadId, Arc<Workload>>,
     changed: BTreeSet<WorkloadId>,
-    /// Counts syncs: the changes since the last one are its stream's.
+    /// Number of the current stream.
     generation: u64,
-    /// Whether that stream has yet to be given some of what there was when it began.
-    beginning: bool,
-    /// Whether that stream is open.
+    /// Whether the initial sync of the current stream is incomplete.
+    syncing: bool,
+    /// Whether the current stream is open.
     open: bool,
-    /// The annotations that are kept, and sent.
+    /// The annotations that are kept and sent.
     selection: Selection,
-    /// Those that all Pods have been read with.
-    covered: Option<Selection>,
-    /// Of the changes of that reading, those that the stream has not been given yet.
-    owed: HashSet<WorkloadId>,
+    /// The annotations with which all Pods have been read.
+    complete: Option<Selection>,
+    /// The changes of that reading that have not been sent yet.
+    unsent: HashSet<WorkloadId>,
 }
 
-/// Another stream has begun.
+/// The stream was superseded by another one.
 struct Superseded;
 
-impl Store {
-    /// How many workloads there are.
+impl WorkloadStore {
+    /// Returns the number of workloads.
     pub fn len(&self) -> usize {
-        self.inner.lock().workloads.len()
+        self.state.lock().workloads.len()
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no workloads.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Everything, as a stream has to begin, and the stream's generation. Nothing counts as untold after it, and the streams
-    /// before it are told nothing more.
-    pub fn begin(&self) -> (Vec<Arc<Workload>>, u64) {
-        let begun = {
-            let mut inner = self.inner.lock();
-            inner.changed.clear();
-            inner.owed.clear();
-            inner.beginning = true;
-            inner.generation += 1;
-            inner.open = true;
-            (inner.workloads.values().cloned().collect(), inner.generation)
+    /// Starts a stream. Returns all workloads for the initial sync, and the generation of the stream, which supersedes the
+    /// previous one.
+    pub fn start_stream(&self) -> (Vec<Arc<Workload>>, u64) {
+        let started = {
+            let mut state = self.state.lock();
+            state.changed.clear();
+            state.unsent.clear();
+            state.syncing = true;
+            state.generation += 1;
+            state.open = true;
+            (state.workloads.values().cloned().collect(), state.generation)
         };
         self.changed.notify_waiters();
-        begun
+        started
     }
 
-    /// The stream of this generation has been given everything that [`Self::begin`] returned.
-    pub fn has_begun(&self, generation: u64) {
-        let mut inner = self.inner.lock();
-        if inner.generation == generation {
-            inner.beginning = false;
+    /// Records that the initial sync of this stream is complete.
+    pub fn sync_complete(&self, generation: u64) {
+        let mut state = self.state.lock();
+        if state.generation == generation {
+            state.syncing = false;
         }
     }
 
-    /// The stream is over. There is one at a time.
-    pub fn ended(&self) {
-        self.inner.lock().open = false;
+    /// Records that the current stream has ended.
+    pub fn end_stream(&self) {
+        self.state.lock().open = false;
     }
 
-    /// Whether Pods are read with all that this selects.
+    /// Reports whether Pods are read with all annotations of the selection.
     pub fn selects(&self, selection: &Selection) -> bool {
-        self.inner.lock().selection.covers(selection)
+        self.state.lock().selection.covers(selection)
     }
 
-    /// From now on these annotations are kept and sent, and no others. What has been read without them has to be read again.
+    /// Sets the annotations that are kept and sent. Pods that were read without some of them have to be read again.
     pub fn select(&self, selection: Selection) {
-        let mut inner = self.inner.lock();
-        let Inner { workloads, changed, .. } = &mut *inner;
+        let mut state = self.state.lock();
+        let State { workloads, changed, .. } = &mut *state;
         for (id, workload) in workloads {
-            if workload.annotations.keys().any(|key| !selection.admits(key)) {
-                Arc::make_mut(workload).annotations.retain(|key, _| selection.admits(key));
+            if workload.annotations.keys().any(|key| !selection.includes(key)) {
+                Arc::make_mut(workload).annotations.retain(|key, _| selection.includes(key));
                 changed.insert(id.clone());
             }
         }
-        inner.selection = selection;
-        drop(inner);
+        state.selection = selection;
+        drop(state);
         self.changed.notify_one();
     }
 
-    /// All Pods have been read with these annotations.
-    pub fn covers(&self, selection: &Selection) {
-        let mut inner = self.inner.lock();
-        if inner.covered.as_ref() != Some(selection) {
-            inner.owed = inner.changed.iter().cloned().collect();
-            inner.covered = Some(selection.clone());
+    /// Records that all Pods have been read with these annotations.
+    pub fn set_complete(&self, selection: &Selection) {
+        let mut state = self.state.lock();
+        if state.complete.as_ref() != Some(selection) {
+            state.unsent = state.changed.iter().cloned().collect();
+            state.complete = Some(selection.clone());
         }
     }
 
-    /// Whether a rule that names these annotations finds them at the manager: all Pods have been read with them, and the stream, if
-    /// there is one, has been given what came of that. Otherwise the rule would take them for absent.
-    pub fn tells(&self, keys: impl Iterator<Item = String>) -> bool {
+    /// Reports whether the manager has these annotations: all Pods have been read with them, and an open stream has received the
+    /// changes. Otherwise a rule that names them would take them for absent.
+    pub fn has_sent_annotations(&self, keys: impl Iterator<Item = String>) -> bool {
         let mut keys = keys.peekable();
         if keys.peek().is_none() {
             return true;
         }
-        let inner = self.inner.lock();
-        let Some(covered) = &inner.covered else { return false };
-        covered.covers(&covered.with(keys)) && (inner.owed.is_empty() && !inner.beginning || !inner.open)
+        let state = self.state.lock();
+        let Some(complete) = &state.complete else { return false };
+        complete.covers(&complete.with(keys)) && (state.unsent.is_empty() && !state.syncing || !state.open)
     }
 
-    /// The next change for the stream of this generation; waits for one. `None` when another stream has begun. Dropping the
-    /// future loses nothing.
+    /// Waits for the next change for the stream of this generation. Returns `None` if the stream is superseded. The future can be
+    /// dropped without losing a change.
     pub async fn next_change(&self, generation: u64) -> Option<Message> {
         loop {
             match self.take_change(generation) {
                 Ok(Some(message)) => return Some(message),
                 Ok(None) => self.changed.notified().await,
                 Err(Superseded) => {
-                    // What has woken this stream was meant for the other one.
+                    // The notification was meant for the current stream.
                     self.changed.notify_one();
                     return None;
                 }
@@ -146,42 +147,42 @@ impl Store {
     }
 
     fn take_change(&self, generation: u64) -> Result<Option<Message>, Superseded> {
-        let mut inner = self.inner.lock();
-        if inner.generation != generation {
+        let mut state = self.state.lock();
+        if state.generation != generation {
             return Err(Superseded);
         }
-        let Some(id) = inner.changed.pop_first() else { return Ok(None) };
-        inner.owed.remove(&id);
-        Ok(Some(match inner.workloads.get(&id) {
+        let Some(id) = state.changed.pop_first() else { return Ok(None) };
+        state.unsent.remove(&id);
+        Ok(Some(match state.workloads.get(&id) {
             Some(workload) => Message::WorkloadUpdate(workload_wire::update(workload)),
             None => Message::WorkloadDelete(workload_wire::delete(&id)),
         }))
     }
 
     fn set(&self, mut workload: Workload) {
-        let mut inner = self.inner.lock();
-        workload.annotations.retain(|key, _| inner.selection.admits(key));
-        // Most changes of a Pod concern nothing that a workload has.
-        if inner.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
+        let mut state = self.state.lock();
+        workload.annotations.retain(|key, _| state.selection.includes(key));
+        // Most changes of a Pod don't change the workload.
+        if state.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
             return;
         }
-        inner.changed.insert(workload.id.clone());
-        inner.workloads.insert(workload.id.clone(), Arc::new(workload));
-        drop(inner);
+        state.changed.insert(workload.id.clone());
+        state.workloads.insert(workload.id.clone(), Arc::new(workload));
+        drop(state);
         self.changed.notify_one();
     }
 
     fn remove(&self, id: &WorkloadId) {
-        let mut inner = self.inner.lock();
-        if inner.workloads.remove(id).is_some() {
-            inner.changed.insert(id.clone());
-            drop(inner);
+        let mut state = self.state.lock();
+        if state.workloads.remove(id).is_some() {
+            state.changed.insert(id.clone());
+            drop(state);
             self.changed.notify_one();
         }
     }
 
-    /// Takes in a watch of Pods, of one namespace or of all. Its first list decides about what other watches of the same
-    /// namespaces have told before.
+    /// Returns the sink for a watch of the Pods of one namespace or of all. Its first list removes workloads of earlier watches of
+    /// the same namespaces.
     pub fn pods(self: &Arc<Self>, namespace: Option<String>) -> impl FnMut(Event<Pod>) + Send + use<> {
         let (this, store) = (self.clone(), self.clone());
         let feed = Feed::new(move |change: Change<Pod>| match change {
@@ -192,7 +193,7 @@ impl Store {
                 }
             }
         });
-        let mut first = Some(HashSet::new());
+        let mut first = Some(HashSet::default());
         move |event| {
             match (&event, &mut first) {
                 (Event::ListStarted, Some(listed)) => listed.clear(),
@@ -207,11 +208,11 @@ impl Store {
         }
     }
 
-    /// Forgets the workloads of all other namespaces.
+    /// Removes the workloads of all other namespaces.
     pub fn keep_namespaces(&self, namespaces: &BTreeSet<String>) {
         let gone: Vec<WorkloadId> = {
-            let inner = self.inner.lock();
-            let others = inner.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
+            let state = self.state.lock();
+            let others = state.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));
             others.map(|w| w.id.clone()).collect()
         };
         for id in &gone {
@@ -219,7 +220,7 @@ impl Store {
         }
     }
 
-    /// A Pod exists. It may be no workload any more, because it has ended.
+    /// Applies a Pod. A Pod that has terminated is not a workload.
     fn apply(&self, pod: Pod) {
         let Some(id) = id(&pod) else { return };
         match workload(pod) {
@@ -228,12 +229,12 @@ impl Store {
         }
     }
 
-    /// A list is complete: what it doesn't show is gone.
+    /// Removes the workloads that a complete list lacks.
     fn retain(&self, namespace: Option<&str>, listed: &HashSet<WorkloadId>) {
         let gone: Vec<WorkloadId> = {
-            let inner = self.inner.lock();
+            let state = self.state.lock();
             let ours =
-                inner.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
+                state.workloads.values().filter(|w| namespace.is_none_or(|n| n == w.resource_namespace));
             ours.filter(|w| !listed.contains(&w.id)).map(|w| w.id.clone()).collect()
         };
         for id in &gone {
@@ -269,9 +270,9 @@ mod tests {
         pod
     }
 
-    fn annotations(store: &Store) -> Vec<(String, Vec<String>)> {
-        let inner = store.inner.lock();
-        let mut all: Vec<_> = inner
+    fn annotations(store: &WorkloadStore) -> Vec<(String, Vec<String>)> {
+        let state = store.state.lock();
+        let mut all: Vec<_> = state
             .workloads
             .values()
             .map(|w| (w.id.to_string(), w.annotations.keys().cloned().collect::<Vec<_>>()))
@@ -281,66 +282,69 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_kept_as_they_are_selected() {
-        let store = Arc::new(Store::default());
+    fn only_selected_annotations_are_kept() {
+        let store = Arc::new(WorkloadStore::default());
         let keys = |keys: &[&str]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
         let pods = [annotated("a", &[("x", "1"), ("y", "2")]), annotated("b", &[("z", "3")])];
-        let read = |store: &Arc<Store>| {
+        let read = |store: &Arc<WorkloadStore>| {
             let mut sink = store.pods(None);
             pods.iter().for_each(|pod| sink(Event::Applied(pod.clone())));
         };
         read(&store);
         assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
         synced(&store);
-        // More are named: Pods are read again, and those that have them are told.
+        // More annotations are selected: Pods are read again, and those that have them are sent.
         assert!(!store.selects(&selection(&["x"])));
-        assert!(!store.tells(keys(&["x"]).into_iter()));
+        assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()));
         store.select(selection(&["x"]));
         read(&store);
-        assert!(!store.tells(keys(&["x"]).into_iter()), "maybe not all have been read");
-        store.covers(&selection(&["x"]));
-        assert!(!store.tells(keys(&["x"]).into_iter()), "the stream has not been given it");
+        assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "not all Pods may have been read");
+        store.set_complete(&selection(&["x"]));
+        assert!(!store.has_sent_annotations(keys(&["x"]).into_iter()), "the change has not been sent");
         assert_eq!(annotations(&store), [("a".into(), keys(&["x"])), ("b".into(), vec![])]);
-        assert_eq!(told(&store), Some(("update", "a".into())));
-        assert_eq!(told(&store), None, "and nobody else");
-        assert!(store.tells(keys(&["x"]).into_iter()) && !store.tells(keys(&["x", "y"]).into_iter()));
-        // Fewer are.
+        assert_eq!(next(&store), Some(("update", "a".into())));
+        assert_eq!(next(&store), None, "no other workload is sent");
+        assert!(
+            store.has_sent_annotations(keys(&["x"]).into_iter())
+                && !store.has_sent_annotations(keys(&["x", "y"]).into_iter())
+        );
+        // Fewer annotations are selected.
         store.select(selection(&[]));
         assert_eq!(annotations(&store), [("a".into(), vec![]), ("b".into(), vec![])]);
-        assert_eq!(told(&store), Some(("update", "a".into())));
-        assert_eq!(told(&store), None);
+        assert_eq!(next(&store), Some(("update", "a".into())));
+        assert_eq!(next(&store), None);
     }
 
     #[test]
-    fn a_rule_does_not_wait_for_a_stream_that_is_not_there() {
-        let store = Arc::new(Store::default());
-        begun(&store);
+    fn a_rule_does_not_wait_without_an_open_stream() {
+        let store = Arc::new(WorkloadStore::default());
+        started(&store);
         store.select(selection(&["x"]));
         store.pods(None)(Event::Applied(annotated("a", &[("x", "1")])));
-        store.covers(&selection(&["x"]));
-        let tells = || store.tells(["x".to_owned()].into_iter());
-        assert!(!tells());
-        store.ended();
-        assert!(tells());
-        begun(&store);
-        assert!(tells());
+        store.set_complete(&selection(&["x"]));
+        let sent = || store.has_sent_annotations(["x".to_owned()].into_iter());
+        assert!(!sent());
+        store.end_stream();
+        assert!(sent());
+        started(&store);
+        assert!(sent());
     }
 
-    fn begun(store: &Store) {
-        let generation = store.begin().1;
-        store.has_begun(generation);
+    fn started(store: &WorkloadStore) {
+        let generation = store.start_stream().1;
+        store.sync_complete(generation);
     }
 
-    fn synced(store: &Store) -> Vec<String> {
-        let (workloads, generation) = store.begin();
-        store.has_begun(generation);
+    fn synced(store: &WorkloadStore) -> Vec<String> {
+        let (workloads, generation) = store.start_stream();
+        store.sync_complete(generation);
         let mut ids: Vec<_> = workloads.iter().map(|workload| workload.id.to_string()).collect();
         ids.sort();
         ids
     }
 
-    fn told(store: &Store) -> Option<(&'static str, String)> {
-        let generation = store.inner.lock().generation;
+    fn next(store: &WorkloadStore) -> Option<(&'static str, String)> {
+        let generation = store.state.lock().generation;
         Some(match store.take_change(generation).ok()?? {
             Message::WorkloadUpdate(u) => ("update", u.workload_metadata?.id),
             Message::WorkloadDelete(d) => ("delete", d.workload_metadata?.id),
@@ -349,41 +353,41 @@ mod tests {
     }
 
     #[test]
-    fn changes_coalesce_and_a_sync_tells_all() {
-        let store = Arc::new(Store::default());
+    fn changes_coalesce_and_a_sync_includes_them() {
+        let store = Arc::new(WorkloadStore::default());
         let mut sink = store.pods(None);
         for phase in ["Pending", "Running", "Running"] {
             sink(Event::Applied(pod("a", "x", phase)));
         }
         sink(Event::Applied(pod("b", "x", "Running")));
         sink(Event::Deleted(pod("b", "x", "Running")));
-        assert_eq!(told(&store), Some(("update", "a".into())));
-        assert_eq!(told(&store), Some(("delete", "b".into())));
-        assert_eq!(told(&store), None);
+        assert_eq!(next(&store), Some(("update", "a".into())));
+        assert_eq!(next(&store), Some(("delete", "b".into())));
+        assert_eq!(next(&store), None);
         sink(Event::Applied(pod("c", "x", "Running")));
         assert_eq!(synced(&store), ["a", "c"]);
-        assert_eq!(told(&store), None, "the sync told it");
+        assert_eq!(next(&store), None, "the sync included it");
         sink(Event::Applied(pod("c", "x", "Succeeded")));
-        assert_eq!(told(&store), Some(("delete", "c".into())));
+        assert_eq!(next(&store), Some(("delete", "c".into())));
     }
 
     #[test]
-    fn a_new_list_removes_only_what_it_is_about() {
-        let store = Arc::new(Store::default());
+    fn a_complete_list_removes_workloads_of_its_namespace_only() {
+        let store = Arc::new(WorkloadStore::default());
         let (mut x, mut y) = (store.pods(Some("x".into())), store.pods(Some("y".into())));
         x(Event::Applied(pod("a", "x", "Running")));
         x(Event::Applied(pod("b", "x", "Running")));
         y(Event::Applied(pod("c", "y", "Running")));
         x(Event::ListStarted);
         x(Event::Listed(pod("b", "x", "Running")));
-        assert_eq!(synced(&store), ["a", "b", "c"], "a list that isn't complete removes nothing");
+        assert_eq!(synced(&store), ["a", "b", "c"], "an incomplete list removes nothing");
         x(Event::ListCompleted { version: 0 });
         assert_eq!(synced(&store), ["b", "c"]);
     }
 
     #[tokio::test]
     async fn a_waiting_stream_wakes() {
-        let store = Arc::new(Store::default());
+        let store = Arc::new(WorkloadStore::default());
         let waiting = tokio::spawn({
             let store = store.clone();
             async move { store.next_change(0).await }
@@ -394,18 +398,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_another_has_replaced_takes_no_changes() {
-        let store = Arc::new(Store::default());
+    async fn a_superseded_stream_takes_no_changes() {
+        let store = Arc::new(WorkloadStore::default());
         let waiting = |generation| {
             let store = store.clone();
             tokio::spawn(async move { store.next_change(generation).await })
         };
-        let (_, old) = store.begin();
+        let (_, old) = store.start_stream();
         let before = waiting(old);
         tokio::task::yield_now().await;
-        let (_, new) = store.begin();
+        let (_, new) = store.start_stream();
         assert!(before.await.unwrap().is_none(), "it ends");
-        // One that waits late is not the one that is woken in vain.
+        // A superseded stream that waits later does not consume the notification.
         let (late, current) = (waiting(old), waiting(new));
         tokio::task::yield_now().await;
         store.pods(None)(Event::Applied(pod("a", "x", "Running")));

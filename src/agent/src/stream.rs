@@ -1,7 +1,7 @@
-//! What a stream says: everything first, then each change.
+//! Messages of a workload stream: all workloads first, then each change.
 //!
-//! A manager that knows `WorkloadChunkedStream` is told everything in chunks, however much it is. An older one gets a single
-//! message, of which it takes only so many bytes.
+//! A manager that supports `WorkloadChunkedStream` receives the initial sync in chunks of limited size. An earlier
+//! manager receives it in one message, whose size it limits.
 
 use std::sync::Arc;
 
@@ -15,49 +15,49 @@ use outrigger_proto::v1::{
 };
 use prost::Message as _;
 
-use crate::store::Store;
+use crate::store::WorkloadStore;
 
-/// What has been said.
-enum Said {
-    Nothing,
-    Begun(u64, Box<Chunks>),
-    Everything(u64),
+/// Progress of a stream, with its generation.
+enum Progress {
+    New,
+    Syncing(u64, Box<Chunks>),
+    Synced(u64),
 }
 
-/// Messages are made when there is room to send them, so what waits is the set of changes and not a queue. `chunked`: everything
-/// is told in chunks.
-pub fn messages(store: Arc<Store>, chunked: bool) -> impl Stream<Item = Message> + Send {
-    stream::unfold(Said::Nothing, move |said| {
+/// Returns the messages of a stream, whose initial sync is sent in chunks if `chunked` is set. Messages are created when they can
+/// be sent, so the set of changes waits and not a queue of messages.
+pub fn messages(store: Arc<WorkloadStore>, chunked: bool) -> impl Stream<Item = Message> + Send {
+    stream::unfold(Progress::New, move |progress| {
         let store = store.clone();
         async move {
-            Some(match said {
-                Said::Nothing => {
-                    let (workloads, generation) = store.begin();
+            Some(match progress {
+                Progress::New => {
+                    let (workloads, generation) = store.start_stream();
                     if chunked {
                         let count = i64::try_from(workloads.len()).unwrap_or_default();
                         let begin = WorkloadSyncBegin { workloads: count };
                         let chunks = Chunks { left: workloads.into_iter(), next: None };
-                        (Message::WorkloadSyncBegin(begin), Said::Begun(generation, Box::new(chunks)))
+                        (Message::WorkloadSyncBegin(begin), Progress::Syncing(generation, Box::new(chunks)))
                     } else {
                         let workload_updates = workloads.iter().map(|w| workload_wire::update(w)).collect();
                         let sync = WorkloadSync { workload_updates };
-                        (Message::WorkloadSync(sync), Said::Everything(generation))
+                        (Message::WorkloadSync(sync), Progress::Synced(generation))
                     }
                 }
-                Said::Begun(generation, mut chunks) => match chunks.next() {
-                    Some(chunk) => (Message::WorkloadSyncChunk(chunk), Said::Begun(generation, chunks)),
-                    None => (Message::WorkloadSyncEnd(WorkloadSyncEnd {}), Said::Everything(generation)),
+                Progress::Syncing(generation, mut chunks) => match chunks.next() {
+                    Some(chunk) => (Message::WorkloadSyncChunk(chunk), Progress::Syncing(generation, chunks)),
+                    None => (Message::WorkloadSyncEnd(WorkloadSyncEnd {}), Progress::Synced(generation)),
                 },
-                Said::Everything(generation) => {
-                    store.has_begun(generation);
-                    (store.next_change(generation).await?, Said::Everything(generation))
+                Progress::Synced(generation) => {
+                    store.sync_complete(generation);
+                    (store.next_change(generation).await?, Progress::Synced(generation))
                 }
             })
         }
     })
 }
 
-/// A message for a manager without chunks; `None` for what can't be said there.
+/// Converts a message for a manager without chunks; returns `None` for messages that it doesn't support.
 pub fn unchunked(message: Message) -> Option<WorkloadStreamRequest> {
     let message = match message {
         Message::WorkloadUpdate(update) => workload_stream_request::Message::WorkloadUpdate(update),
@@ -70,10 +70,10 @@ pub fn unchunked(message: Message) -> Option<WorkloadStreamRequest> {
     Some(WorkloadStreamRequest { message: Some(message) })
 }
 
-/// All workloads, a chunk at a time.
+/// Iterator over all workloads in chunks.
 struct Chunks {
     left: std::vec::IntoIter<Arc<Workload>>,
-    /// One that didn't fit into the chunk before.
+    /// The workload that didn't fit into the previous chunk.
     next: Option<WorkloadUpdate>,
 }
 
@@ -85,7 +85,7 @@ impl Iterator for Chunks {
         let mut bytes = 0;
         while let Some(update) = self.update() {
             let size = update.encoded_len();
-            // A tag and a length besides.
+            // The field also has a tag and a length.
             let size = size + 1 + prost::length_delimiter_len(size);
             if !workload_updates.is_empty() && bytes + size > CHUNK_BYTES {
                 self.next = Some(update);
@@ -116,9 +116,9 @@ mod tests {
 
     use super::*;
 
-    /// A store of Pods whose label has so many bytes.
-    fn store(sizes: &[usize]) -> Arc<Store> {
-        let store = Arc::new(Store::default());
+    /// Returns a store of Pods whose labels have these sizes.
+    fn store(sizes: &[usize]) -> Arc<WorkloadStore> {
+        let store = Arc::new(WorkloadStore::default());
         let mut sink = store.pods(None);
         for (i, size) in sizes.iter().enumerate() {
             let pod: Pod = serde_json::from_value(json!({
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_is_told_in_chunks_each_workload_once() {
+    async fn a_sync_in_chunks_has_each_workload_once() {
         let sizes: Vec<usize> =
             (0..2500).map(|_| 10).chain([CHUNK_BYTES + 1, 600 << 10, 600 << 10]).collect();
         let store = store(&sizes);
         let mut messages = Box::pin(messages(store.clone(), true));
         let Some(Message::WorkloadSyncBegin(begin)) = messages.next().await else { panic!("no begin") };
         assert_eq!(begin.workloads, 2503);
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         let mut chunks = 0;
         loop {
             match messages.next().await.unwrap() {
@@ -150,18 +150,18 @@ mod tests {
                     let updates = &chunk.workload_updates;
                     assert!((1..=CHUNK_WORKLOADS).contains(&updates.len()));
                     assert!(updates.len() == 1 || chunk.encoded_len() <= CHUNK_BYTES);
-                    told.extend(ids(updates));
+                    sent.extend(ids(updates));
                     chunks += 1;
                 }
                 Message::WorkloadSyncEnd(_) => break,
                 other => panic!("{other:?}"),
             }
         }
-        told.sort();
-        told.dedup();
-        assert_eq!(told.len(), 2503);
+        sent.sort();
+        sent.dedup();
+        assert_eq!(sent.len(), 2503);
         assert!((4..10).contains(&chunks), "{chunks}");
-        // Then the changes.
+        // Changes follow.
         let ended: Pod = serde_json::from_value(json!({
             "metadata": {"uid": "u7", "name": "p7", "namespace": "n"}, "status": {"phase": "Succeeded"}}))
         .unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_older_manager_gets_one_message_and_nothing_that_it_does_not_know() {
+    async fn an_earlier_manager_receives_one_message_and_no_chunks() {
         let store = store(&[10; 3]);
         let first = messages(store.clone(), false).boxed().next().await.unwrap();
         let Some(workload_stream_request::Message::WorkloadSync(sync)) = unchunked(first).unwrap().message
@@ -184,8 +184,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tenant_without_workloads_says_so() {
-        let said: Vec<_> = messages(store(&[]), true).take(2).collect().await;
-        assert!(matches!(said[..], [Message::WorkloadSyncBegin(_), Message::WorkloadSyncEnd(_)]), "{said:?}");
+    async fn a_sync_without_workloads_has_no_chunks() {
+        let sent: Vec<_> = messages(store(&[]), true).take(2).collect().await;
+        assert!(matches!(sent[..], [Message::WorkloadSyncBegin(_), Message::WorkloadSyncEnd(_)]), "{sent:?}");
     }
 }

@@ -257,30 +257,8 @@ impl Tenant {
         let spec = &self.spec;
         let id = self.id().map_err(|e| errors.push(e)).ok();
         let namespace = self.target_namespace();
-        if !is_dns_label(&namespace) || namespace.len() > 63 {
-            errors.push(FieldError::new(
-                "spec.namespace",
-                format_args!("is {namespace:?}, which is not a namespace name"),
-            ));
-        } else if SYSTEM.contains(&namespace.as_str()) || namespace.starts_with("kube-") {
-            errors.push(FieldError::new(
-                "spec.namespace",
-                format_args!("is {namespace:?}, which is reserved for Kubernetes or Outrigger; use another"),
-            ));
-        }
-        let mut identities = Vec::with_capacity(spec.identities.len());
-        for (i, name) in spec.identities.iter().enumerate() {
-            match Identity::new(name) {
-                Ok(identity) if identities.contains(&identity) => {
-                    errors.push(FieldError::new(
-                        format_args!("spec.identities[{i}]"),
-                        format_args!("duplicates {name:?}; remove it"),
-                    ));
-                }
-                Ok(identity) => identities.push(identity),
-                Err(e) => errors.push(FieldError::new(format_args!("spec.identities[{i}]"), e)),
-            }
-        }
+        check_namespace(&namespace, &mut errors);
+        let identities = identities(&spec.identities, &mut errors);
         let hosts = names("hosts", &spec.hosts, &mut errors);
         let level = match spec.pod_security.as_str() {
             "" => Some(PodSecurity::Baseline),
@@ -320,6 +298,38 @@ impl Tenant {
             _ => Err(errors),
         }
     }
+}
+
+fn check_namespace(namespace: &str, errors: &mut Vec<FieldError>) {
+    if !is_dns_label(namespace) || namespace.len() > 63 {
+        errors.push(FieldError::new(
+            "spec.namespace",
+            format_args!("is {namespace:?}, which is not a namespace name"),
+        ));
+    } else if SYSTEM.contains(&namespace) || namespace.starts_with("kube-") {
+        errors.push(FieldError::new(
+            "spec.namespace",
+            format_args!("is {namespace:?}, which is reserved for Kubernetes or Outrigger; use another"),
+        ));
+    }
+}
+
+/// Validates identities without duplicates.
+fn identities(list: &[String], errors: &mut Vec<FieldError>) -> Vec<Identity> {
+    let mut identities = Vec::with_capacity(list.len());
+    for (i, name) in list.iter().enumerate() {
+        match Identity::new(name) {
+            Ok(identity) if identities.contains(&identity) => {
+                errors.push(FieldError::new(
+                    format_args!("spec.identities[{i}]"),
+                    format_args!("duplicates {name:?}; remove it"),
+                ));
+            }
+            Ok(identity) => identities.push(identity),
+            Err(e) => errors.push(FieldError::new(format_args!("spec.identities[{i}]"), e)),
+        }
+    }
+    identities
 }
 
 /// Validates a list of names of Kubernetes objects without duplicates.

@@ -188,8 +188,8 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     .await;
     o.plane.command("term agent-skew-norules").unwrap();
     let log = std::fs::read_to_string(o.plane.log("agent-skew-norules")).unwrap();
-    assert_eq!(log.matches("takes no rules").count(), 1, "{log}");
-    assert_eq!(log.matches("takes no chunks").count(), 1, "{log}");
+    assert_eq!(log.matches("does not support rules").count(), 1, "{log}");
+    assert_eq!(log.matches("does not support chunks").count(), 1, "{log}");
     // Nothing was made over there, so nothing holds the rule up.
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     eventually("it is gone", || async {
@@ -243,7 +243,7 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     spec["updateStrategy"] = json!({"type": "OnDelete"});
     let rule = t.own_rule("r", spec).await.unwrap();
     let message = told(&t, "r", "Accepted", "ManagerTooOld").await;
-    assert!(message.contains("leaves a part"), "{message}");
+    assert!(message.contains("drops fields"), "{message}");
     let writes = older.calls();
     always("nothing is written again", Duration::from_secs(5), || async {
         holds(older.calls() == writes, format!("{:?}", older.calls()))

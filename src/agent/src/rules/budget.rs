@@ -1,11 +1,10 @@
-//! How often statuses are written in the tenant's cluster: each write is a revision of the whole rule in its etcd, and what the
-//! statuses say is the manager's word.
+//! Limits the rate of status writes in the tenant's cluster. Each write stores a revision of the whole rule in its
+//! etcd, and the manager, another party, determines how often a status changes.
 
-use std::collections::{HashMap, HashSet};
-
+use outrigger_core::map::{HashMap, HashSet};
 use tokio::time::Instant;
 
-/// So much at once, and so much a minute from then on.
+/// A burst, and a sustained rate per minute.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     burst: f64,
@@ -14,13 +13,13 @@ struct Rate {
 
 /// Writes of one rule's status.
 const RULE: Rate = Rate { burst: 20.0, minute: 12.0 };
-/// Writes of all statuses. A new agent writes each rule's once.
+/// Writes of all statuses. A new agent writes each status once.
 const WRITES: Rate = Rate { burst: 1000.0, minute: 300.0 };
-/// Bytes of the rules that are written.
+/// Bytes of the written rules.
 const BYTES: Rate = Rate { burst: 64.0 * MIB, minute: 32.0 * MIB };
 const MIB: f64 = (1 << 20) as f64;
 
-/// What is left of a rate.
+/// A token bucket.
 #[derive(Debug)]
 struct Bucket {
     left: f64,
@@ -39,36 +38,36 @@ impl Bucket {
     }
 }
 
-/// What may be written now.
+/// The token buckets of status writes.
 #[derive(Debug)]
 pub(super) struct Budget {
     rules: HashMap<String, Bucket>,
     writes: Bucket,
     bytes: Bucket,
-    /// Whether something has been held back since this was last asked.
-    held: bool,
+    /// Whether something has been deferred back since this was last asked.
+    deferred: bool,
 }
 
 impl Budget {
-    /// A budget of which nothing has been used.
+    /// Creates a budget with full buckets.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             rules: HashMap::default(),
             writes: Bucket::new(WRITES, now),
             bytes: Bucket::new(BYTES, now),
-            held: false,
+            deferred: false,
         }
     }
 
-    /// Whether the status of the rule with this uid may be written, which has so many bytes as a whole. It counts as written then.
+    /// Takes a write of the status of the rule with this uid and size. Returns false if the write must be deferred.
     pub(super) fn take(&mut self, uid: &str, bytes: usize, now: Instant) -> bool {
         self.writes.refill(WRITES, now);
         self.bytes.refill(BYTES, now);
         let rule = self.rules.entry(uid.to_owned()).or_insert_with(|| Bucket::new(RULE, now));
         rule.refill(RULE, now);
-        // One that is larger than what is left takes what will come, so that a large rule is written at all.
+        // A rule that is larger than the remaining bytes makes the bucket negative; otherwise it would never be written.
         if rule.left < 1.0 || self.writes.left < 1.0 || self.bytes.left <= 0.0 {
-            self.held = true;
+            self.deferred = true;
             return false;
         }
         rule.left -= 1.0;
@@ -79,12 +78,12 @@ impl Budget {
         true
     }
 
-    /// Whether something has been held back, since this was last asked.
-    pub(super) fn held(&mut self) -> bool {
-        std::mem::take(&mut self.held)
+    /// Returns whether a write has been deferred since the last call.
+    pub(super) fn take_deferred(&mut self) -> bool {
+        std::mem::take(&mut self.deferred)
     }
 
-    /// Forgets all other rules.
+    /// Removes the buckets of all other rules.
     pub(super) fn retain(&mut self, uids: &HashSet<String>) {
         self.rules.retain(|uid, _| uids.contains(uid));
     }
@@ -104,16 +103,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_status_that_changes_all_the_time_is_written_now_and_then() {
+    async fn writes_of_one_status_are_limited() {
         let (mut budget, begin) = unused();
         let writes = (0..3600).filter(|second| budget.take("a", 1000, begin + *second * SECOND)).count();
         assert!((720..=745).contains(&writes), "{writes} in an hour");
-        assert!(budget.held() && !budget.held());
-        assert!(budget.take("b", 1000, begin + 3600 * SECOND), "and others are not held back by it");
+        assert!(budget.take_deferred() && !budget.take_deferred());
+        assert!(budget.take("b", 1000, begin + 3600 * SECOND), "other rules are not affected");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_rules_and_large_ones_are_written_at_a_bounded_rate() {
+    async fn writes_of_many_and_of_large_rules_are_limited() {
         for (count, bytes, most) in [(5000, 1000, 19_500), (200, 1 << 20, 2_100)] {
             let (mut budget, begin) = unused();
             let writes = (0..3600 / 5)
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_new_agent_writes_each_status_at_once() {
+    async fn a_new_agent_writes_every_status_immediately() {
         let (mut budget, now) = unused();
         assert!((0..1000).all(|rule| budget.take(&rule.to_string(), 1000, now)));
         assert!(!budget.take("one more", 1000, now));

@@ -1,8 +1,9 @@
-//! The tenant's rules: from its own cluster into the infrastructure cluster, and what became of them back.
+//! Synchronization of the tenant's rules: from the tenant's cluster to the infrastructure cluster, and their status
+//! back.
 //!
-//! Level-based, in rounds: one brief list of the infrastructure cluster's rules, compared with those of one namespace
-//! here. What differs is made so, with at most one write for a rule; what became of a rule is written into its status
-//! here, if it isn't there already. A round that finds nothing to do writes nothing.
+//! Level-based, in rounds. A round compares a brief list of the infrastructure cluster's rules with the rules of one
+//! namespace of the tenant's cluster. It writes each rule that differs once, and each status that has changed. A round
+//! without differences writes nothing.
 
 mod budget;
 mod pace;

@@ -1,73 +1,73 @@
-//! How rounds follow each other, and after how many in vain the tenant is told.
+//! Schedules rounds, and determines after how many failures the tenant is notified.
 
 use std::time::Duration;
 
-/// How often rounds follow a change closely, so that what became of it is soon told, and at what distance.
-const CLOSELY: (u32, Duration) = (8, Duration::from_millis(500));
-/// How many rounds have to end in the same way before it is told: a proxy on the way may say anything for a moment.
-const IN_VAIN: u32 = 3;
+/// Number of rounds that follow a change at a short interval, so that its effect is reported soon, and this interval.
+const FOLLOW_UPS: (u32, Duration) = (8, Duration::from_millis(500));
+/// Number of failures in a row before the tenant is notified. A proxy may return any error for a moment.
+const NOTIFY_AFTER: u32 = 3;
 
-/// Whether the tenant is told of a round that came to nothing.
+/// Whether the tenant is notified of a failed round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Notice {
     /// Not yet.
-    No,
+    None,
     /// For the first time.
     First,
-    /// As before.
+    /// Repeatedly.
     Again,
 }
 
-impl Told {
+impl Notice {
     fn after(rounds: u32) -> Self {
         match rounds {
-            ..IN_VAIN => Self::No,
-            IN_VAIN => Self::First,
+            ..NOTIFY_AFTER => Self::None,
+            NOTIFY_AFTER => Self::First,
             _ => Self::Again,
         }
     }
 }
 
-/// What the last rounds came to.
+/// Results of the latest rounds.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// How many more rounds follow closely.
-    closely: u32,
-    /// How many rounds in a row have failed.
+    /// Remaining rounds at the short interval.
+    follow_ups: u32,
+    /// Failed rounds in a row.
     failures: u32,
-    /// How many rounds the manager has had no service for, since the last that it had one for.
+    /// Rounds since the manager last had a service for rules.
     unsupported: u32,
 }
 
 impl Pace {
-    /// A round went well; whether anything was written in it.
-    pub(super) fn went(&mut self, wrote: bool) {
-        let closely = if wrote { CLOSELY.0 } else { self.closely.saturating_sub(1) };
-        *self = Self { closely, ..Self::default() };
+    /// Records a successful round, and whether it has written anything.
+    pub(super) fn succeeded(&mut self, wrote: bool) {
+        let follow_ups = if wrote { FOLLOW_UPS.0 } else { self.follow_ups.saturating_sub(1) };
+        *self = Self { follow_ups, ..Self::default() };
     }
 
-    /// The manager has no service for rules, it says. It won't have one in a moment.
-    pub(super) fn unsupported(&mut self) -> Told {
-        self.closely = 0;
+    /// Records that the manager has no service for rules, which doesn't change soon.
+    pub(super) fn unsupported(&mut self) -> Notice {
+        self.follow_ups = 0;
         self.failures = 0;
         self.unsupported = self.unsupported.saturating_add(1);
-        Told::after(self.unsupported)
+        Notice::after(self.unsupported)
     }
 
-    /// A round failed.
-    pub(super) fn failed(&mut self) -> Told {
+    /// Records a failed round.
+    pub(super) fn failed(&mut self) -> Notice {
         self.failures = self.failures.saturating_add(1);
-        Told::after(self.failures)
+        Notice::after(self.failures)
     }
 
-    /// A rule here has changed.
+    /// Records that a rule of the tenant's cluster has changed.
     pub(super) fn changed(&mut self) {
-        self.closely = CLOSELY.0;
+        self.follow_ups = FOLLOW_UPS.0;
     }
 
-    /// How long to wait for the next round when nothing happens, where `interval` is usual.
+    /// Returns the delay until the next round; `interval` is the regular one.
     pub(super) fn pause(&self, interval: Duration) -> Duration {
-        if self.closely > 0 && self.failures == 0 { CLOSELY.1.min(interval) } else { interval }
+        if self.follow_ups > 0 && self.failures == 0 { FOLLOW_UPS.1.min(interval) } else { interval }
     }
 }
 
@@ -78,40 +78,40 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(10);
 
     #[test]
-    fn what_has_changed_is_followed_closely_for_a_while() {
+    fn rounds_follow_a_change_at_a_short_interval() {
         let mut pace = Pace::default();
         assert_eq!(pace.pause(INTERVAL), INTERVAL);
         pace.changed();
-        pace.went(true);
-        for _ in 0..CLOSELY.0 {
-            assert_eq!(pace.pause(INTERVAL), CLOSELY.1);
+        pace.succeeded(true);
+        for _ in 0..FOLLOW_UPS.0 {
+            assert_eq!(pace.pause(INTERVAL), FOLLOW_UPS.1);
             assert_eq!(pace.pause(Duration::from_millis(1)), Duration::from_millis(1));
-            pace.went(false);
+            pace.succeeded(false);
         }
         assert_eq!(pace.pause(INTERVAL), INTERVAL);
         pace.changed();
         pace.failed();
-        assert_eq!(pace.pause(INTERVAL), INTERVAL, "who doesn't answer isn't asked more often");
-        pace.went(false);
-        assert_eq!(pace.pause(INTERVAL), CLOSELY.1);
+        assert_eq!(pace.pause(INTERVAL), INTERVAL, "failures are retried at the regular interval");
+        pace.succeeded(false);
+        assert_eq!(pace.pause(INTERVAL), FOLLOW_UPS.1);
     }
 
     #[test]
-    fn a_manager_without_the_service_is_asked_at_the_usual_pace_and_told_of_when_it_is_sure() {
+    fn a_manager_without_the_service_is_reported_after_several_rounds() {
         let mut pace = Pace::default();
         pace.changed();
-        for told in [Told::No, Told::No, Told::First, Told::Again] {
-            assert_eq!(pace.unsupported(), told);
+        for notice in [Notice::None, Notice::None, Notice::First, Notice::Again] {
+            assert_eq!(pace.unsupported(), notice);
             assert_eq!(pace.pause(INTERVAL), INTERVAL);
             pace.changed();
         }
-        // It goes away for a moment, and comes back as it was.
-        assert_eq!(pace.failed(), Told::No);
-        assert_eq!(pace.unsupported(), Told::Again);
-        assert_eq!(pace.failed(), Told::No, "the failures were not in a row");
-        assert_eq!(pace.failed(), Told::No);
-        assert_eq!(pace.failed(), Told::First);
-        pace.went(false);
-        assert_eq!(pace.unsupported(), Told::No);
+        // A failed round in between does not reset the count.
+        assert_eq!(pace.failed(), Notice::None);
+        assert_eq!(pace.unsupported(), Notice::Again);
+        assert_eq!(pace.failed(), Notice::None, "the failures were not in a row");
+        assert_eq!(pace.failed(), Notice::None);
+        assert_eq!(pace.failed(), Notice::First);
+        pace.succeeded(false);
+        assert_eq!(pace.unsupported(), Notice::None);
     }
 }

@@ -1,4 +1,4 @@
-//! The rules of the tenant's own cluster.
+//! Cache of the rules of the tenant's cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,80 +10,79 @@ use outrigger_runtime::watch::Event;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-/// Rules by name. The newest state of each wins, whether an event of the watch or the answer to a write of ours shows it.
+/// Rules by name. The latest state of each rule counts, whether it comes from the watch or from the response to a
+/// write.
 #[derive(Debug)]
 pub struct RuleStore {
-    inner: Arc<Inner>,
+    index: Arc<RuleIndex>,
     feed: Feed<WorkloadRule>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct RuleIndex {
     rules: Mutex<BTreeMap<String, Arc<WorkloadRule>>>,
-    /// Wakes the rounds.
+    /// Wakes the synchronization.
     changed: Notify,
-    /// Tells everybody else.
-    news: watch::Sender<()>,
+    /// Notifies other subscribers.
+    changes: watch::Sender<()>,
 }
 
 impl Default for RuleStore {
     fn default() -> Self {
-        let inner = Arc::<Inner>::default();
-        let keeps = inner.clone();
-        Self { feed: Feed::new(move |change| keeps.change(change)), inner }
+        let index = Arc::<RuleIndex>::default();
+        let applied = index.clone();
+        Self { feed: Feed::new(move |change| applied.change(change)), index }
     }
 }
 
 impl RuleStore {
-    /// All rules.
+    /// Returns all rules.
     pub fn all(&self) -> Vec<Arc<WorkloadRule>> {
-        self.inner.rules.lock().values().cloned().collect()
+        self.index.rules.lock().values().cloned().collect()
     }
 
-    /// Waits for a change that concerns more than a rule's status.
+    /// Waits until a rule changes apart from its status.
     pub async fn changed(&self) {
-        self.inner.changed.notified().await;
+        self.index.changed.notified().await;
     }
 
-    /// Changes that concern more than a rule's status, for others than the one who waits in [`Self::changed`].
-    pub fn news(&self) -> watch::Receiver<()> {
-        self.inner.news.subscribe()
+    /// Subscribes to changes of rules apart from their status, in addition to the task that waits in [`Self::changed`].
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.index.changes.subscribe()
     }
 
-    /// Takes in the watch.
+    /// Returns the sink of the watch.
     pub fn watch(&self) -> impl FnMut(Event<WorkloadRule>) + Send + use<> {
         self.feed.sink()
     }
 
-    /// A write of ours was answered with this object.
-    pub(super) fn learn(&self, rule: WorkloadRule) {
+    /// Applies the response to a write.
+    pub(super) fn apply_response(&self, rule: WorkloadRule) {
         self.feed.answer(rule);
     }
 }
 
-impl Inner {
+impl RuleIndex {
     fn change(&self, change: Change<WorkloadRule>) {
-        let matter = {
+        let relevant = {
             let mut rules = self.rules.lock();
             match change {
                 Change::Applied(rule) => {
                     let rule = Arc::new(rule);
                     let before = rules.insert(rule.name_any(), rule.clone());
-                    before.is_none_or(|before| !same(&before, &rule))
+                    before.is_none_or(|before| !equal_apart_from_status(&before, &rule))
                 }
-                // Its finalizer has done all there was to do, or somebody has taken that away.
                 Change::Gone { name, .. } => rules.remove(&name).is_some(),
             }
         };
-        if matter {
+        if relevant {
             self.changed.notify_one();
-            self.news.send_replace(());
+            self.changes.send_replace(());
         }
     }
 }
 
-/// Whether nothing but the status differs.
-fn same(a: &WorkloadRule, b: &WorkloadRule) -> bool {
+fn equal_apart_from_status(a: &WorkloadRule, b: &WorkloadRule) -> bool {
     let part = |rule: &WorkloadRule| {
         let m = &rule.metadata;
         (

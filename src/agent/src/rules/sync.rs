@@ -1,6 +1,6 @@
-//! Rounds.
+//! Rounds of the synchronization.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use kube::api::{Api, PatchParams};
 use outrigger_api::WorkloadRule;
 use outrigger_core::ids::RuleName;
 use outrigger_core::keys;
+use outrigger_core::map::{HashMap, HashSet};
 use outrigger_proto::v1;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -21,207 +22,170 @@ mod report;
 
 use super::RuleStore;
 use super::budget::Budget;
-use super::pace::{Pace, Told};
+use super::pace::{Notice, Pace};
 use super::sanitize;
-use super::skew::Stubborn;
-use super::status::Found;
-use super::wire::Rules;
+use super::skew::IneffectiveWrites;
+use super::status::SyncState;
+use super::wire::RuleClient;
 use crate::context::Context;
-use crate::metrics::Round;
-use crate::store::Store;
+use crate::metrics::RoundOutcome;
+use crate::store::WorkloadStore;
 
-/// How long the manager's list may not show what has just been written: it is made from a watch.
-const SHOWN: Duration = Duration::from_secs(3);
-/// How long a write that was not answered may still be carried out: the manager gives its own call half of this.
-const UNSURE: Duration = Duration::from_secs(60);
-/// How long a rule that was refused is left alone, unless it changes.
-const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-/// Rules that nobody here asks for any more and that are deleted in one round. For each the tenant's own cluster is asked, and how
-/// many there are is the manager's word.
-const MOST_ORPHANS: usize = 50;
-/// How often in a row a rule can't be dealt with before it is told: a proxy on the way may say anything for a moment.
-const IN_VAIN: u32 = 3;
+/// Time after which a write appears in the manager's list, which is made from a watch.
+const LIST_DELAY: Duration = Duration::from_secs(3);
+/// Time after which a write without a response can't be executed any more: twice the deadline of the manager's own call.
+const UNCONFIRMED_WRITE: Duration = Duration::from_secs(60);
+/// Time after which a rejected rule is sent again without a change.
+const REJECTION_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum number of orphaned rules that are deleted in one round. Each costs a request to the tenant's API server, and the
+/// manager determines their number.
+const MAX_ORPHANS: usize = 50;
+/// Number of failures in a row before the status of a rule reports them. A proxy may return any error for a moment.
+const REPORT_AFTER: u32 = 3;
 
-/// Keeps the rules of both clusters the same.
+/// Synchronizes the rules of both clusters.
 pub struct Syncer {
-    /// What the parts of the agent share.
+    /// The context of the agent.
     pub context: Arc<Context>,
-    /// The namespace of its rules.
+    /// Namespace of the rules in the tenant's cluster.
     pub namespace: String,
-    /// What the watch shows of it.
+    /// Cache of these rules.
     pub store: Arc<RuleStore>,
-    /// The workloads that the manager is told of.
-    pub workloads: Arc<Store>,
-    /// Time between two rounds when nothing happens.
+    /// The workloads that are sent to the manager.
+    pub workloads: Arc<WorkloadStore>,
+    /// Time between two rounds without changes.
     pub interval: Duration,
-    /// Rules that are worked on at once.
-    pub at_once: usize,
+    /// Number of rules that are synchronized concurrently.
+    pub concurrency: usize,
 }
 
-/// What is remembered between rounds.
+/// State that is kept between rounds.
 struct Memory {
-    rules: Option<Rules>,
-    reached: Option<Timestamp>,
-    /// Rules that the infrastructure cluster has refused: by uid, the generation, the words, and until when.
-    refused: HashMap<String, (i64, Found, Instant)>,
-    /// Rules that have been written: by uid, the generation, and until when a list may not show it yet.
-    written: HashMap<String, (i64, Instant)>,
-    /// Rules of which the manager keeps only a part.
-    stubborn: Stubborn,
-    /// Rules that were written without an answer: by uid, until when that may still be carried out.
-    unsure: HashMap<String, Instant>,
-    /// Rules that could not be dealt with: by uid, how often in a row.
-    failed: HashMap<String, u32>,
-    /// What may be written into statuses.
+    client: Option<RuleClient>,
+    last_success: Option<Timestamp>,
+    /// By uid.
+    rules: HashMap<String, RuleMemory>,
     budget: Budget,
+}
+
+/// State of one rule that is kept between rounds.
+#[derive(Default)]
+struct RuleMemory {
+    /// A rejection by the infrastructure cluster: the generation, the state, and when to send the rule again.
+    rejected: Option<(i64, SyncState, Instant)>,
+    /// A write: the generation, and until when a list may not show it.
+    written: Option<(i64, Instant)>,
+    ineffective: Option<IneffectiveWrites>,
+    /// A write without a response may be executed until then.
+    unconfirmed: Option<Instant>,
+    /// Number of failures in a row.
+    failures: u32,
 }
 
 impl Memory {
     fn new(now: Instant) -> Self {
-        Self {
-            rules: None,
-            reached: None,
-            refused: HashMap::default(),
-            written: HashMap::default(),
-            stubborn: Stubborn::default(),
-            unsure: HashMap::default(),
-            failed: HashMap::default(),
-            budget: Budget::new(now),
+        Self { client: None, last_success: None, rules: HashMap::default(), budget: Budget::new(now) }
+    }
+
+    /// Removes expired state, and the state of all other rules.
+    fn retain(&mut self, uids: &HashSet<String>, now: Instant) {
+        self.rules.retain(|uid, _| uids.contains(uid));
+        for rule in self.rules.values_mut() {
+            rule.written.take_if(|(_, until)| *until <= now);
         }
-    }
-
-    /// Whether the rule may still appear in the infrastructure cluster by a write that was not answered.
-    fn is_unsure(&self, uid: &str, now: Instant) -> bool {
-        self.unsure.get(uid).is_some_and(|until| *until > now)
-    }
-
-    /// Forgets what is over, and rules that there are no more.
-    fn clean(&mut self, uids: &HashSet<String>, now: Instant) {
-        self.refused.retain(|uid, _| uids.contains(uid));
-        self.written.retain(|uid, (_, until)| uids.contains(uid) && *until > now);
-        self.stubborn.retain(uids);
-        self.unsure.retain(|uid, until| uids.contains(uid) && *until > now);
-        self.failed.retain(|uid, _| uids.contains(uid));
         self.budget.retain(uids);
     }
+}
 
-    /// What a rule's turn has come to, which may be an error. What the tenant is told of it; `None`: nothing yet.
+impl RuleMemory {
+    fn is_written(&self, generation: i64) -> bool {
+        self.written.is_some_and(|(of, _)| of == generation)
+    }
+
+    /// The rejection of this generation, until it is sent again.
+    fn rejection(&self, generation: i64, now: Instant) -> Option<&SyncState> {
+        let (of, state, until) = self.rejected.as_ref()?;
+        (*of == generation && *until > now).then_some(state)
+    }
+
+    /// Records the result for the rule. Returns the state to report, if there is one yet, and whether the rule was written.
     ///
     /// # Errors
-    /// When the manager doesn't know who is calling: then it is the same with all others.
-    fn took(
+    /// If the manager can't authenticate the agent, which concerns all rules.
+    fn record(
         &mut self,
-        uid: &str,
         generation: i64,
-        result: Turn,
+        result: RuleResult,
         now: Instant,
-    ) -> Result<(Option<Found>, bool), Status> {
+    ) -> Result<(Option<SyncState>, bool), Status> {
         match result {
-            Ok((found, written)) => {
-                self.failed.remove(uid);
-                self.note_refusal(uid, generation, &found, now);
-                Ok((Some(found), written))
+            Ok((state, written)) => {
+                self.failures = 0;
+                match &state {
+                    SyncState::Rejected(reason, _) if !reconcile::LOCAL_REASONS.contains(reason) => {
+                        // A repeated rejection doesn't extend the pause.
+                        if self.rejection(generation, now).is_none() {
+                            self.rejected = Some((generation, state.clone(), now + REJECTION_PAUSE));
+                        }
+                    }
+                    _ => self.rejected = None,
+                }
+                Ok((Some(state), written))
             }
-            Err(Lost { status, unsure }) => {
-                if unsure {
-                    self.unsure.insert(uid.to_owned(), now + UNSURE);
+            Err(CallError { status, unconfirmed }) => {
+                if unconfirmed {
+                    self.unconfirmed = Some(now + UNCONFIRMED_WRITE);
                 }
                 if status.code() == Code::Unauthenticated {
                     return Err(status);
                 }
-                let times = self.failed.entry(uid.to_owned()).or_default();
-                *times = times.saturating_add(1);
-                let why = format!("{:?}: {}", status.code(), sanitize::message(status.message()));
-                debug!(uid, why, "a rule can't be dealt with");
-                Ok(((*times >= IN_VAIN).then_some(Found::Failed(why)), false))
+                self.failures = self.failures.saturating_add(1);
+                let error = format!("{:?}: {}", status.code(), sanitize::message(status.message()));
+                Ok(((self.failures >= REPORT_AFTER).then_some(SyncState::Failing(error)), false))
             }
-        }
-    }
-
-    fn note_refusal(&mut self, uid: &str, generation: i64, found: &Found, now: Instant) {
-        match found {
-            Found::Refused(reason, _) if !reconcile::FOUND_HERE.contains(reason) => {
-                // What was only remembered isn't remembered for longer.
-                let fresh = |(of, _, until): &(i64, Found, Instant)| *of == generation && *until > now;
-                if !self.refused.get(uid).is_some_and(fresh) {
-                    self.refused.insert(uid.to_owned(), (generation, found.clone(), now + REFUSED_PAUSE));
-                }
-            }
-            _ => drop(self.refused.remove(uid)),
         }
     }
 }
 
-/// What one rule's turn has come to, and whether it was written.
-type Turn = Result<(Found, bool), Lost>;
+/// The state of a rule, and whether it was written.
+type RuleResult = Result<(SyncState, bool), CallError>;
 
-/// A rule could not be dealt with, and the reason is not the rule.
-struct Lost {
+/// A failed call whose cause is not the rule.
+struct CallError {
     status: Status,
-    /// It was being written: whether that was carried out is unknown.
-    unsure: bool,
+    /// Whether a write may be executed nevertheless.
+    unconfirmed: bool,
 }
 
-impl From<Status> for Lost {
+impl From<Status> for CallError {
     fn from(status: Status) -> Self {
-        Self { status, unsure: false }
+        Self { status, unconfirmed: false }
     }
 }
 
 impl Syncer {
-    /// Goes on until the process ends.
+    /// Synchronizes until the process shuts down.
     pub async fn run(self) {
         let mut memory = Memory::new(self.context.environment.clock.now());
         let mut pace = Pace::default();
-        let mut held = false;
+        let mut deferred = false;
         loop {
             match self.round(&mut memory).await {
                 Ok(wrote) => {
-                    self.context.metrics.round(Round::Ok);
-                    memory.reached = Some(self.context.environment.clock.wall());
-                    pace.went(wrote);
+                    self.context.metrics.round(RoundOutcome::Ok);
+                    memory.last_success = Some(self.context.environment.clock.wall());
+                    pace.succeeded(wrote);
                 }
-                Err(status) if status.code() == Code::Unimplemented => {
-                    // An older manager. The workload stream is another matter, and goes on. The connection is kept: it ends
-                    // with this manager, and a new one is asked on a new one.
-                    self.context.metrics.round(Round::Unsupported);
-                    let told = pace.unsupported();
-                    if told == Told::First {
-                        warn!(
-                            reason = sanitize::message(status.message()),
-                            "the manager takes no rules from here; upgrade it"
-                        );
-                    }
-                    if told != Told::No {
-                        self.out_of_reach(&mut memory, &Found::Unsupported).await;
-                    }
-                }
-                Err(status) => {
-                    self.context.metrics.round(Round::Failed);
-                    memory.rules = None;
-                    let told = pace.failed();
-                    let (code, message) = (status.code(), sanitize::message(status.message()));
-                    if told == Told::First {
-                        warn!(%code, reason = message, "failed to synchronize rules; retrying");
-                    } else {
-                        debug!(%code, reason = message, "still failing to synchronize rules");
-                    }
-                    if told != Told::No {
-                        let since = Found::LinkDown(memory.reached);
-                        self.out_of_reach(&mut memory, &since).await;
-                    }
-                }
+                Err(status) => self.failed(&status, &mut pace, &mut memory).await,
             }
-            let before = std::mem::replace(&mut held, memory.budget.held());
-            if held && !before {
-                warn!(
-                    "what the manager tells of rules changes too often: their statuses are written at a bounded rate"
-                );
+            let before = std::mem::replace(&mut deferred, memory.budget.take_deferred());
+            if deferred && !before {
+                warn!("the status of rules changes too often; limiting the rate of status writes");
             }
             tokio::select! {
                 () = tokio::time::sleep(pace.pause(self.interval)) => {}
                 () = self.store.changed() => {
-                    // Whoever applies many rules applies them one after the other.
+                    // Several rules are usually applied one after the other.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     pace.changed();
                 }
@@ -230,119 +194,148 @@ impl Syncer {
         }
     }
 
-    /// One comparison of both sides. Whether anything was written in the infrastructure cluster.
-    async fn round(&self, memory: &mut Memory) -> Result<bool, Status> {
-        let client = match &memory.rules {
-            Some(rules) => rules.clone(),
-            None => {
-                let channel = self
-                    .context
-                    .connector
-                    .connect()
-                    .await
-                    .map_err(|e| Status::unavailable(format!("{e:#}")))?;
-                // Maybe another manager, of a later version.
-                memory.stubborn = Stubborn::default();
-                memory.rules.insert(Rules::new(channel, self.context.tenant.clone())).clone()
+    async fn failed(&self, status: &Status, pace: &mut Pace, memory: &mut Memory) {
+        let reason = sanitize::message(status.message());
+        let (notice, state) = if status.code() == Code::Unimplemented {
+            // The connection is kept: it ends with this manager, and the next one is asked on a new connection. The workload
+            // stream is not affected.
+            self.context.metrics.round(RoundOutcome::Unsupported);
+            let notice = pace.unsupported();
+            if notice == Notice::First {
+                warn!(reason, "manager does not support rules; upgrade it");
             }
+            (notice, SyncState::Unsupported)
+        } else {
+            self.context.metrics.round(RoundOutcome::Failed);
+            memory.client = None;
+            let notice = pace.failed();
+            let code = status.code();
+            if notice == Notice::First {
+                warn!(%code, reason, "failed to synchronize rules; retrying");
+            } else {
+                debug!(%code, reason, "failed to synchronize rules; retrying");
+            }
+            (notice, SyncState::Unreachable(memory.last_success))
         };
-        let there = client.list().await?;
-        let here = self.store.all();
+        if notice != Notice::None {
+            self.report_unreachable(memory, &state).await;
+        }
+    }
+
+    /// Compares both clusters. Returns whether anything was written in the infrastructure cluster.
+    async fn round(&self, memory: &mut Memory) -> Result<bool, Status> {
+        let client = self.client(memory).await?;
+        let listed = client.list().await?;
+        let rules = self.store.all();
         let now = self.context.environment.clock.now();
-        memory.clean(&here.iter().filter_map(|rule| rule.uid()).collect(), now);
-        let known = &*memory;
-        let results: Vec<_> = futures::stream::iter(here.iter().cloned())
+        memory.retain(&rules.iter().filter_map(|rule| rule.uid()).collect(), now);
+        let (remembered, new) = (&memory.rules, &RuleMemory::default());
+        let results: Vec<_> = futures::stream::iter(rules.iter().cloned())
             .map(|rule| {
-                let (client, there) = (&client, there.get(&rule.name_any()));
+                let (client, listed) = (&client, listed.get(&rule.name_any()));
+                let remembered = rule.uid().and_then(|uid| remembered.get(&uid)).unwrap_or(new);
                 async move {
-                    let result = self.one(client, &rule, there, known).await;
+                    let result = self.reconcile(client, &rule, listed, remembered).await;
                     (rule, result)
                 }
             })
-            .buffer_unordered(self.at_once.max(1))
+            .buffer_unordered(self.concurrency.max(1))
             .collect()
             .await;
         let now = self.context.environment.clock.now();
         let mut wrote = false;
-        let mut refused = None;
+        let mut unauthenticated = None;
         for (rule, result) in results {
-            let uid = rule.uid().unwrap_or_default();
             let generation = rule.metadata.generation.unwrap_or_default();
-            let (found, written) = match memory.took(&uid, generation, result, now) {
-                Ok(took) => took,
+            if let Err(CallError { status, .. }) = &result {
+                let reason = sanitize::message(status.message());
+                debug!(rule = %rule.name_any(), code = %status.code(), reason, "failed to synchronize rule; retrying");
+            }
+            let remembered = memory.rules.entry(rule.uid().unwrap_or_default()).or_default();
+            let (state, written) = match remembered.record(generation, result, now) {
+                Ok(recorded) => recorded,
                 Err(status) => {
-                    // What is known of the others is taken in all the same.
-                    refused.get_or_insert(status);
+                    // The results of the other rules are recorded nevertheless.
+                    unauthenticated.get_or_insert(status);
                     continue;
                 }
             };
             wrote |= written;
-            let Some(found) = found else { continue };
-            let remembered = memory.written.get(&uid).is_some_and(|(of, _)| *of == generation);
-            match there.get(&rule.name_any()) {
-                // Not what is only remembered as written.
-                Some(shown) if written && !remembered => memory.stubborn.wrote(&uid, generation, shown, now),
-                _ if matches!(found, Found::Synced(_)) && !written => memory.stubborn.kept(&uid),
-                _ => {}
-            }
-            if written && !remembered {
-                memory.written.insert(uid, (generation, now + SHOWN));
-            }
-            // Of what was just written the next round has more to tell.
+            let Some(state) = state else { continue };
             if !written {
-                self.tell(memory, &rule, &found).await;
+                if matches!(state, SyncState::Synced(_)) {
+                    remembered.ineffective = None;
+                }
+                // The status of a rule that was just written is reported by the next round.
+                self.report(memory, &rule, &state).await;
+            } else if !remembered.is_written(generation) {
+                if let Some(listed) = listed.get(&rule.name_any()) {
+                    let before = remembered.ineffective.as_ref();
+                    let writes = IneffectiveWrites::count(before, generation, listed, now);
+                    remembered.ineffective = Some(writes);
+                }
+                remembered.written = Some((generation, now + LIST_DELAY));
             }
         }
-        match refused {
+        match unauthenticated {
             Some(status) => Err(status),
-            None => Ok(self.delete_orphans(&client, &here, &there).await? || wrote),
+            None => Ok(self.delete_orphans(&client, &rules, &listed).await? || wrote),
         }
     }
 
-    /// Deletes over there what an agent of this tenant has made, and nobody asks for any more. Whether anything was.
+    /// Returns the client of the manager's service, after connecting if necessary.
+    async fn client(&self, memory: &mut Memory) -> Result<RuleClient, Status> {
+        if let Some(client) = &memory.client {
+            return Ok(client.clone());
+        }
+        let channel = self.context.connector.connect().await;
+        let channel = channel.map_err(|e| Status::unavailable(format!("{e:#}")))?;
+        // The manager may have been upgraded.
+        memory.rules.values_mut().for_each(|rule| rule.ineffective = None);
+        Ok(memory.client.insert(RuleClient::new(channel, self.context.tenant.clone())).clone())
+    }
+
+    /// Deletes rules of the infrastructure cluster that an agent of this tenant created from rules that don't exist any more.
+    /// Returns whether any was deleted.
     async fn delete_orphans(
         &self,
-        client: &Rules,
-        here: &[Arc<WorkloadRule>],
-        there: &BTreeMap<String, v1::Rule>,
+        client: &RuleClient,
+        rules: &[Arc<WorkloadRule>],
+        listed: &BTreeMap<String, v1::Rule>,
     ) -> Result<bool, Status> {
-        let names: HashSet<String> = here.iter().map(|rule| rule.name_any()).collect();
-        let orphans = there.iter().filter(|(id, rule)| !rule.origin.is_empty() && !names.contains(*id));
+        let names: HashSet<String> = rules.iter().map(|rule| rule.name_any()).collect();
+        let orphans = listed.iter().filter(|(id, rule)| !rule.origin.is_empty() && !names.contains(*id));
         let mut wrote = false;
-        for (id, rule) in orphans.take(MOST_ORPHANS) {
-            if !self.is_gone(id).await {
+        for (id, rule) in orphans.take(MAX_ORPHANS) {
+            if !self.is_deleted(id).await {
                 continue;
             }
             match client.delete(id.clone()).await {
                 Ok(()) => {
-                    info!(rule = %id, origin = sanitize::message(&rule.origin), "deleted: it isn't in the tenant's cluster any more");
+                    info!(rule = %id, origin = sanitize::message(&rule.origin), "deleted orphaned rule in the infrastructure cluster");
                     wrote = true;
                 }
                 Err(status) if status.code() == Code::Unauthenticated => return Err(status),
                 Err(status) => {
                     let (code, reason) = (status.code(), sanitize::message(status.message()));
-                    debug!(rule = %id, ?code, reason, "it can't be deleted in the infrastructure cluster");
+                    debug!(rule = %id, %code, reason, "failed to delete orphaned rule; retrying");
                 }
             }
         }
         Ok(wrote)
     }
 
-    /// Whether the tenant's cluster has no rule of this name, asked past the cache: that the cache lacks it may only mean that
-    /// its watch is behind.
-    async fn is_gone(&self, name: &str) -> bool {
-        // It becomes a part of a path.
+    /// Whether the tenant's cluster has no rule of this name. It reads the API server, because the cache may be stale.
+    async fn is_deleted(&self, name: &str) -> bool {
+        // The name becomes a part of a URL path.
         if RuleName::new(name).is_err() {
             return false;
         }
         match self.api().get_metadata(name).await {
             Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => true,
-            Ok(_) => {
-                debug!(rule = name, "it is in the tenant's cluster, and not in the cache yet");
-                false
-            }
+            Ok(_) => false,
             Err(error) => {
-                debug!(rule = name, %error, "it can't be read");
+                debug!(rule = name, %error, "failed to read rule");
                 false
             }
         }

@@ -1,13 +1,14 @@
-//! The calls of the manager's service for rules, and how much of an answer is taken.
+//! Client of the manager's service for rules, with limits on its responses.
 //!
-//! The manager is another party: what it says may be as large as it likes. Answers with rules are measured on their bytes before
-//! anything is decoded, and a list has only so many pages.
+//! The manager is another party and may send responses of any size. Responses with rules are measured before they are
+//! decoded, and the number of pages of a list is limited.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use outrigger_api::wire_bounds::{self, Bounds};
+use outrigger_core::map::HashSet;
 use outrigger_proto::shape::{self, Shape};
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_proto::{TENANT_ID, v1};
@@ -20,96 +21,96 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-/// How long a call may take.
+/// Timeout of a call.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What one answer may have. A brief list of a thousand rules with their conditions has about 2 MiB and 5,000 entries; a manager
-/// that knows no brief lists sends whole rules.
+/// Limits of one response. A brief list of a thousand rules with their conditions has request 2 MiB and 5,000 entries; a
+/// manager without brief lists sends complete rules.
 pub const ANSWER: Bounds = Bounds { bytes: 32 << 20, entries: 100_000, items: 0 };
 
-/// Rules that are asked for at once. Managers that don't page brief lists send all.
+/// Page size of a list. Managers that don't page brief lists send all rules.
 const PAGE: i32 = 1000;
-/// Most rules of a tenant that are taken in.
-pub(super) const MOST_RULES: usize = 20_000;
+/// Maximum number of listed rules of a tenant.
+pub(super) const MAX_RULES: usize = 20_000;
 
-/// The manager's service for rules, as a tenant sees it.
+/// Client of the manager's service for rules, for one tenant.
 #[derive(Debug, Clone)]
-pub(super) struct Rules {
+pub(super) struct RuleClient {
     channel: Channel,
     tenant: AsciiMetadataValue,
 }
 
-impl Rules {
+impl RuleClient {
     pub(super) fn new(channel: Channel, tenant: AsciiMetadataValue) -> Self {
         Self { channel, tenant }
     }
 
-    /// The tenant's rules in short, by name.
+    /// Lists the tenant's rules in brief form, by name.
     ///
     /// # Errors
-    /// As the manager says; `OUT_OF_RANGE` when that is more than is taken.
+    /// The status of the call; `OUT_OF_RANGE` if the response exceeds a limit.
     pub(super) async fn list(&self) -> Result<BTreeMap<String, v1::Rule>, Status> {
         let mut rules = BTreeMap::new();
-        let mut tokens = HashSet::new();
+        let mut tokens = HashSet::default();
         let mut token = String::new();
         loop {
             let list = v1::ListRequest { brief: true, page_size: PAGE, page_token: token };
             let page: v1::ListResponse =
-                self.ask("/universe.workload.v1.WorkloadRuleService/List", list).await?;
+                self.unary("/universe.workload.v1.WorkloadRuleService/List", list).await?;
             rules.extend(page.rules.into_iter().map(|rule| (rule.id.clone(), rule)));
-            if rules.len() > MOST_RULES {
-                return Err(Status::out_of_range(format!("the manager lists more than {MOST_RULES} rules")));
+            if rules.len() > MAX_RULES {
+                return Err(Status::out_of_range(format!("the manager lists more than {MAX_RULES} rules")));
             }
             token = page.next_page_token;
             if token.is_empty() {
                 return Ok(rules);
             }
-            if !tokens.insert(token.clone()) || tokens.len() > MOST_RULES / 100 {
-                return Err(Status::out_of_range("the manager's list of rules has no end"));
+            if !tokens.insert(token.clone()) || tokens.len() > MAX_RULES / 100 {
+                return Err(Status::out_of_range("the manager's list of rules has too many pages"));
             }
         }
     }
 
-    /// The rule of this name, asked past all caches.
+    /// Reads a rule, bypassing the manager's caches.
     ///
     /// # Errors
-    /// As the manager says; `OUT_OF_RANGE` when that is more than is taken.
+    /// The status of the call; `OUT_OF_RANGE` if the response exceeds a limit.
     pub(super) async fn get(&self, id: String) -> Result<Option<v1::Rule>, Status> {
         let answer: v1::GetResponse =
-            self.ask("/universe.workload.v1.WorkloadRuleService/Get", v1::GetRequest { id }).await?;
+            self.unary("/universe.workload.v1.WorkloadRuleService/Get", v1::GetRequest { id }).await?;
         Ok(answer.rule)
     }
 
-    /// Makes a rule.
+    /// Creates a rule.
     ///
     /// # Errors
-    /// As the manager says.
+    /// The status of the call.
     pub(super) async fn create(&self, rule: Option<v1::Rule>) -> Result<(), Status> {
-        self.writes().create(self.about(v1::CreateRequest { rule })).await.map(drop)
+        self.write_client().create(self.request(v1::CreateRequest { rule })).await.map(drop)
     }
 
     /// Replaces a rule.
     ///
     /// # Errors
-    /// As the manager says.
+    /// The status of the call.
     pub(super) async fn update(&self, rule: Option<v1::Rule>) -> Result<(), Status> {
-        self.writes().update(self.about(v1::UpdateRequest { rule })).await.map(drop)
+        self.write_client().update(self.request(v1::UpdateRequest { rule })).await.map(drop)
     }
 
     /// Deletes a rule.
     ///
     /// # Errors
-    /// As the manager says.
+    /// The status of the call.
     pub(super) async fn delete(&self, id: String) -> Result<(), Status> {
-        self.writes().delete(self.about(v1::DeleteRequest { id })).await.map(drop)
+        self.write_client().delete(self.request(v1::DeleteRequest { id })).await.map(drop)
     }
 
-    /// Their answers are empty messages.
-    fn writes(&self) -> WorkloadRuleServiceClient<Channel> {
+    /// Client of the writing calls, whose responses are empty messages.
+    fn write_client(&self) -> WorkloadRuleServiceClient<Channel> {
         WorkloadRuleServiceClient::new(self.channel.clone()).max_decoding_message_size(1 << 10)
     }
 
-    async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Status>
+    async fn unary<Q, A>(&self, path: &'static str, message: Q) -> Result<A, Status>
     where
         Q: Message + 'static,
         A: Message + Default + 'static,
@@ -120,10 +121,10 @@ impl Rules {
         client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let path = http::uri::PathAndQuery::from_static(path);
         let codec = Measured { shape, bounds: ANSWER, of: PhantomData };
-        client.unary(self.about(question), path, codec).await.map(Response::into_inner)
+        client.unary(self.request(message), path, codec).await.map(Response::into_inner)
     }
 
-    fn about<T>(&self, message: T) -> Request<T> {
+    fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.metadata_mut().insert(TENANT_ID, self.tenant.clone());
         request.set_timeout(DEADLINE);
@@ -132,7 +133,7 @@ impl Rules {
     }
 }
 
-/// prost's codec, behind a measure.
+/// prost's codec, which measures responses before it decodes them.
 struct Measured<Q, A> {
     shape: &'static Shape,
     bounds: Bounds,
@@ -163,13 +164,13 @@ impl<Q, A: Message + Default> Decoder for Measured<Q, A> {
     type Error = Status;
 
     fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<A>, Status> {
-        // A message is in one piece: tonic waits until it is there.
+        // tonic has buffered the complete message.
         let wire = from.copy_to_bytes(from.remaining());
         wire_bounds::check(self.shape, &wire, &self.bounds)
-            .map_err(|error| Status::out_of_range(format!("the manager's answer is not taken: {error}")))?;
+            .map_err(|error| Status::out_of_range(format!("the manager's response is rejected: {error}")))?;
         let message = A::decode(wire);
         message
             .map(Some)
-            .map_err(|error| Status::internal(format!("the manager's answer is malformed: {error}")))
+            .map_err(|error| Status::internal(format!("the manager's response is malformed: {error}")))
     }
 }

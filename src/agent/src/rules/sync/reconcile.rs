@@ -1,4 +1,4 @@
-//! One rule: makes it there what it is here.
+//! Synchronization of one rule.
 
 use kube::ResourceExt;
 use kube::api::Patch;
@@ -11,185 +11,209 @@ use tracing::{Instrument, debug, debug_span, warn};
 
 use super::super::sanitize;
 use super::super::skew;
-use super::super::status::Found;
-use super::super::wire::Rules;
-use super::{Lost, Memory, Syncer, Turn, params};
+use super::super::status::SyncState;
+use super::super::wire::RuleClient;
+use super::{CallError, RuleMemory, RuleResult, Syncer, params};
 use crate::annotations;
 
-/// What is refused without asking, and so looked at anew in each round.
-pub(super) const FOUND_HERE: [&str; 2] = [NAME_TAKEN, MANAGER_TOO_OLD];
+/// Reasons of rejections by the agent itself, which are determined anew in each round.
+pub(super) const LOCAL_REASONS: [&str; 2] = [NAME_TAKEN, MANAGER_TOO_OLD];
 const NAME_TAKEN: &str = "NameTaken";
 const MANAGER_TOO_OLD: &str = "ManagerTooOld";
-/// How often a finalizer is taken off while others write the same rule.
-const ATTEMPTS: usize = 5;
+/// Attempts to remove a finalizer despite conflicting writes.
+const MAX_ATTEMPTS: usize = 5;
 
 impl Syncer {
-    /// Makes one rule there what it is here. An error is one of the link; what is wrong with the rule itself is a finding.
-    pub(super) async fn one(
+    /// Makes the infrastructure cluster's rule equal to the tenant's. Errors of the rule are states; other errors concern the
+    /// connection or the manager.
+    pub(super) async fn reconcile(
         &self,
-        client: &Rules,
+        client: &RuleClient,
         rule: &WorkloadRule,
-        there: Option<&v1::Rule>,
-        memory: &Memory,
-    ) -> Turn {
-        let (name, uid) = (rule.name_any(), rule.uid().unwrap_or_default());
-        let has_finalizer = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
+        listed: Option<&v1::Rule>,
+        remembered: &RuleMemory,
+    ) -> RuleResult {
+        let now = self.context.environment.clock.now();
+        let has_finalizer = has_finalizer(rule);
         if rule.metadata.deletion_timestamp.is_some() {
-            let ours = match there {
-                Some(there) => skew::is_ours(there, has_finalizer),
-                // The list may be behind.
-                None if has_finalizer => {
-                    look_up(client, &name).await?.is_some_and(|found| skew::is_ours(&found, true))
-                }
-                None => false,
-            };
-            if ours {
-                let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
-                client.delete(name).instrument(span).await?;
-            }
-            if has_finalizer && !memory.is_unsure(&uid, self.context.environment.clock.now()) {
-                self.finalizer(rule, false).await;
-            }
-            return Ok((Found::Synced(None), ours));
+            return self.delete(client, rule, listed, remembered).await;
         }
-        if let Some(theirs) = there.filter(|there| !skew::is_ours(there, has_finalizer)) {
+        if let Some(other) = listed.filter(|listed| !skew::is_owned(listed, has_finalizer)) {
             let message = format!(
-                "there is a rule {} in the infrastructure cluster that did not come from here; delete it there, or choose \
+                "the infrastructure cluster has another rule {} that was not created from this cluster; delete that rule, or use \
                  another name",
-                theirs.id
+                other.id
             );
-            return Ok((Found::Refused(NAME_TAKEN, message), false));
+            return Ok((SyncState::Rejected(NAME_TAKEN, message), false));
         }
         let excess = rule.excess();
         if !excess.is_empty() {
-            return Ok((Found::Refused("Invalid", validate::message(&excess)), false));
+            return Ok((SyncState::Rejected("Invalid", validate::message(&excess)), false));
         }
-        let message = v1::Rule { origin: uid.clone(), ..rule_wire::message(rule) };
-        if let Some(there) = there.filter(|there| skew::is_same(there, &message)) {
-            return Ok((Found::Synced(there.status.clone()), false));
+        let message = v1::Rule { origin: rule.uid().unwrap_or_default(), ..rule_wire::message(rule) };
+        if let Some(listed) = listed.filter(|listed| skew::is_current(listed, &message)) {
+            return Ok((SyncState::Synced(listed.status.clone()), false));
         }
         let generation = rule.metadata.generation.unwrap_or_default();
-        if memory.written.get(&uid).is_some_and(|(of, _)| *of == generation) {
-            return Ok((Found::Synced(None), true));
+        if remembered.is_written(generation) {
+            return Ok((SyncState::Synced(None), true));
         }
-        if let Some((of, found, until)) = memory.refused.get(&uid)
-            && *of == generation
-            && *until > self.context.environment.clock.now()
+        if let Some(state) = remembered.rejection(generation, now) {
+            return Ok((state.clone(), false));
+        }
+        if let (Some(writes), Some(listed)) = (&remembered.ineffective, listed)
+            && writes.is_final(generation, listed, now)
         {
-            return Ok((found.clone(), false));
+            return Ok((SyncState::Rejected(MANAGER_TOO_OLD, skew::PARTLY_STORED.to_owned()), false));
         }
-        if there.is_some_and(|there| {
-            memory.stubborn.is(&uid, generation, there, self.context.environment.clock.now())
-        }) {
-            return Ok((Found::Refused(MANAGER_TOO_OLD, skew::KEPT_IN_PART.to_owned()), false));
+        if !self.workloads.has_sent_annotations(annotations::keys_of(rule)) {
+            return Ok((SyncState::AwaitingAnnotations, false));
         }
-        if !self.workloads.tells(annotations::named(rule)) {
-            return Ok((Found::Waits, false));
+        // The finalizer precedes the creation: otherwise the created rule would be orphaned if this one were deleted meanwhile.
+        if !has_finalizer && !self.set_finalizer(rule, true).await {
+            return Ok((SyncState::Synced(None), false));
         }
-        // Before it is made: else nobody would take it out again if this were deleted meanwhile.
-        if !has_finalizer && !self.finalizer(rule, true).await {
-            return Ok((Found::Synced(None), false));
-        }
-        let rule = Some(v1::Rule { revision: String::new(), status: None, ..message });
-        let span = debug_span!(
-            "sync rule",
-            verb = if there.is_none() { "create" } else { "update" },
-            otel.kind = "client"
-        );
-        let call = async {
-            match there {
-                None => client.create(rule).await,
-                Some(_) => client.update(rule).await,
-            }
-        };
+        self.write(client, message, listed.is_some(), has_finalizer).await
+    }
+
+    /// Creates or updates the infrastructure cluster's rule.
+    async fn write(
+        &self,
+        client: &RuleClient,
+        rule: v1::Rule,
+        exists: bool,
+        has_finalizer: bool,
+    ) -> RuleResult {
+        let (name, uid) = (rule.id.clone(), rule.origin.clone());
+        let rule = Some(v1::Rule { revision: String::new(), status: None, ..rule });
+        let span =
+            debug_span!("sync rule", verb = if exists { "update" } else { "create" }, otel.kind = "client");
+        let call = async { if exists { client.update(rule).await } else { client.create(rule).await } };
         match call.instrument(span).await {
-            Ok(()) => Ok((Found::Synced(None), true)),
+            Ok(()) => Ok((SyncState::Synced(None), true)),
             Err(status) if status.code() == Code::AlreadyExists && !has_finalizer => {
-                if look_up(client, &name).await?.is_some_and(|found| found.origin == uid) {
-                    // An earlier call has made it, without an answer.
-                    return Ok((Found::Synced(None), true));
+                if read(client, &name).await?.is_some_and(|rule| rule.origin == uid) {
+                    // An earlier call without a response has created it.
+                    return Ok((SyncState::Synced(None), true));
                 }
-                // Somebody else's, made since the list was. With our finalizer it would pass for ours with a manager that
-                // doesn't tell whose its rules are. The next round says whose it is.
-                self.let_go(&name).await;
-                Ok((Found::Synced(None), false))
+                // Another client has created it since the list was made. With the finalizer it would count as owned for a
+                // manager that doesn't report origins. The next round reports the conflict.
+                self.remove_finalizer(&name).await;
+                Ok((SyncState::Synced(None), false))
             }
             Err(status) => {
-                let unsure = !is_definite(status.code());
-                finding(status).map(|found| (found, false)).map_err(|status| Lost { status, unsure })
+                let unconfirmed = !is_definite(status.code());
+                let state = state_of(status).map_err(|status| CallError { status, unconfirmed })?;
+                Ok((state, false))
             }
         }
     }
 
-    /// Puts our finalizer on a rule of the tenant's cluster, or takes it off. Whether that worked; if not, the next round
-    /// tries again.
-    pub(super) async fn finalizer(&self, rule: &WorkloadRule, add: bool) -> bool {
+    /// Deletes the infrastructure cluster's rule of a rule that is being deleted, then removes the finalizer.
+    async fn delete(
+        &self,
+        client: &RuleClient,
+        rule: &WorkloadRule,
+        listed: Option<&v1::Rule>,
+        remembered: &RuleMemory,
+    ) -> RuleResult {
+        let (name, has_finalizer) = (rule.name_any(), has_finalizer(rule));
+        let owned = match listed {
+            Some(listed) => skew::is_owned(listed, has_finalizer),
+            // The list may be stale.
+            None if has_finalizer => {
+                read(client, &name).await?.is_some_and(|rule| skew::is_owned(&rule, true))
+            }
+            None => false,
+        };
+        if owned {
+            let span = debug_span!("sync rule", verb = "delete", otel.kind = "client");
+            client.delete(name).instrument(span).await?;
+        }
+        let unconfirmed =
+            remembered.unconfirmed.is_some_and(|until| until > self.context.environment.clock.now());
+        if has_finalizer && !unconfirmed {
+            self.set_finalizer(rule, false).await;
+        }
+        Ok((SyncState::Synced(None), owned))
+    }
+
+    /// Adds the finalizer to a rule of the tenant's cluster, or removes it. Returns whether that succeeded; otherwise the next
+    /// round retries.
+    pub(super) async fn set_finalizer(&self, rule: &WorkloadRule, add: bool) -> bool {
         let mut all: Vec<&str> =
             rule.finalizers().iter().map(String::as_str).filter(|f| *f != keys::RULE_FINALIZER).collect();
         if add {
             all.push(keys::RULE_FINALIZER);
         }
-        // The list is replaced as a whole: only if nobody has changed it meanwhile.
+        // The patch replaces the whole list, so it must fail if another client has changed the list.
         let patch = json!({"metadata": {"uid": rule.uid(), "resourceVersion": rule.resource_version(), "finalizers": all}});
         match self.api().patch(&rule.name_any(), &params(), &Patch::Merge(&patch)).await {
             Ok(rule) => {
-                self.store.learn(rule);
+                self.store.apply_response(rule);
                 true
             }
             Err(error) => {
-                debug!(rule = %rule.name_any(), %error, "its finalizers will be written later");
+                debug!(rule = %rule.name_any(), %error, "failed to write finalizers; retrying");
                 false
             }
         }
     }
 
-    /// Takes our finalizer off a rule again that has just got it, and doesn't give up because others write the rule too.
-    async fn let_go(&self, name: &str) {
-        for _ in 0..ATTEMPTS {
+    /// Removes the finalizer from a rule despite conflicting writes.
+    async fn remove_finalizer(&self, name: &str) {
+        for _ in 0..MAX_ATTEMPTS {
             match self.api().get_opt(name).await {
-                Ok(Some(rule)) if rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER) => {
-                    if self.finalizer(&rule, false).await {
+                Ok(Some(rule)) if has_finalizer(&rule) => {
+                    if self.set_finalizer(&rule, false).await {
                         return;
                     }
                 }
                 Ok(_) => return,
-                Err(error) => debug!(rule = name, %error, "it can't be read"),
+                Err(error) => debug!(rule = name, %error, "failed to read rule"),
             }
         }
         warn!(
             rule = name,
-            "the name is taken in the infrastructure cluster, and the finalizer is still there"
+            "failed to remove the finalizer of a rule whose name exists in the infrastructure cluster"
         );
     }
 }
 
-/// The rule of this name in the infrastructure cluster, asked past all caches.
-async fn look_up(client: &Rules, name: &str) -> Result<Option<v1::Rule>, Status> {
+pub(super) fn has_finalizer(rule: &WorkloadRule) -> bool {
+    rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
+}
+
+/// Reads a rule of the infrastructure cluster, bypassing the manager's caches.
+async fn read(client: &RuleClient, name: &str) -> Result<Option<v1::Rule>, Status> {
     match client.get(name.to_owned()).await {
         Ok(rule) => Ok(rule),
-        // A manager that has no such call tells as little as one that has no such rule: only its list counts then.
+        // A manager without this call only has its list.
         Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Ok(None),
         Err(status) => Err(status),
     }
 }
 
-/// What an answer says about the rule; an answer that isn't about the rule is an error.
-fn finding(status: Status) -> Result<Found, Status> {
+/// Returns the state of a rule whose write failed.
+///
+/// # Errors
+/// If the status is not about the rule.
+fn state_of(status: Status) -> Result<SyncState, Status> {
     let message = sanitize::message(status.message());
     match status.code() {
-        Code::InvalidArgument | Code::OutOfRange => Ok(Found::Refused("Invalid", message)),
-        Code::ResourceExhausted => Ok(Found::Refused("LimitReached", message)),
-        // Not who we are, for the list has been told: something there doesn't want this rule.
-        Code::PermissionDenied => Ok(Found::Refused("Forbidden", message)),
+        Code::InvalidArgument | Code::OutOfRange => Ok(SyncState::Rejected("Invalid", message)),
+        Code::ResourceExhausted => Ok(SyncState::Rejected("LimitReached", message)),
+        // The list succeeded, so the agent is authorized, but a policy rejects this rule.
+        Code::PermissionDenied => Ok(SyncState::Rejected("Forbidden", message)),
         Code::AlreadyExists | Code::NotFound | Code::Aborted => {
-            // Somebody else has made or deleted it since the list was made. The next round sees how it is.
-            Ok(Found::Synced(None))
+            // Another client has created or deleted the rule since the list was made. The next round compares again.
+            Ok(SyncState::Synced(None))
         }
         _ => Err(status),
     }
 }
 
-/// Whether a write that ended so was not carried out, and will not be.
+/// Whether a write with this status has not been executed and will not be.
 fn is_definite(code: Code) -> bool {
     matches!(
         code,

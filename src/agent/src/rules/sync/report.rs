@@ -1,4 +1,4 @@
-//! What the tenant is told, in the status of its rules.
+//! Reports states in the status of the tenant's rules.
 
 use std::io;
 
@@ -9,19 +9,20 @@ use outrigger_core::keys;
 use serde_json::json;
 use tracing::{debug, warn};
 
-use super::super::status::{Found, compute};
+use super::super::status::{SyncState, compute};
+use super::reconcile::has_finalizer;
 use super::{Memory, Syncer, params};
 
 impl Syncer {
-    /// Writes a rule's status in the tenant's cluster, if it is another.
-    pub(super) async fn tell(&self, memory: &mut Memory, rule: &WorkloadRule, found: &Found) {
-        let status = compute(rule, found, self.context.environment.clock.wall());
+    /// Writes a rule's status in the tenant's cluster if it differs.
+    pub(super) async fn report(&self, memory: &mut Memory, rule: &WorkloadRule, state: &SyncState) {
+        let status = compute(rule, state, self.context.environment.clock.wall());
         if rule.status.as_ref() == Some(&status) || rule.metadata.deletion_timestamp.is_some() {
             return;
         }
         let uid = rule.uid().unwrap_or_default();
         if !memory.budget.take(&uid, size(rule), self.context.environment.clock.now()) {
-            debug!(rule = %rule.name_any(), "its status is written later: statuses are written too often");
+            debug!(rule = %rule.name_any(), "deferred a status write: the rate limit is exceeded");
             return;
         }
         let patch = json!({"metadata": {"uid": rule.uid()}, "status": status});
@@ -34,29 +35,27 @@ impl Syncer {
                         .publish(true, reason, "SyncRule", &message, &rule.object_ref(&()))
                         .await;
                 }
-                self.store.learn(written);
+                self.store.apply_response(written);
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-            Err(error) => warn!(rule = %rule.name_any(), %error, "its status could not be written"),
+            Err(error) => warn!(rule = %rule.name_any(), %error, "failed to write the status of a rule"),
         }
     }
 
-    /// Nothing can be written in the infrastructure cluster: rules say so, and those that are given up may go.
-    pub(super) async fn out_of_reach(&self, memory: &mut Memory, why: &Found) {
+    /// Reports that the infrastructure cluster can't be written, and removes the finalizer of rules that are marked as abandoned.
+    pub(super) async fn report_unreachable(&self, memory: &mut Memory, state: &SyncState) {
         for rule in self.store.all() {
             if rule.metadata.deletion_timestamp.is_none() {
-                self.tell(memory, &rule, why).await;
-            } else if rule.annotations().contains_key(keys::ABANDON)
-                && rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER)
-            {
-                warn!(rule = %rule.name_any(), "abandoned: it may still be in the infrastructure cluster");
-                self.finalizer(&rule, false).await;
+                self.report(memory, &rule, state).await;
+            } else if rule.annotations().contains_key(keys::ABANDON) && has_finalizer(&rule) {
+                warn!(rule = %rule.name_any(), "abandoned a rule that may still exist in the infrastructure cluster");
+                self.set_finalizer(&rule, false).await;
             }
         }
     }
 }
 
-/// Bytes that a rule has in etcd, about.
+/// Returns the approximate size of a rule in etcd, in bytes.
 fn size(rule: &WorkloadRule) -> usize {
     struct Count(usize);
     impl io::Write for Count {
@@ -70,7 +69,7 @@ fn size(rule: &WorkloadRule) -> usize {
         }
     }
     let mut count = Count(0);
-    // What can't be written counts as far as it could.
+    // A rule that can't be serialized counts as far as it was.
     let _ = serde_json::to_writer(&mut count, rule);
     count.0
 }
