@@ -77,7 +77,7 @@ pub struct MachineType {
     pub memory: Quantity,
     /// GPUs of a slot.
     pub gpu: Option<Gpu>,
-    /// How many slots there may be.
+    /// Maximum number of slots.
     pub available: u32,
 }
 
@@ -194,7 +194,7 @@ impl MachineType {
 pub struct Usage {
     /// Slots that there may be.
     pub maximum: u32,
-    /// Reservations that hold a place on a node.
+    /// Reservations on a node.
     pub reserved: u32,
     /// Guests that are on a node.
     pub used: u32,

@@ -33,7 +33,7 @@ pub struct Limits {
     pub rules: u32,
     /// Size of all those rules together, each as [`crate::rule::size`] counts it.
     pub rule_bytes: u64,
-    /// Workloads that its agent tells of.
+    /// Workloads that its agent sends.
     pub workloads: u32,
     /// Bytes of all those workloads together, as protobuf, and 64 for each of their labels and annotations.
     pub workload_bytes: u64,

@@ -75,8 +75,8 @@ pub struct ManagerArgs {
     )]
     pub manage_offloading: bool,
 
-    /// Serve Machines where the cluster has them: mark their nodes, hold slots by reservations, and write their
-    /// status. Turn this off where Imperator's own controllers do so.
+    /// Serve Machines where the cluster has them: mark their nodes, keep slots free with reservations, and write their status.
+    /// Turn this off where Imperator's own controllers do so.
     #[arg(
         long,
         env = "OUTRIGGER_MANAGE_MACHINES",
@@ -99,7 +99,7 @@ pub struct ManagerArgs {
     )]
     pub reservation_image: String,
 
-    /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
+    /// Namespace of AdminWorkloadRules. Rules in other namespaces are not served.
     #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_rules_namespace: String,
 
@@ -107,7 +107,7 @@ pub struct ManagerArgs {
     #[arg(long, env = "OUTRIGGER_ADMIN_RESOURCES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_resources_namespace: String,
 
-    /// Namespace of the Lease by which one replica is elected for tenants and DPUs.
+    /// Namespace of the Lease that elects the leader for tenants and DPUs.
     #[arg(
         long,
         env = "OUTRIGGER_LEASE_NAMESPACE",

@@ -47,7 +47,7 @@ pub struct AdmissionArgs {
     #[arg(long, env = "OUTRIGGER_EXEMPT_RUNTIME_CLASS", default_value = "liqo", value_name = "NAME")]
     pub exempt_runtime_class: String,
 
-    /// Namespace of AdminWorkloadRules. What is elsewhere is not served.
+    /// Namespace of AdminWorkloadRules. Rules in other namespaces are not served.
     #[arg(long, env = "OUTRIGGER_ADMIN_RULES_NAMESPACE", default_value = keys::ADMIN_NAMESPACE, value_parser = namespace, value_name = "NAMESPACE")]
     pub admin_rules_namespace: String,
 

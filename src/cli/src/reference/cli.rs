@@ -9,8 +9,7 @@ use super::markdown::{cell, code, table};
 /// The page. `command` has been built.
 pub(super) fn page(command: &Command) -> Page {
     let mut text = command.get_long_about().map_or_else(String::new, |about| format!("{about}\n\n"));
-    text += "`outrigger <COMMAND> --help` tells the same. Each setting that has a name in the environment may be given there; \
-             the command line counts first.\n";
+    text += "`outrigger <COMMAND> --help` prints the same. Settings with an environment variable may be set there; the command line takes precedence.\n";
     for sub in commands(command) {
         let name = sub.get_name();
         text += &format!("\n## outrigger {name}\n\n");

@@ -7,9 +7,8 @@ use super::markdown::{cell, code, table};
 
 /// The page.
 pub(super) fn page() -> Page {
-    let mut text = "Every key that Outrigger reads or writes on objects. Those under `outrigger.dev` are its own: nobody but \
-                    its components may set them on Pods and claims of tenants. The others are Kubernetes', NVIDIA's, Liqo's \
-                    and Imperator's, and mean what they mean there. \"Manager\" as who writes one stands for the controllers \
+    let mut text = "Every key that Outrigger reads or writes on objects. Those under `outrigger.dev` are Outrigger's: only its components may set them on Pods and claims of tenants. The others are Kubernetes', NVIDIA's, Liqo's \
+                    and Imperator's, and have their meaning there. \"Manager\" as who writes one stands for the controllers \
                     of `outrigger manager`.\n"
         .to_owned();
     for form in Form::ALL {

@@ -6,8 +6,7 @@ use super::Page;
 
 /// The page.
 pub(super) fn page() -> Page {
-    let mut text = "`/metrics` on the admin port is OpenMetrics text. Names, types, labels and their values stay as they are; \
-                    new ones may come. Labels never hold names of objects, so the number of series doesn't grow with the \
+    let mut text = "`/metrics` on the admin port is OpenMetrics text. Names, types, labels and their values are stable; new ones may be added. Labels never contain names of objects, so the number of series doesn't grow with the \
                     cluster. [Operation](../operation.md#metrics) tells how to read them.\n\n\
                     | metric | type | of | labels | what |\n|---|---|---|---|---|\n"
         .to_owned();

@@ -68,9 +68,7 @@ fn pages(command: Command) -> anyhow::Result<Vec<Page>> {
     pages.push(settings::page(&command));
     pages.push(metrics::page());
     pages.push(keys::page());
-    let mut text = "What the program itself tells of what it takes and writes. These pages are made from its code (`make \
-                    reference`), so they are as true as it is.\n\n"
-        .to_owned();
+    let mut text = "These pages are generated from the code (`make reference`).\n\n".to_owned();
     for Page { name, title, about, .. } in &pages {
         text += &format!("- [{title}]({name}.md): {about}\n");
     }

@@ -34,7 +34,7 @@ pub(super) fn page(command: &Command) -> Page {
         })
         .collect();
     let text = format!(
-        "What webhook, manager and agent can be told, by flag or by environment; the flag counts first. Durations are like \
+        "All settings of webhook, manager and agent, as flags and environment variables; the flag takes precedence. Durations are like \
          `90s`, `5m`, `1h`, `7d`. In the shipped manifests they stand in the Deployments' `args`; with Helm further ones go \
          into `webhook.extraArgs`, `manager.extraArgs` and `agent.extraArgs`. [Command line](cli.md) has the same at length, \
          and [Operation](../operation.md#traces) what the servers read of OpenTelemetry's own variables.\n\n{}",

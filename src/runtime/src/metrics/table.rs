@@ -58,7 +58,7 @@ macro_rules! table {
 table! {
     BUILD = plain("build", Info, Server::ALL,
         &[("version", Named("as in `outrigger --version`")), ("commit", Named("of the source, or unknown"))],
-        "What is running");
+        "Version of the running process");
     STARTED = seconds("process_start_time", Gauge, Server::ALL, &[], "When the process started, Unix time");
     LOG_LINES_DROPPED = plain("log_lines_dropped", Counter, Server::ALL, &[],
         "Log lines that were dropped because standard error wasn't read fast enough");
@@ -74,7 +74,7 @@ table! {
         &[("use", OneOf(&["serving", "client_ca", "client"]))],
         "When the certificate expires, Unix time; of several CAs, the last");
     CERTIFICATE_FAILURES = plain("tls_reload_failures", Counter, &[Webhook, Manager], &[],
-        "New certificates or CAs that could not be used");
+        "New certificates or CAs that were unusable");
     ADMISSION = seconds("admission", Histogram, &[Webhook],
         &[
             ("webhook", OneOf(&[
