@@ -31,7 +31,7 @@ fn check(policy: &Policy, manager: bool, pod: &Value, old: Option<&Value>) -> Ve
         ("escape.example.com/other".to_owned(), classes(&["escape-other"])),
         ("escape.example.com/allowed".to_owned(), classes(&["escape-allowed"])),
     ]);
-    let facts = Facts {
+    let facts = ValidationContext {
         policy,
         namespace: "tenant-blue",
         manager,
@@ -74,7 +74,7 @@ fn good() -> Value {
                 "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}}}],
     }});
     let tenant = TenantId::new("blue").unwrap();
-    let facts = mutate::Facts {
+    let facts = mutate::PodContext {
         tenant: Some(&tenant),
         rule: None,
         offloading: None,
@@ -194,7 +194,7 @@ fn who_may_set_our_keys() {
 fn a_template_is_judged_as_the_pod_that_comes_of_it() {
     let policy = policy();
     let claims = BTreeMap::new();
-    let facts = Facts {
+    let facts = ValidationContext {
         policy: &policy,
         namespace: "tenant-blue",
         manager: false,
@@ -254,7 +254,7 @@ proptest::proptest! {
     #[test]
     fn what_mutation_places_validation_accepts(pod in crate::mutate::tests::any_pod()) {
         let tenant = TenantId::new("blue").unwrap();
-        let facts = mutate::Facts { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: k::DPU_HOST };
+        let facts = mutate::PodContext { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: k::DPU_HOST };
         check(&policy(), false, &pod, None);
         check(&policy(), false, &pod, Some(&good()));
         check(&policy(), false, &good(), Some(&pod));

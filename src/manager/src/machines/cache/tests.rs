@@ -132,7 +132,7 @@ fn what_is_seen_of_a_type() {
     assert_eq!(cache.namespace("home", Some(&guests_home())), [m("a")]);
     assert_eq!(cache.namespace("home", Some(&guests_home())), []);
     assert_eq!((seen().used, seen().reservations.len(), seen().room), (1, 3, empty.room));
-    let ready = |seen: Seen| {
+    let ready = |seen: TypeView| {
         let mut all: Vec<_> = seen.reservations.iter().map(|r| (r.ordinal, r.on_ready_node)).collect();
         all.sort_unstable();
         all
