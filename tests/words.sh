@@ -6,12 +6,10 @@ cd "$(dirname "$0")/.."
 
 # To check more files, add them here.
 paths=(
-    '*.md' certs deploy proto webhooks Makefile
-    # These are generated from Rust sources, which are not checked yet.
-    ':!deploy/crds/*.yaml' ':!docs/reference' ':!webhooks/mutating.yaml' ':!webhooks/validating.yaml'
+    '*.md' certs deploy proto src webhooks Makefile
 )
-# Crates whose log macros are checked for Debug forms. Add the others here.
-logs=(src/api src/cli src/core)
+# Folders whose log macros are checked for Debug forms.
+logs=(src)
 if [ $# != 0 ]; then paths=("$@") logs=("$@"); fi
 
 failed=0

@@ -48,7 +48,7 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     let served = &cx.settings.admin.rules;
     if request.namespace != **served {
         warnings.push(format!(
-            "nothing comes of it in this namespace: AdminWorkloadRules are served in {served}"
+            "it has no effect in this namespace: AdminWorkloadRules are served in {served}"
         ));
     }
     let around = LintContext { host_label: &cx.settings.host_label, tenant: None, dpus: None };
@@ -200,7 +200,7 @@ mod tests {
         let Ok(Decision::Allow { warnings, .. }) = ask(&rule("Any"), None, "elsewhere") else { panic!() };
         assert_eq!(
             warnings,
-            ["nothing comes of it in this namespace: AdminWorkloadRules are served in rules"]
+            ["it has no effect in this namespace: AdminWorkloadRules are served in rules"]
         );
         let wrong = rule("Some");
         let (code, message) = denied(ask(&wrong, None, "rules"));

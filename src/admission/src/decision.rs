@@ -43,7 +43,7 @@ impl Default for Settings {
     }
 }
 
-/// Is told when the steps of a mutation begin and end. The server implements it with a clock and its metrics.
+/// Observes when the steps of a mutation begin and end. The server implements it with a clock and its metrics.
 pub trait StepObserver {
     /// The first step begins.
     fn started(&self) {}
@@ -62,7 +62,7 @@ pub struct Context<'a> {
     pub caches: &'a Caches,
     /// The settings.
     pub settings: &'a Settings,
-    /// Is told of the steps of mutations.
+    /// Observes the steps of mutations.
     pub steps: &'a dyn StepObserver,
 }
 

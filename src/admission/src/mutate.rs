@@ -108,7 +108,7 @@ pub(crate) fn as_new_as(
         .filter(|cached| cached.uid == uid && cached.generation >= generation)
         .ok_or_else(|| CacheStale(format!("{kind} {name} of generation {generation} is not known yet")))?;
     let Some(rule) = &cached.spec.rule else {
-        let message = format!("{kind} {name}: is not valid any more; see its Accepted condition");
+        let message = format!("{kind} {name}: is no longer valid; see its Accepted condition");
         return Err(Decision::deny(422, message).into());
     };
     if !rule.devices().claims().is_empty()

@@ -170,7 +170,7 @@ impl ReviewError {
 /// The message about a review that is too large.
 pub fn beyond(excess: &Excess) -> String {
     format!(
-        "the review of the object {excess} (the object, what it was before, and what is told of the request, together); make the \
+        "the review of the object {excess} (the object, what it was before, and the facts about the request, together); make the \
          object smaller: move what is long into ConfigMaps or volumes, or split it up"
     )
 }

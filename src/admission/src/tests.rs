@@ -160,7 +160,7 @@ fn what_does_not_fit_is_denied_with_its_path() {
     invalid.apply_rule(Change::Applied(rule(3, false)));
     let (code, message) = denied(decide("/mutate/pods", &invalid, &mut request(MANAGER, "2")));
     assert_eq!(code, 422);
-    assert!(message.contains("not valid any more"), "{message}");
+    assert!(message.contains("no longer valid"), "{message}");
 
     let (_, message) = denied(decide("/mutate/pods", &caches(), &mut request(MANAGER, "x")));
     assert!(message.contains("outrigger.dev/rule-generation]: must be an integer"), "{message}");
@@ -335,7 +335,7 @@ fn a_rule_is_refused_with_all_that_is_wrong_and_warned_of_what_is_odd() {
         let mut request = asks(kind, operation, value(object), old.map_or(Value::Null, value));
         decide("/validate/workloadrules", &caches, &mut request)
     };
-    // The Tenant isn't known yet: the rule is judged by itself.
+    // The Tenant isn't known yet: the rule is validated by itself.
     let mut escaping = rule(1, true);
     let mut template = escaping.spec.template.tree();
     template["spec"]["hostPID"] = json!(true);

@@ -25,7 +25,7 @@ pub struct Pod {
     /// Where it runs, and what keeps it from being scheduled.
     #[serde(default)]
     pub spec: Option<Spec>,
-    /// What became of it.
+    /// Its status.
     #[serde(default)]
     pub status: Option<Status>,
 }

@@ -145,9 +145,9 @@ pub struct Observed {
 /// Why a companion is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeleteReason {
-    /// Its workload is gone, or doesn't match any more.
+    /// Its workload is gone, or no longer matches.
     Unmatched,
-    /// Its rule is gone, or is not for its tenant any more.
+    /// Its rule is gone, or is no longer about its tenant.
     RuleDeleted,
     /// It belongs to an earlier rule of the same name.
     OtherRule,
@@ -249,7 +249,7 @@ fn replace_reason(rule: &Rule, workload: &Workload, o: &Observed) -> Option<Dele
     if o.rule_uid != rule.uid() {
         Some(DeleteReason::OtherRule)
     } else if o.host.as_deref() != host(rule, workload) {
-        // Before the template: a companion that serves no workload any more doesn't wait for its turn in a rollout.
+        // Before the template: a companion that no longer serves a workload doesn't wait for its turn in a rollout.
         Some(DeleteReason::Moved)
     } else if o.template_hash != rule.template_hash() {
         Some(DeleteReason::TemplateChanged)

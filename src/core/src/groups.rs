@@ -2,7 +2,7 @@
 //!
 //! What a Machine asks for is written down as a [`Claim`] before it is admitted, in one object of the cluster that is written
 //! only in the version it was read in; so the second of two that are asked about at once, by whatever replicas, sees the
-//! first. A claim counts until the own watch shows what came of it, and no longer than a grant of a slot, for the same
+//! first. A claim counts until the own watch shows its result, and no longer than a grant of a slot, for the same
 //! reasons: see [`crate::slots`].
 
 use std::collections::{HashMap, HashSet};
@@ -91,7 +91,7 @@ impl GroupClaims {
     }
 
     /// Writes a claim down. `seen`: all Machines that the watch shows. `ended`: uids of those whose end it has shown lately.
-    /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. Claims that don't count any more are dropped.
+    /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. Claims that no longer count are dropped.
     ///
     /// # Errors
     /// Who has it.
@@ -154,7 +154,7 @@ impl Claim {
         format!("{}/{}/{}/{}", self.machine, self.uid, self.generation, self.at)
     }
 
-    /// Whether the watch shows what came of it: the Machine as claimed, or as it has become since.
+    /// Whether the watch shows its result: the Machine as claimed, or as it has become since.
     fn is_shown(&self, seen: &[MachineView<'_>]) -> bool {
         seen.iter().filter(|machine| machine.name == self.machine && machine.uid == self.uid).any(|machine| {
             let nodes: HashSet<&String> = machine.nodes.iter().collect();

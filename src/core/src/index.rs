@@ -238,7 +238,7 @@ impl TenantIndex {
     }
 
     /// Keeps at most so many matches of the tenant's own rules: pairs of a rule and a workload. What is kept beyond that stays until
-    /// it doesn't match any more. Admin rules don't count.
+    /// it no longer matches. Admin rules don't count.
     pub fn limit(&mut self, most: usize) -> Vec<CompanionKey> {
         self.room.most = most;
         self.fill()

@@ -18,7 +18,7 @@ pub const MAX_WARNING: usize = 120;
 /// Most comparisons of values in the search for terms that contradict themselves. A rule that takes more gets no warning.
 const MAX_COMPARISONS: usize = 1 << 16;
 
-/// The cluster in which a rule is judged.
+/// The cluster in which a rule is checked.
 #[derive(Debug, Clone, Copy)]
 pub struct LintContext<'a> {
     /// Node label that names the host of a DPU.

@@ -128,7 +128,7 @@ fn parse(text: &str) -> Option<Quantity> {
     if whole.is_empty() && part.is_empty() && suffix.is_empty() {
         return None;
     }
-    // Beyond 18 digits nothing is exact any more, nor needs to be.
+    // Beyond 18 digits nothing is exact, nor needs to be.
     let mut value: i128 = 0;
     for digit in whole.bytes().chain(part.bytes().take(18)) {
         value = value.saturating_mul(10).saturating_add(i128::from(digit - b'0'));

@@ -220,7 +220,7 @@ impl Rule {
         self.policy
     }
 
-    /// Its companion, as written. The tree is made anew each time.
+    /// Its companion, as written. The tree is built again each time.
     pub fn template(&self) -> Value {
         self.template.tree()
     }

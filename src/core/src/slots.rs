@@ -133,7 +133,7 @@ impl Ledger {
         self.grants.retain(|grant| grant.pod != pod);
     }
 
-    /// Drops the grants that don't count any more. `is_over`: whether a grant's time is, see [`Sightings`].
+    /// Drops the grants that no longer count. `is_over`: whether a grant's time is, see [`Sightings`].
     pub fn tidy(&mut self, guests: &Guests, is_over: impl Fn(&Grant) -> bool) {
         self.grants.retain(|grant| !is_over(grant) && !guests.gone.contains(&grant.uid));
     }

@@ -225,7 +225,7 @@ mod tests {
             json_patch::merge(&mut wrong, &change);
             assert_eq!(paths(&wrong), [path], "{change}");
         }
-        assert_eq!(kind(&json!({"kind": "Deployment"})), Kind::Pod, "which it is told to be");
+        assert_eq!(kind(&json!({"kind": "Deployment"})), Kind::Pod, "which it says to be");
     }
 
     #[test]

@@ -234,7 +234,7 @@ impl fmt::Display for Identity {
 }
 
 /// What follows the scheme (SPIFFE-ID, sections 2.1 and 2.2). A trust domain's own id, without a path, is a CA's and
-/// nobody's client.
+/// no tenant's client.
 fn is_spiffe(rest: &str) -> bool {
     let Some((domain, path)) = rest.split_once('/') else { return false };
     let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');

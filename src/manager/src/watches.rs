@@ -106,7 +106,7 @@ impl Context {
         let Ok(id) = TenantId::new(&name) else { return };
         match self.registry.get(&id) {
             Some(entry) => self.tenant_of(&entry.object.target_namespace()),
-            // Nothing is made any more for a tenant that is deleted, whatever became of its namespace.
+            // Nothing more is created for a tenant that is deleted, whatever the state of its namespace.
             None => self.states.of(&id).iter().for_each(|state| state.lock().closing = true),
         }
         for state in self.states.of(&id) {

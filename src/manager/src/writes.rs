@@ -100,7 +100,7 @@ where
     api.patch(&over.name, &patch(), &Patch::Merge(&body)).await.map(Some)
 }
 
-/// An object that does not exist any more, or another one of its name, counts as deleted.
+/// An object that no longer exists, or another one of its name, counts as deleted.
 ///
 /// # Errors
 /// Every other error.

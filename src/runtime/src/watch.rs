@@ -2,7 +2,7 @@
 //!
 //! A list is read in pages and is consistent with the API server's storage. Pages and lines of a watch are limited in bytes, and
 //! decoded object by object (`read`). A watch that ends continues from its last resourceVersion. All objects are listed again
-//! when the API server doesn't have this resourceVersion any more, and when the watch was silent for longer than it is with a
+//! when the API server no longer has this resourceVersion, and when the watch was silent for longer than it is with a
 //! healthy API server: so the watch recovers when etcd is restored from an older snapshot, although resourceVersions have gone
 //! back. The pauses after failures grow up to [`MAX_PAUSE`].
 //!
@@ -52,14 +52,14 @@ pub enum Event<K> {
     ListStarted,
     /// An object of the list.
     Listed(K),
-    /// The list is complete: known objects that it didn't contain don't exist any more.
+    /// The list is complete: known objects that it didn't contain no longer exist.
     ListCompleted {
         /// The resourceVersion of the list.
         version: u64,
     },
     /// An object was created or changed.
     Applied(K),
-    /// An object was deleted, or doesn't match the watch's selector any more.
+    /// An object was deleted, or no longer matches the watch's selector.
     Deleted(K),
     /// All events up to this resourceVersion have been sent.
     Bookmark {

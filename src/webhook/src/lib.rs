@@ -105,7 +105,7 @@ fn limits(max_connections: usize) -> Limits {
     }
 }
 
-/// Runs the webhook until it is told to shut down.
+/// Runs the webhook until it shuts down.
 ///
 /// # Errors
 /// When settings or files can't be used, an address can't be had, or a task fails.

@@ -65,7 +65,7 @@ fn each_namespace_gets_the_steps_that_concern_it() {
     assert_eq!(keys_of(&both), [keys::NODE_TYPE, keys::NODE_TENANT]);
     assert_eq!(both["spec"]["tolerations"].as_array().unwrap().len(), 2);
     assert_eq!(created(&caches, &both).unwrap().unwrap(), both, "once is enough");
-    // And one that isn't offloaded any more has its tenant's only.
+    // A Pod of a namespace that is no longer offloaded has its tenant's only.
     caches.namespace(namespace("n", &json!({keys::TENANT: "blue"})));
     assert_eq!(keys_of(&created(&caches, &pod).unwrap().unwrap()), [keys::NODE_TENANT]);
 }
@@ -98,7 +98,7 @@ fn what_the_object_says_now_counts() {
         "metadata": {"name": "other", "namespace": "n"}, "spec": {}});
     caches.apply_offloading(Change::Applied(serde_json::from_value(other.take()).unwrap()));
     caches.apply_offloading(Change::Gone { namespace: "n".into(), name: "other".into(), uid: String::new() });
-    assert!(created(&caches, &json!({"spec": {}})).is_ok(), "another name is nobody's");
+    assert!(created(&caches, &json!({"spec": {}})).is_ok(), "another name has no owner");
     caches.apply_offloading(Change::Gone {
         namespace: "n".into(),
         name: "offloading".into(),

@@ -1,4 +1,4 @@
-//! Offline decisions: which webhooks the API server would call, and what comes of it.
+//! Offline decisions: which webhooks the API server would call, and the result.
 
 use std::collections::BTreeMap;
 

@@ -33,7 +33,7 @@ use crate::store::WorkloadStore;
 
 /// Time after which a write appears in the manager's list, which is made from a watch.
 const LIST_DELAY: Duration = Duration::from_secs(3);
-/// Time after which a write without a response can't be executed any more: twice the deadline of the manager's own call.
+/// Time after which a write without a response can no longer be executed: twice the deadline of the manager's own call.
 const UNCONFIRMED_WRITE: Duration = Duration::from_secs(60);
 /// Time after which a rejected rule is sent again without a change.
 const REJECTION_PAUSE: Duration = Duration::from_secs(60);
@@ -295,7 +295,7 @@ impl Syncer {
         Ok(memory.client.insert(RuleClient::new(channel, self.context.tenant.clone())).clone())
     }
 
-    /// Deletes rules of the infrastructure cluster that an agent of this tenant created from rules that don't exist any more.
+    /// Deletes rules of the infrastructure cluster that an agent of this tenant created from rules that no longer exist.
     /// Returns whether any was deleted.
     async fn delete_orphans(
         &self,

@@ -42,7 +42,7 @@ pub(crate) fn claims(subject: &Subject, spec: &Value) -> Vec<Finding> {
         findings.extend(Finding::of_faults(&API_REFUSES, subject, faults));
     }
     for (i, claim) in added.iter().enumerate() {
-        // One that is another rule's is judged there.
+        // A finding about another rule belongs there.
         if let Some(claim) = claim.get("spec") {
             findings.extend(devices::spec(subject, claim, &format!("spec.deviceClaims[{i}].spec")));
         }

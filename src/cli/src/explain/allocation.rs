@@ -133,7 +133,7 @@ impl Devices {
         match report.phase {
             ClaimPhase::Allocated => return report,
             ClaimPhase::Terminating => {
-                report.reasons.push("it is being deleted, and goes when no Pod uses it any more".to_owned());
+                report.reasons.push("it is being deleted, which ends when no Pod uses it".to_owned());
                 return report;
             }
             ClaimPhase::Pending | ClaimPhase::Absent | ClaimPhase::Unknown => {}

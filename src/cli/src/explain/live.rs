@@ -89,7 +89,7 @@ pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> 
         reader.must::<Pod>(namespace.map(String::as_str), ListParams::default()).await?;
     } else {
         reader.notes.push(
-            "the tenant's Pods can't be seen from here: only those are explained whose companions were told everything \
+            "the tenant's Pods can't be seen from here: only those are explained whose companions carry everything \
              of them; name the tenant's cluster by --tenant-kubeconfig"
                 .to_owned(),
         );

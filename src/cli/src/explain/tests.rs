@@ -170,7 +170,7 @@ fn a_tenants_own_cluster_shows_no_dpus_and_the_other_no_workloads() {
     assert_eq!((&workload["outcome"], workload.get("placement")), (&json!("Companion"), None));
     assert_eq!(report["notes"], json!(["said"]));
 
-    // A workload that its companion was told all of.
+    // A workload that its companion carries completely.
     let told = json!({"metadata": {"id": "w1", "resourceType": "v1/Pod", "resourceNamespace": "work", "resourceName": "web"},
         "state": {"nodeName": "blue-a"}});
     let companion = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {

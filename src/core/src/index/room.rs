@@ -59,7 +59,7 @@ impl Room {
         self.settle();
     }
 
-    /// A rule is gone, or about to be tried on all workloads; it had so many pairs.
+    /// A rule is gone, or about to be matched with all workloads; it had so many pairs.
     pub(super) fn forget_rule(&mut self, rule: &RuleName, pairs: usize) {
         if !rule.is_admin() {
             self.taken -= pairs;

@@ -154,8 +154,8 @@ fn lookups() {
     assert_eq!(index.matching(&odd), std::slice::from_ref(&k.rule));
     assert_eq!(index.rule(&k.rule).map(|r| r.name()), Some(&k.rule));
     // An id that looks like another one's hash is a workload of its own as long as that other one isn't there.
-    let twin = workload(&k.workload, None, &[]);
-    assert_eq!(index.update(twin), std::slice::from_ref(&k));
+    let same = workload(&k.workload, None, &[]);
+    assert_eq!(index.update(same), std::slice::from_ref(&k));
     assert_eq!(index.workloads(), 2);
 }
 
@@ -228,7 +228,7 @@ proptest! {
             let touched = perform(operation, &mut index, &mut rules, &mut workloads);
             let now = naive(&rules, &workloads);
             for key in &touched {
-                prop_assert!(before.contains(key) || now.contains(key), "{:?} is told for nothing", key);
+                prop_assert!(before.contains(key) || now.contains(key), "{:?} is reported without a change", key);
             }
             for r in 0..4usize {
                 for w in 0..4usize {

@@ -1,6 +1,6 @@
 //! How the slots of a type are used, how many reservations there should be, and how many slots nodes back.
 //!
-//! A guest takes the place of a reservation: the scheduler removes that one, its StatefulSet makes it anew, and it waits until
+//! A guest takes the place of a reservation: the scheduler removes that one, its StatefulSet creates it again, and it waits until
 //! there is one fewer of them. So for a moment less is reserved than before, and less than there are places. What is said
 //! of slots must not follow that: each reservation has [`PATIENCE`] to find its place again before its slot counts as lost.
 //! And a slot counts as gained only when a Pod occupies it.
@@ -43,7 +43,7 @@ pub enum Guest {
     Used,
     /// The scheduler finds no node for it.
     Waiting,
-    /// It is on a node and being deleted. It doesn't count any more, and its place isn't free yet.
+    /// It is on a node and being deleted. It no longer counts, and its place isn't free yet.
     Leaving,
     /// It has ended, or the scheduler hasn't seen it yet.
     Nothing,
@@ -235,7 +235,7 @@ impl Ledger {
     }
 
     /// Leaves out as many as have found no place for too long. A StatefulSet takes away its last ones then, whoever they are;
-    /// so those that stay get their time anew. Whether there are any.
+    /// so those that stay get their time again. Whether there are any.
     fn leave_out(&mut self, states: &BTreeMap<u32, &SeenReservation>, now: Duration) -> bool {
         let unschedulable = |ordinal: &u32| {
             states.get(ordinal).is_some_and(|reservation| reservation.state == Reservation::Unschedulable)

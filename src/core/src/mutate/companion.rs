@@ -14,7 +14,7 @@ use crate::workload::Workload;
 /// Applies the rule's dpuSelectionPolicy and injections.
 ///
 /// The workload travels in an annotation that this step takes out again, so when another webhook causes a second round
-/// the facts are in place and stay; the placement, which that webhook may have changed, is merged in anew.
+/// the facts are in place and stay; the placement, which that webhook may have changed, is merged in again.
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, or lacks what the manager always puts in.

@@ -144,7 +144,7 @@ fn new_terms(before: &mut Value, after: &mut Value) -> Option<PatchOperation> {
 }
 
 /// A copy of what the steps may change, and of these lists of containers, at its place. A parent that is there is there in
-/// the copy too: a patch must not make it anew.
+/// the copy too: a patch must not create it again.
 fn owned(pod: &Value, containers: &[&'static str]) -> Value {
     let mut copy = Map::new();
     let containers = containers.iter().map(|list| ("spec", *list));

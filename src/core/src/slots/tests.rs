@@ -65,7 +65,7 @@ fn a_grant_counts_until_it_has_been_seen_for_long_enough() {
     assert_eq!(over(&seen, 10 + GRANT_SECONDS), [false, true, false]);
     assert_eq!(over(&seen, 20 + GRANT_SECONDS), [false, true, true]);
     seen.saw(["a".to_owned()], 100);
-    assert_eq!(over(&seen, 101), [false; 3], "one that comes back is seen anew");
+    assert_eq!(over(&seen, 101), [false; 3], "one that comes back counts as new");
 }
 
 #[test]
@@ -106,7 +106,7 @@ const BEHIND: u64 = 9;
 enum Happens {
     /// A replica is asked about a Pod. It reads the ledger.
     Asked { replica: usize, name: usize, dry_run: bool },
-    /// One of the replicas that have read writes, and begins anew where another has written since.
+    /// One of the replicas that have read writes, and starts again where another has written since.
     Writes { which: usize },
     /// One of the creates that were admitted succeeds, unless the name is taken, or fails.
     Ends { which: usize, fails: bool },
@@ -116,7 +116,7 @@ enum Happens {
     Seen { replica: usize },
     /// A replica looks at the ledger.
     Looks { replica: usize },
-    /// A replica ends and begins anew.
+    /// A replica restarts.
     Restarts { replica: usize },
 }
 
@@ -247,7 +247,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
 
-    /// Replicas that read and write in any order and begin anew, whose clocks differ, watches that are behind, creates that fail
+    /// Replicas that read and write in any order and restart, whose clocks differ, watches that are behind, creates that fail
     /// or take long: there are never more guests than slots.
     #[test]
     fn no_slot_is_given_twice(

@@ -2,7 +2,7 @@
 //! stop at any point and go on later.
 //!
 //! A DPU that a tenant loses goes through three states, each of which is written on the Node: cordoned (still the former
-//! tenant's, but nothing new starts), nobody's (the label is gone, so that a kubelet refuses what a scheduler with an old
+//! tenant's, but nothing new starts), unowned (the label is gone, so that a kubelet refuses what a scheduler with an old
 //! view still binds), and the new owner's. Between the first two, and again before the last, the former tenant's Pods
 //! have to be *absent*.
 
@@ -175,7 +175,7 @@ mod tests {
         let end = Marks::of(Some(&id("a")));
         assert_eq!(next(&Marks::default(), &of_a, false, false), Step::Mark(end.clone()));
         assert_eq!(next(&end, &of_a, true, false), Step::Done);
-        // A Node that was deleted and registered anew while another tenant's Pods are bound to it.
+        // A Node that was deleted and registered again while another tenant's Pods are bound to it.
         let Step::Mark(marks) = next(&Marks::default(), &of_a, true, false) else { panic!() };
         assert_eq!((marks.owner, marks.handover.as_deref()), (None, Some("a")));
     }

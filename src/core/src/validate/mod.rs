@@ -1,7 +1,7 @@
 //! What a Pod in a tenant's namespace may not be, whoever made it.
 //!
 //! Mutation puts the isolation in; this looks at the final object, after every other webhook, and believes nothing.
-//! An update is judged by what it changes ([`update`]): a Pod that is older than one of these checks can still lose its
+//! An update is validated by what it changes ([`update`]): a Pod that is older than one of these checks can still lose its
 //! finalizers. Nothing is exempt for being deleted.
 //!
 //! The load-bearing rule is the required node affinity, which the kubelet checks again; everything else closes ways
@@ -87,7 +87,7 @@ pub fn create(pod: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     faults
 }
 
-/// Everything that forbids a rule's template, as the Pod that would come of it: with the isolation put in, and made by the
+/// Everything that forbids a rule's template, as the Pod that would be created from it: with the isolation put in, and made by the
 /// manager. Paths begin at `root`, where the template's own `metadata` and `spec` are.
 pub fn template(template: &Value, root: &str, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     if template::kind(template) == Kind::Claim {

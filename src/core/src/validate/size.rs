@@ -1,5 +1,5 @@
 //! How large a Pod may be. etcd takes objects of 1.5 MiB, and the kubelet's reports have to fit beside what was created: a Pod
-//! whose status can't be written any more stays Terminating for ever, and keeps its DPU.
+//! whose status can no longer be written stays Terminating for ever, and keeps its DPU.
 
 use serde_json::Value;
 

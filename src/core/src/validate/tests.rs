@@ -133,7 +133,7 @@ fn every_way_out_is_refused_with_its_path_and_value() {
         for old in [None, Some(&good)] {
             let errors = check(&policy(), false, &bad, old);
             let [error] = errors.as_slice() else { panic!("{name}: {errors:?}") };
-            // An update is told what the Node was before.
+            // An update knows what the Node was before.
             let expected = if old.is_some() && error.path == "spec.nodeName" {
                 "spec.nodeName: changes from"
             } else {

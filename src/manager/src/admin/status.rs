@@ -82,7 +82,7 @@ pub(super) fn changes(
         }
     }
     if leads {
-        // No other replica removes the entries of tenants that the rule isn't about any more.
+        // No other replica removes the entries of tenants that the rule is no longer about.
         tenants.retain(|tenant, _| about.contains(tenant));
     }
     let mut patch = Map::new();

@@ -98,7 +98,7 @@ async fn a_rule_is_filed_with_the_tenants_that_it_is_about() {
     assert_eq!(world.filed(), Vec::<String>::new());
     let touched = world.tenant("blue", json!({"tier": "gold"}));
     assert_eq!((world.filed(), touched.len()), (vec!["tenant-blue".to_owned()], 1));
-    // Its companions are looked at when it is not about their tenant any more.
+    // Its companions are looked at when it is no longer about their tenant.
     world.0.states.admin_companions_of(&id("blue")).lock().applied(
         "other",
         key("other"),
@@ -175,7 +175,7 @@ async fn each_replica_tells_of_the_tenants_that_it_serves_and_the_leader_sums_up
     assert_eq!(patch["tenants"], json!({"gone": null}));
     assert_eq!((&patch["matched"], &patch["created"], &patch["ready"]), (&json!(5), &json!(1), &json!(1)));
     assert_eq!(patch["conditions"][2]["message"], "for tenant red: no");
-    // Red is told now, and has nothing that matches.
+    // Red is reported now, and has nothing that matches.
     world.told("red", &[]);
     let patch = world.changes(true).unwrap();
     assert_eq!(patch["tenants"], json!({"gone": null, "red": null}));

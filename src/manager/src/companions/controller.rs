@@ -74,7 +74,7 @@ impl Controller for Companions {
         let companion =
             Companion { context, deleted_rules: &self.deleted_rules, state: &state, id, location };
         let action = companion.step(&mut traced).await;
-        // Whatever came of it, it may be another companion's turn now.
+        // Whatever the result, it may be another companion's turn now.
         let turns = state.lock().turns(&id.key.rule, &context.registry);
         context.queues.companions.add(state.ids(turns));
         Ok(action)
@@ -178,7 +178,7 @@ impl Companion<'_> {
         }
         let desired = data.index.desired(key);
         if !matches!(desired, Desired::Wanted { .. }) {
-            // A companion that isn't wanted any more isn't refused any more, and has no turn in a rollout.
+            // A companion that is no longer wanted is no longer refused, and has no turn in a rollout.
             data.refusals.remove(key);
             data.rollouts.unwanted(key);
         }

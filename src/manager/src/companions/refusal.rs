@@ -13,7 +13,7 @@ pub(crate) enum WriteFailure {
     /// Something of that name exists already.
     #[error("an object of that name exists")]
     Exists,
-    /// The failure may pass by itself: the write is retried with growing pauses.
+    /// The failure may pass by itself: the write is retried with exponential backoff.
     #[error("{0}")]
     Transient(String),
     /// The request will be refused again until a user changes something.

@@ -1,7 +1,7 @@
 //! The ResourceClaimTemplates that companions' device claims are made from: one for each rule and device claim.
 //!
 //! A template can't be changed, so its name depends on its spec, and another spec leads to another template. A template is
-//! created before the first companion that names it, and deleted when no companion names it any more.
+//! created before the first companion that names it, and deleted when no companion names it.
 
 use std::collections::{BTreeMap, HashMap};
 

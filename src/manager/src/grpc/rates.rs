@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(start.elapsed(), Duration::ZERO);
         rates.turn(&payer, false, Some(&limits())).await.unwrap();
         assert_eq!(start.elapsed(), Duration::from_millis(500));
-        // Many at once: each is told to wait for all before it.
+        // Many at once: each waits for all before it.
         let (payer, limits) = (&payer, limits());
         let all = (0..30).map(|_| rates.turn(payer, false, Some(&limits)));
         let results = futures::future::join_all(all).await;
@@ -193,7 +193,7 @@ mod tests {
         );
         tokio::time::advance(FORGOTTEN).await;
         rates.bytes(&Payer::from("b"), 1, Some(&limits)).await.unwrap();
-        assert_eq!(rates.by_payer.lock().len(), 1, "who has nothing to pay any more is forgotten");
+        assert_eq!(rates.by_payer.lock().len(), 1, "who has nothing left to pay is forgotten");
     }
 
     #[tokio::test(start_paused = true)]

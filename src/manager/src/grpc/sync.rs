@@ -28,8 +28,8 @@ pub(super) struct Sync {
     /// The stream that sends it.
     stream: u64,
     limits: Limits,
-    /// The workloads received so far. They alone are compared with the limits: workloads that the sync is about to remove don't
-    /// count any more.
+    /// The workloads received so far. They alone are compared with the limits: workloads that the sync is about to remove no
+    /// longer count.
     told: Usage,
     /// Workloads of before were forgotten, to make room.
     made_room: bool,

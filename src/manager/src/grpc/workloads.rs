@@ -391,7 +391,7 @@ pub(super) fn aborted(superseded: Superseded) -> Status {
     Status::aborted(superseded.to_string())
 }
 
-/// For the log: the caller is not connected any more.
+/// For the log: the caller is no longer connected.
 fn left() -> Status {
     Status::cancelled("the agent has gone away")
 }

@@ -299,9 +299,9 @@ impl MachineStep<'_> {
         class.is_some()
     }
 
-    /// Deletes objects of the Machine that it doesn't need any more.
+    /// Deletes objects of the Machine that it no longer needs.
     async fn delete_unused(&mut self) {
-        const UNUSED: &str = "deleted: its Machine has no use for it any more";
+        const UNUSED: &str = "deleted: its Machine no longer needs it";
         let (pools, sets, services) =
             self.context.machines.belongings(&self.object.uid().unwrap_or_default());
         let names = |types: &mut dyn Iterator<Item = &MachineType>| -> BTreeSet<String> {
@@ -431,7 +431,7 @@ mod tests {
             ("owned", &json!({}), owner("u", true), true),
             ("no controller, labelled", &labels, json!([]), true),
             ("owned without a controller, labelled", &labels, owner("v", false), true),
-            ("nobody's", &json!({}), json!([]), false),
+            ("unowned", &json!({}), json!([]), false),
             ("some labels", &part, json!([]), false),
             ("labelled, of another", &labels, owner("v", true), false),
         ] {

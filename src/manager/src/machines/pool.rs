@@ -137,7 +137,7 @@ impl Machines {
         });
         let mut writes = writes.buffer_unordered(AT_ONCE);
         let mut failed = None;
-        // In the order of their nodes, not of the answers: the same problems are told in the same words.
+        // In the order of their nodes, not of the answers: the same problems have the same words.
         let mut refused = BTreeMap::new();
         while let Some(written) = writes.next().await {
             let Some((name, result)) = written else { continue };
@@ -202,7 +202,7 @@ impl Machines {
     }
 
     async fn finish_release(&self, name: &str, pool: &MachineNodePool) -> Result<Action, kube::Error> {
-        // A pool that is deleted with its last finalizer is answered too, and does not exist any more.
+        // A pool that is deleted with its last finalizer is answered too, and no longer exists.
         if let Some(written) = self.finalizer(pool, false).await?
             && !written.finalizers().is_empty()
         {

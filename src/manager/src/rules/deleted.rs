@@ -28,7 +28,7 @@ pub struct DeletedRules {
 }
 
 impl DeletedRules {
-    /// Whether the rule with this uid is deleted, or is an admin rule that is not about the tenant any more.
+    /// Whether the rule with this uid is deleted, or is an admin rule that is no longer about the tenant.
     ///
     /// # Errors
     /// When the API server does not say.

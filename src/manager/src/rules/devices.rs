@@ -1,4 +1,4 @@
-//! Keeps the ResourceClaimTemplates of rules: creates missing ones again, and deletes those that no companion names any more.
+//! Keeps the ResourceClaimTemplates of rules: creates missing ones again, and deletes those that no companion names.
 
 use std::fmt::Debug;
 use std::sync::Arc;

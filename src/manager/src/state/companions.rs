@@ -88,7 +88,7 @@ impl CompanionCache {
         before
     }
 
-    /// An object is deleted, or is no companion any more. Returns the key of the companion that it was.
+    /// An object is deleted, or is no longer a companion. Returns the key of the companion that it was.
     pub fn deleted(&mut self, kind: Kind, name: &str) -> Option<CompanionKey> {
         let key = self.names.remove(&(kind, name.into()))?;
         self.remove(&key, kind);

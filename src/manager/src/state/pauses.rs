@@ -44,7 +44,7 @@ impl FailurePauses {
 /// The pause after a fact was written, and the longest that it grows to while facts go on changing.
 const FACT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// How often facts are written into a companion: the first change at once, later ones with growing pauses while they go on,
+/// How often facts are written into a companion: the first change at once, later ones with exponential backoff while they go on,
 /// so that a workload whose labels change all the time costs a write now and then. What is written is the latest.
 #[derive(Debug, Default)]
 pub struct AnnotationPauses {
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(facts.write(&key, t + second * 2), Err(second), "two seconds now");
         assert_eq!(facts.write(&key, t + second * 3), Ok(()));
         assert_eq!(facts.write(&key, t + second * 60), Ok(()), "after a quiet while");
-        assert_eq!(facts.write(&key, t + second * 61), Ok(()), "it begins anew");
+        assert_eq!(facts.write(&key, t + second * 61), Ok(()), "it starts again");
         for i in 0..1000 {
             let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: i.to_string().into() };
             assert_eq!(facts.write(&key, t + second * 100 * i), Ok(()));

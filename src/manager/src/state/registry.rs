@@ -391,7 +391,7 @@ fn list<K: Clone + Eq + Hash>(
 /// ResourceClaims, as quotas count them.
 pub(crate) const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
 
-/// What a quota has no room for any more.
+/// What a quota has no room left for.
 fn full(quota: &ResourceQuota) -> Quota {
     let status = quota.status.clone().unwrap_or_default();
     let used = status.used.unwrap_or_default();

@@ -122,7 +122,7 @@ impl Rollouts {
         self.tidy(&key.rule);
     }
 
-    /// A companion that isn't wanted any more takes no part in a rollout.
+    /// A companion that is no longer wanted takes no part in a rollout.
     pub fn unwanted(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.waiting.remove(&key.workload);
@@ -162,7 +162,7 @@ impl Rollouts {
         keys
     }
 
-    /// No companion waits any more. Returns those that did: [`Self::ask`] decides about each again.
+    /// No companion waits now. Returns those that did: [`Self::ask`] decides about each again.
     pub fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
         let waiting = self.by_rule.get_mut(rule).map(|rollout| std::mem::take(&mut rollout.waiting));
         let key = |workload| CompanionKey { rule: rule.clone(), workload };

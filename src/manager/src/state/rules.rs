@@ -96,7 +96,7 @@ impl TenantData {
                 self.rules.insert(name.clone(), entry);
                 self.index.apply_rule(Arc::new(rule))
             }
-            // A rule that can't be served any more keeps the companions it has.
+            // A rule that can no longer be served keeps the companions it has.
             Err(errors) => {
                 self.rules.insert(name.clone(), RuleEntry { errors, ..entry });
                 self.index.remove_rule(&name)

@@ -47,7 +47,7 @@ struct TenantVersion {
 /// The claim that a Tenant's status shows.
 #[derive(Debug, Clone, Copy)]
 pub struct ObservedClaim<'a> {
-    /// uid of the Tenant. A Tenant that is created again begins to count anew.
+    /// uid of the Tenant. A Tenant that is created again counts from the beginning.
     pub uid: &'a str,
     /// resourceVersion of the Tenant.
     pub resource_version: u64,

@@ -48,7 +48,7 @@ pub struct TenantData {
     pub stream: Stream,
     /// How much its workloads take.
     pub usage: Usage,
-    /// The tenant is being deleted: nothing is created for it any more.
+    /// The tenant is being deleted: nothing more is created for it.
     pub closing: bool,
 }
 

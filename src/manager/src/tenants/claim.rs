@@ -40,7 +40,7 @@ pub(crate) async fn raise(
     state: &TenantState,
 ) -> Result<RaisedClaim, Status> {
     let _raising = Raising::new(state);
-    let gone = || Status::not_found(format!("there is no tenant {id} any more"));
+    let gone = || Status::not_found(format!("tenant {id} no longer exists"));
     let mut tenant = context.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
     for _ in 0..ATTEMPTS {
         let before = tenant.status.clone().and_then(|status| status.stream).unwrap_or_default();

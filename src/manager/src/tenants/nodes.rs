@@ -103,7 +103,7 @@ impl Handovers {
     }
 }
 
-/// Whether the cache has these Tenants, and the one that shall get the DPU, as the API server has them: no Pod is deleted for a host
+/// Whether the cache has these Tenants, and the one that is to get the DPU, as the API server has them: no Pod is deleted for a host
 /// that a Tenant has regained meanwhile.
 async fn are_current(
     client: &Client,
@@ -129,7 +129,7 @@ async fn are_current(
     Ok(true)
 }
 
-/// The Pods on a Node that belong to other tenants than the one that shall get it. They are listed past all caches, because they are
+/// The Pods on a Node that belong to other tenants than the one that is to get it. They are listed past all caches, because they are
 /// deleted.
 async fn others(
     client: &Client,

@@ -127,7 +127,7 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
         Some(namespace::State::NotOurs(why)) => wrong("NotOurs", format!("spec.namespace: {why}")),
         Some(namespace::State::Terminating) => wrong(
             "Terminating",
-            format!("namespace {} is being deleted; it will be made anew", tenant.namespace),
+            format!("namespace {} is being deleted; it will be created again", tenant.namespace),
         ),
         Some(namespace::State::Preparing) => wrong(
             "Preparing",

@@ -90,7 +90,7 @@ async fn a_signal_makes_unready_then_drains() {
         }
     })
     .await
-    .expect("it is not ready any more");
+    .expect("it is no longer ready");
     assert!(!drain.is_cancelled(), "it serves during the delay");
     timeout(SOON, running).await.expect("it ends").unwrap().unwrap();
     assert!(finished.load(Ordering::Relaxed), "the process waits for drained tasks");

@@ -1,5 +1,5 @@
 //! Backoff for objects that others overwrite after each write, for example cert-manager's cainjector, which sets its own CA.
-//! Writes continue with growing pauses, and a warning is shown.
+//! Writes continue with exponential backoff, and a warning is shown.
 
 use std::time::Duration;
 

@@ -123,7 +123,7 @@ pub(super) fn clock_warning(state: &State, now: i64) -> Option<String> {
 
 /// The CAs of others among the published certificates, which can be inherited when the first CA is created: servers with another
 /// certificate source use them until the last of these has been replaced. Outrigger's own CAs are left out: one that is in no
-/// Secret any more was removed on purpose.
+/// Secret any longer was removed on purpose.
 pub(super) fn foreign_cas(found: &[Certificate], spec: &CertificateSpec, now: i64) -> Vec<Certificate> {
     let own = common_name(&spec.name, "");
     let is_foreign = |ca: &&Certificate| {

@@ -204,7 +204,7 @@ impl State {
             .transpose()?;
         let trusted = text(CA_BUNDLE)?.unwrap_or_default();
         let cas = Certificate::all(text(INHERITED.0)?.unwrap_or_default()).context(INHERITED.0)?;
-        // A CA that was removed from the bundle isn't trusted any more.
+        // A CA that was removed from the bundle is no longer trusted.
         let cas: Vec<_> = cas.into_iter().filter(|ca| trusted.contains(ca.pem.trim())).collect();
         let inherited = until.filter(|_| !cas.is_empty()).map(|until| Inherited { cas, until });
         let known = [Some(&signer), next.as_ref().map(|next| &next.ca)];

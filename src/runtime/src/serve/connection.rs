@@ -80,7 +80,7 @@ impl Shared {
         let peer = Peer { address: peer_address, certificates: certificates.clone() };
         tokio::select! {
             () = self.http(version, stream, peer, Some(deadline), state) => {}
-            // Without GOAWAY: a client that isn't trusted any more must not decide when its last stream ends.
+            // Without GOAWAY: a client that is no longer trusted must not decide when its last stream ends.
             () = tls.distrusted(&certificates) => {
                 debug!(server = self.name, address, "connection closed: the client certificate is no longer trusted");
             }

@@ -166,7 +166,7 @@ async fn only_large_reviews_wait_for_large_reviews() {
     assert!(budget.tree(of(1, LARGE_VALUES + 1), 1).await.unwrap().large.is_some());
 }
 
-/// The largest review fits, and a Pod that may be there is never too large to be judged.
+/// The largest review fits, and a Pod that may be there is never too large to be validated.
 #[test]
 fn the_limits_fit_together() {
     let weight = bounds::Measured { bytes: BOUNDS.bytes, values: BOUNDS.values, depth: 1 }.weight();

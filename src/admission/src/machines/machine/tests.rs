@@ -226,7 +226,7 @@ fn an_update_is_judged_by_what_changes() {
     new["spec"]["machineTypes"][1]["available"] = json!(3);
     assert_eq!(ask(&caches, &new, &old).1, "gpu.type must be set value");
     new["spec"]["machineTypes"][0]["spec"]["gpu"]["type"] = json!("nvidia.com/gpu");
-    assert_eq!(ask(&caches, &new, &old).0, 201, "a node that was there need not be there any more");
+    assert_eq!(ask(&caches, &new, &old).0, 201, "a node that was there may be gone");
     assert!(reserved(&caches, &new, &old).is_none() && !is_claiming(&request(&new, &old)));
     new["spec"]["nodePool"][2]["name"] = json!("gone-too");
     assert_eq!(ask(&caches, &new, &old).1, "failed to find node gone-too in Kubernetes Cluster");

@@ -16,7 +16,7 @@ use super::super::wire::RuleClient;
 use super::{CallError, RuleMemory, RuleResult, Syncer, params};
 use crate::annotations;
 
-/// Reasons of rejections by the agent itself, which are determined anew in each round.
+/// Reasons of rejections by the agent itself, which are determined again in each round.
 pub(super) const LOCAL_REASONS: [&str; 2] = [NAME_TAKEN, MANAGER_TOO_OLD];
 const NAME_TAKEN: &str = "NameTaken";
 const MANAGER_TOO_OLD: &str = "ManagerTooOld";

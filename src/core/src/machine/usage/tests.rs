@@ -188,7 +188,7 @@ fn a_lost_node_takes_its_slots_along_after_a_while() {
     lost.reservations[1].on_ready_node = false;
     assert_eq!(of(ledger.step(&lost, at(1))), (2, 2));
     assert_eq!(of(ledger.step(&lost, at(PATIENCE.as_secs()))), (2, 2));
-    // It was back for a moment: the time begins anew.
+    // It was back for a moment: the time starts again.
     assert_eq!(of(ledger.step(&seen(2, &[PLACED, PLACED]), at(PATIENCE.as_secs()))), (2, 2));
     let plan = ledger.step(&lost, at(20));
     assert_eq!((of(plan), plan.again), ((2, 2), Some(PATIENCE)));
@@ -265,7 +265,7 @@ impl Model {
         }
     }
 
-    /// Until nothing changes any more, and not so long that what is left out is tried again.
+    /// Until nothing changes, and not so long that what is left out is tried again.
     fn settle(&mut self, ledger: &mut Ledger, maximum: u32, now: &mut u64) -> Plan {
         let mut plan = ledger.step(&self.seen(maximum), at(*now));
         for _ in 0..25 {

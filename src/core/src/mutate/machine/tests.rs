@@ -178,7 +178,7 @@ fn what_cannot_be_is_refused_with_its_path() {
     }
     assert!(admitted(&json!(7)).is_err());
     assert!(admitted(&json!({"metadata": 1})).is_err());
-    // More, for its other containers, or what isn't a quantity: not ours to judge.
+    // More, for its other containers, or what isn't a quantity: another check's.
     let whole = json!({"resources": {"requests": {"cpu": 3, "memory": "x"}, "limits": null}});
     assert!(admitted(&guest(whole)).is_ok());
 }

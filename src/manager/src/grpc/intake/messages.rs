@@ -49,7 +49,7 @@ pub(crate) struct RawMessage {
 pub(crate) struct DecodedMessage<T> {
     /// The message.
     pub(crate) message: T,
-    /// To be dropped when nothing of the message is needed any more.
+    /// To be dropped when nothing of the message is needed.
     pub(crate) held: Held,
 }
 

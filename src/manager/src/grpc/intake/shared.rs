@@ -22,7 +22,7 @@ impl<T> Shared<T> {
         if let Some(value) = values.get(key).and_then(Weak::upgrade) {
             return value;
         }
-        // A new key is the occasion to forget those whose value nobody holds any more.
+        // A new key is the occasion to forget those whose value is no longer held.
         values.retain(|_, value| value.strong_count() > 0);
         let value = Arc::new(make());
         values.insert(key.clone(), Arc::downgrade(&value));

@@ -96,7 +96,7 @@ fn a_sync_that_is_broken_off_deletes_nothing() {
     for id in ["a", "b", "c"] {
         assert_eq!(desired(&state, id), "wanted");
     }
-    // A newer stream takes over, and the older one's sync doesn't count any more.
+    // A newer stream takes over, and the older one's sync no longer counts.
     let mut old = begin(&state, stream, 9);
     old.take(all(&["a"]), "x").unwrap();
     let newer = state.lock().stream.begin(4, tokio::time::Instant::now()).unwrap().number;

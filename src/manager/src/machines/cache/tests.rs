@@ -101,7 +101,7 @@ fn a_node_concerns_its_pool_when_something_of_it_matters() {
     assert!(!cache.get_node("n").unwrap().ready);
     assert_eq!(cache.node("n", None), [m("g"), p("g")]);
     assert!(cache.get_node("n").is_none());
-    // One that no pool has any more, and that still bears a pool's marks.
+    // One that no pool has, and that still bears a pool's marks.
     let mut left = node("left", 5, json!([]));
     left.metadata.labels = Some([("imperator.tenzen-y.io/t".to_owned(), "g".to_owned())].into());
     assert_eq!(cache.node("left", Some(&left)), [m("g"), p("g")]);
