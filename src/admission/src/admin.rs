@@ -47,9 +47,8 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     let mut warnings = Vec::new();
     let served = &cx.settings.admin.rules;
     if request.namespace != **served {
-        warnings.push(format!(
-            "it has no effect in this namespace: AdminWorkloadRules are served in {served}"
-        ));
+        warnings
+            .push(format!("it has no effect in this namespace: AdminWorkloadRules are served in {served}"));
     }
     let around = LintContext { host_label: &cx.settings.host_label, tenant: None, dpus: None };
     warnings.extend(lint::rule(&admin.rule, &around));
@@ -198,10 +197,7 @@ mod tests {
         };
         assert_eq!(ask(&rule("Any"), None, "rules"), Ok(Decision::allow()), "privileged, and in order");
         let Ok(Decision::Allow { warnings, .. }) = ask(&rule("Any"), None, "elsewhere") else { panic!() };
-        assert_eq!(
-            warnings,
-            ["it has no effect in this namespace: AdminWorkloadRules are served in rules"]
-        );
+        assert_eq!(warnings, ["it has no effect in this namespace: AdminWorkloadRules are served in rules"]);
         let wrong = rule("Some");
         let (code, message) = denied(ask(&wrong, None, "rules"));
         assert_eq!(code, 422);

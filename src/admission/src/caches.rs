@@ -9,7 +9,8 @@ mod rules;
 mod sizes;
 mod specs;
 
-use std::collections::{BTreeMap, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;

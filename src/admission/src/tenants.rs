@@ -1,9 +1,8 @@
 //! Validation of Tenants: what depends on other objects.
 
-use std::collections::{HashMap, HashSet};
-
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
+use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::tenant;
 use serde::Deserialize;
 use serde_json::Value;
@@ -52,7 +51,7 @@ fn read(object: &Value) -> Result<tenant::Tenant, Vec<FieldError>> {
 /// The first position of each name in a list of the spec: the domain keeps some lists as sets.
 fn positions<'a>(object: &'a Value, list: &str) -> HashMap<&'a str, usize> {
     let names = object.get("spec").and_then(|spec| spec.get(list)).and_then(Value::as_array);
-    let mut positions = HashMap::new();
+    let mut positions = HashMap::default();
     for (i, name) in names.into_iter().flatten().enumerate() {
         if let Some(name) = name.as_str() {
             positions.entry(name).or_insert(i);

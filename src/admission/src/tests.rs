@@ -306,7 +306,7 @@ fn what_another_tenant_has_is_refused() {
         (json!({"hosts": ["host-b", "host-r"]}), "spec.hosts[1]", "of tenant \"red\""),
         (json!({"namespace": "reds"}), "spec.namespace", "of tenant \"red\""),
         (json!({"deviceClasses": ["gpu"]}), "spec.deviceClasses[0]", "no such DeviceClass"),
-        (json!({"hosts": ["NO"]}), "spec.hosts[0]", "no name"),
+        (json!({"hosts": ["NO"]}), "spec.hosts[0]", "not a name"),
     ] {
         let (code, message) = denied(ask(&tenant("blue", spec), Some(&good)));
         assert_eq!(code, 422);

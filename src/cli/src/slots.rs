@@ -1,7 +1,7 @@
 //! The slots of Machines, where there is no cluster to write them down in: those that the state's guests have, and those that
 //! were given since.
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use outrigger_admission::caches::Caches;
@@ -62,7 +62,7 @@ struct Given {
 impl Slots {
     /// None yet.
     pub(crate) fn new(caches: &Caches) -> Self {
-        let mut unnamed = HashMap::new();
+        let mut unnamed = HashMap::default();
         for machine in caches.other_machines("") {
             let Some(group) = machine.group.clone() else { continue };
             for (type_, usage) in &machine.usages {

@@ -1,6 +1,7 @@
 //! A cluster's state out of objects: what the server has from watches.
 
-use std::collections::{BTreeMap, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,7 +102,7 @@ impl State {
 
     /// Of several objects with one name the last counts, so that a file can change what an earlier one says.
     pub(crate) fn new(objects: Vec<Object>) -> Self {
-        let mut at: HashMap<(String, String, String, String), usize> = HashMap::new();
+        let mut at: HashMap<(String, String, String, String), usize> = HashMap::default();
         let mut kept: Vec<Object> = Vec::with_capacity(objects.len());
         for object in objects {
             if object.name.is_empty() {
@@ -121,7 +122,7 @@ impl State {
         let namespaces = kept.iter().enumerate().filter(|(_, object)| object.is("", "Namespace"));
         let namespaces: HashMap<String, usize> =
             namespaces.map(|(i, object)| (object.name.clone(), i)).collect();
-        let mut implied: HashMap<String, Implied> = HashMap::new();
+        let mut implied: HashMap<String, Implied> = HashMap::default();
         for object in &kept {
             if is_offloading(object) {
                 let of = implied.entry(object.namespace.clone()).or_default();

@@ -11,7 +11,8 @@ mod warnings;
 pub use pod::pod_faults;
 pub use warnings::{Gated, gated, warnings};
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use crate::map::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -69,7 +70,7 @@ pub fn faults(spec: &Value, path: &str) -> Vec<FieldError> {
     let path = join(path, "devices");
     let names = Names::of(devices);
     let requests = reader.objects(devices, &path, "requests", MAX_REQUESTS);
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     for (path, request) in requests {
         let name = request_name(&mut reader, request, &path);
         duplicate(&mut reader, &mut seen, name, &path);
@@ -172,7 +173,7 @@ fn one_request(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
                 .fault(path, "has neither exactly nor firstAvailable; say by one of them what is asked for");
         }
         (None, _) => {
-            let mut seen = HashSet::new();
+            let mut seen = HashSet::default();
             for (path, alternative) in alternatives {
                 let name = request_name(reader, alternative, &path);
                 duplicate(reader, &mut seen, name, &path);
@@ -285,7 +286,7 @@ fn capacity(reader: &mut Reader, request: &Map<String, Value>, path: &str) {
 
 /// The requests that a constraint or a configuration is about.
 fn references(reader: &mut Reader, of: &Map<String, Value>, path: &str, names: &Names<'_>) {
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::default();
     for (path, name) in reader.texts(of, path, "requests", MAX_REQUESTS) {
         if name.split('/').count() > 2 || !name.split('/').all(is_short_dns_label) || !names.has(name) {
             reader.fault(

@@ -5,8 +5,7 @@
 //! first. A claim counts until the own watch shows its result, and no longer than a grant of a slot, for the same
 //! reasons: see [`crate::slots`].
 
-use std::collections::{HashMap, HashSet};
-
+use crate::map::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::slots::MAX_BYTES;
@@ -132,7 +131,7 @@ pub fn conflict(claim: &Claim, others: &[MachineView<'_>]) -> Result<(), Conflic
     {
         return Err(Conflict::Group(other.name.to_owned()));
     }
-    let mut wanted: HashMap<&str, usize> = HashMap::new();
+    let mut wanted: HashMap<&str, usize> = HashMap::default();
     for (i, node) in claim.nodes.iter().enumerate() {
         wanted.entry(node).or_insert(i);
     }
@@ -193,7 +192,7 @@ mod tests {
     }
 
     fn none() -> HashSet<String> {
-        HashSet::new()
+        HashSet::default()
     }
 
     #[test]
@@ -217,7 +216,7 @@ mod tests {
             Ok(())
         );
         // It has gone since.
-        let ended = HashSet::from(["uid-a".to_owned()]);
+        let ended = HashSet::from_iter(["uid-a".to_owned()]);
         assert_eq!(add(&mut claims, claim("b", Some("g"), &["n1"], 101), &[], &ended), Ok(()));
     }
 

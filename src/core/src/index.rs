@@ -9,7 +9,8 @@
 //! itself, or 128 bits of its SHA-256: two ids with one label value do not happen by chance, and a tenant that makes
 //! them up confuses only its own companions.
 
-use std::collections::{BTreeSet, HashMap};
+use crate::map::HashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ids::{RuleName, WorkloadId};

@@ -10,8 +10,7 @@
 //! Clocks of machines differ, so no replica compares the time in a grant with its own clock. A grant is over for a replica that
 //! has seen it for that long ([`Sightings`]): it was written before it was seen.
 
-use std::collections::{HashMap, HashSet};
-
+use crate::map::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 

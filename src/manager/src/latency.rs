@@ -1,7 +1,6 @@
 //! The time from a workload's message to the creation of its companion, and the trace that continues across the queue.
 
-use std::collections::HashMap;
-
+use outrigger_core::map::HashMap;
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::telemetry::Origin;
 use parking_lot::Mutex;

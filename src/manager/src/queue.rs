@@ -5,7 +5,8 @@
 //! And it is fair: keys belong to groups (tenants' namespaces), the groups take turns, and none may have more than its
 //! share under way. A tenant with ten thousand keys makes another one's single key wait for one turn, not for all of them.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use outrigger_core::map::{HashMap, HashSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -75,15 +76,15 @@ impl<K: Key> Queue<K> {
     pub fn new(environment: &Environment, min: Duration, max: Duration) -> Self {
         Self {
             data: Mutex::new(QueueData {
-                ready: HashMap::new(),
+                ready: HashMap::default(),
                 turns: VecDeque::new(),
-                busy_of: HashMap::new(),
+                busy_of: HashMap::default(),
                 share: usize::MAX,
-                dirty: HashSet::new(),
-                busy: HashSet::new(),
+                dirty: HashSet::default(),
+                busy: HashSet::default(),
                 timers: BTreeSet::new(),
-                due: HashMap::new(),
-                failures: HashMap::new(),
+                due: HashMap::default(),
+                failures: HashMap::default(),
             }),
             wake: Notify::new(),
             environment: environment.clone(),

@@ -1,8 +1,7 @@
 //! How many workloads a tenant has and how much memory they take, compared with the tenant's limits.
 
-use std::collections::HashMap;
-
 use outrigger_core::ids::WorkloadId;
+use outrigger_core::map::HashMap;
 use outrigger_core::tenant::Limits;
 use outrigger_proto::v1::WorkloadUpdate;
 use prost::Message;

@@ -7,7 +7,7 @@
 //!
 //! resourceVersions of one kind are ordered integers in all clusters that are conformant (KEP-5504).
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::Hash;
@@ -71,7 +71,7 @@ struct KnownState {
 
 impl<N> Default for Versions<N> {
     fn default() -> Self {
-        Self { objects: HashMap::new(), reached: 0, list: 0, listing: false }
+        Self { objects: HashMap::default(), reached: 0, list: 0, listing: false }
     }
 }
 

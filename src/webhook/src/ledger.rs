@@ -9,7 +9,7 @@ mod live_pods;
 mod slots;
 mod store;
 
-use std::collections::{HashMap, HashSet};
+use outrigger_core::map::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 

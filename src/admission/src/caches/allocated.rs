@@ -1,6 +1,7 @@
 //! Nodes of the devices that are allocated to ResourceClaims, and hosts of Nodes.
 
-use std::collections::{BTreeMap, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;

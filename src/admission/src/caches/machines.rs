@@ -1,6 +1,7 @@
 //! Machines with their usage, and their guests.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use outrigger_core::map::{HashMap, HashSet};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -264,7 +265,10 @@ mod tests {
         caches.namespace(namespace());
         caches.guest(pod("b", "2", "Running"), NOW);
         caches.guest(pod("c", "3", "Running"), NOW);
-        assert_eq!(caches.guests("g", "t").live, ["n/a", "n/b", "n/c"].map(String::from).into());
+        assert_eq!(
+            caches.guests("g", "t").live,
+            ["n/a", "n/b", "n/c"].map(String::from).into_iter().collect()
+        );
         assert_eq!(caches.other_guests("g", "t", "n", "a"), 2);
         assert_eq!(caches.other_guests("g", "t", "n", "x"), 3);
         assert_eq!(caches.guests("g", "other"), Guests::default());
@@ -273,8 +277,8 @@ mod tests {
         caches.guest(gone("b"), NOW);
         caches.guest(pod("c", "4", "Pending"), NOW);
         let guests = caches.guests("g", "t");
-        assert_eq!(guests.live, ["n/c"].map(String::from).into());
-        assert_eq!(guests.gone, ["1", "2", "3"].map(String::from).into());
+        assert_eq!(guests.live, ["n/c"].map(String::from).into_iter().collect());
+        assert_eq!(guests.gone, ["1", "2", "3"].map(String::from).into_iter().collect());
         caches.guest(gone("c"), NOW);
         caches.guest(gone("never-seen"), NOW);
         assert_eq!(caches.guests("g", "t").live.len(), 0);

@@ -1,13 +1,12 @@
 //! Namespaces, as far as their labels concern admission: one watch shows all three labels of a namespace at once.
 
-use std::collections::HashMap;
-
 use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 use outrigger_api::Change;
 use outrigger_core::ids::TenantId;
 use outrigger_core::keys;
+use outrigger_core::map::HashMap;
 use parking_lot::RwLock;
 
 use super::{Caches, put};

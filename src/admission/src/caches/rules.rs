@@ -1,6 +1,6 @@
 //! Rules, and their total size in each namespace.
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::sync::Arc;
 
 use outrigger_api::{AdminWorkloadRule, Change, WorkloadRule};

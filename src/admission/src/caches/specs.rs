@@ -1,7 +1,7 @@
 //! Objects whose spec alone concerns admission. Their status changes far more often.
 
+use outrigger_core::map::HashMap;
 use std::borrow::Borrow;
-use std::collections::HashMap;
 use std::hash::Hash;
 
 use kube::Resource;

@@ -1,13 +1,12 @@
 //! Validation of Machines: first what Imperator's webhook refuses, in its order and words, then what can't work besides.
 
-use std::collections::HashSet;
-
 use outrigger_api::Machine;
 use outrigger_api::machine::{Gpu, MachineSpec};
 use outrigger_core::field::FieldError;
 use outrigger_core::groups::{Claim, Conflict, MachineView, conflict};
 use outrigger_core::ids::{is_dns_label, is_dns_subdomain, is_label_name};
 use outrigger_core::machine::MAX_RESERVATION_NAME;
+use outrigger_core::map::HashSet;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::{keys, machine as domain};
 use serde::Deserialize;
@@ -86,7 +85,7 @@ fn refused(
     if let Some(node) = names(&new.spec).find(gone) {
         return Some(format!("failed to find node {node} in Kubernetes Cluster"));
     }
-    let mut types = HashSet::new();
+    let mut types = HashSet::default();
     if let Some(twice) = compiled.types.iter().find(|type_| !types.insert(&*type_.name)) {
         return Some(format!("machineType name <{}> is duplicated", twice.name));
     }
@@ -128,7 +127,7 @@ fn gpu(gpu: &Gpu) -> Option<&'static str> {
 
 /// The first error that Imperator doesn't check for.
 fn further(new: &Machine, compiled: &domain::Machine) -> Option<FieldError> {
-    let mut nodes = HashSet::new();
+    let mut nodes = HashSet::default();
     if let Some((i, name)) = names(&new.spec).enumerate().find(|(_, name)| !nodes.insert(*name)) {
         let message = format!("is {name:?}, which is in the pool already; remove one of both");
         return Some(FieldError::new(format_args!("spec.nodePool[{i}].name"), message));

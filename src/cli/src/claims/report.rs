@@ -1,6 +1,7 @@
 //! The report of `outrigger claims`. docs/claims.md describes its structure, which is stable.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outrigger_core::json::{list, text};
 use outrigger_core::{device, keys};
@@ -132,7 +133,7 @@ impl Report {
         let meant = namespaces(state, tenant, namespace)?;
         let classes: BTreeSet<&str> =
             state.of(keys::DEVICE_GROUP, "DeviceClass").map(|class| class.name.as_str()).collect();
-        let mut pods: HashMap<&str, Vec<&Object>> = HashMap::new();
+        let mut pods: HashMap<&str, Vec<&Object>> = HashMap::default();
         for pod in state.of("", "Pod") {
             pods.entry(&pod.namespace).or_default().push(pod);
         }

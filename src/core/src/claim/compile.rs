@@ -1,7 +1,6 @@
 //! A rule's device claims as written, and their validation.
 
-use std::collections::HashSet;
-
+use crate::map::HashSet;
 use serde_json::Value;
 
 use super::{Attribute, DeviceClaim, Devices, Source};

@@ -1,7 +1,6 @@
 //! A Pod's list of claims, and the references of its containers to them.
 
-use std::collections::{HashMap, HashSet};
-
+use crate::map::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::read::Reader;
@@ -15,7 +14,7 @@ use crate::text::quoted;
 pub fn pod_faults(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut reader = Reader::default();
     let Some(spec) = spec.as_object() else { return Vec::new() };
-    let mut names = HashSet::new();
+    let mut names = HashSet::default();
     for (path, claim) in reader.objects(spec, path, "resourceClaims", usize::MAX) {
         let name = reader.text(claim, &path, "name");
         if !is_short_dns_label(name) {
@@ -68,7 +67,7 @@ fn source(reader: &mut Reader, claim: &Map<String, Value>, path: &str) {
 
 /// The claims of one container. One may be used as a whole, or by single requests, not both.
 fn container_claims(reader: &mut Reader, resources: &Map<String, Value>, path: &str, names: &HashSet<&str>) {
-    let mut used: HashMap<&str, HashSet<&str>> = HashMap::new();
+    let mut used: HashMap<&str, HashSet<&str>> = HashMap::default();
     for (path, claim) in reader.objects(resources, path, "claims", usize::MAX) {
         let name = reader.text(claim, &path, "name");
         let request = reader.text(claim, &path, "request");

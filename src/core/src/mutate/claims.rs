@@ -1,7 +1,8 @@
 //! Gives a companion the devices that its rule's `deviceClaims` ask for: claims in the Pod, and their use in containers.
 //! And tells of claims that the Pod could never use where it has to run.
 
-use std::collections::{BTreeSet, HashSet};
+use crate::map::HashSet;
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 

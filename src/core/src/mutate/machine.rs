@@ -1,7 +1,7 @@
 //! Gives a guest the size of its slot and keeps it on the nodes of its group: what Imperator's Pod injector does to Pods.
 
+use crate::map::HashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
@@ -145,7 +145,7 @@ fn whole(spec: &Map<String, Value>, type_: &MachineType) -> Result<(), FieldErro
 ///
 /// `pod` and `old`: a guest after a resize and before. `type_`: its machine type, where there still is one.
 pub fn outgrown(pod: &Value, old: &Value, type_: Option<&MachineType>) -> Option<FieldError> {
-    let mut before: HashMap<Option<&Value>, &Value> = HashMap::new();
+    let mut before: HashMap<Option<&Value>, &Value> = HashMap::default();
     for container in containers(old) {
         step();
         before.entry(container.get("name")).or_insert(container);

@@ -3,8 +3,7 @@
 //! Terms are ORed, so the product has a term for each pair. A term that says everything of one of the other side's terms
 //! already is left as it is: it implies that one, so nothing is left to AND; and so the product of a product is itself.
 
-use std::collections::{HashMap, HashSet};
-
+use crate::map::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::{TERMS, required_terms};
@@ -206,9 +205,9 @@ struct Said {
 
 impl<'a> Imposed<'a> {
     fn new(terms: &'a [Value]) -> Self {
-        let mut numbers = HashMap::new();
+        let mut numbers = HashMap::default();
         let mut of_term = |term: &'a Value| {
-            let mut once = HashSet::new();
+            let mut once = HashSet::default();
             let all = LISTS.into_iter().flat_map(|list| entries(term, list).iter().map(move |e| (list, e)));
             let numbered = all.map(|(list, expression)| {
                 let next = numbers.len();

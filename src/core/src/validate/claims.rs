@@ -1,7 +1,6 @@
 //! What a tenant's ResourceClaim, or template of one, may ask for (`resource.k8s.io/v1`, KEP-4381, KEP-5018).
 
-use std::collections::HashSet;
-
+use crate::map::HashSet;
 use serde_json::Value;
 
 use super::{entries, keys, reserved, text};

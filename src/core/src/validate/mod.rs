@@ -22,7 +22,8 @@ pub use admin::template as admin_template;
 pub use claims::{Writer, claim, claim_warnings, device_requests};
 pub use size::{MAX_BYTES, MAX_COMPANION_BYTES, json_bytes, too_large};
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use crate::map::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
@@ -139,7 +140,7 @@ pub fn update(pod: &Value, old: &Value, facts: &ValidationContext<'_>) -> Vec<Fi
     let mut faults = all(pod, facts);
     if !faults.is_empty() {
         // A fault that was there once excuses one, not two: a list may hold the same thing again.
-        let mut before: HashMap<FieldError, usize> = HashMap::new();
+        let mut before: HashMap<FieldError, usize> = HashMap::default();
         for fault in all(old, facts) {
             step();
             *before.entry(fault).or_default() += 1;

@@ -3,7 +3,8 @@
 //! A template can't be changed, so its name depends on its spec, and another spec leads to another template. A template is
 //! created before the first companion that names it, and deleted when no companion names it.
 
-use std::collections::{BTreeMap, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::api::{Api, PostParams};

@@ -3,7 +3,7 @@
 //! Each call may lead to a write of half a mebibyte, of which etcd keeps every version for minutes. So calls and bytes a second
 //! have limits, and who is faster is slowed down; only who would wait for long is refused.
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! A step for a Machine: its pool, its reservations, its status.
 
-use std::collections::{BTreeSet, HashSet};
+use outrigger_core::map::HashSet;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +101,7 @@ impl Machines {
                 keys::MACHINE_GROUP
             ));
         }
-        let mut names = HashSet::new();
+        let mut names = HashSet::default();
         for type_ in &machine.types {
             if !names.insert(&type_.name) {
                 return Err(format!("spec.machineTypes: {} is there twice; take one away", type_.name));

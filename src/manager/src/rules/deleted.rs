@@ -3,7 +3,7 @@
 //! A rule that the cache lacks may only be missing there: the watch of rules may be stale the watch of companions, or
 //! may be failing. Nothing is deleted because one kind's cache lacks an object of another kind.
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::time::Duration;
 
 use kube::api::Api;

@@ -1,7 +1,8 @@
 //! The companions of one namespace, by key and counted by rule. Which of two states of an object is newer has been decided before,
 //! by the [`Feed`](outrigger_runtime::cache::Feed) of its kind.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outrigger_core::companion::Observed;

@@ -1,7 +1,7 @@
 //! How long a companion that failed waits before it is replaced: longer each time, so that one which can't live doesn't
 //! keep the API server busy.
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::time::Duration;
 
 use outrigger_core::index::CompanionKey;

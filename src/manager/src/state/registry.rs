@@ -1,6 +1,7 @@
 //! Tenants and DPUs as the API has them, and which callers may act for which tenant.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 

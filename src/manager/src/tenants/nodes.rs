@@ -1,6 +1,7 @@
 //! Hands DPUs over from tenant to tenant: the domain decides on the step, this executes it.
 
-use std::collections::{BTreeSet, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -1,7 +1,8 @@
 //! Memory of bodies. The first bytes of each body have a budget of their own: most reviews are no larger, and bodies that are large,
 //! or never end, take nothing from it.
 
-use std::collections::{BTreeMap, HashMap};
+use outrigger_core::map::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -1,14 +1,13 @@
 //! The live Pods of a machine type, as the API server lists them. The cache may be stale for any time, and no slot may be given
 //! away for that.
 
-use std::collections::HashSet;
-
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
 use outrigger_admission::caches::{Caches, has_ended};
 use outrigger_core::keys;
+use outrigger_core::map::HashSet;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch;
 use tokio::time::timeout;
@@ -44,7 +43,7 @@ impl LivePods {
             let guests = self.guests(group, type_).await?;
             // Other replicas admit guests in namespaces whose label this replica's cache doesn't show yet.
             let labelled = if guests.iter().all(|(namespace, _)| caches.is_injected(namespace)) {
-                HashSet::new()
+                HashSet::default()
             } else {
                 self.labelled().await?
             };
@@ -81,7 +80,7 @@ impl LivePods {
     /// Namespaces whose guests get slots.
     async fn labelled(&self) -> Result<HashSet<String>, kube::Error> {
         let selector = format!("{}={}", keys::INJECT_RESOURCE, keys::INJECT_ENABLED);
-        let mut names = HashSet::new();
+        let mut names = HashSet::default();
         watch::list(&self.namespaces, ListParams::default().labels(&selector), |namespace: Labelled| {
             names.insert(namespace.name_any());
         })

@@ -1,6 +1,6 @@
 //! The slots of guests. A replica answers all concurrent requests for a type by one write.
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;

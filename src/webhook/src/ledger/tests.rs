@@ -1,5 +1,3 @@
-use std::collections::HashMap;
-
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::routing::get;
@@ -12,6 +10,7 @@ use outrigger_admission::{Context, Decision, Settings};
 use outrigger_api::Change;
 use outrigger_core::groups::Claim;
 use outrigger_core::keys;
+use outrigger_core::map::HashMap;
 use outrigger_core::slots::GRANT_SECONDS;
 use outrigger_runtime::environment::Environment;
 use serde_json::{Value, json};

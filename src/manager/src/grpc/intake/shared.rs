@@ -1,6 +1,6 @@
 //! Values that calls of one payer or identity share.
 
-use std::collections::HashMap;
+use outrigger_core::map::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
