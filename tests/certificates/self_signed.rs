@@ -193,7 +193,7 @@ async fn an_installation_is_changed_while_it_runs() {
     annotate("cert-manager.io/inject-ca-from=outrigger-system/outrigger-webhook");
     eventually("it says who overrules whom", || async {
         let (_, body) = get(new_admin, "/readyz?verbose").await?;
-        let told = "[!] self-signed certificates: somebody else changes";
+        let told = "[!] self-signed certificates: others overwrite the CA bundle in";
         holds(body.contains(told), body)
     })
     .await;
