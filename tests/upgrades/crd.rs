@@ -15,7 +15,8 @@ use crate::tools::crdify;
 /// What the new definitions take away from those who rely on the old ones: where, and what. Empty when nothing.
 pub(crate) fn breaks(old: &[Value], new: &[Value]) -> Vec<String> {
     let mut breaks = Vec::new();
-    for old in old {
+    let (old, new) = (undescribed(old), undescribed(new));
+    for old in &old {
         let name = text(old, "/metadata/name");
         match new.iter().find(|new| text(new, "/metadata/name") == name) {
             Some(new) => {
@@ -32,6 +33,24 @@ pub(crate) fn breaks(old: &[Value], new: &[Value]) -> Vec<String> {
         }
     }
     breaks
+}
+
+/// The definitions without descriptions: `crdify` takes a new one below `additionalProperties` for a change that it doesn't know.
+fn undescribed(definitions: &[Value]) -> Vec<Value> {
+    fn strip(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                // A property that is called so is an object.
+                fields.retain(|key, value| key != "description" || !value.is_string());
+                fields.values_mut().for_each(strip);
+            }
+            Value::Array(elements) => elements.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut definitions = definitions.to_vec();
+    definitions.iter_mut().for_each(strip);
+    definitions
 }
 
 fn definition(name: &str, old: &Value, new: &Value, breaks: &mut Vec<String>) {
@@ -99,12 +118,7 @@ fn version(path: &str, old: &Value, new: &Value, breaks: &mut Vec<String>) {
 /// What `crdify` doesn't see of a schema.
 fn unseen(path: &str, old: &Value, new: &Value, breaks: &mut Vec<String>) {
     if ["anyOf", "oneOf", "allOf", "not"].iter().any(|key| old.get(*key).or(new.get(*key)).is_some()) {
-        let described = |schema: &Value| {
-            let mut schema = schema.clone();
-            schema.as_object_mut().map(|fields| fields.remove("description"));
-            schema
-        };
-        same(path, Some(&described(old)), Some(&described(new)), breaks);
+        same(path, Some(old), Some(new), breaks);
     }
     let fields = |schema: &Value| schema["properties"].as_object().cloned().unwrap_or_default();
     let (before, after) = (fields(old), fields(new));
