@@ -35,13 +35,15 @@ pub(crate) fn breaks(old: &[Value], new: &[Value]) -> Vec<String> {
     breaks
 }
 
-/// The definitions without descriptions: `crdify` takes a new one below `additionalProperties` for a change that it doesn't know.
+/// The definitions without descriptions and without the messages of rules: `crdify` takes new ones for changes that it doesn't know.
 fn undescribed(definitions: &[Value]) -> Vec<Value> {
     fn strip(value: &mut Value) {
         match value {
             Value::Object(fields) => {
                 // A property that is called so is an object.
-                fields.retain(|key, value| key != "description" || !value.is_string());
+                let has_rule = fields.get("rule").is_some_and(Value::is_string);
+                let is_text = |key: &str| key == "description" || has_rule && key == "message";
+                fields.retain(|key, value| !(is_text(key) && value.is_string()));
                 fields.values_mut().for_each(strip);
             }
             Value::Array(elements) => elements.iter_mut().for_each(strip),
