@@ -84,7 +84,7 @@ async fn the_documented_commands_work_with_the_real_grpcurl() {
         assert!(!ok && text.contains("Code: NotFound"), "{text}");
     }
     // Without the .proto files, by reflection.
-    let (ok, text) = run("What is served");
+    let (ok, text) = run("Reflection and health checks");
     assert!(ok, "{text}");
     for service in [
         "universe.workload.v1.WorkloadService",
