@@ -12,9 +12,9 @@ use outrigger_core::bounds::{Bounds, Excess, Measured};
 use outrigger_core::field::FieldError;
 use outrigger_core::validate;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use crate::decision::Decision;
 
@@ -290,34 +290,90 @@ impl<'de> Visitor<'de> for Within<'_> {
     }
 }
 
+/// An answer on the wire. It is written without a value tree: a patch may be large, and every review is answered.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Outgoing<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    response: Response<'a>,
+}
+
+/// `admission.k8s.io/v1` `AdmissionResponse`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status<'a>>,
+}
+
+/// `metav1.Status` of a denial.
+#[derive(Serialize)]
+struct Status<'a> {
+    code: u16,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details<'a>>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    causes: Vec<Cause<'a>>,
+}
+
+/// `metav1.StatusCause`, which the API server hands on to the user.
+#[derive(Serialize)]
+struct Cause<'a> {
+    reason: &'a str,
+    field: &'a str,
+    message: &'a str,
+}
+
+/// The causes of a denial, if it has any.
+fn details(causes: &[FieldError]) -> Option<Details<'_>> {
+    fn cause(error: &FieldError) -> Cause<'_> {
+        Cause { reason: "FieldValueInvalid", field: &error.path, message: &error.message }
+    }
+    (!causes.is_empty()).then(|| Details { causes: causes.iter().map(cause).collect() })
+}
+
 /// Writes the answer as a body.
 ///
 /// # Errors
 /// Never in practice: every answer can be written as JSON.
 pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Error> {
-    let mut response = json!({"uid": uid, "allowed": matches!(decision, Decision::Allow { .. })});
-    match decision {
+    let response = match decision {
         Decision::Allow { patch, warnings } => {
             // An empty patch has no patch type either.
-            if !patch.0.is_empty() {
-                response["patchType"] = "JSONPatch".into();
-                response["patch"] = STANDARD.encode(serde_json::to_vec(patch)?).into();
-            }
-            if !warnings.is_empty() {
-                response["warnings"] = shown(warnings).into();
-            }
-        }
-        Decision::Deny { code, message, causes } => {
-            response["status"] = json!({"code": code, "message": message});
-            if !causes.is_empty() {
-                // The API server hands these `metav1.StatusCause`s on to the user.
-                let cause = |error: &FieldError| json!({"reason": "FieldValueInvalid", "field": error.path, "message": error.message});
-                response["status"]["details"] =
-                    json!({"causes": causes.iter().map(cause).collect::<Vec<_>>()});
+            let patch =
+                if patch.0.is_empty() { None } else { Some(STANDARD.encode(serde_json::to_vec(patch)?)) };
+            Response {
+                uid,
+                allowed: true,
+                patch_type: patch.is_some().then_some("JSONPatch"),
+                patch,
+                warnings: shown(warnings),
+                status: None,
             }
         }
-    }
-    serde_json::to_vec(&json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}))
+        Decision::Deny { code, message, causes } => Response {
+            uid,
+            allowed: false,
+            patch_type: None,
+            patch: None,
+            warnings: Vec::new(),
+            status: Some(Status { code: *code, message, details: details(causes) }),
+        },
+    };
+    serde_json::to_vec(&Outgoing { api_version: API_VERSION, kind: "AdmissionReview", response })
 }
 
 /// The warnings that the API server shows.
