@@ -227,10 +227,6 @@ fn baseline() -> String {
     PodSecurity::Baseline.as_str().to_owned()
 }
 
-/// Namespaces of Kubernetes and Outrigger, which a tenant can't have.
-const SYSTEM: [&str; 5] =
-    ["default", "kube-system", "kube-public", "kube-node-lease", keys::SYSTEM_NAMESPACE];
-
 impl Tenant {
     /// Returns the tenant's id, which is its name.
     ///
@@ -306,7 +302,10 @@ fn check_namespace(namespace: &str, errors: &mut Vec<FieldError>) {
             "spec.namespace",
             format_args!("is {namespace:?}, which is not a namespace name"),
         ));
-    } else if SYSTEM.contains(&namespace) || namespace.starts_with("kube-") {
+    } else if namespace == "default"
+        || keys::SYSTEM_NAMESPACES.contains(&namespace)
+        || namespace.starts_with("kube-")
+    {
         errors.push(FieldError::new(
             "spec.namespace",
             format_args!("is {namespace:?}, which is reserved for Kubernetes or Outrigger; use another"),

@@ -108,12 +108,7 @@ pub struct ManagerArgs {
     pub admin_resources_namespace: String,
 
     /// Namespace of the Lease that elects the leader for tenants and DPUs.
-    #[arg(
-        long,
-        env = "OUTRIGGER_LEASE_NAMESPACE",
-        default_value = "outrigger-system",
-        value_name = "NAMESPACE"
-    )]
+    #[arg(long, env = "OUTRIGGER_LEASE_NAMESPACE", default_value = keys::SYSTEM_NAMESPACE, value_name = "NAMESPACE")]
     pub lease_namespace: String,
 
     #[command(flatten)]

@@ -87,7 +87,7 @@ fn roles_have_the_names_of_the_installation() {
     unique.sort();
     unique.dedup();
     assert_eq!(unique.len(), all.len());
-    // A namespace without name isn't there, and nothing is bound in it.
+    // An empty name names no namespace, so no role is bound there.
     let none =
         Names { rules: String::new(), resources: String::new(), tenant_rules: String::new(), ..names() };
     for part in Part::ALL {
