@@ -72,7 +72,7 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
         let edit = within("an edit of a rule", returned, || async {
             let rule = t.rules().get("r").await.map_err(|e| e.to_string())?;
             let text = serde_json::to_string(&rule).map_err(|e| e.to_string())?;
-            holds(text.contains(&format!("name-{name}")), "it isn't there")
+            holds(text.contains(&format!("name-{name}")), "the edit is missing")
         });
         let marked = within("a new DPU", returned, || async {
             let node = nodes.get(&node).await.map_err(|e| e.to_string())?;

@@ -26,7 +26,7 @@ pub(crate) enum Account {
     Collector,
     /// The kubelet of the Node blue-dpu.
     Kubelet,
-    /// A kubelet whose Node isn't there yet: blue-new.
+    /// A kubelet whose Node doesn't exist yet: blue-new.
     NewKubelet,
 }
 
