@@ -10,10 +10,9 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
 use outrigger_core::mutate::{self, PodContext};
-use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
+use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, shortened};
 use outrigger_core::selector;
 use outrigger_core::template::Kind;
-use outrigger_core::text::truncate;
 use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -201,19 +200,12 @@ fn findings(term: &[ExprOutcome<'_>]) -> Term {
 }
 
 fn finding(outcome: &ExprOutcome<'_>) -> Finding {
-    let (operator, values) = match &outcome.expression.test {
-        Test::In(values) => ("In", values.clone()),
-        Test::NotIn(values) => ("NotIn", values.clone()),
-        Test::Exists => ("Exists", Vec::new()),
-        Test::DoesNotExist => ("DoesNotExist", Vec::new()),
-        Test::Gt(limit) => ("Gt", vec![limit.to_string()]),
-        Test::Lt(limit) => ("Lt", vec![limit.to_string()]),
-    };
+    let (operator, values) = outcome.expression.test.parts();
     Finding {
         key: outcome.expression.path.to_string(),
         operator,
         values,
-        found: outcome.actual.as_deref().map(cut),
+        found: outcome.actual.as_deref().map(|found| shortened(found).into_owned()),
         passes: outcome.passes,
         change: (!outcome.passes).then(|| change(outcome)),
     }
@@ -223,34 +215,10 @@ fn finding(outcome: &ExprOutcome<'_>) -> Finding {
 fn change(outcome: &ExprOutcome<'_>) -> String {
     let path = &outcome.expression.path;
     let is = match outcome.actual.as_deref() {
-        Some(found) => format!("{path} is {:?}", cut(found)),
+        Some(found) => format!("{path} is {:?}", shortened(found)),
         None => format!("{path} is absent"),
     };
-    let integer = |limit: i64, than: &str| format!("an integer {than} than {limit}");
-    let wants = match &outcome.expression.test {
-        Test::In(values) if values.len() == 1 => some(values),
-        Test::In(values) => format!("one of {}", some(values)),
-        Test::NotIn(values) => format!("none of {}", some(values)),
-        Test::Exists => "it to be there".to_owned(),
-        Test::DoesNotExist => "it to be absent".to_owned(),
-        Test::Gt(limit) => integer(*limit, "greater"),
-        Test::Lt(limit) => integer(*limit, "less"),
-    };
-    format!("{is}, the rule wants {wants}")
-}
-
-/// A list of values for people: the first few.
-fn some(values: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let shown: Vec<String> = values.iter().take(SHOWN).map(|value| format!("{:?}", cut(value))).collect();
-    let more = values.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
-}
-
-/// A value of the workload or the rule, for people.
-fn cut(text: &str) -> String {
-    truncate(text, 120).into_owned()
+    format!("{is}, the rule wants {}", outcome.expression.test.wants())
 }
 
 fn place(
