@@ -57,12 +57,10 @@ impl Admission {
         self.slots = Slots::new(&self.caches);
     }
 
-    /// The state on which it decides.
     pub(crate) fn state(&self) -> &State {
         &self.state
     }
 
-    /// The tenant that owns a namespace.
     pub(crate) fn owner(&self, namespace: &str) -> Option<TenantId> {
         self.caches.owner(namespace)
     }

@@ -15,12 +15,9 @@ use serde_json::{Value, json};
 use crate::admission::Admission;
 use crate::files::InputError;
 
-/// Namespace and name of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodName {
-    /// Its namespace.
     pub(crate) namespace: String,
-    /// Its name.
     pub(crate) name: String,
 }
 

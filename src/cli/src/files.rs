@@ -55,15 +55,11 @@ impl fmt::Display for Origin {
 /// An object of the Kubernetes API, as it stands in a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
-    /// Its source.
     pub(crate) origin: Origin,
     /// API group; empty for the core group.
     pub(crate) group: String,
-    /// Its kind.
     pub(crate) kind: String,
-    /// `metadata.namespace`, or empty.
     pub(crate) namespace: String,
-    /// `metadata.name`, or empty.
     pub(crate) name: String,
     /// All of it.
     pub(crate) value: Value,

@@ -133,7 +133,6 @@ impl State {
         Self { objects: kept, namespaces, implied }
     }
 
-    /// The objects of a kind.
     pub(crate) fn of<'a>(&'a self, group: &'a str, kind: &'a str) -> impl Iterator<Item = &'a Object> {
         self.objects.iter().filter(move |object| object.is(group, kind))
     }

@@ -213,28 +213,17 @@ mod tests {
         pod: Value,
         dpus: usize,
     ) -> Vec<String> {
-        let expression = |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec {
-            key: (*key).into(),
-            operator: *operator,
-            values: values.iter().map(ToString::to_string).collect(),
-        };
+        let expression =
+            |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec::new(key, *operator, values);
         let mut template =
             json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
         json_patch::merge(&mut template, &pod);
         let spec = RuleSpec {
-            name: RuleName::new("r").unwrap(),
-            uid: "u".into(),
-            generation: 1,
-            resource_kind: String::new(),
             terms: terms.iter().map(|term| term.iter().map(expression).collect()).collect(),
-            injections: vec![InjectionSpec {
-                workload_key: ".state.nodeName".into(),
-                annotation: "tenant-node-name".into(),
-            }],
+            injections: vec![InjectionSpec::new(".state.nodeName", "tenant-node-name")],
             policy,
             template: template.into(),
-            devices: Default::default(),
-            update: crate::rollout::UpdateStrategy::default(),
+            ..RuleSpec::new(RuleName::new("r").unwrap())
         };
         rule(
             &Rule::compile(spec).unwrap(),

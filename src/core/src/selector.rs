@@ -12,6 +12,7 @@ pub mod product;
 use serde_json::{Value, json};
 
 use crate::field::{self, FieldError};
+use crate::json::list;
 use crate::text::truncate;
 
 pub use clash::contradiction;
@@ -101,10 +102,8 @@ pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), Fiel
 /// # Errors
 /// The first term that could, or that there is no term at all.
 pub fn demands(pod: &Value, requirement: &Requirement) -> Result<(), FieldError> {
-    const POINTER: &str =
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     let wanted = || format!("{} In [{}]", requirement.key, requirement.values.join(", "));
-    let terms = pod.pointer(POINTER).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let terms = terms(pod);
     if terms.is_empty() {
         return Err(FieldError::new(
             TERMS,
@@ -129,6 +128,15 @@ pub fn demands(pod: &Value, requirement: &Requirement) -> Result<(), FieldError>
     Ok(())
 }
 
+/// JSON pointer of the terms of a Pod's required node affinity.
+pub const POINTER: &str =
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+
+/// The terms of a Pod's required node affinity.
+pub fn terms(pod: &Value) -> &[Value] {
+    list(pod, POINTER)
+}
+
 /// The terms of a Pod's required node affinity, which are made where they are not there.
 fn required_terms(pod: &mut Value) -> Result<&mut Vec<Value>, FieldError> {
     let pod = field::as_object_mut(pod, "")?;
@@ -141,22 +149,15 @@ fn required_terms(pod: &mut Value) -> Result<&mut Vec<Value>, FieldError> {
 
 /// Whether a term matches nothing. A term of another shape is an error with its own path.
 fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
-    let lists = match term {
-        Value::Null => return Ok(true),
-        Value::Object(term) => [term.get("matchExpressions"), term.get("matchFields")],
-        other => return field::as_object(other, &format!("{TERMS}[{i}]")).map(|_| false),
-    };
-    let mut empty = true;
-    for (list, name) in lists.into_iter().zip(["matchExpressions", "matchFields"]) {
-        match list {
-            None | Some(Value::Null) => {}
-            Some(Value::Array(list)) => empty &= list.is_empty(),
-            Some(other) => {
-                return Err(FieldError::wrong_type(&format!("{TERMS}[{i}].{name}"), other, "a list"));
-            }
-        }
+    if term.is_null() {
+        return Ok(true);
     }
-    Ok(empty)
+    let empty = || {
+        let term = field::as_object(term, "")?;
+        Ok(field::list(term, "", "matchExpressions")?.is_empty()
+            & field::list(term, "", "matchFields")?.is_empty())
+    };
+    empty().map_err(|error: FieldError| error.below(&format!("{TERMS}[{i}]")))
 }
 
 /// Adds the toleration of a taint with exactly this key, value and effect, unless it is there already.
@@ -181,17 +182,11 @@ pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn terms(pod: &Value) -> &Value {
-        pod.pointer(
-            "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-        )
-        .unwrap()
-    }
-
-    fn pod(terms: Value) -> Value {
+    /// A Pod with these terms.
+    pub(crate) fn pod(terms: Value) -> Value {
         json!({"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": terms}}}}})
     }
@@ -201,7 +196,7 @@ mod tests {
         let once = pod.clone();
         require(&mut pod, &[Requirement::is("t", "1")]).unwrap();
         assert_eq!(pod, once, "applied twice");
-        terms(&pod).clone()
+        pod.pointer(POINTER).unwrap().clone()
     }
 
     #[test]

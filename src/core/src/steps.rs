@@ -128,18 +128,12 @@ mod tests {
                 all.push("shared".into());
                 ExpressionSpec { key: ".state.nodeName".into(), operator: Operator::In, values: all }
             };
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
             Rule::compile(RuleSpec {
-                name: RuleName::new("r").unwrap(),
-                uid: "u".into(),
-                generation: 1,
-                resource_kind: String::new(),
                 terms: vec![(0..64).map(expression).collect()],
-                injections: Vec::new(),
                 policy: DpuSelectionPolicy::Any,
-                template: json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}})
-                    .into(),
-                devices: Default::default(),
-                update: crate::rollout::UpdateStrategy::default(),
+                template: pod.into(),
+                ..RuleSpec::new(RuleName::new("r").unwrap())
             })
             .unwrap()
         };

@@ -31,7 +31,6 @@ const OWN: [(&str, &str); 4] = [
     (keys::OFFLOADING_GROUP, "NamespaceOffloading"),
 ];
 
-/// Admission's message about an unknown class.
 const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 
 /// Examines all objects.
@@ -88,7 +87,6 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
     Ok(Report { findings: look.findings, notes: look.notes, files: look.files })
 }
 
-/// The state with which objects are compared.
 struct ClusterState<'a> {
     tenants: &'a BTreeMap<TenantId, Domain>,
     nodes: &'a [Node],

@@ -56,12 +56,10 @@ enum Output {
     Sarif,
 }
 
-/// Findings, and what wasn't examined.
 #[derive(Debug)]
 struct Report {
     findings: Vec<Finding>,
     notes: Vec<String>,
-    /// Files of objects.
     files: BTreeMap<Subject, String>,
 }
 

@@ -52,7 +52,6 @@ enum Output {
 }
 
 impl ClaimsArgs {
-    /// Lists the claims.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         let (state, notes) = if self.filename.is_empty() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

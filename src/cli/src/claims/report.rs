@@ -10,14 +10,12 @@ use serde_json::Value;
 use crate::files::{InputError, Object};
 use crate::state::State;
 
-/// Everything.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) notes: Vec<String>,
     pub(super) claims: Vec<Claim>,
 }
 
-/// One claim.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Claim {
@@ -50,7 +48,6 @@ pub(super) struct Device {
     pub(super) device: String,
 }
 
-/// How a claim is, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Phase {
     /// It has no devices.
@@ -61,7 +58,6 @@ pub(super) enum Phase {
     Reserved,
     /// A Pod runs with its devices.
     InUse,
-    /// It is being deleted.
     Deleting,
 }
 

@@ -7,7 +7,6 @@ use outrigger_core::json::{list, text};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The devices of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Devices {
     /// Names of the DeviceClasses; `None` where they can't be seen.
@@ -29,7 +28,6 @@ pub(crate) struct ClaimQuestion<'a> {
     pub(crate) name: Option<&'a str>,
     /// The name of the ResourceClaim, where that is known.
     pub(crate) claim: Option<&'a str>,
-    /// The ResourceClaim, where there is one.
     pub(crate) object: Option<&'a Value>,
     /// What it asks for, where there is none.
     pub(crate) spec: Option<Value>,
@@ -48,7 +46,6 @@ pub(crate) struct ClaimReport {
     /// Name of the ResourceClaim; absent where there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) claim: Option<String>,
-    /// Its state.
     pub(crate) phase: ClaimPhase,
     /// Its devices, as `driver/pool/device`.
     pub(crate) devices: Vec<String>,
@@ -56,14 +53,12 @@ pub(crate) struct ClaimReport {
     pub(crate) reasons: Vec<String>,
 }
 
-/// The state of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum ClaimPhase {
     /// It has its devices.
     Allocated,
     /// It is there and has none.
     Pending,
-    /// It is being deleted.
     Terminating,
     /// There is none.
     Absent,
@@ -247,7 +242,6 @@ fn classes(spec: &Value) -> Vec<(String, String)> {
     all
 }
 
-/// The devices of a claim.
 fn allocated(claim: &Value) -> impl Iterator<Item = String> {
     list(claim, "/status/allocation/devices/results").iter().map(device)
 }

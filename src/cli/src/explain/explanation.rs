@@ -24,7 +24,6 @@ use crate::node::{Node, obstacles};
 pub(crate) struct ExplanationContext<'a> {
     /// The tenant of rule and workload; `None` where it isn't known. Then placement leaves the tenants' isolation out.
     pub(crate) tenant: Option<&'a TenantId>,
-    /// The tenant's namespace.
     pub(crate) namespace: &'a str,
     /// Node label that names the host of a DPU.
     pub(crate) host_label: &'a str,
@@ -35,7 +34,6 @@ pub(crate) struct ExplanationContext<'a> {
 /// Whether a workload gets a companion by a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum CompanionOutcome {
-    /// A companion.
     Companion,
     /// None, for the workload doesn't match.
     NoMatch,
@@ -48,7 +46,6 @@ pub(crate) enum CompanionOutcome {
 /// Why, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explanation {
-    /// Whether there is a companion.
     pub(crate) outcome: CompanionOutcome,
     /// The reason of the outcome, where the terms don't show it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,19 +59,15 @@ pub(crate) struct Explanation {
     pub(crate) placement: Option<Placement>,
 }
 
-/// One term of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Term {
-    /// Whether all its expressions pass.
     pub(crate) passes: bool,
-    /// Its ANDed expressions.
     pub(crate) expressions: Vec<Finding>,
 }
 
 /// One expression, and what it found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// The field's path.
     pub(crate) key: String,
     /// The operator, as the API spells it.
     pub(crate) operator: &'static str,
@@ -84,7 +77,6 @@ pub(crate) struct Finding {
     /// What the workload has there, the beginning of it; absent where it has nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) found: Option<String>,
-    /// Whether the workload passes.
     pub(crate) passes: bool,
     /// What would have to change; absent where it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,16 +93,13 @@ pub(crate) struct Placement {
     pub(crate) problem: Option<String>,
 }
 
-/// A candidate Node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodePlacement {
-    /// Its name.
     pub(crate) node: String,
     /// What keeps the companion from running there; empty where it may run.
     pub(crate) obstacles: Vec<String>,
 }
 
-/// Explains one rule and one workload.
 pub(crate) fn explain(
     rule: &Arc<Rule>,
     workload: &Arc<Workload>,

@@ -28,13 +28,11 @@ pub(super) struct Source {
     pub(super) workloads: bool,
     /// It shows all devices that there are.
     pub(super) devices: bool,
-    /// Which ResourceClaims it shows.
     pub(super) claims: ClaimScope,
     /// What it doesn't show.
     pub(super) notes: Vec<String>,
 }
 
-/// Which ResourceClaims are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClaimScope {
     /// Those that were given; without any it isn't known whether there are some.
@@ -105,7 +103,6 @@ pub(crate) async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, 
     cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
 }
 
-/// Collects objects of a cluster.
 pub(crate) struct Reader {
     client: Client,
     objects: Vec<Object>,
@@ -116,7 +113,6 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Nothing yet.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, objects: Vec::new(), notes: Vec::new(), devices: false, claims: ClaimScope::Given }
     }

@@ -22,7 +22,6 @@ use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
 
-/// Everything.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -34,7 +33,6 @@ pub(super) struct Report {
     pub(super) ended: Vec<String>,
 }
 
-/// One rule.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RuleReport {
@@ -50,7 +48,6 @@ pub(super) struct RuleReport {
     pub(super) companions: Vec<CompanionReport>,
 }
 
-/// What is wrong with a field.
 #[derive(Debug, Serialize)]
 pub(super) struct Fault {
     pub(super) path: String,
@@ -68,7 +65,6 @@ pub(super) struct ConditionReport {
     pub(super) message: String,
 }
 
-/// One workload for a rule.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WorkloadReport {
@@ -96,7 +92,6 @@ pub(super) struct CompanionReport {
     pub(super) state: State,
 }
 
-/// How a companion is.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct State {
@@ -105,7 +100,6 @@ pub(super) struct State {
     pub(super) message: String,
 }
 
-/// How a companion is, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Phase {
     Ready,

@@ -17,7 +17,7 @@ use crate::rule::Rule;
 use crate::selector;
 
 /// Context of the Pod's admission request, all of it from watch caches and the verified request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct PodContext<'a> {
     /// The tenant of the Pod's namespace, from the namespace's own label; never from the Pod.
     pub tenant: Option<&'a TenantId>,
@@ -132,10 +132,8 @@ pub fn patch_told(
 /// Terms of the required node affinity that are not what they were, taken out of both as one operation. Compared one by
 /// one, each would get operations of its own with a path that is longer than most of what changes.
 fn new_terms(before: &mut Value, after: &mut Value) -> Option<PatchOperation> {
-    const TERMS: &str =
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let path = TERMS.try_into().ok()?;
-    let (old, new) = (before.pointer_mut(TERMS)?, after.pointer_mut(TERMS)?);
+    let path = selector::POINTER.try_into().ok()?;
+    let (old, new) = (before.pointer_mut(selector::POINTER)?, after.pointer_mut(selector::POINTER)?);
     if old == new {
         return None;
     }

@@ -101,13 +101,7 @@ pub fn template(template: &Value, root: &str, facts: &ValidationContext<'_>) -> 
         );
     }
     let mut pod = Value::Object(pod);
-    let tenant = mutate::PodContext {
-        tenant: Some(&facts.policy.tenant),
-        rule: None,
-        offloading: None,
-        machine: None,
-        host_label: "",
-    };
+    let tenant = mutate::PodContext { tenant: Some(&facts.policy.tenant), ..mutate::PodContext::default() };
     let faults = match mutate::mutate(&mut pod, &tenant) {
         Ok(_) => create(&pod, &ValidationContext { manager: true, ..*facts }),
         Err(error) => vec![error],
@@ -131,7 +125,7 @@ pub fn device_claims(rule: &Rule, facts: &ValidationContext<'_>) -> Vec<FieldErr
 
 /// The same faults with paths that begin further up.
 fn under(root: &str, faults: Vec<FieldError>) -> Vec<FieldError> {
-    faults.into_iter().map(|fault| FieldError { path: format!("{root}.{}", fault.path), ..fault }).collect()
+    faults.into_iter().map(|fault| fault.below(root)).collect()
 }
 
 /// Everything that forbids the change of a Pod from `old` to `pod`: what is wrong with it now and was not before.

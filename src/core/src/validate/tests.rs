@@ -74,13 +74,7 @@ fn good() -> Value {
                 "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}}}],
     }});
     let tenant = TenantId::new("blue").unwrap();
-    let facts = mutate::PodContext {
-        tenant: Some(&tenant),
-        rule: None,
-        offloading: None,
-        machine: None,
-        host_label: k::DPU_HOST,
-    };
+    let facts = mutate::PodContext { tenant: Some(&tenant), ..mutate::PodContext::default() };
     mutate::mutate(&mut pod, &facts).unwrap();
     pod
 }
@@ -254,7 +248,7 @@ proptest::proptest! {
     #[test]
     fn what_mutation_places_validation_accepts(pod in crate::mutate::tests::any_pod()) {
         let tenant = TenantId::new("blue").unwrap();
-        let facts = mutate::PodContext { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: k::DPU_HOST };
+        let facts = mutate::PodContext { tenant: Some(&tenant), ..mutate::PodContext::default() };
         check(&policy(), false, &pod, None);
         check(&policy(), false, &pod, Some(&good()));
         check(&policy(), false, &good(), Some(&pod));

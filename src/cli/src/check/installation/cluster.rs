@@ -16,13 +16,11 @@ use super::reach::short;
 /// How long an API server may take for an answer, the webhooks that it calls included.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Requests in flight at once.
 const AT_ONCE: usize = 16;
 
 /// Most objects of a list. An installation has few Pods, and of namespaces one is enough.
 const MOST: u32 = 500;
 
-/// Most notes that are shown.
 const MAX_NOTES: usize = 30;
 
 /// API version and name of a kind.
@@ -66,7 +64,6 @@ impl Cluster {
         Self { client, is_own, notes: Mutex::default() }
     }
 
-    /// What couldn't be examined.
     pub(super) fn notes(&self) -> Vec<String> {
         let notes = self.notes.lock();
         let mut all: Vec<String> = notes.iter().take(MAX_NOTES).cloned().collect();
@@ -92,7 +89,6 @@ impl Cluster {
         (api, resource)
     }
 
-    /// One object.
     pub(super) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Answer {
         let (api, resource) = self.api(kind, namespace);
         match in_time(api.get_opt(name)).await {
@@ -133,7 +129,6 @@ impl Cluster {
         value(&resource, created).ok_or_else(|| "the answer can't be read".to_owned())
     }
 
-    /// The API server's version.
     pub(super) async fn version(&self) -> anyhow::Result<String> {
         let version = tokio::time::timeout(PATIENCE, self.client.apiserver_version()).await;
         Ok(version.context("no answer in time")??.git_version)

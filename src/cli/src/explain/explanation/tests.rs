@@ -21,24 +21,16 @@ fn rule(
     policy: DpuSelectionPolicy,
     spec: &serde_json::Value,
 ) -> Arc<Rule> {
-    let expression = |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec {
-        key: (*key).into(),
-        operator: *operator,
-        values: values.iter().map(ToString::to_string).collect(),
-    };
+    let expression =
+        |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec::new(key, *operator, values);
     let mut template = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
     json_patch::merge(&mut template, &json!({"spec": spec}));
     let spec = RuleSpec {
-        name: RuleName::new("firewall").unwrap(),
-        uid: "u".into(),
-        generation: 1,
-        resource_kind: String::new(),
         terms: terms.iter().map(|term| term.iter().map(expression).collect()).collect(),
-        injections: vec![InjectionSpec { workload_key: String::new(), annotation: "all".into() }],
+        injections: vec![InjectionSpec::new("", "all")],
         policy,
         template: template.into(),
-        devices: Default::default(),
-        update: outrigger_core::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("firewall").unwrap())
     };
     Arc::new(Rule::compile(spec).unwrap())
 }

@@ -5,9 +5,6 @@ use super::*;
 use crate::machine::Gpu;
 use crate::mutate;
 
-const TERMS: &str =
-    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-
 fn large() -> MachineType {
     MachineType {
         name: "large".to_owned(),
@@ -30,7 +27,7 @@ fn guest(spec: Value) -> Value {
 fn admitted(pod: &Value) -> Result<(Value, Vec<String>), FieldError> {
     let type_ = large();
     let machine = Some(GuestSlot { group: "g", type_: &type_ });
-    let facts = mutate::PodContext { tenant: None, rule: None, offloading: None, machine, host_label: "" };
+    let facts = mutate::PodContext { machine, ..mutate::PodContext::default() };
     let (patch, report) = mutate::patch(&mut pod.clone(), &facts)?;
     let mut after = pod.clone();
     json_patch::patch(&mut after, &patch).unwrap();
@@ -113,7 +110,7 @@ fn every_term_is_kept_within_the_group() {
         {"key": keys::NODE_POOL, "operator": "In", "values": ["ready"]}]);
     for own in [Value::Null, json!({}), json!({"nodeSelectorTerms": []})] {
         let (pod, _) = admitted(&with(own)).unwrap();
-        assert_eq!(pod.pointer(TERMS), Some(&json!([term(slot.clone())])));
+        assert_eq!(pod.pointer(selector::POINTER), Some(&json!([term(slot.clone())])));
         assert_eq!(pod["spec"]["affinity"]["podAffinity"], json!({"x": 1}));
     }
     let fields = json!([{"key": "metadata.name", "operator": "In", "values": ["n"]}]);
@@ -121,7 +118,7 @@ fn every_term_is_kept_within_the_group() {
     let own = json!({"nodeSelectorTerms": [term(json!([zone])), {"matchFields": fields}]});
     let (pod, warnings) = admitted(&with(own)).unwrap();
     assert_eq!(
-        pod.pointer(TERMS),
+        pod.pointer(selector::POINTER),
         Some(
             &json!([term(json!([zone, slot[0], slot[1]])), {"matchFields": fields, "matchExpressions": slot}])
         )
@@ -136,7 +133,7 @@ fn every_term_is_kept_within_the_group() {
     );
     // What is no affinity at all.
     let (pod, _) = admitted(&guest(json!({"affinity": {}}))).unwrap();
-    assert_eq!(pod.pointer(TERMS), Some(&json!([term(slot)])));
+    assert_eq!(pod.pointer(selector::POINTER), Some(&json!([term(slot)])));
 }
 
 #[test]
