@@ -84,8 +84,7 @@ enum Requirement {
 }
 
 /// Whatever labels these namespaces get: the cluster, and Outrigger itself, must be able to start without Outrigger.
-const NOT_SYSTEMS: Requirement =
-    Requirement::NameNotIn(&["kube-system", "kube-public", "kube-node-lease", keys::SYSTEM_NAMESPACE]);
+const NOT_SYSTEMS: Requirement = Requirement::NameNotIn(&keys::SYSTEM_NAMESPACES);
 
 /// The same, and the namespace of the companions of admin rules.
 const NOT_PLATFORMS: Requirement = Requirement::NameNotIn(&[

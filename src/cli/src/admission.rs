@@ -39,8 +39,6 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// # Errors
-    /// When an object of a kind that matters can't be read.
     pub(crate) fn new(state: State, args: AdmissionArgs) -> Result<Self, InputError> {
         let settings: Settings = args.into();
         let caches = state.caches_for(&settings.admin.rules, &settings.host_label)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1 as full;
 use outrigger_admission::caches::Caches;
 use outrigger_api::NamespaceOffloading;
+use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, is_reserved};
 use outrigger_runtime::cache::Change;
@@ -50,8 +51,14 @@ fn is_offloading(object: &Object) -> bool {
     object.is(keys::OFFLOADING_GROUP, "NamespaceOffloading") && object.name == NAME
 }
 
+/// What the scheduler says of a Pod that it hasn't placed.
+pub(crate) fn unscheduled(pod: &Value) -> &str {
+    let is_it = |c: &&Value| text(c, "/type") == "PodScheduled" && text(c, "/status") == "False";
+    list(pod, "/status/conditions").iter().find(is_it).map_or("", |condition| text(condition, "/message"))
+}
+
 /// The namespace that a Tenant's rules and companions are in.
-fn namespace_of(tenant: &Object) -> String {
+pub(crate) fn namespace_of(tenant: &Object) -> String {
     let named = tenant.value.pointer("/spec/namespace").and_then(Value::as_str);
     named.map_or_else(|| format!("tenant-{}", tenant.name), str::to_owned)
 }
@@ -92,9 +99,6 @@ struct Implied {
 
 impl State {
     /// What is in files; see [`files::read`].
-    ///
-    /// # Errors
-    /// The first file or document that can't be read.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, InputError> {
         Ok(Self::new(files::read(paths)?))
     }
@@ -138,17 +142,11 @@ impl State {
     }
 
     /// The objects of a kind, as a type.
-    ///
-    /// # Errors
-    /// The first that isn't of that type.
     pub(crate) fn all<K: DeserializeOwned>(&self, group: &str, kind: &str) -> Result<Vec<K>, InputError> {
         self.of(group, kind).map(Object::read).collect()
     }
 
     /// The Pods. One that no API server has seen gets a uid made from its name, which distinguishes it from others.
-    ///
-    /// # Errors
-    /// The first that is none.
     pub(crate) fn pods(&self) -> Result<Vec<Pod>, InputError> {
         // What is read of them is less than what makes them Pods.
         self.all::<full::Pod>("", "Pod")?;
@@ -177,9 +175,6 @@ impl State {
     }
 
     /// [`Self::caches_for`] where the label that names the host of a DPU doesn't matter.
-    ///
-    /// # Errors
-    /// As there.
     pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
         self.caches_for(admin_rules, keys::DPU_HOST)
     }

@@ -69,18 +69,12 @@ pub struct GroupClaims {
 
 impl GroupClaims {
     /// From JSON; an empty text is none.
-    ///
-    /// # Errors
-    /// When it is something else.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
         let claims = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
         Ok(Self { claims })
     }
 
     /// As JSON.
-    ///
-    /// # Errors
-    /// Never in practice: there is nothing in it that JSON could not carry.
     pub fn write(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(&self.claims)
     }

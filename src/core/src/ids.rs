@@ -97,9 +97,6 @@ impl TenantId {
     pub const MAX: usize = 56;
 
     /// Checks and takes a tenant's id.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is no DNS label of 1 to [`Self::MAX`] characters.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "tenant id";
         bounded(WHAT, value, Self::MAX)?;
@@ -124,9 +121,6 @@ impl WorkloadId {
     pub const MAX: usize = 253;
 
     /// Checks and takes a workload's id.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is empty, longer than [`Self::MAX`], or has other than printable ASCII characters.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "workload id";
         bounded(WHAT, value, Self::MAX)?;
@@ -148,9 +142,6 @@ impl RuleName {
     pub const MAX: usize = 253;
 
     /// Checks and takes the name of a tenant's rule.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is no DNS subdomain.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "rule name";
         bounded(WHAT, value, Self::MAX)?;
@@ -161,9 +152,6 @@ impl RuleName {
     }
 
     /// Checks and takes the name of an admin rule.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn admin(value: &str) -> Result<Self, IdError> {
         Self::new(value).map(Self::into_admin)
     }

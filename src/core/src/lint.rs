@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
-use crate::selector::{self, Requirement};
+use crate::selector;
 use crate::steps::step;
 use crate::template::{self, Kind};
 use crate::text::truncate;
@@ -153,8 +153,8 @@ fn contradictions(template: &Value, around: &LintContext<'_>, warnings: &mut Vec
 /// Whether a template selects Nodes of others, for which its companions would wait for ever.
 fn excludes_own(template: &Value, tenant: &str) -> bool {
     let mut isolated = template.clone();
-    let own = [Requirement::is(keys::NODE_TENANT, tenant)];
-    selector::require(&mut isolated, &own).is_ok() && selector::contradiction(&isolated).is_some()
+    selector::require(&mut isolated, keys::NODE_TENANT, tenant).is_ok()
+        && selector::contradiction(&isolated).is_some()
 }
 
 /// Why no workload can match: a contradiction in every term.

@@ -107,18 +107,12 @@ pub enum SlotDecision {
 
 impl Ledger {
     /// From JSON; an empty text is an empty ledger.
-    ///
-    /// # Errors
-    /// When it is none.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
         let grants = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
         Ok(Self { grants })
     }
 
     /// As JSON.
-    ///
-    /// # Errors
-    /// Never in practice: there is nothing in it that JSON could not carry.
     pub fn write(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(&self.grants)
     }

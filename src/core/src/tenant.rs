@@ -193,9 +193,6 @@ impl Identity {
     const SCHEME: &str = "spiffe://";
 
     /// Checks and takes a name. Wildcards are none: an identity is one client.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is neither a SPIFFE id with a path nor a DNS name.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "identity";
         bounded(WHAT, value, if value.starts_with(Self::SCHEME) { Self::MAX } else { 253 })?;

@@ -1,6 +1,6 @@
 //! The report of `outrigger explain`. docs/explain.md describes its structure, which is stable.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -138,8 +138,6 @@ impl State {
 }
 
 impl Report {
-    /// # Errors
-    /// When the named rule or workload doesn't exist.
     pub(super) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
         let wanted = |rule: &&WorkloadRule| args.rule.as_ref().is_none_or(|name| *name == rule.name_any());
         let rules: Vec<&WorkloadRule> = view.rules.iter().filter(wanted).collect();
@@ -253,15 +251,10 @@ fn faults(errors: &[FieldError]) -> Vec<Fault> {
 fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
     let Some(policy) = &view.policy else { return Vec::new() };
     let facts = ValidationContext {
-        policy,
-        namespace: &view.namespace,
         manager: true,
-        rule: None,
-        schedulers: &args.scheduler_name,
         default_priority_class: view.default_priority_class.as_deref(),
-        claims: &BTreeMap::new(),
-        pod_claims: &BTreeMap::new(),
         device_resources: &view.device_resources,
+        ..ValidationContext::new(policy, &view.namespace, &args.scheduler_name)
     };
     let mut faults = validate::template(&object.spec.template.tree(), "spec.template", &facts);
     faults.extend(validate::device_claims(rule, &facts));

@@ -54,8 +54,6 @@ pub(super) struct View {
 }
 
 impl View {
-    /// # Errors
-    /// When an object can't be read, or the tenant is ambiguous.
     pub(super) fn new(state: &State, args: &ExplainArgs, source: Source) -> Result<Self, InputError> {
         let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, mut notes } =
             source;

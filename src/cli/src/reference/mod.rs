@@ -43,9 +43,6 @@ impl Page {
 
 impl ReferenceArgs {
     /// Writes the pages. `command` is the whole program's.
-    ///
-    /// # Errors
-    /// When one can't be made or written.
     pub(crate) fn run(&self, command: Command) -> anyhow::Result<()> {
         for page in pages(command)? {
             let file = self.output_dir.join(format!("{}.md", page.name));

@@ -99,17 +99,11 @@ const OWNED_OF_GUESTS: &[&str] = &["containers"];
 
 /// Runs all steps on a Pod and returns the patch that makes the Pod what it is then. Only what the steps may change is
 /// copied and compared: most of a Pod is containers, which the steps change only to give them a slot or devices.
-///
-/// # Errors
-/// As [`mutate`].
 pub fn patch(pod: &mut Value, facts: &PodContext<'_>) -> Result<(Patch, Report), FieldError> {
     patch_told(pod, facts, &mut |_, _| ())
 }
 
 /// As [`patch`], and tells of each step.
-///
-/// # Errors
-/// As [`mutate`].
 pub fn patch_told(
     pod: &mut Value,
     facts: &PodContext<'_>,

@@ -109,10 +109,7 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Checks that terms are of the API's shape, down to the single value.
-///
-/// # Errors
-/// The first that has another type, with its path under `path`.
+/// Checks that terms are of the API's shape, down to the single value. The path of an error begins with `path`.
 pub fn check(terms: &[Value], path: &str) -> Result<(), FieldError> {
     // Paths are only made where they are needed: this runs for every Pod.
     for (t, term) in terms.iter().enumerate().filter(|(_, term)| !term.is_null()) {

@@ -57,6 +57,25 @@ pub struct ValidationContext<'a> {
     pub device_resources: &'a BTreeMap<String, BTreeSet<String>>,
 }
 
+impl<'a> ValidationContext<'a> {
+    /// A request of a user other than the manager, in a cluster without claims, DeviceClasses and a default PriorityClass.
+    pub fn new(policy: &'a Policy, namespace: &'a str, schedulers: &'a [String]) -> Self {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        static NO_CLASSES: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        Self {
+            policy,
+            namespace,
+            manager: false,
+            rule: None,
+            schedulers,
+            default_priority_class: None,
+            claims: &NONE,
+            pod_claims: &NONE,
+            device_resources: &NO_CLASSES,
+        }
+    }
+}
+
 /// Most faults that one answer tells.
 pub const MAX_FAULTS: usize = 16;
 
