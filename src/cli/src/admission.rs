@@ -120,3 +120,10 @@ pub(crate) fn kind_of(object: &Value) -> Option<Kind> {
     let (group, version) = version.split_once('/').unwrap_or(("", version));
     Some(Kind { group: group.to_owned(), version: version.to_owned(), kind: text("kind")?.to_owned() })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "only tests call it")]
+pub(crate) fn default_args() -> AdmissionArgs {
+    let command = AdmissionArgs::augment_args(clap::Command::new("x"));
+    <AdmissionArgs as clap::FromArgMatches>::from_arg_matches(&command.get_matches_from(["x"])).unwrap()
+}

@@ -103,6 +103,14 @@ impl State {
         Ok(Self::new(files::read(paths)?))
     }
 
+    /// The state in a text, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_text(place: &str, text: &str) -> Result<Self, InputError> {
+        let mut objects = Vec::new();
+        files::parse(place, text, &mut objects)?;
+        Ok(Self::new(objects))
+    }
+
     /// Of several objects with one name the last counts, so that a file can change what an earlier one says.
     pub(crate) fn new(objects: Vec<Object>) -> Self {
         let mut at: HashMap<(String, String, String, String), usize> = HashMap::new();
@@ -211,9 +219,7 @@ mod tests {
     use outrigger_core::ids::TenantId;
 
     fn state(text: &str) -> State {
-        let mut objects = Vec::new();
-        files::parse("f", text, &mut objects).unwrap();
-        State::new(objects)
+        State::of_text("f", text).unwrap()
     }
 
     const STATE: &str = "

@@ -157,26 +157,9 @@ mod tests {
         (1 + children.iter().map(|(values, _)| values).sum::<usize>(), 1 + deepest)
     }
 
-    fn any_json() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(Value::from),
-            ".*".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(6, 60, 6, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-                prop::collection::btree_map(".*", inner, 0..6)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
-            ]
-        })
-    }
-
     proptest! {
         #[test]
-        fn a_text_has_as_many_values_as_its_tree(value in any_json(), pretty in any::<bool>()) {
+        fn a_text_has_as_many_values_as_its_tree(value in crate::any::json(".*", ".*", 6), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
             let measured = measure(text.as_bytes());
             prop_assert_eq!((measured.values, measured.depth), counted(&value), "{}", text);

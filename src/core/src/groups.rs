@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::slots::MAX_BYTES;
+use crate::slots::{self, MAX_BYTES};
 
 /// Name of the object that holds the claims.
 pub const LEDGER_NAME: &str = "machine-claims";
@@ -70,8 +70,7 @@ pub struct GroupClaims {
 impl GroupClaims {
     /// From JSON; an empty text is none.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
-        let claims = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
-        Ok(Self { claims })
+        slots::read(text).map(|claims| Self { claims })
     }
 
     /// As JSON.

@@ -12,6 +12,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -108,8 +109,7 @@ pub enum SlotDecision {
 impl Ledger {
     /// From JSON; an empty text is an empty ledger.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
-        let grants = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
-        Ok(Self { grants })
+        read(text).map(|grants| Self { grants })
     }
 
     /// As JSON.
@@ -168,6 +168,11 @@ impl Ledger {
         };
         asks.iter().map(&mut answer).collect()
     }
+}
+
+/// The entries of a ledger.
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, serde_json::Error> {
+    if text.trim().is_empty() { Ok(Vec::new()) } else { serde_json::from_str(text) }
 }
 
 impl Grant {

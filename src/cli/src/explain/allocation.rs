@@ -307,30 +307,16 @@ mod tests {
         const NONE_FITS: &str = "0/2 nodes are available: 1 cannot allocate all claims";
         let all = [("a", "d0"), ("a", "d1")];
         let pending = claim("c", "crypto", None);
+        const FULL: &str = "0/2 nodes are available: too many pods";
+        let few =
+            "1 of 2 devices of a are free, and too few of them fit the selectors of r (DeviceClass crypto)";
+        let none = "all 2 devices of a, b are taken, by n/of-d0, n/of-d1";
         for (taken, class, nodes, scheduler, expected) in [
             (&all[..0], "none", &["a"][..], Some(NONE_FITS), "request r: there is no DeviceClass none"),
             (&[], "crypto", &["b"], Some(NONE_FITS), "no driver publishes a device for b"),
-            (
-                &all,
-                "crypto",
-                &["a", "b"],
-                Some(NONE_FITS),
-                "all 2 devices of a, b are taken, by n/of-d0, n/of-d1",
-            ),
-            (
-                &all[..1],
-                "crypto",
-                &["a"],
-                Some(NONE_FITS),
-                "1 of 2 devices of a are free, and too few of them fit the selectors of r (DeviceClass crypto)",
-            ),
-            (
-                &[],
-                "crypto",
-                &["a"],
-                Some("0/2 nodes are available: too many pods"),
-                "its Pod isn't scheduled: 0/2",
-            ),
+            (&all, "crypto", &["a", "b"], Some(NONE_FITS), none),
+            (&all[..1], "crypto", &["a"], Some(NONE_FITS), few),
+            (&[], "crypto", &["a"], Some(FULL), "its Pod isn't scheduled: 0/2"),
             (&[], "crypto", &["a"], None, "it is allocated when a Pod that uses it is scheduled"),
             (&[], "crypto", &[], Some("no DPU"), "its Pod isn't scheduled: no DPU"),
         ] {
@@ -396,18 +382,14 @@ mod tests {
             (ClaimPhase::Absent, vec!["there is no ResourceClaim c".into()])
         );
         // What can't be seen is not told.
-        let blind = Devices::read(
-            None::<std::slice::Iter<'_, Value>>,
-            None::<std::slice::Iter<'_, Value>>,
-            None::<std::slice::Iter<'_, Value>>,
-        );
+        let none = None::<std::slice::Iter<'_, Value>>;
+        let blind = Devices::read(none.clone(), none.clone(), none.clone());
         assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], Some("")), Vec::<String>::new());
         let unseen = cluster
             .explain(&ClaimQuestion { claim: Some("c"), unseen: true, ..ClaimQuestion::default() }, None);
         assert_eq!((unseen.phase, unseen.reasons), (ClaimPhase::Unknown, vec![]));
         // Nor is what others have known.
         let slices = [slice("a", &["d0"])];
-        let none = None::<std::slice::Iter<'_, Value>>;
         let blind = Devices::read(Some(slices.iter()), none.clone(), none);
         let words = "cannot allocate all claims";
         assert_eq!(

@@ -132,19 +132,7 @@ fn without_a_tenant_or_a_rule_nothing_changes() {
 
 /// Any JSON at all.
 fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i32>().prop_map(Value::from),
-        "[a-z]{0,4}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(3, 12, 3, |inner| {
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            proptest::collection::btree_map("[a-z]{1,3}", inner, 0..3)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
+    crate::any::json("[a-z]{0,4}", "[a-z]{1,3}", 3)
 }
 
 /// A Pod with node affinity of every shape, right and wrong, and with fields that no type knows.

@@ -209,46 +209,15 @@ fn a_guest_does_not_outgrow_its_slot() {
     assert!(outgrown(&whole, &old, Some(&large)).unwrap().path.starts_with("spec.resources"));
 }
 
+/// JSON with the keys of a Pod.
 fn anything() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        prop_oneof![Just("1Gi"), Just("2"), Just("b"), Just("In"), Just("Exists"), Just("1e400"), Just("")]
-            .prop_map(Value::from),
-    ];
-    let key = prop::sample::select(vec![
-        "spec",
-        "metadata",
-        "labels",
-        "containers",
-        "resources",
-        "requests",
-        "limits",
-        "cpu",
-        "memory",
-        "name",
-        "affinity",
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-        "nodeSelectorTerms",
-        "matchExpressions",
-        "matchFields",
-        "key",
-        "operator",
-        "values",
-        "tolerations",
-        "nvidia.com/gpu",
-        keys::INJECTING_CONTAINER,
-    ]);
-    leaf.prop_recursive(9, 60, 4, move |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::vec((key.clone(), inner), 0..4).prop_map(|members| {
-                Value::Object(members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-            }),
-        ]
-    })
+    const KEYS: &str = "spec metadata labels containers resources requests limits cpu memory name affinity \
+        nodeAffinity requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions matchFields \
+        key operator values tolerations nvidia.com/gpu";
+    let keys: Vec<&str> = KEYS.split_whitespace().chain([keys::INJECTING_CONTAINER]).collect();
+    let texts = vec!["1Gi", "2", "b", "In", "Exists", "1e400", ""];
+    let of = |all| prop::sample::select(all).prop_map(str::to_owned);
+    crate::any::json(of(texts), of(keys), 9)
 }
 
 proptest! {
