@@ -39,8 +39,6 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// # Errors
-    /// When an object of a kind that matters can't be read.
     pub(crate) fn new(state: State, args: AdmissionArgs) -> Result<Self, InputError> {
         let settings: Settings = args.into();
         let caches = state.caches_for(&settings.admin.rules, &settings.host_label)?;
@@ -57,12 +55,10 @@ impl Admission {
         self.slots = Slots::new(&self.caches);
     }
 
-    /// The state on which it decides.
     pub(crate) fn state(&self) -> &State {
         &self.state
     }
 
-    /// The tenant that owns a namespace.
     pub(crate) fn owner(&self, namespace: &str) -> Option<TenantId> {
         self.caches.owner(namespace)
     }
@@ -123,4 +119,11 @@ pub(crate) fn kind_of(object: &Value) -> Option<Kind> {
     let version = text("apiVersion")?;
     let (group, version) = version.split_once('/').unwrap_or(("", version));
     Some(Kind { group: group.to_owned(), version: version.to_owned(), kind: text("kind")?.to_owned() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "only tests call it")]
+pub(crate) fn default_args() -> AdmissionArgs {
+    let command = AdmissionArgs::augment_args(clap::Command::new("x"));
+    <AdmissionArgs as clap::FromArgMatches>::from_arg_matches(&command.get_matches_from(["x"])).unwrap()
 }

@@ -15,12 +15,9 @@ use serde_json::{Value, json};
 use crate::admission::Admission;
 use crate::files::InputError;
 
-/// Namespace and name of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PodName {
-    /// Its namespace.
     pub(crate) namespace: String,
-    /// Its name.
     pub(crate) name: String,
 }
 
@@ -50,9 +47,6 @@ pub(crate) fn creation(user: &str, namespace: &str, object: &Value) -> Result<Re
 
 /// The creation of the companion of a rule of the state for a Pod of the state, by the manager. `Err` in the result: why
 /// there is none.
-///
-/// # Errors
-/// When the state has no such rule or Pod, or several rules of that name.
 pub(crate) fn companion(
     admission: &Admission,
     rule: &str,

@@ -1,12 +1,12 @@
 //! Cluster objects out of files: YAML and JSON, of one or many documents, lists taken apart.
 
 use std::fmt;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// An input that can't be used: the command ends with exit code 2.
@@ -55,15 +55,11 @@ impl fmt::Display for Origin {
 /// An object of the Kubernetes API, as it stands in a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
-    /// Its source.
     pub(crate) origin: Origin,
     /// API group; empty for the core group.
     pub(crate) group: String,
-    /// Its kind.
     pub(crate) kind: String,
-    /// `metadata.namespace`, or empty.
     pub(crate) namespace: String,
-    /// `metadata.name`, or empty.
     pub(crate) name: String,
     /// All of it.
     pub(crate) value: Value,
@@ -104,9 +100,6 @@ impl Object {
 }
 
 /// All objects in files and directories, in their order. `-` is standard input.
-///
-/// # Errors
-/// The first file or document that can't be read.
 pub(crate) fn read(paths: &[PathBuf]) -> Result<Vec<Object>, InputError> {
     let mut objects = Vec::new();
     for path in paths {
@@ -159,9 +152,6 @@ pub(crate) fn parse(name: &str, text: &str, objects: &mut Vec<Object>) -> Result
 }
 
 /// The documents in a text: JSON one after the other, or YAML.
-///
-/// # Errors
-/// The first that can't be read, by its number.
 pub(crate) fn documents(name: &str, text: &str) -> Result<Vec<Value>, InputError> {
     // YAML may begin with a brace too, and knows no documents one after the other without a line between them.
     if text.trim_start().starts_with('{') {
@@ -202,6 +192,13 @@ pub(crate) fn take(origin: &Origin, value: Value, objects: &mut Vec<Object>) -> 
         take(&Origin::new(format_args!("{origin}, items[{i}]")), item, objects)?;
     }
     Ok(())
+}
+
+/// Writes a report to standard output.
+pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    Ok(writeln!(out)?)
 }
 
 #[cfg(test)]

@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
-use outrigger_core::selector::matching;
+use outrigger_core::selector::{self, matching, product};
 use outrigger_core::tenant::nodes::Taint;
 use serde_json::{Map, Value};
 
 /// The fields of a Node that decide whether a Pod may run there. Resources and volumes are left to the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Its name.
     pub(crate) name: String,
-    /// All labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// All taints.
     pub(crate) taints: Vec<Taint>,
     /// `spec.unschedulable`: it is cordoned.
     pub(crate) unschedulable: bool,
@@ -33,16 +30,16 @@ pub(crate) fn obstacles(pod: &Value, node: &Node) -> Vec<String> {
             obstacles.push(format!("{}, nodeSelector wants {wanted:?}", is(key, found)));
         }
     }
-    let terms =
-        list(spec, "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms");
-    obstacles.extend(terms.iter().map(|term| lacks(term, node)).min_by_key(Vec::len).unwrap_or_default());
+    obstacles.extend(
+        selector::terms(pod).iter().map(|term| lacks(term, node)).min_by_key(Vec::len).unwrap_or_default(),
+    );
     taints(spec, node, &mut obstacles);
     obstacles
 }
 
 /// The expressions of a term that a Node doesn't match.
 fn lacks(term: &Value, node: &Node) -> Vec<String> {
-    if matching::is_empty(term) {
+    if product::is_empty(term) {
         return vec!["a node selector term without expressions matches no node".to_owned()];
     }
     let unmet = matching::Node { name: &node.name, labels: &node.labels }.unmet(term);

@@ -55,7 +55,6 @@ enum Output {
     Diff,
 }
 
-/// A Pod that was admitted.
 struct Admitted {
     before: Value,
     after: Value,

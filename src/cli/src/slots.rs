@@ -60,7 +60,6 @@ struct Given {
 }
 
 impl Slots {
-    /// None yet.
     pub(crate) fn new(caches: &Caches) -> Self {
         let mut unnamed = HashMap::default();
         for machine in caches.other_machines("") {

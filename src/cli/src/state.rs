@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1 as full;
 use outrigger_admission::caches::Caches;
 use outrigger_api::NamespaceOffloading;
+use outrigger_core::json::{list, text};
 use outrigger_core::keys;
 use outrigger_core::offloading::{NAME, is_reserved};
 use outrigger_runtime::cache::Change;
@@ -51,8 +52,14 @@ fn is_offloading(object: &Object) -> bool {
     object.is(keys::OFFLOADING_GROUP, "NamespaceOffloading") && object.name == NAME
 }
 
+/// What the scheduler says of a Pod that it hasn't placed.
+pub(crate) fn unscheduled(pod: &Value) -> &str {
+    let is_it = |c: &&Value| text(c, "/type") == "PodScheduled" && text(c, "/status") == "False";
+    list(pod, "/status/conditions").iter().find(is_it).map_or("", |condition| text(condition, "/message"))
+}
+
 /// The namespace that a Tenant's rules and companions are in.
-fn namespace_of(tenant: &Object) -> String {
+pub(crate) fn namespace_of(tenant: &Object) -> String {
     let named = tenant.value.pointer("/spec/namespace").and_then(Value::as_str);
     named.map_or_else(|| format!("tenant-{}", tenant.name), str::to_owned)
 }
@@ -93,11 +100,16 @@ struct Implied {
 
 impl State {
     /// What is in files; see [`files::read`].
-    ///
-    /// # Errors
-    /// The first file or document that can't be read.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, InputError> {
         Ok(Self::new(files::read(paths)?))
+    }
+
+    /// The state in a text, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_text(place: &str, text: &str) -> Result<Self, InputError> {
+        let mut objects = Vec::new();
+        files::parse(place, text, &mut objects)?;
+        Ok(Self::new(objects))
     }
 
     /// Of several objects with one name the last counts, so that a file can change what an earlier one says.
@@ -134,23 +146,16 @@ impl State {
         Self { objects: kept, namespaces, implied }
     }
 
-    /// The objects of a kind.
     pub(crate) fn of<'a>(&'a self, group: &'a str, kind: &'a str) -> impl Iterator<Item = &'a Object> {
         self.objects.iter().filter(move |object| object.is(group, kind))
     }
 
     /// The objects of a kind, as a type.
-    ///
-    /// # Errors
-    /// The first that isn't of that type.
     pub(crate) fn all<K: DeserializeOwned>(&self, group: &str, kind: &str) -> Result<Vec<K>, InputError> {
         self.of(group, kind).map(Object::read).collect()
     }
 
     /// The Pods. One that no API server has seen gets a uid made from its name, which distinguishes it from others.
-    ///
-    /// # Errors
-    /// The first that is none.
     pub(crate) fn pods(&self) -> Result<Vec<Pod>, InputError> {
         // What is read of them is less than what makes them Pods.
         self.all::<full::Pod>("", "Pod")?;
@@ -179,9 +184,6 @@ impl State {
     }
 
     /// [`Self::caches_for`] where the label that names the host of a DPU doesn't matter.
-    ///
-    /// # Errors
-    /// As there.
     pub(crate) fn caches(&self, admin_rules: &str) -> Result<Caches, InputError> {
         self.caches_for(admin_rules, keys::DPU_HOST)
     }
@@ -218,9 +220,7 @@ mod tests {
     use outrigger_core::ids::TenantId;
 
     fn state(text: &str) -> State {
-        let mut objects = Vec::new();
-        files::parse("f", text, &mut objects).unwrap();
-        State::new(objects)
+        State::of_text("f", text).unwrap()
     }
 
     const STATE: &str = "

@@ -14,14 +14,10 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::index::TenantIndex;
-use outrigger_core::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleSpec};
+use outrigger_core::rule::{ExpressionSpec, InjectionSpec, Operator, Rule, RuleSpec};
 use outrigger_core::workload::{Orchestrator, Workload};
 
 const STATUS: &str = "k8s.v1.cni.cncf.io/networks-status";
-
-fn e(key: &str, operator: Operator, values: &[&str]) -> ExpressionSpec {
-    ExpressionSpec { key: key.into(), operator, values: values.iter().map(|v| (*v).to_owned()).collect() }
-}
 
 /// Rules as teams write them: each for its own namespace, application or nodes, with parts that many have in common.
 fn rule(i: usize) -> Arc<Rule> {
@@ -30,21 +26,21 @@ fn rule(i: usize) -> Arc<Rule> {
     let status = format!(".state.extra.annotations['{STATUS}']");
     let term = match i % 4 {
         0 => vec![
-            e(".metadata.resourceNamespace", In, &[&namespace]),
-            e(".state.extra.labels.tier", In, &["frontend"]),
+            ExpressionSpec::new(".metadata.resourceNamespace", In, &[&namespace]),
+            ExpressionSpec::new(".state.extra.labels.tier", In, &["frontend"]),
         ],
         1 => vec![
-            e(".state.extra.labels['app.kubernetes.io/name']", In, &[&format!("app-{i}")]),
-            e(&status, Exists, &[]),
+            ExpressionSpec::new(".state.extra.labels['app.kubernetes.io/name']", In, &[&format!("app-{i}")]),
+            ExpressionSpec::new(&status, Exists, &[]),
         ],
         2 => vec![
-            e(&status, Exists, &[]),
-            e(".state.extra.labels.tier", NotIn, &["batch"]),
-            e(".metadata.resourceNamespace", In, &[&namespace, &format!("team-{i}-test")]),
+            ExpressionSpec::new(&status, Exists, &[]),
+            ExpressionSpec::new(".state.extra.labels.tier", NotIn, &["batch"]),
+            ExpressionSpec::new(".metadata.resourceNamespace", In, &[&namespace, &format!("team-{i}-test")]),
         ],
         _ => vec![
-            e(".state.nodeName", In, &[&format!("host-{i}-a"), &format!("host-{i}-b")]),
-            e(".state.ready", In, &["true"]),
+            ExpressionSpec::new(".state.nodeName", In, &[&format!("host-{i}-a"), &format!("host-{i}-b")]),
+            ExpressionSpec::new(".state.ready", In, &["true"]),
         ],
     };
     compiled(i, term)
@@ -52,19 +48,13 @@ fn rule(i: usize) -> Arc<Rule> {
 
 fn compiled(i: usize, term: Vec<ExpressionSpec>) -> Arc<Rule> {
     let status = format!(".state.extra.annotations['{STATUS}']");
+    let pod = serde_json::json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
     let spec = RuleSpec {
-        name: RuleName::new(&format!("rule-{i}")).unwrap(),
         uid: format!("uid-{i}"),
-        generation: 1,
-        resource_kind: "v1/Pod".into(),
         terms: vec![term],
-        injections: vec![InjectionSpec { workload_key: status, annotation: "networks".into() }],
-        policy: DpuSelectionPolicy::SameNode,
-        template:
-            serde_json::json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}})
-                .into(),
-        devices: Default::default(),
-        update: outrigger_core::rollout::UpdateStrategy::default(),
+        injections: vec![InjectionSpec::new(&status, "networks")],
+        template: pod.into(),
+        ..RuleSpec::new(RuleName::new(&format!("rule-{i}")).unwrap())
     };
     Arc::new(Rule::compile(spec).unwrap())
 }
@@ -213,7 +203,7 @@ fn rule_change(criterion: &mut Criterion) -> (Duration, Duration) {
         best.get()
     };
     let known = applied("a known field", rule(1_000_001));
-    let term = vec![e(".state.extra.labels.version", Operator::In, &["v9"])];
+    let term = vec![ExpressionSpec::new(".state.extra.labels.version", Operator::In, &["v9"])];
     let new = applied("a new field", compiled(1_000_002, term));
     group.finish();
     (known, new)

@@ -38,9 +38,6 @@ impl AdminNamespaces {
 }
 
 /// Reads a setting that names a namespace.
-///
-/// # Errors
-/// When it can't be one's name.
 pub fn namespace(text: &str) -> Result<String, &'static str> {
     if is_short_dns_label(text) {
         Ok(text.to_owned())

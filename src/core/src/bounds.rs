@@ -3,8 +3,6 @@
 //! A value of two bytes (`{}`) takes some 70 bytes in a [`serde_json::Value`], so a limit on the bytes of a text says little about
 //! the memory that its tree takes. Whoever makes a tree of a text from outside measures the text first.
 
-use std::fmt;
-
 /// How many values a text may have, and how deep they may be nested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
@@ -39,49 +37,19 @@ impl Measured {
 /// eleven places at once, so an object with one entry takes several times as much as the entry.
 pub const VALUE: usize = 384;
 
-/// A text that is beyond its bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A text that is beyond its bounds: how much it has, and how much is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Excess {
     /// More bytes than allowed.
-    Bytes {
-        /// How many there are.
-        found: usize,
-        /// How many are allowed.
-        most: usize,
-    },
+    #[error("has {0} bytes of JSON, at most {1} are allowed")]
+    Bytes(usize, usize),
     /// More values than allowed.
-    Values {
-        /// How many there are.
-        found: usize,
-        /// How many are allowed.
-        most: usize,
-    },
+    #[error("has {0} values (texts, numbers, lists, objects), at most {1} are allowed")]
+    Values(usize, usize),
     /// Nested deeper than allowed.
-    Depth {
-        /// How deep it is.
-        found: usize,
-        /// How deep it may be.
-        most: usize,
-    },
+    #[error("is nested {0} levels deep, at most {1} are allowed")]
+    Depth(usize, usize),
 }
-
-impl fmt::Display for Excess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes { found, most } => {
-                write!(f, "has {found} bytes of JSON, at most {most} are allowed")
-            }
-            Self::Values { found, most } => {
-                write!(f, "has {found} values (texts, numbers, lists, objects), at most {most} are allowed")
-            }
-            Self::Depth { found, most } => {
-                write!(f, "is nested {found} levels deep, at most {most} are allowed")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Excess {}
 
 impl Bounds {
     /// Measures a text and compares it with the bounds.
@@ -89,16 +57,15 @@ impl Bounds {
     /// # Errors
     /// The first bound that the text exceeds: bytes, then depth, then values.
     pub fn check(&self, json: &[u8]) -> Result<Measured, Excess> {
-        let (found, most) = (json.len(), self.bytes);
-        if found > most {
-            return Err(Excess::Bytes { found, most });
+        if json.len() > self.bytes {
+            return Err(Excess::Bytes(json.len(), self.bytes));
         }
         let measured = measure(json);
         if measured.depth > self.depth {
-            return Err(Excess::Depth { found: measured.depth, most: self.depth });
+            return Err(Excess::Depth(measured.depth, self.depth));
         }
         if measured.values > self.values {
-            return Err(Excess::Values { found: measured.values, most: self.values });
+            return Err(Excess::Values(measured.values, self.values));
         }
         Ok(measured)
     }
@@ -190,26 +157,9 @@ mod tests {
         (1 + children.iter().map(|(values, _)| values).sum::<usize>(), 1 + deepest)
     }
 
-    fn any_json() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(Value::from),
-            ".*".prop_map(Value::from),
-        ];
-        leaf.prop_recursive(6, 60, 6, |inner| {
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-                prop::collection::btree_map(".*", inner, 0..6)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
-            ]
-        })
-    }
-
     proptest! {
         #[test]
-        fn a_text_has_as_many_values_as_its_tree(value in any_json(), pretty in any::<bool>()) {
+        fn a_text_has_as_many_values_as_its_tree(value in crate::any::json(".*", ".*", 6), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
             let measured = measure(text.as_bytes());
             prop_assert_eq!((measured.values, measured.depth), counted(&value), "{}", text);

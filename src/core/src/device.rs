@@ -107,7 +107,8 @@ pub fn subrequests(spec: &Value) -> Vec<(String, &Value)> {
     let mut all = Vec::new();
     for (i, request) in list(spec, "/devices/requests").iter().enumerate() {
         let path = format!("devices.requests[{i}]");
-        all.extend(request.get("exactly").map(|exactly| (format!("{path}.exactly"), exactly)));
+        let exactly = request.get("exactly").filter(|exactly| !exactly.is_null());
+        all.extend(exactly.map(|exactly| (format!("{path}.exactly"), exactly)));
         let alternatives = list(request, "/firstAvailable").iter().enumerate();
         all.extend(alternatives.map(|(j, one)| (format!("{path}.firstAvailable[{j}]"), one)));
     }

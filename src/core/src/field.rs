@@ -1,5 +1,5 @@
 //! Raw JSON objects, read and written with field paths: what a type would do, without losing the fields that a type
-//! doesn't know.
+//! doesn't know. A function that looks for a type fails where the field holds another one.
 
 use std::fmt;
 
@@ -19,6 +19,16 @@ impl FieldError {
     /// An error about the field at `path`.
     pub fn new(path: impl fmt::Display, message: impl fmt::Display) -> Self {
         Self { path: path.to_string(), message: message.to_string() }
+    }
+
+    /// The same error of an object that is at `path`.
+    pub fn below(self, path: &str) -> Self {
+        let at = match (path, self.path.as_str()) {
+            ("", own) => own.to_owned(),
+            (path, "") => path.to_owned(),
+            (path, own) => format!("{path}.{own}"),
+        };
+        Self { path: at, ..self }
     }
 
     /// That the field holds a value of another type than `wanted`, which comes with its article.
@@ -45,9 +55,6 @@ pub fn join(parent: &str, key: &str) -> String {
 }
 
 /// An object at `key`, or `None` where it is absent or null.
-///
-/// # Errors
-/// When something else is there.
 pub fn object<'a>(
     parent: &'a Map<String, Value>,
     path: &str,
@@ -61,9 +68,6 @@ pub fn object<'a>(
 }
 
 /// A list at `key`, empty where it is absent or null.
-///
-/// # Errors
-/// When something else is there.
 pub fn list<'a>(parent: &'a Map<String, Value>, path: &str, key: &str) -> Result<&'a [Value], FieldError> {
     match parent.get(key) {
         None | Some(Value::Null) => Ok(&[]),
@@ -73,9 +77,6 @@ pub fn list<'a>(parent: &'a Map<String, Value>, path: &str, key: &str) -> Result
 }
 
 /// A text at `key`, or `None` where it is absent or null.
-///
-/// # Errors
-/// When something else is there.
 pub fn text<'a>(
     parent: &'a Map<String, Value>,
     path: &str,
@@ -89,17 +90,11 @@ pub fn text<'a>(
 }
 
 /// The object itself.
-///
-/// # Errors
-/// When it is something else.
 pub fn as_object<'a>(value: &'a Value, path: &str) -> Result<&'a Map<String, Value>, FieldError> {
     value.as_object().ok_or_else(|| FieldError::wrong_type(path, value, "an object"))
 }
 
 /// The object itself, to write into.
-///
-/// # Errors
-/// When it is something else.
 pub fn as_object_mut<'a>(value: &'a mut Value, path: &str) -> Result<&'a mut Map<String, Value>, FieldError> {
     match value {
         Value::Object(map) => Ok(map),
@@ -108,9 +103,6 @@ pub fn as_object_mut<'a>(value: &'a mut Value, path: &str) -> Result<&'a mut Map
 }
 
 /// The object at `key`, made where it is absent or null.
-///
-/// # Errors
-/// When something else is there.
 pub fn object_mut<'a>(
     parent: &'a mut Map<String, Value>,
     path: &str,
@@ -128,9 +120,6 @@ pub fn object_mut<'a>(
 }
 
 /// The list at `key`, made where it is absent or null.
-///
-/// # Errors
-/// When something else is there.
 pub fn list_mut<'a>(
     parent: &'a mut Map<String, Value>,
     path: &str,

@@ -8,7 +8,7 @@
 use crate::map::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
-use crate::slots::MAX_BYTES;
+use crate::slots::{self, MAX_BYTES};
 
 /// Name of the object that holds the claims.
 pub const LEDGER_NAME: &str = "machine-claims";
@@ -68,18 +68,11 @@ pub struct GroupClaims {
 
 impl GroupClaims {
     /// From JSON; an empty text is none.
-    ///
-    /// # Errors
-    /// When it is something else.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
-        let claims = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
-        Ok(Self { claims })
+        slots::read(text).map(|claims| Self { claims })
     }
 
     /// As JSON.
-    ///
-    /// # Errors
-    /// Never in practice: there is nothing in it that JSON could not carry.
     pub fn write(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(&self.claims)
     }

@@ -12,34 +12,8 @@ use crate::text::quoted;
 
 /// Why a text is no identifier of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum IdError {
-    /// It is empty.
-    #[error("{what} is empty")]
-    Empty {
-        /// The kind of identifier.
-        what: &'static str,
-    },
-    /// It has more characters than the kind allows.
-    #[error("{what} has {len} bytes, at most {max} are allowed")]
-    TooLong {
-        /// The kind of identifier.
-        what: &'static str,
-        /// Its length in bytes.
-        len: usize,
-        /// The longest allowed, in bytes.
-        max: usize,
-    },
-    /// It holds a character that the kind doesn't allow.
-    #[error("{what} {value:?} is malformed: {rule}")]
-    Malformed {
-        /// The kind of identifier.
-        what: &'static str,
-        /// The text, cut to 80 characters.
-        value: String,
-        /// What would be allowed.
-        rule: &'static str,
-    },
-}
+#[error("{0}")]
+pub struct IdError(String);
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -123,9 +97,6 @@ impl TenantId {
     pub const MAX: usize = 56;
 
     /// Checks and takes a tenant's id.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is no DNS label of 1 to [`Self::MAX`] characters.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "tenant id";
         bounded(WHAT, value, Self::MAX)?;
@@ -150,9 +121,6 @@ impl WorkloadId {
     pub const MAX: usize = 253;
 
     /// Checks and takes a workload's id.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is empty, longer than [`Self::MAX`], or has other than printable ASCII characters.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "workload id";
         bounded(WHAT, value, Self::MAX)?;
@@ -165,11 +133,7 @@ impl WorkloadId {
     /// The id as a label value: itself where that is a legal one (a Pod's uid always is), else `h-` and 32 hex digits of
     /// its SHA-256.
     pub fn label_value(&self) -> String {
-        if is_label_name(&self.0) {
-            self.0.to_string()
-        } else {
-            format!("h-{}", hex(&Sha256::digest(self.0.as_bytes()), 32))
-        }
+        label_value(&self.0, is_label_name(&self.0))
     }
 }
 
@@ -178,9 +142,6 @@ impl RuleName {
     pub const MAX: usize = 253;
 
     /// Checks and takes the name of a tenant's rule.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is no DNS subdomain.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "rule name";
         bounded(WHAT, value, Self::MAX)?;
@@ -191,9 +152,6 @@ impl RuleName {
     }
 
     /// Checks and takes the name of an admin rule.
-    ///
-    /// # Errors
-    /// As [`Self::new`].
     pub fn admin(value: &str) -> Result<Self, IdError> {
         Self::new(value).map(Self::into_admin)
     }
@@ -221,12 +179,12 @@ impl RuleName {
 
     /// The name as a label value: itself where it is short enough, else `h-` and 32 hex digits of its SHA-256.
     pub fn label_value(&self) -> String {
-        if self.name.len() <= 63 {
-            self.name.to_string()
-        } else {
-            format!("h-{}", hex(&Sha256::digest(self.name.as_bytes()), 32))
-        }
+        label_value(&self.name, self.name.len() <= 63)
     }
+}
+
+fn label_value(text: &str, is_one: bool) -> String {
+    if is_one { text.to_owned() } else { format!("h-{}", hex(&Sha256::digest(text), 32)) }
 }
 
 /// Whether a text is a DNS label (RFC 1123), of any length.
@@ -280,16 +238,18 @@ pub fn hex(bytes: &[u8], digits: usize) -> String {
         .collect()
 }
 
-fn bounded(what: &'static str, value: &str, max: usize) -> Result<(), IdError> {
+/// Checks the length of a text in bytes. `what` is the kind of identifier.
+pub(crate) fn bounded(what: &str, value: &str, max: usize) -> Result<(), IdError> {
     match value.len() {
-        0 => Err(IdError::Empty { what }),
-        len if len > max => Err(IdError::TooLong { what, len, max }),
+        0 => Err(IdError(format!("{what} is empty"))),
+        len if len > max => Err(IdError(format!("{what} has {len} bytes, at most {max} are allowed"))),
         _ => Ok(()),
     }
 }
 
-fn malformed(what: &'static str, value: &str, rule: &'static str) -> IdError {
-    IdError::Malformed { what, value: quoted(value).into_owned(), rule }
+/// That a text holds what its kind doesn't allow; `rule` says what would be allowed.
+pub(crate) fn malformed(what: &str, value: &str, rule: &str) -> IdError {
+    IdError(format!("{what} {:?} is malformed: {rule}", quoted(value)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Every key, label, annotation, taint and finalizer that Outrigger reads or writes, its own and foreign ones.
 //!
-//! Who adds one adds it to [`TABLE`], which the reference in `docs/` is made of, or to [`NO_KEYS`].
+//! Who adds one adds it to [`TABLE`], which the reference in `docs/` is made of and which says what each means, or to
+//! [`NO_KEYS`].
 
 mod table;
 
@@ -23,49 +24,41 @@ pub const RULE: &str = "outrigger.dev/rule";
 /// carries the workload as JSON from the manager to the webhook, which takes it out unless a rule injects under it.
 pub const WORKLOAD: &str = "outrigger.dev/workload";
 
-/// Annotation on companions of admin rules: name of the rule. What is no label's length has to be told in full somewhere,
-/// and such a companion has no owner where it lives in another namespace than its rule.
+/// Annotation on companions of admin rules: the rule's name, which a label may be too short for.
 pub const ADMIN_RULE: &str = "outrigger.dev/admin-rule";
 
-/// Finalizer on AdminWorkloadRules whose companions live in another namespace, where no owner reference can reach: they are
-/// deleted first.
+/// Finalizer on AdminWorkloadRules whose companions live in another namespace, where no owner reference can reach.
 pub const ADMIN_RULE_FINALIZER: &str = "outrigger.dev/companions";
 
 /// Annotation on companions: uid of the rule that made it.
 pub const RULE_UID: &str = "outrigger.dev/rule-uid";
 
-/// Annotation on companions: `metadata.generation` of the rule when the companion was made. Tells the webhook how new
-/// a rule it has to know before it may answer.
+/// Annotation on companions: `metadata.generation` of the rule when the companion was made.
 pub const RULE_GENERATION: &str = "outrigger.dev/rule-generation";
 
-/// Annotation on companions: hash of what of the rule decides the Pod itself (template and placement). A companion whose
-/// hash is another one's is replaced.
+/// Annotation on companions: hash of what of the rule decides the Pod itself, template and placement.
 pub const TEMPLATE_HASH: &str = "outrigger.dev/template-hash";
 
 /// Annotation on companions made with `SameNode`: the tenant Node that the workload runs on.
 pub const HOST: &str = "outrigger.dev/host";
 
-/// Annotation on companions: JSON list of the annotations that the rule injected, so that one which the rule no longer
-/// asks for can be taken away again.
+/// Annotation on companions: JSON list of the annotations that the rule injected, so that they can be taken away again.
 pub const INJECTED: &str = "outrigger.dev/injected";
 
-/// Annotation on WorkloadRules in the infrastructure cluster: uid of the object in the tenant's cluster that an agent made
-/// the rule from.
+/// Annotation on WorkloadRules in the infrastructure cluster: uid of the rule in the tenant's cluster.
 pub const ORIGIN: &str = "outrigger.dev/origin";
 
 /// Finalizer on WorkloadRules in a tenant's cluster: the rule is taken out of the infrastructure cluster first.
 pub const RULE_FINALIZER: &str = "outrigger.dev/infrastructure";
 
-/// Annotation on WorkloadRules in a tenant's cluster that are being deleted: the finalizer goes without the
-/// infrastructure cluster being asked, because it can't be reached for good.
+/// Annotation on WorkloadRules in a tenant's cluster: they are deleted without the infrastructure cluster.
 pub const ABANDON: &str = "outrigger.dev/abandon";
 
 /// Scheduling gate that the manager puts on a companion and the webhook takes off. A cluster whose webhook is not
 /// registered therefore never runs a companion that was not placed and isolated.
 pub const ADMISSION_GATE: &str = "outrigger.dev/admission";
 
-/// Label on DPU Nodes that names the host the DPU sits in, set by NVIDIA's DOCA Platform Framework. The default of a
-/// setting.
+/// Label on DPU Nodes that names the host the DPU sits in. The default of a setting.
 pub const DPU_HOST: &str = "provisioning.dpu.nvidia.com/host";
 
 /// Taint on a DPU Node that changes hands: nothing new of a tenant may start on it until what the former tenant ran

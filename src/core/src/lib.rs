@@ -9,6 +9,8 @@
 //! function is synchronous and deterministic.
 
 pub mod admin;
+#[cfg(test)]
+mod any;
 pub mod bounds;
 pub mod claim;
 pub mod companion;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Expression, Rule, Test};
-use crate::selector::{self, Requirement};
+use crate::selector;
 use crate::steps::step;
 use crate::template::{self, Kind};
 use crate::text::truncate;
@@ -153,8 +153,8 @@ fn contradictions(template: &Value, around: &LintContext<'_>, warnings: &mut Vec
 /// Whether a template selects Nodes of others, for which its companions would wait for ever.
 fn excludes_own(template: &Value, tenant: &str) -> bool {
     let mut isolated = template.clone();
-    let own = [Requirement::is(keys::NODE_TENANT, tenant)];
-    selector::require(&mut isolated, &own).is_ok() && selector::contradiction(&isolated).is_some()
+    selector::require(&mut isolated, keys::NODE_TENANT, tenant).is_ok()
+        && selector::contradiction(&isolated).is_some()
 }
 
 /// Why no workload can match: a contradiction in every term.
@@ -213,28 +213,17 @@ mod tests {
         pod: Value,
         dpus: usize,
     ) -> Vec<String> {
-        let expression = |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec {
-            key: (*key).into(),
-            operator: *operator,
-            values: values.iter().map(ToString::to_string).collect(),
-        };
+        let expression =
+            |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec::new(key, *operator, values);
         let mut template =
             json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
         json_patch::merge(&mut template, &pod);
         let spec = RuleSpec {
-            name: RuleName::new("r").unwrap(),
-            uid: "u".into(),
-            generation: 1,
-            resource_kind: String::new(),
             terms: terms.iter().map(|term| term.iter().map(expression).collect()).collect(),
-            injections: vec![InjectionSpec {
-                workload_key: ".state.nodeName".into(),
-                annotation: "tenant-node-name".into(),
-            }],
+            injections: vec![InjectionSpec::new(".state.nodeName", "tenant-node-name")],
             policy,
             template: template.into(),
-            devices: Default::default(),
-            update: crate::rollout::UpdateStrategy::default(),
+            ..RuleSpec::new(RuleName::new("r").unwrap())
         };
         rule(
             &Rule::compile(spec).unwrap(),

@@ -87,10 +87,7 @@ impl Offloading {
         &self.faults
     }
 
-    /// Where Pods run.
-    ///
-    /// # Errors
-    /// The text in its place that names no strategy.
+    /// Where Pods run, or the text that names no strategy.
     pub fn strategy(&self) -> Result<Strategy, &str> {
         self.strategy.as_ref().copied().map_err(String::as_str)
     }

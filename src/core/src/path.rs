@@ -82,9 +82,6 @@ struct Part {
 
 impl Path {
     /// Reads a path.
-    ///
-    /// # Errors
-    /// When the text is malformed, or names a field that workloads don't have.
     pub fn parse(text: &str) -> Result<Self, PathError> {
         let parts = split(text)?;
         resolve(&parts)

@@ -16,6 +16,7 @@ use crate::json::Json;
 use crate::path::{Path, Scalar};
 use crate::rollout::UpdateStrategy;
 use crate::template;
+use crate::text::truncate;
 use crate::workload::Workload;
 
 mod compile;
@@ -125,6 +126,48 @@ pub enum Test {
     Lt(i64),
 }
 
+impl Test {
+    /// Its operator, as the API spells it, and what the field is compared with.
+    pub fn parts(&self) -> (&'static str, Vec<String>) {
+        let (operator, values) = match self {
+            Self::In(values) => (Operator::In, values.clone()),
+            Self::NotIn(values) => (Operator::NotIn, values.clone()),
+            Self::Exists => (Operator::Exists, Vec::new()),
+            Self::DoesNotExist => (Operator::DoesNotExist, Vec::new()),
+            Self::Gt(limit) => (Operator::Gt, vec![limit.to_string()]),
+            Self::Lt(limit) => (Operator::Lt, vec![limit.to_string()]),
+        };
+        (operator.as_str(), values)
+    }
+
+    /// What it wants of the field, in words: of many values the first few.
+    pub fn wants(&self) -> String {
+        const SHOWN: usize = 8;
+        let some = |values: &[String]| {
+            let shown = values.iter().take(SHOWN).map(|value| format!("{:?}", shortened(value)));
+            let shown = shown.collect::<Vec<_>>().join(", ");
+            match values.len().saturating_sub(SHOWN) {
+                0 => shown,
+                more => format!("{shown} and {more} more"),
+            }
+        };
+        match self {
+            Self::In(values) if values.len() == 1 => some(values),
+            Self::In(values) => format!("one of {}", some(values)),
+            Self::NotIn(values) => format!("none of {}", some(values)),
+            Self::Exists => "it to be there".to_owned(),
+            Self::DoesNotExist => "it to be absent".to_owned(),
+            Self::Gt(limit) => format!("an integer greater than {limit}"),
+            Self::Lt(limit) => format!("an integer less than {limit}"),
+        }
+    }
+}
+
+/// A value of a rule or a workload, as explanations show it.
+pub fn shortened(value: &str) -> Cow<'_, str> {
+    truncate(value, 120)
+}
+
 impl Expression {
     /// Whether a workload passes.
     pub fn matches(&self, workload: &Workload) -> bool {
@@ -146,14 +189,11 @@ impl Expression {
 
 impl fmt::Display for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = &self.path;
+        write!(f, "{} {}", self.path, self.test.parts().0)?;
         match &self.test {
-            Test::In(values) => write!(f, "{path} In {values:?}"),
-            Test::NotIn(values) => write!(f, "{path} NotIn {values:?}"),
-            Test::Exists => write!(f, "{path} Exists"),
-            Test::DoesNotExist => write!(f, "{path} DoesNotExist"),
-            Test::Gt(limit) => write!(f, "{path} Gt {limit}"),
-            Test::Lt(limit) => write!(f, "{path} Lt {limit}"),
+            Test::In(values) | Test::NotIn(values) => write!(f, " {values:?}"),
+            Test::Gt(limit) | Test::Lt(limit) => write!(f, " {limit}"),
+            Test::Exists | Test::DoesNotExist => Ok(()),
         }
     }
 }

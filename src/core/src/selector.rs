@@ -12,6 +12,7 @@ pub mod product;
 use serde_json::{Value, json};
 
 use crate::field::{self, FieldError};
+use crate::json::list;
 use crate::text::truncate;
 
 pub use clash::contradiction;
@@ -22,55 +23,29 @@ const REQUIRED: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnor
 const TERMS: &str =
     "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
 
-/// That a node's label has one of some values.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Requirement {
-    key: String,
-    values: Vec<String>,
+/// That a node's label has this value, as an expression.
+fn requirement(key: &str, value: &str) -> Value {
+    json!({"key": key, "operator": "In", "values": [value]})
 }
 
-impl Requirement {
-    /// `key In [value]`.
-    pub fn is(key: &str, value: &str) -> Self {
-        Self { key: key.to_owned(), values: vec![value.to_owned()] }
-    }
-
-    /// The label's key.
-    pub fn key(&self) -> &str {
-        &self.key
-    }
-
-    fn to_json(&self) -> Value {
-        json!({"key": self.key, "operator": "In", "values": self.values})
-    }
-
-    /// Whether an expression says just this.
-    fn is_said_by(&self, expression: &Value) -> bool {
-        expression.get("key").and_then(Value::as_str) == Some(&self.key)
-            && expression.get("operator").and_then(Value::as_str) == Some("In")
-            && expression.get("values").and_then(Value::as_array).is_some_and(|values| {
-                !values.is_empty()
-                    && values.iter().all(|v| v.as_str() == self.values.first().map(String::as_str))
-            })
-    }
+/// Whether an expression says just this.
+fn says(expression: &Value, key: &str, value: &str) -> bool {
+    let text = |of: &str| expression.get(of).and_then(Value::as_str);
+    let values = expression.get("values").and_then(Value::as_array);
+    text("key") == Some(key)
+        && text("operator") == Some("In")
+        && values.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one == value))
 }
 
-/// ANDs requirements into the required node affinity of a Pod: into every term, or into a first term where there is none.
+/// Requires a label's value in the required node affinity of a Pod: in every term, or in a first term where there is none.
 /// A list of terms that is there but empty counts as absent. The API server would refuse it, and nothing that an empty
 /// list could mean is wider than the one term that takes its place.
 ///
-/// Nothing is written where every term has the requirements already, so applying it twice is applying it once.
-///
-/// # Errors
-/// A [`FieldError`] where the Pod has something other than objects and lists on the way.
-pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), FieldError> {
-    if requirements.is_empty() {
-        return Ok(());
-    }
+/// Nothing is written where every term has the requirement already, so applying it twice is applying it once.
+pub fn require(pod: &mut Value, key: &str, value: &str) -> Result<(), FieldError> {
     let terms = required_terms(pod)?;
     if terms.is_empty() {
-        let all: Vec<Value> = requirements.iter().map(Requirement::to_json).collect();
-        terms.push(json!({"matchExpressions": all}));
+        terms.push(json!({"matchExpressions": [requirement(key, value)]}));
         return Ok(());
     }
     let mut matches_nothing = Vec::with_capacity(terms.len());
@@ -87,33 +62,29 @@ pub fn require(pod: &mut Value, requirements: &[Requirement]) -> Result<(), Fiel
         // The shapes have been checked with the emptiness.
         let term = field::as_object_mut(term, TERMS)?;
         let expressions = field::list_mut(term, TERMS, "matchExpressions")?;
-        for requirement in requirements {
-            if !expressions.iter().any(|e| requirement.is_said_by(e)) {
-                expressions.push(requirement.to_json());
-            }
+        if !expressions.iter().any(|e| says(e, key, value)) {
+            expressions.push(requirement(key, value));
         }
     }
     Ok(())
 }
 
-/// Checks that no term of a Pod's required node affinity matches a node without meeting the requirement.
+/// Checks that no term of a Pod's required node affinity matches a node whose label has not this value.
 ///
 /// # Errors
 /// The first term that could, or that there is no term at all.
-pub fn demands(pod: &Value, requirement: &Requirement) -> Result<(), FieldError> {
-    const POINTER: &str =
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let wanted = || format!("{} In [{}]", requirement.key, requirement.values.join(", "));
-    let terms = pod.pointer(POINTER).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+pub fn demands(pod: &Value, key: &str, value: &str) -> Result<(), FieldError> {
+    let wanted = format!("{key} In [{value}]");
+    let terms = terms(pod);
     if terms.is_empty() {
         return Err(FieldError::new(
             TERMS,
-            format_args!("is empty; every Pod of a tenant must require {}", wanted()),
+            format_args!("is empty; every Pod of a tenant must require {}", wanted),
         ));
     }
     for (i, term) in terms.iter().enumerate() {
         let expressions = term.get("matchExpressions").and_then(Value::as_array);
-        let met = expressions.is_some_and(|all| all.iter().any(|e| requirement.is_said_by(e)));
+        let met = expressions.is_some_and(|all| all.iter().any(|e| says(e, key, value)));
         if !met && !is_empty_term(term, i)? {
             let said: Vec<String> = expressions.into_iter().flatten().map(Value::to_string).collect();
             return Err(FieldError::new(
@@ -121,12 +92,21 @@ pub fn demands(pod: &Value, requirement: &Requirement) -> Result<(), FieldError>
                 format_args!(
                     "is [{}]; terms are ORed, so each must also require {}",
                     truncate(&said.join(", "), 200),
-                    wanted()
+                    wanted
                 ),
             ));
         }
     }
     Ok(())
+}
+
+/// JSON pointer of the terms of a Pod's required node affinity.
+pub const POINTER: &str =
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+
+/// The terms of a Pod's required node affinity.
+pub fn terms(pod: &Value) -> &[Value] {
+    list(pod, POINTER)
 }
 
 /// The terms of a Pod's required node affinity, which are made where they are not there.
@@ -141,28 +121,18 @@ fn required_terms(pod: &mut Value) -> Result<&mut Vec<Value>, FieldError> {
 
 /// Whether a term matches nothing. A term of another shape is an error with its own path.
 fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
-    let lists = match term {
-        Value::Null => return Ok(true),
-        Value::Object(term) => [term.get("matchExpressions"), term.get("matchFields")],
-        other => return field::as_object(other, &format!("{TERMS}[{i}]")).map(|_| false),
-    };
-    let mut empty = true;
-    for (list, name) in lists.into_iter().zip(["matchExpressions", "matchFields"]) {
-        match list {
-            None | Some(Value::Null) => {}
-            Some(Value::Array(list)) => empty &= list.is_empty(),
-            Some(other) => {
-                return Err(FieldError::wrong_type(&format!("{TERMS}[{i}].{name}"), other, "a list"));
-            }
-        }
+    if term.is_null() {
+        return Ok(true);
     }
-    Ok(empty)
+    let empty = || {
+        let term = field::as_object(term, "")?;
+        Ok(field::list(term, "", "matchExpressions")?.is_empty()
+            & field::list(term, "", "matchFields")?.is_empty())
+    };
+    empty().map_err(|error: FieldError| error.below(&format!("{TERMS}[{i}]")))
 }
 
 /// Adds the toleration of a taint with exactly this key, value and effect, unless it is there already.
-///
-/// # Errors
-/// A [`FieldError`] where `spec` is no object or `spec.tolerations` no list.
 pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result<(), FieldError> {
     let spec = field::object_mut(field::as_object_mut(pod, "")?, "", "spec")?;
     let tolerations = field::list_mut(spec, "spec", "tolerations")?;
@@ -181,27 +151,21 @@ pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn terms(pod: &Value) -> &Value {
-        pod.pointer(
-            "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-        )
-        .unwrap()
-    }
-
-    fn pod(terms: Value) -> Value {
+    /// A Pod with these terms.
+    pub(crate) fn pod(terms: Value) -> Value {
         json!({"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": terms}}}}})
     }
 
     fn required(mut pod: Value) -> Value {
-        require(&mut pod, &[Requirement::is("t", "1")]).unwrap();
+        require(&mut pod, "t", "1").unwrap();
         let once = pod.clone();
-        require(&mut pod, &[Requirement::is("t", "1")]).unwrap();
+        require(&mut pod, "t", "1").unwrap();
         assert_eq!(pod, once, "applied twice");
-        terms(&pod).clone()
+        pod.pointer(POINTER).unwrap().clone()
     }
 
     #[test]
@@ -253,7 +217,7 @@ mod tests {
             (json!([]), ": must be an object, is a list"),
         ] {
             let mut bad = bad;
-            let error = require(&mut bad, &[Requirement::is("t", "1")]).unwrap_err().to_string();
+            let error = require(&mut bad, "t", "1").unwrap_err().to_string();
             assert!(error.contains(path), "{error}");
         }
     }

@@ -11,6 +11,7 @@
 //! has seen it for that long ([`Sightings`]): it was written before it was seen.
 
 use crate::map::{HashMap, HashSet};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -106,18 +107,11 @@ pub enum SlotDecision {
 
 impl Ledger {
     /// From JSON; an empty text is an empty ledger.
-    ///
-    /// # Errors
-    /// When it is none.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
-        let grants = if text.trim().is_empty() { Vec::new() } else { serde_json::from_str(text)? };
-        Ok(Self { grants })
+        read(text).map(|grants| Self { grants })
     }
 
     /// As JSON.
-    ///
-    /// # Errors
-    /// Never in practice: there is nothing in it that JSON could not carry.
     pub fn write(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(&self.grants)
     }
@@ -173,6 +167,11 @@ impl Ledger {
         };
         asks.iter().map(&mut answer).collect()
     }
+}
+
+/// The entries of a ledger.
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, serde_json::Error> {
+    if text.trim().is_empty() { Ok(Vec::new()) } else { serde_json::from_str(text) }
 }
 
 impl Grant {

@@ -35,7 +35,7 @@ pub fn assert_nearly_linear<I>(input: impl Fn(usize) -> I, run: impl Fn(&mut I))
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use serde_json::{Value, json};
 
@@ -43,33 +43,12 @@ mod tests {
     use crate::ids::{RuleName, TenantId};
     use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, Rule, RuleSpec};
     use crate::tenant::Policy;
-    use crate::validate::{self, Writer};
-
-    /// A tenant's Pod that was made by hand, where these claims are.
-    fn facts<'a>(
-        policy: &'a Policy,
-        claims: &'a BTreeMap<String, String>,
-        pod_claims: &'a BTreeMap<String, String>,
-        device_resources: &'a BTreeMap<String, BTreeSet<String>>,
-    ) -> validate::ValidationContext<'a> {
-        validate::ValidationContext {
-            policy,
-            namespace: "tenant-blue",
-            manager: false,
-            rule: None,
-            schedulers: &[],
-            default_priority_class: None,
-            claims,
-            pod_claims,
-            device_resources,
-        }
-    }
+    use crate::validate::{self, ValidationContext, Writer};
 
     #[test]
     fn faults_of_an_update_are_compared_in_linear_steps() {
         let policy = Policy::new(TenantId::new("blue").unwrap());
-        let (none, classes) = (BTreeMap::new(), BTreeMap::new());
-        let facts = facts(&policy, &none, &none, &classes);
+        let facts = ValidationContext::new(&policy, "tenant-blue", &[]);
         let pod = |tolerations: Vec<Value>| json!({"metadata": {}, "spec": {"tolerations": tolerations}});
         assert_nearly_linear(
             |size| {
@@ -102,8 +81,8 @@ mod tests {
     fn finalizers_and_claims_of_a_pod_are_compared_in_linear_steps() {
         let policy = Policy::new(TenantId::new("blue").unwrap());
         let claims = BTreeMap::from([("theirs".to_owned(), "other".to_owned())]);
-        let (none, classes) = (BTreeMap::new(), BTreeMap::new());
-        let facts = facts(&policy, &claims, &none, &classes);
+        let facts =
+            ValidationContext { claims: &claims, ..ValidationContext::new(&policy, "tenant-blue", &[]) };
         let pod = |size: usize| {
             let finalizers: Vec<String> = (0..size).map(|i| format!("x.example/{i}")).collect();
             let claims = vec![json!({"name": "c", "resourceClaimName": "theirs"}); size];
@@ -128,18 +107,12 @@ mod tests {
                 all.push("shared".into());
                 ExpressionSpec { key: ".state.nodeName".into(), operator: Operator::In, values: all }
             };
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
             Rule::compile(RuleSpec {
-                name: RuleName::new("r").unwrap(),
-                uid: "u".into(),
-                generation: 1,
-                resource_kind: String::new(),
                 terms: vec![(0..64).map(expression).collect()],
-                injections: Vec::new(),
                 policy: DpuSelectionPolicy::Any,
-                template: json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}})
-                    .into(),
-                devices: Default::default(),
-                update: crate::rollout::UpdateStrategy::default(),
+                template: pod.into(),
+                ..RuleSpec::new(RuleName::new("r").unwrap())
             })
             .unwrap()
         };

@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ids::{IdError, TenantId, is_short_dns_label};
-use crate::text::quoted;
+use crate::ids::{IdError, TenantId, bounded, is_short_dns_label, malformed};
 
 /// A tenant that the platform has admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -194,27 +193,22 @@ impl Identity {
     const SCHEME: &str = "spiffe://";
 
     /// Checks and takes a name. Wildcards are none: an identity is one client.
-    ///
-    /// # Errors
-    /// [`IdError`] when it is neither a SPIFFE id with a path nor a DNS name.
     pub fn new(value: &str) -> Result<Self, IdError> {
         const WHAT: &str = "identity";
-        let malformed = |rule| IdError::Malformed { what: WHAT, value: quoted(value).into_owned(), rule };
-        let max = if value.starts_with(Self::SCHEME) { Self::MAX } else { 253 };
-        match value.len() {
-            0 => return Err(IdError::Empty { what: WHAT }),
-            len if len > max => return Err(IdError::TooLong { what: WHAT, len, max }),
-            _ => {}
-        }
+        bounded(WHAT, value, if value.starts_with(Self::SCHEME) { Self::MAX } else { 253 })?;
         if let Some(rest) = value.strip_prefix(Self::SCHEME) {
             if !is_spiffe(rest) {
                 return Err(malformed(
+                    WHAT,
+                    value,
                     "spiffe://TRUST-DOMAIN/PATH, the trust domain in lower-case letters, digits, '.', '-' and '_', \
                      the path of segments of letters, digits, '.', '-' and '_'",
                 ));
             }
         } else if !value.split('.').all(is_short_dns_label) {
             return Err(malformed(
+                WHAT,
+                value,
                 "a SPIFFE id (spiffe://TRUST-DOMAIN/PATH) or a DNS name in lower case, without wildcard",
             ));
         }

@@ -336,7 +336,7 @@ fn no_body(why: NoBody) -> Rejection {
             Rejection::plain(StatusCode::BAD_REQUEST, format!("the body could not be read: {why}"))
         }
         NoBody::TooLarge(beginning, found) => {
-            let excess = Excess::Bytes { found, most: MAX_BODY };
+            let excess = Excess::Bytes(found, MAX_BODY);
             let (uid, code) = (review::uid(&beginning), StatusCode::PAYLOAD_TOO_LARGE);
             Rejection::review(Verdict::Denied, uid.as_deref(), code, review::beyond(&excess))
         }

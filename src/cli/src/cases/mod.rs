@@ -38,7 +38,6 @@ pub(crate) struct TestArgs {
     admission: AdmissionArgs,
 }
 
-/// A case, as its file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -52,9 +51,7 @@ struct Case {
     pod: Option<Value>,
     /// Instead of a request: the companion of a rule for a Pod of the state.
     companion: Option<CompanionOf>,
-    /// User that creates the Pod.
     user: Option<String>,
-    /// Namespace in which the Pod is created.
     namespace: Option<String>,
     expect: Expect,
 }
@@ -67,7 +64,6 @@ struct CompanionOf {
     workload: String,
 }
 
-/// The expected answer.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expect {
@@ -82,12 +78,10 @@ pub(crate) struct Expect {
     warnings: Option<Vec<String>>,
 }
 
-/// The result of a case.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct CaseResult {
     /// The file it is in.
     pub(crate) file: String,
-    /// Its name.
     pub(crate) name: String,
     /// Differences from the expected answer; empty where the case passed.
     pub(crate) faults: Vec<String>,

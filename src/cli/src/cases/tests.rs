@@ -1,12 +1,5 @@
-use clap::Parser;
-
 use super::*;
-
-#[derive(Debug, Parser)]
-struct Wrapper {
-    #[command(flatten)]
-    args: AdmissionArgs,
-}
+use crate::admission::default_args;
 
 const STATE: &str = r#"
 apiVersion: outrigger.dev/v1alpha1
@@ -30,9 +23,8 @@ fn run(cases: &str) -> Result<Vec<CaseResult>, String> {
     let file = dir.path().join("cases.yaml");
     std::fs::write(&file, cases).unwrap();
     let mut outcomes = Vec::new();
-    run_file(&file, &[], &Wrapper::parse_from(["x"]).args, &mut outcomes)
-        .map_err(|error| error.to_string())?;
-    run_file(&dir.path().join("state.yaml"), &[], &Wrapper::parse_from(["x"]).args, &mut outcomes).unwrap();
+    run_file(&file, &[], &default_args(), &mut outcomes).map_err(|error| error.to_string())?;
+    run_file(&dir.path().join("state.yaml"), &[], &default_args(), &mut outcomes).unwrap();
     Ok(outcomes)
 }
 

@@ -7,7 +7,6 @@ use std::fmt;
 use outrigger_core::field::FieldError;
 use serde::Serialize;
 
-/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Severity {
@@ -30,22 +29,18 @@ impl Severity {
     }
 }
 
-/// A kind of finding.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Check {
-    /// Its stable name.
     pub(crate) id: &'static str,
-    /// Its severity.
     pub(crate) severity: Severity,
     /// What such a finding says.
     pub(crate) summary: &'static str,
-    /// The remedy.
     pub(crate) help: &'static str,
 }
 
 macro_rules! checks {
-    ($($(#[$doc:meta])* $name:ident = $id:literal, $severity:ident, $summary:literal, $help:literal;)*) => {
-        $($(#[$doc])* pub(crate) static $name: Check =
+    ($($name:ident = $id:literal, $severity:ident, $summary:literal, $help:literal;)*) => {
+        $(pub(crate) static $name: Check =
             Check { id: $id, severity: Severity::$severity, summary: $summary, help: $help };)*
 
         /// All checks, in the order of the documentation.
@@ -54,85 +49,58 @@ macro_rules! checks {
 }
 
 checks! {
-    /// Outrigger's admission refuses an object.
     REFUSED = "refused", Error, "Outrigger's admission refuses it",
         "Change the field as the message says.";
-    /// The API server refuses an object, or what is made of it.
     API_REFUSES = "api-server-refuses", Error, "The API server refuses it, or what is made of it",
         "Change the field as the message says.";
-    /// No workload can match.
     NEVER_MATCHES = "never-matches", Error, "No workload can ever match the rule",
         "Take one of the two expressions out, or put them into terms of their own.";
-    /// No node can match.
     NO_NODE = "no-node-can-match", Error, "No node can ever take the rule's companions",
         "Take one of the selectors out of the template; Outrigger places companions by itself.";
-    /// A reference to an annotation that nothing writes.
     DANGLING = "dangling-reference", Warning, "The template reads an annotation that nothing writes",
         "Inject it by workloadInfoInject, or write its name as it is injected.";
-    /// A rule's companions run in fewer places than it looks, or in none yet.
     PLACEMENT = "doubtful-placement", Warning, "Companions run in fewer places than it looks, or wait for one",
         "Take the selector out of the template, or add DPUs.";
-    /// A warning of admission.
     DOUBTFUL = "doubtful", Warning, "It is admitted, and probably not what is meant",
         "See the message.";
-    /// A claim that is admitted and not allocated.
     NEVER_ALLOCATED = "never-allocated", Warning, "The claim is admitted, and something of it can't be had",
         "Ask for less, or for something else, as the message says.";
-    /// Fields that some versions of Kubernetes drop.
     DROPPED_FIELD = "dropped-field", Note, "API servers without a feature gate drop the field without a word",
         "Do without it where older clusters are meant, or turn the gate on there.";
-    /// A missing DeviceClass.
     NO_CLASS = "no-device-class", Error, "There is no such DeviceClass",
         "Create it, or name one that is there.";
-    /// A rule doesn't have the claim that another rule shares.
     FROM_RULE = "from-rule-missing", Warning, "A rule shares the claim of one that makes none",
         "Create that rule with a ResourceClaim as template, or correct the name.";
-    /// A DPU without owner.
     DPU_UNOWNED = "dpu-without-owner", Warning, "A DPU belongs to no tenant, so nothing runs there",
         "Add its host to a Tenant's spec.hosts.";
-    /// A DPU that several tenants claim.
     DPU_DISPUTED = "dpu-of-several", Error, "Several tenants claim one host, so none gets its DPUs",
         "Leave the host to one of the Tenants.";
-    /// A host of a tenant without DPU.
     HOST_WITHOUT_DPU = "host-without-dpu", Warning, "A tenant's host has no DPU",
         "Label the DPU's Node with its host, or correct the name.";
-    /// A Machine's node is missing.
     MACHINE_NODE = "machine-node-missing", Error, "A Machine's node doesn't exist",
         "Correct the name, or take it out of spec.nodePool.";
-    /// A Machine's node lacks the label of the promised GPU.
     MACHINE_GPU_LABEL = "machine-gpu-label", Error, "A Machine's node doesn't say that it has the promised GPU",
         "Label the node (NVIDIA's GPU feature discovery does), or correct the type's gpu.";
-    /// A Machine promises more than its nodes have.
     MACHINE_CAPACITY = "machine-capacity", Error, "A Machine promises more than its nodes can hold",
         "Lower available, make the type smaller, or add nodes.";
-    /// A GPU that neither nodes nor DeviceClasses have.
     MACHINE_GPU = "machine-gpu-missing", Error, "Neither a node nor a DeviceClass has the promised GPU",
         "Install the device plugin, or create a DeviceClass with that extendedResourceName.";
-    /// A Machine with an invalid field.
     MACHINE_INVALID = "machine-invalid", Error, "A Machine can't be reckoned with",
         "Change the field as the message says.";
-    /// The webhook isn't reached.
     UNREACHABLE = "unreachable", Error, "The API server doesn't reach the webhook",
         "See docs/runbooks/OutriggerWebhookUnreachable.md.";
-    /// A CA bundle that verifies nothing.
     CA_UNUSABLE = "ca-unusable", Error, "A CA bundle is empty, can't be read, or has ended",
         "Put the CA in, as docs/certificates.md tells; cert-manager or --tls self-signed does it by itself.";
-    /// A CA bundle that doesn't verify what is shown.
     CA_MISMATCH = "ca-mismatch", Error, "Who verifies a certificate doesn't trust who signed it, or it has another name",
         "See docs/certificates.md: who verifies has to trust a CA before it signs.";
-    /// A certificate that has ended.
     CERTIFICATE_ENDED = "certificate-ended", Error, "A certificate has ended, or isn't good yet",
         "Renew it: docs/runbooks/OutriggerCertificateExpires.md.";
-    /// A certificate expires soon.
     CERTIFICATE_ENDS = "certificate-ends", Warning, "A certificate ends soon, and nobody has renewed it",
         "Renew it: docs/runbooks/OutriggerCertificateExpires.md.";
-    /// A right that a part needs.
     RIGHT_MISSING = "right-missing", Error, "A part of Outrigger lacks a right that it needs",
         "Apply the part's rbac.yaml of this version once more.";
-    /// Parts that are too far apart.
     SKEW = "version-skew", Error, "Parts of Outrigger are more than one minor version apart",
         "Upgrade step by step, the infrastructure cluster first: docs/upgrades.md.";
-    /// Parts of different versions.
     VERSIONS = "versions-differ", Warning, "Parts of Outrigger, or replicas of one, are of different versions",
         "Finish the upgrade, or check with the outrigger of the version that is installed.";
 }
@@ -141,17 +109,13 @@ checks! {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Subject {
-    /// Its kind.
     pub(crate) kind: String,
-    /// Its namespace, or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) namespace: String,
-    /// Its name.
     pub(crate) name: String,
 }
 
 impl Subject {
-    /// An object without namespace.
     pub(crate) fn cluster(kind: &str, name: &str) -> Self {
         Self { kind: kind.to_owned(), namespace: String::new(), name: name.to_owned() }
     }
@@ -164,12 +128,9 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// The kind of finding.
     pub(crate) check: &'static Check,
-    /// The object.
     pub(crate) subject: Subject,
     /// Path of the field; empty where the finding isn't about a single field.
     pub(crate) path: String,
@@ -188,7 +149,6 @@ impl Finding {
         Self { check, subject: subject.clone(), path: path.to_string(), message: message.to_string() }
     }
 
-    /// Findings from validation errors.
     pub(crate) fn of_faults<'a>(
         check: &'static Check,
         subject: &'a Subject,

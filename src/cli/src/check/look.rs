@@ -31,13 +31,9 @@ const OWN: [(&str, &str); 4] = [
     (keys::OFFLOADING_GROUP, "NamespaceOffloading"),
 ];
 
-/// Admission's message about an unknown class.
 const NO_SUCH_CLASS: &str = "there is no such DeviceClass";
 
 /// Examines all objects.
-///
-/// # Errors
-/// When an object isn't of its kind's shape.
 pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, InputError> {
     let state = admission.state();
     let mut look = Examination {
@@ -88,7 +84,6 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
     Ok(Report { findings: look.findings, notes: look.notes, files: look.files })
 }
 
-/// The state with which objects are compared.
 struct ClusterState<'a> {
     tenants: &'a BTreeMap<TenantId, Domain>,
     nodes: &'a [Node],
@@ -168,7 +163,7 @@ impl Examination<'_> {
         // Admission counts only DPUs that the manager has marked. Its other warnings are reported unchanged.
         let known = outrigger_core::lint::rule(&rule, &LintContext { dpus: Some(0), ..lint });
         self.doubtful(subject, warnings.iter().filter(|warning| !known.contains(warning)));
-        for (path, spec) in claims_of(spec) {
+        for (path, spec) in rules::claims_of(spec) {
             self.class(subject, spec, &path, around);
         }
         Ok(())
@@ -248,19 +243,4 @@ impl Examination<'_> {
 fn namespace_of(object: &Object) -> &str {
     let ours = OWN[1..].iter().any(|(_, kind)| *kind == object.kind);
     if ours && object.namespace.is_empty() { "default" } else { &object.namespace }
-}
-
-/// The claims of a rule's spec, with their paths.
-fn claims_of(spec: &Value) -> Vec<(String, &Value)> {
-    let mut claims = Vec::new();
-    if spec.pointer("/template/kind").and_then(Value::as_str) == Some("ResourceClaim")
-        && let Some(claim) = spec.pointer("/template/spec")
-    {
-        claims.push(("spec.template.spec".to_owned(), claim));
-    }
-    let added = spec.get("deviceClaims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    for (i, claim) in added.iter().enumerate() {
-        claims.extend(claim.get("spec").map(|claim| (format!("spec.deviceClaims[{i}].spec"), claim)));
-    }
-    claims
 }

@@ -23,6 +23,8 @@ use serde::Serialize;
 
 use crate::admission::Admission;
 use crate::check::findings::{Finding, Severity, Subject};
+use crate::explain::live::wait;
+use crate::files::print_json;
 use crate::state::State;
 
 #[derive(Debug, Args)]
@@ -56,24 +58,21 @@ enum Output {
     Sarif,
 }
 
-/// Findings, and what wasn't examined.
 #[derive(Debug)]
 struct Report {
     findings: Vec<Finding>,
     notes: Vec<String>,
-    /// Files of objects.
     files: BTreeMap<Subject, String>,
 }
 
 impl CheckArgs {
     /// Exit code 1: an error was found.
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
         let mut report = if self.live.live {
-            runtime()?.block_on(installation::report(&self.live, &self.admission, &self.cluster))?
+            wait(installation::report(&self.live, &self.admission, &self.cluster))?
         } else {
             let (state, notes) = if self.filename.is_empty() {
-                runtime()?.block_on(live::read(&self.cluster))?
+                wait(live::read(&self.cluster))?
             } else {
                 (State::read(&self.filename)?, Vec::new())
             };
@@ -89,19 +88,12 @@ impl CheckArgs {
         report.findings.dedup();
         match self.output {
             Output::Text => report.text(&mut anstream::stdout().lock())?,
-            Output::Json => json(&report.json())?,
-            Output::Sarif => json(&sarif::log(&report))?,
+            Output::Json => print_json(&report.json())?,
+            Output::Sarif => print_json(&sarif::log(&report))?,
         }
         let failed = report.findings.iter().any(|finding| finding.check.severity == Severity::Error);
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
-}
-
-fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)?;
-    Ok(())
 }
 
 /// The report as JSON; the structure is stable.

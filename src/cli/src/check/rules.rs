@@ -2,6 +2,7 @@
 
 use outrigger_core::claim::Source;
 use outrigger_core::device;
+use outrigger_core::json::list;
 use outrigger_core::lint::{self, Doubt, LintContext};
 use outrigger_core::rule::Rule;
 use outrigger_core::template::{self, Kind};
@@ -31,23 +32,27 @@ pub(crate) fn doubts(subject: &Subject, rule: &Rule, around: &LintContext<'_>) -
 
 /// What the API server will say of a rule's claims, and of how its template's containers use claims. `spec` is the rule's.
 pub(crate) fn claims(subject: &Subject, spec: &Value) -> Vec<Finding> {
-    let template = spec.get("template").unwrap_or(&Value::Null);
-    let inner = template.get("spec").unwrap_or(&Value::Null);
-    let added = spec.get("deviceClaims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let template = &spec["template"];
     let mut findings = Vec::new();
-    if template.get("kind").and_then(Value::as_str) == Some("ResourceClaim") {
-        findings.extend(devices::spec(subject, inner, "spec.template.spec"));
-    } else {
-        let faults = device::pod_faults(&with_claims(inner, added), "spec.template.spec");
+    if template::kind(template) == Kind::Pod {
+        let pod = with_claims(&template["spec"], list(spec, "/deviceClaims"));
+        let faults = device::pod_faults(&pod, "spec.template.spec");
         findings.extend(Finding::of_faults(&API_REFUSES, subject, faults));
     }
-    for (i, claim) in added.iter().enumerate() {
-        // A finding about another rule belongs there.
-        if let Some(claim) = claim.get("spec") {
-            findings.extend(devices::spec(subject, claim, &format!("spec.deviceClaims[{i}].spec")));
-        }
+    for (path, claim) in claims_of(spec) {
+        findings.extend(devices::spec(subject, claim, &path));
     }
     findings
+}
+
+/// The specs of claims in a rule's spec, with their paths. A claim of another rule is examined there.
+pub(crate) fn claims_of(spec: &Value) -> Vec<(String, &Value)> {
+    let own = Some(&spec["template"]).filter(|template| template::kind(template) == Kind::Claim);
+    let own = own.map(|template| ("spec.template.spec".to_owned(), &template["spec"]));
+    let added = list(spec, "/deviceClaims").iter().enumerate();
+    let added =
+        added.filter_map(|(i, claim)| Some((format!("spec.deviceClaims[{i}].spec"), claim.get("spec")?)));
+    own.into_iter().chain(added).collect()
 }
 
 /// A template's spec with the claims that the rule adds: its containers may use these too. Names that are no names, or are

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::Report;
 use crate::check::findings::{CHECKS, Check, Finding};
 
-/// The schema that the log is of.
 const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json";
 
 /// One log with one run.

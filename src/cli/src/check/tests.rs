@@ -1,23 +1,17 @@
 use serde_json::{Value, json};
 
 use super::{Report, look, sarif};
-use crate::admission::Admission;
+use crate::admission::{Admission, default_args};
 use crate::check::findings::CHECKS;
-use crate::files;
 use crate::state::State;
 
 const STATE: &str = include_str!("tests.yaml");
 
 fn report(text: &str) -> Report {
-    let mut objects = Vec::new();
-    files::parse("dir/a b.yaml", text, &mut objects).unwrap();
-    let args = <super::CheckArgs as clap::FromArgMatches>::from_arg_matches(
-        &<super::CheckArgs as clap::Args>::augment_args(clap::Command::new("check"))
-            .get_matches_from(["check"]),
-    )
-    .unwrap();
-    let host_label = args.admission.host_label.clone();
-    look::report(&Admission::new(State::new(objects), args.admission).unwrap(), &host_label).unwrap()
+    let state = State::of_text("dir/a b.yaml", text).unwrap();
+    let args = default_args();
+    let host_label = args.host_label.clone();
+    look::report(&Admission::new(state, args).unwrap(), &host_label).unwrap()
 }
 
 /// Check, object and path of every finding.

@@ -3,7 +3,6 @@
 mod print;
 mod report;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,8 +15,8 @@ use outrigger_core::keys;
 use outrigger_runtime::cluster::ClusterArgs;
 use report::Report;
 
-use crate::explain::live::{Reader, client};
-use crate::files::InputError;
+use crate::explain::live::{Reader, client, wait};
+use crate::files::{InputError, print_json};
 use crate::state::State;
 
 #[derive(Debug, Args)]
@@ -52,21 +51,15 @@ enum Output {
 }
 
 impl ClaimsArgs {
-    /// Lists the claims.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         let (state, notes) = if self.filename.is_empty() {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(self.live())?
+            wait(self.live())?
         } else {
             (State::read(&self.filename)?, Vec::new())
         };
         let report = Report::new(&state, self.tenant.as_deref(), self.namespace.as_deref(), notes)?;
         match self.output {
-            Output::Json => {
-                let mut out = std::io::stdout().lock();
-                serde_json::to_writer_pretty(&mut out, &report)?;
-                writeln!(out)?;
-            }
+            Output::Json => print_json(&report)?,
             Output::Table => print::report(&report, &mut anstream::stdout().lock())?,
         }
         Ok(ExitCode::SUCCESS)

@@ -9,16 +9,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::files::{InputError, Object};
-use crate::state::State;
+use crate::state::{State, namespace_of, unscheduled};
 
-/// Everything.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) notes: Vec<String>,
     pub(super) claims: Vec<Claim>,
 }
 
-/// One claim.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Claim {
@@ -51,7 +49,6 @@ pub(super) struct Device {
     pub(super) device: String,
 }
 
-/// How a claim is, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Phase {
     /// It has no devices.
@@ -62,7 +59,6 @@ pub(super) enum Phase {
     Reserved,
     /// A Pod runs with its devices.
     InUse,
-    /// It is being deleted.
     Deleting,
 }
 
@@ -79,9 +75,6 @@ impl Phase {
 }
 
 /// The namespaces that are meant, with their tenants.
-///
-/// # Errors
-/// When there is no such tenant, or no tenant has such a namespace.
 pub(super) fn namespaces(
     state: &State,
     tenant: Option<&str>,
@@ -92,8 +85,7 @@ pub(super) fn namespaces(
     for object in state.of("", "Namespace").chain(state.of(keys::GROUP, "Tenant")) {
         let name = if object.kind == "Tenant" {
             known.insert(object.name.clone());
-            let named = object.value.pointer("/spec/namespace").and_then(Value::as_str);
-            named.map_or_else(|| format!("tenant-{}", object.name), str::to_owned)
+            namespace_of(object)
         } else {
             object.name.clone()
         };
@@ -122,8 +114,6 @@ pub(super) fn namespaces(
 }
 
 impl Report {
-    /// # Errors
-    /// See [`namespaces`].
     pub(super) fn new(
         state: &State,
         tenant: Option<&str>,
@@ -271,10 +261,7 @@ fn why(claim: &Value, using: &[&&Object], classes: &BTreeSet<&str>) -> Option<St
     if !gates.is_empty() {
         return Some(format!("Pod {name} waits for its scheduling gates: {}", gates.join(", ")));
     }
-    let conditions = list(&pod.value, "/status/conditions");
-    let scheduled =
-        conditions.iter().find(|c| text(c, "/type") == "PodScheduled" && text(c, "/status") == "False");
-    let words = scheduled.map_or("", |condition| text(condition, "/message"));
+    let words = unscheduled(&pod.value);
     Some(if words.is_empty() {
         format!("Pod {name} isn't scheduled yet")
     } else {

@@ -2,15 +2,10 @@ use serde_json::{Value, json};
 
 use super::print;
 use super::report::{Phase, Report};
-use crate::files::{Origin, take};
 use crate::state::State;
 
 fn state(objects: &[Value]) -> State {
-    let mut all = Vec::new();
-    for object in objects {
-        take(&Origin::new("f"), object.clone(), &mut all).unwrap();
-    }
-    State::new(all)
+    State::of_text("f", &objects.iter().map(ToString::to_string).collect::<String>()).unwrap()
 }
 
 fn tenant(id: &str) -> Value {

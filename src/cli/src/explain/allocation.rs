@@ -7,7 +7,6 @@ use outrigger_core::json::{list, text};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The devices of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Devices {
     /// Names of the DeviceClasses; `None` where they can't be seen.
@@ -29,7 +28,6 @@ pub(crate) struct ClaimQuestion<'a> {
     pub(crate) name: Option<&'a str>,
     /// The name of the ResourceClaim, where that is known.
     pub(crate) claim: Option<&'a str>,
-    /// The ResourceClaim, where there is one.
     pub(crate) object: Option<&'a Value>,
     /// What it asks for, where there is none.
     pub(crate) spec: Option<Value>,
@@ -48,7 +46,6 @@ pub(crate) struct ClaimReport {
     /// Name of the ResourceClaim; absent where there is none yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) claim: Option<String>,
-    /// Its state.
     pub(crate) phase: ClaimPhase,
     /// Its devices, as `driver/pool/device`.
     pub(crate) devices: Vec<String>,
@@ -56,14 +53,12 @@ pub(crate) struct ClaimReport {
     pub(crate) reasons: Vec<String>,
 }
 
-/// The state of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum ClaimPhase {
     /// It has its devices.
     Allocated,
     /// It is there and has none.
     Pending,
-    /// It is being deleted.
     Terminating,
     /// There is none.
     Absent,
@@ -247,7 +242,6 @@ fn classes(spec: &Value) -> Vec<(String, String)> {
     all
 }
 
-/// The devices of a claim.
 fn allocated(claim: &Value) -> impl Iterator<Item = String> {
     list(claim, "/status/allocation/devices/results").iter().map(device)
 }
@@ -313,30 +307,16 @@ mod tests {
         const NONE_FITS: &str = "0/2 nodes are available: 1 cannot allocate all claims";
         let all = [("a", "d0"), ("a", "d1")];
         let pending = claim("c", "crypto", None);
+        const FULL: &str = "0/2 nodes are available: too many pods";
+        let few =
+            "1 of 2 devices of a are free, and too few of them fit the selectors of r (DeviceClass crypto)";
+        let none = "all 2 devices of a, b are taken, by n/of-d0, n/of-d1";
         for (taken, class, nodes, scheduler, expected) in [
             (&all[..0], "none", &["a"][..], Some(NONE_FITS), "request r: there is no DeviceClass none"),
             (&[], "crypto", &["b"], Some(NONE_FITS), "no driver publishes a device for b"),
-            (
-                &all,
-                "crypto",
-                &["a", "b"],
-                Some(NONE_FITS),
-                "all 2 devices of a, b are taken, by n/of-d0, n/of-d1",
-            ),
-            (
-                &all[..1],
-                "crypto",
-                &["a"],
-                Some(NONE_FITS),
-                "1 of 2 devices of a are free, and too few of them fit the selectors of r (DeviceClass crypto)",
-            ),
-            (
-                &[],
-                "crypto",
-                &["a"],
-                Some("0/2 nodes are available: too many pods"),
-                "its Pod isn't scheduled: 0/2",
-            ),
+            (&all, "crypto", &["a", "b"], Some(NONE_FITS), none),
+            (&all[..1], "crypto", &["a"], Some(NONE_FITS), few),
+            (&[], "crypto", &["a"], Some(FULL), "its Pod isn't scheduled: 0/2"),
             (&[], "crypto", &["a"], None, "it is allocated when a Pod that uses it is scheduled"),
             (&[], "crypto", &[], Some("no DPU"), "its Pod isn't scheduled: no DPU"),
         ] {
@@ -402,18 +382,14 @@ mod tests {
             (ClaimPhase::Absent, vec!["there is no ResourceClaim c".into()])
         );
         // What can't be seen is not told.
-        let blind = Devices::read(
-            None::<std::slice::Iter<'_, Value>>,
-            None::<std::slice::Iter<'_, Value>>,
-            None::<std::slice::Iter<'_, Value>>,
-        );
+        let none = None::<std::slice::Iter<'_, Value>>;
+        let blind = Devices::read(none.clone(), none.clone(), none.clone());
         assert_eq!(reasons(&blind, &claim("c", "none", None), &["a"], Some("")), Vec::<String>::new());
         let unseen = cluster
             .explain(&ClaimQuestion { claim: Some("c"), unseen: true, ..ClaimQuestion::default() }, None);
         assert_eq!((unseen.phase, unseen.reasons), (ClaimPhase::Unknown, vec![]));
         // Nor is what others have known.
         let slices = [slice("a", &["d0"])];
-        let none = None::<std::slice::Iter<'_, Value>>;
         let blind = Devices::read(Some(slices.iter()), none.clone(), none);
         let words = "cannot allocate all claims";
         assert_eq!(

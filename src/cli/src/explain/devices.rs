@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::live::ClaimScope;
 use crate::explain::allocation::{ClaimQuestion, ClaimReport, Devices};
 use crate::explain::explanation::Placement;
-use crate::state::State;
+use crate::state::{State, unscheduled};
 
 /// What is known of devices.
 #[derive(Debug)]
@@ -128,12 +128,7 @@ impl KnownDevices {
             Source::Template { spec, .. } => Some(spec.tree()),
             Source::Rule(_) => None,
         });
-        let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-        let unscheduled = conditions.into_iter().flatten().find(|condition| {
-            text(condition, "type") == Some("PodScheduled") && text(condition, "status") == Some("False")
-        });
-        let scheduler = unscheduled.and_then(|condition| text(condition, "message")).unwrap_or_default();
         let object = claim.and_then(|name| self.claim(namespace, name));
-        ClaimQuestion { name, claim, object, spec, unseen: self.unseen, scheduler: Some(scheduler) }
+        ClaimQuestion { name, claim, object, spec, unseen: self.unseen, scheduler: Some(unscheduled(pod)) }
     }
 }

@@ -10,10 +10,9 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::index::{CompanionKey, Desired};
 use outrigger_core::keys;
 use outrigger_core::mutate::{self, PodContext};
-use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, Test};
+use outrigger_core::rule::{DpuSelectionPolicy, ExprOutcome, Rule, shortened};
 use outrigger_core::selector;
 use outrigger_core::template::Kind;
-use outrigger_core::text::truncate;
 use outrigger_core::workload::Workload;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -25,7 +24,6 @@ use crate::node::{Node, obstacles};
 pub(crate) struct ExplanationContext<'a> {
     /// The tenant of rule and workload; `None` where it isn't known. Then placement leaves the tenants' isolation out.
     pub(crate) tenant: Option<&'a TenantId>,
-    /// The tenant's namespace.
     pub(crate) namespace: &'a str,
     /// Node label that names the host of a DPU.
     pub(crate) host_label: &'a str,
@@ -36,7 +34,6 @@ pub(crate) struct ExplanationContext<'a> {
 /// Whether a workload gets a companion by a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum CompanionOutcome {
-    /// A companion.
     Companion,
     /// None, for the workload doesn't match.
     NoMatch,
@@ -49,7 +46,6 @@ pub(crate) enum CompanionOutcome {
 /// Why, and where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explanation {
-    /// Whether there is a companion.
     pub(crate) outcome: CompanionOutcome,
     /// The reason of the outcome, where the terms don't show it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,19 +59,15 @@ pub(crate) struct Explanation {
     pub(crate) placement: Option<Placement>,
 }
 
-/// One term of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Term {
-    /// Whether all its expressions pass.
     pub(crate) passes: bool,
-    /// Its ANDed expressions.
     pub(crate) expressions: Vec<Finding>,
 }
 
 /// One expression, and what it found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// The field's path.
     pub(crate) key: String,
     /// The operator, as the API spells it.
     pub(crate) operator: &'static str,
@@ -85,7 +77,6 @@ pub(crate) struct Finding {
     /// What the workload has there, the beginning of it; absent where it has nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) found: Option<String>,
-    /// Whether the workload passes.
     pub(crate) passes: bool,
     /// What would have to change; absent where it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,16 +93,13 @@ pub(crate) struct Placement {
     pub(crate) problem: Option<String>,
 }
 
-/// A candidate Node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodePlacement {
-    /// Its name.
     pub(crate) node: String,
     /// What keeps the companion from running there; empty where it may run.
     pub(crate) obstacles: Vec<String>,
 }
 
-/// Explains one rule and one workload.
 pub(crate) fn explain(
     rule: &Arc<Rule>,
     workload: &Arc<Workload>,
@@ -201,19 +189,12 @@ fn findings(term: &[ExprOutcome<'_>]) -> Term {
 }
 
 fn finding(outcome: &ExprOutcome<'_>) -> Finding {
-    let (operator, values) = match &outcome.expression.test {
-        Test::In(values) => ("In", values.clone()),
-        Test::NotIn(values) => ("NotIn", values.clone()),
-        Test::Exists => ("Exists", Vec::new()),
-        Test::DoesNotExist => ("DoesNotExist", Vec::new()),
-        Test::Gt(limit) => ("Gt", vec![limit.to_string()]),
-        Test::Lt(limit) => ("Lt", vec![limit.to_string()]),
-    };
+    let (operator, values) = outcome.expression.test.parts();
     Finding {
         key: outcome.expression.path.to_string(),
         operator,
         values,
-        found: outcome.actual.as_deref().map(cut),
+        found: outcome.actual.as_deref().map(|found| shortened(found).into_owned()),
         passes: outcome.passes,
         change: (!outcome.passes).then(|| change(outcome)),
     }
@@ -223,34 +204,10 @@ fn finding(outcome: &ExprOutcome<'_>) -> Finding {
 fn change(outcome: &ExprOutcome<'_>) -> String {
     let path = &outcome.expression.path;
     let is = match outcome.actual.as_deref() {
-        Some(found) => format!("{path} is {:?}", cut(found)),
+        Some(found) => format!("{path} is {:?}", shortened(found)),
         None => format!("{path} is absent"),
     };
-    let integer = |limit: i64, than: &str| format!("an integer {than} than {limit}");
-    let wants = match &outcome.expression.test {
-        Test::In(values) if values.len() == 1 => some(values),
-        Test::In(values) => format!("one of {}", some(values)),
-        Test::NotIn(values) => format!("none of {}", some(values)),
-        Test::Exists => "it to be there".to_owned(),
-        Test::DoesNotExist => "it to be absent".to_owned(),
-        Test::Gt(limit) => integer(*limit, "greater"),
-        Test::Lt(limit) => integer(*limit, "less"),
-    };
-    format!("{is}, the rule wants {wants}")
-}
-
-/// A list of values for people: the first few.
-fn some(values: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let shown: Vec<String> = values.iter().take(SHOWN).map(|value| format!("{:?}", cut(value))).collect();
-    let more = values.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
-}
-
-/// A value of the workload or the rule, for people.
-fn cut(text: &str) -> String {
-    truncate(text, 120).into_owned()
+    format!("{is}, the rule wants {}", outcome.expression.test.wants())
 }
 
 fn place(

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, TypeMeta};
 use kube::{Client, Resource};
 use outrigger_api::{Tenant, WorkloadRule};
 use outrigger_core::keys;
@@ -28,13 +28,11 @@ pub(super) struct Source {
     pub(super) workloads: bool,
     /// It shows all devices that there are.
     pub(super) devices: bool,
-    /// Which ResourceClaims it shows.
     pub(super) claims: ClaimScope,
     /// What it doesn't show.
     pub(super) notes: Vec<String>,
 }
 
-/// Which ResourceClaims are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClaimScope {
     /// Those that were given; without any it isn't known whether there are some.
@@ -100,12 +98,29 @@ pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> 
     Ok((State::new(reader.objects), source))
 }
 
+/// Runs a command's calls of a cluster.
+pub(crate) fn wait<T, E>(calls: impl Future<Output = Result<T, E>>) -> anyhow::Result<T>
+where
+    anyhow::Error: From<E>,
+{
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(calls)?)
+}
+
+/// An object as JSON. Those of lists don't say of which kind they are.
+pub(crate) fn with_kind(resource: &ApiResource, object: DynamicObject) -> serde_json::Result<Value> {
+    let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
+    serde_json::to_value(DynamicObject { types: Some(types), ..object })
+}
+
+fn unread(resource: &ApiResource, error: kube::Error) -> InputError {
+    InputError::new(format_args!("the cluster's {}", resource.plural), error)
+}
+
 /// A client, or why there is none; `flag` is to blame.
 pub(crate) async fn client(cluster: &ClusterArgs, flag: &str) -> Result<Client, InputError> {
     cluster.client().await.map_err(|error| InputError::new(flag, format_args!("{error:#}")))
 }
 
-/// Collects objects of a cluster.
 pub(crate) struct Reader {
     client: Client,
     objects: Vec<Object>,
@@ -116,7 +131,6 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Nothing yet.
     pub(crate) fn new(client: Client) -> Self {
         Self { client, objects: Vec::new(), notes: Vec::new(), devices: false, claims: ClaimScope::Given }
     }
@@ -206,8 +220,8 @@ impl Reader {
         namespace: Option<&str>,
         params: ListParams,
     ) -> Result<(), InputError> {
-        let what = format!("the cluster's {}", K::plural(&()));
-        self.list::<K>(namespace, params).await.map_err(|error| InputError::new(what, error))?
+        let resource = ApiResource::erase::<K>(&());
+        self.list(&resource, namespace, params).await.unwrap_or_else(|error| Err(unread(&resource, error)))
     }
 
     /// Reads all objects of a kind. It is no error if they may not be read, or if the cluster doesn't have the kind.
@@ -226,26 +240,18 @@ impl Reader {
         namespace: Option<&str>,
         params: ListParams,
     ) -> Result<(), InputError> {
-        match self.list_raw(resource, namespace, params).await {
+        match self.list(resource, namespace, params).await {
             Ok(read) => read,
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 self.notes.push(format!("may not be read, so what they say is missing: {}", status.message));
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(InputError::new(format_args!("the cluster's {}", resource.plural), error)),
+            Err(error) => Err(unread(resource, error)),
         }
     }
 
-    async fn list<K: Resource<DynamicType = ()>>(
-        &mut self,
-        namespace: Option<&str>,
-        params: ListParams,
-    ) -> Result<Result<(), InputError>, kube::Error> {
-        self.list_raw(&ApiResource::erase::<K>(&()), namespace, params).await
-    }
-
-    async fn list_raw(
+    async fn list(
         &mut self,
         resource: &ApiResource,
         namespace: Option<&str>,
@@ -260,11 +266,7 @@ impl Reader {
         loop {
             let page = api.list(&params).await?;
             for object in page.items {
-                let mut value = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-                if let Value::Object(value) = &mut value {
-                    value.insert("apiVersion".to_owned(), resource.api_version.clone().into());
-                    value.insert("kind".to_owned(), resource.kind.clone().into());
-                }
+                let value = with_kind(resource, object).map_err(kube::Error::SerdeError)?;
                 if let Err(error) = files::take(&origin, value, &mut self.objects) {
                     return Ok(Err(error));
                 }

@@ -8,7 +8,6 @@ mod print;
 mod report;
 pub(crate) mod view;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -19,7 +18,7 @@ use report::Report;
 use view::View;
 
 use crate::companion::PodName;
-use crate::files::InputError;
+use crate::files::{InputError, print_json};
 use crate::state::State;
 
 #[derive(Debug, Args)]
@@ -87,8 +86,7 @@ impl ExplainArgs {
     /// Exit code 1: one rule and one workload were named, and they have no companion.
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         let (state, source) = if self.filename.is_empty() {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(live::read(self))?
+            live::wait(live::read(self))?
         } else {
             if self.tenant_kubeconfig.is_some() || self.tenant_context.is_some() {
                 return Err(
@@ -100,11 +98,7 @@ impl ExplainArgs {
         let view = View::new(&state, self, source)?;
         let report = Report::new(&view, self)?;
         match self.output {
-            Output::Json => {
-                let mut out = std::io::stdout().lock();
-                serde_json::to_writer_pretty(&mut out, &report)?;
-                writeln!(out)?;
-            }
+            Output::Json => print_json(&report)?,
             Output::Text => print::report(&report, &mut anstream::stdout().lock())?,
         }
         let one = self.rule.is_some() && self.workload.is_some();

@@ -1,6 +1,6 @@
 //! The report of `outrigger explain`. docs/explain.md describes its structure, which is stable.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::ResourceExt;
@@ -22,7 +22,6 @@ use crate::explain::allocation::ClaimReport;
 use crate::explain::explanation::{CompanionOutcome, Explanation, ExplanationContext, explain};
 use crate::files::InputError;
 
-/// Everything.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -34,7 +33,6 @@ pub(super) struct Report {
     pub(super) ended: Vec<String>,
 }
 
-/// One rule.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RuleReport {
@@ -50,7 +48,6 @@ pub(super) struct RuleReport {
     pub(super) companions: Vec<CompanionReport>,
 }
 
-/// What is wrong with a field.
 #[derive(Debug, Serialize)]
 pub(super) struct Fault {
     pub(super) path: String,
@@ -68,7 +65,6 @@ pub(super) struct ConditionReport {
     pub(super) message: String,
 }
 
-/// One workload for a rule.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WorkloadReport {
@@ -96,7 +92,6 @@ pub(super) struct CompanionReport {
     pub(super) state: State,
 }
 
-/// How a companion is.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct State {
@@ -105,7 +100,6 @@ pub(super) struct State {
     pub(super) message: String,
 }
 
-/// How a companion is, in a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(super) enum Phase {
     Ready,
@@ -144,8 +138,6 @@ impl State {
 }
 
 impl Report {
-    /// # Errors
-    /// When the named rule or workload doesn't exist.
     pub(super) fn new(view: &View, args: &ExplainArgs) -> Result<Self, InputError> {
         let wanted = |rule: &&WorkloadRule| args.rule.as_ref().is_none_or(|name| *name == rule.name_any());
         let rules: Vec<&WorkloadRule> = view.rules.iter().filter(wanted).collect();
@@ -259,15 +251,10 @@ fn faults(errors: &[FieldError]) -> Vec<Fault> {
 fn forbidden(object: &WorkloadRule, rule: &Rule, view: &View, args: &ExplainArgs) -> Vec<FieldError> {
     let Some(policy) = &view.policy else { return Vec::new() };
     let facts = ValidationContext {
-        policy,
-        namespace: &view.namespace,
         manager: true,
-        rule: None,
-        schedulers: &args.scheduler_name,
         default_priority_class: view.default_priority_class.as_deref(),
-        claims: &BTreeMap::new(),
-        pod_claims: &BTreeMap::new(),
         device_resources: &view.device_resources,
+        ..ValidationContext::new(policy, &view.namespace, &args.scheduler_name)
     };
     let mut faults = validate::template(&object.spec.template.tree(), "spec.template", &facts);
     faults.extend(validate::device_claims(rule, &facts));

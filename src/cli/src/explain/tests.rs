@@ -2,7 +2,6 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::files;
 
 #[derive(Debug, Parser)]
 struct Wrapper {
@@ -17,9 +16,7 @@ fn explained(objects: &[Value], flags: &[&str]) -> Result<Value, String> {
 fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value, String> {
     let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
     let text: String = objects.iter().map(ToString::to_string).collect();
-    let mut read = Vec::new();
-    files::parse("f", &text, &mut read).unwrap();
-    let view = View::new(&State::new(read), &args, source).map_err(|e| e.to_string())?;
+    let view = View::new(&State::of_text("f", &text).unwrap(), &args, source).map_err(|e| e.to_string())?;
     let report = Report::new(&view, &args).map_err(|e| e.to_string())?;
     // What is printed is no part of the assertions here, but it must not fail.
     print::report(&report, &mut std::io::sink()).unwrap();

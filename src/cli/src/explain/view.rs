@@ -25,7 +25,6 @@ use crate::files::InputError;
 use crate::node::Node;
 use crate::state::State;
 
-/// What is known of a tenant.
 #[derive(Debug)]
 pub(super) struct View {
     /// The tenant; `None` where it isn't known.
@@ -36,7 +35,6 @@ pub(super) struct View {
     pub(super) policy: Option<Policy>,
     /// Its rules, in the infrastructure cluster and its own.
     pub(super) rules: Vec<WorkloadRule>,
-    /// Its workloads.
     pub(super) workloads: Vec<Arc<Workload>>,
     /// Names of its Pods that have ended.
     pub(super) ended: Vec<(String, String)>,
@@ -50,15 +48,12 @@ pub(super) struct View {
     pub(super) default_priority_class: Option<String>,
     /// The extended resources that DeviceClasses stand behind, with the names of the classes.
     pub(super) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
-    /// What there is of devices.
     pub(super) devices: KnownDevices,
     /// What can't be known, and what isn't right with the input.
     pub(super) notes: Vec<String>,
 }
 
 impl View {
-    /// # Errors
-    /// When an object can't be read, or the tenant is ambiguous.
     pub(super) fn new(state: &State, args: &ExplainArgs, source: Source) -> Result<Self, InputError> {
         let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, mut notes } =
             source;

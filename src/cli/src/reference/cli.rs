@@ -57,12 +57,10 @@ pub(super) fn called(arg: &Arg) -> String {
     if arg.get_action().takes_values() { format!("{flags} {}", value()) } else { flags }
 }
 
-/// Its name in the environment.
 pub(super) fn environment(arg: &Arg) -> String {
     arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The default value.
 pub(super) fn default(arg: &Arg) -> String {
     if !arg.get_action().takes_values() {
         return String::new();

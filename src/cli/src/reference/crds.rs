@@ -10,9 +10,6 @@ use super::Page;
 use super::markdown::{cell, code, table};
 
 /// A page for each resource.
-///
-/// # Errors
-/// When a definition has no schema.
 pub(super) fn pages() -> anyhow::Result<Vec<Page>> {
     outrigger_api::crds().iter().map(page).collect()
 }

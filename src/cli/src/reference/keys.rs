@@ -5,7 +5,6 @@ use outrigger_core::keys::{Form, TABLE};
 use super::Page;
 use super::markdown::{cell, code, table};
 
-/// The page.
 pub(super) fn page() -> Page {
     let mut text = "Every key that Outrigger reads or writes on objects. Those under `outrigger.dev` are Outrigger's: only its components may set them on Pods and claims of tenants. The others are Kubernetes', NVIDIA's, Liqo's \
                     and Imperator's, and have their meaning there. \"Manager\" as who writes one stands for the controllers \

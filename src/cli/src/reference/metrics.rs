@@ -4,7 +4,6 @@ use outrigger_runtime::metrics::{ALL, LATENCY_BUCKETS, MICRO_BUCKETS, STANDARD};
 
 use super::Page;
 
-/// The page.
 pub(super) fn page() -> Page {
     let mut text = "`/metrics` on the admin port is OpenMetrics text. Names, types, labels and their values are stable; new ones may be added. Labels never contain names of objects, so the number of series doesn't grow with the \
                     cluster. [Operation](../operation.md#metrics) tells how to read them.\n\n\

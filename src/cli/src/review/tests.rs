@@ -1,19 +1,11 @@
 use std::sync::LazyLock;
 
-use clap::Parser;
 use outrigger_core::keys;
-use outrigger_webhook::settings::AdmissionArgs;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::files;
-
-#[derive(Debug, Parser)]
-struct Wrapper {
-    #[command(flatten)]
-    args: AdmissionArgs,
-}
+use crate::admission::default_args;
 
 const STATE: &str = r#"
 apiVersion: v1
@@ -50,9 +42,7 @@ spec:
 "#;
 
 fn admission_of(state: &str) -> Admission {
-    let mut objects = Vec::new();
-    files::parse("state", state, &mut objects).unwrap();
-    Admission::new(State::new(objects), Wrapper::parse_from(["x"]).args).unwrap()
+    Admission::new(State::of_text("state", state).unwrap(), default_args()).unwrap()
 }
 
 fn admission() -> &'static Admission {

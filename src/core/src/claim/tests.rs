@@ -5,7 +5,7 @@ use crate::companion::{Action, Home, Observed, plan};
 use crate::ids::WorkloadId;
 use crate::index::Desired;
 use crate::json::Json;
-use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleError, RuleSpec};
+use crate::rule::{DpuSelectionPolicy, InjectionSpec, RuleError, RuleSpec};
 use crate::template::Kind;
 use crate::workload::tests::nginx;
 use std::sync::Arc;
@@ -32,19 +32,11 @@ fn edit(json: &mut Json, change: impl FnOnce(&mut Value)) {
 
 fn spec(template: Value, devices: DevicesSpec) -> RuleSpec {
     RuleSpec {
-        name: RuleName::new("r").unwrap(),
         uid: "rule-uid".into(),
-        generation: 1,
-        resource_kind: String::new(),
-        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
-        injections: vec![crate::rule::InjectionSpec {
-            workload_key: ".metadata.resourceName".into(),
-            annotation: "name".into(),
-        }],
-        policy: DpuSelectionPolicy::SameNode,
+        injections: vec![InjectionSpec::new(".metadata.resourceName", "name")],
         template: template.into(),
         devices,
-        update: crate::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("r").unwrap())
     }
 }
 
@@ -83,17 +75,11 @@ fn each_field_wrong_in_turn() {
         (claim(|c| c.from_rule = "other".into()), "[1]"),
         (claim(|c| c.spec = Some(json!({}).into())), "[1].spec.devices.requests"),
         (
-            claim(|c| {
-                c.spec = None;
-                c.from_rule = "r".into();
-            }),
+            claim(|c| *c = DeviceClaimSpec { spec: None, from_rule: "r".into(), ..device("b") }),
             "[1].fromRule",
         ),
         (
-            claim(|c| {
-                c.spec = None;
-                c.from_rule = "No".into();
-            }),
+            claim(|c| *c = DeviceClaimSpec { spec: None, from_rule: "No".into(), ..device("b") }),
             "[1].fromRule",
         ),
         (claim(|c| c.containers = vec!["c".into(), "z".into()]), "[1].containers[1]"),

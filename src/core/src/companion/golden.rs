@@ -5,21 +5,16 @@ use serde_json::json;
 
 use super::*;
 use crate::claim::{DeviceClaimSpec, DevicesSpec, templates};
-use crate::rule::{ExpressionSpec, Operator, RuleSpec};
+use crate::rule::RuleSpec;
 use crate::slots::ledger_name;
 
 fn rule(policy: DpuSelectionPolicy, template: Value, devices: DevicesSpec) -> Rule {
     let spec = RuleSpec {
-        name: RuleName::new("my.rule").unwrap(),
         uid: "8f7d4a5e-0b8e-4f7c-9d52-1c3c0e6f2a11".into(),
-        generation: 3,
-        resource_kind: String::new(),
-        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
-        injections: vec![],
         policy,
         template: template.into(),
         devices,
-        update: crate::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("my.rule").unwrap())
     };
     Rule::compile(spec).unwrap()
 }

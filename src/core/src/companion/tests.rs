@@ -3,25 +3,20 @@ use serde_json::json;
 use super::*;
 use crate::ids::{RuleName, WorkloadId};
 use crate::index::TenantIndex;
-use crate::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
-use crate::workload::Orchestrator;
+use crate::rule::{InjectionSpec, RuleSpec};
+use crate::workload::tests::nginx;
 use std::sync::Arc;
 
 fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
     let mut spec = RuleSpec {
-        name: RuleName::new("my.rule").unwrap(),
         uid: "rule-uid".into(),
         generation: 3,
-        resource_kind: String::new(),
-        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
-        injections: vec![InjectionSpec { workload_key: ".state.nodeName".into(), annotation: "node".into() }],
-        policy: DpuSelectionPolicy::SameNode,
+        injections: vec![InjectionSpec::new(".state.nodeName", "node")],
         template: json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": "no", "namespace": "no", "generateName": "no", "labels": {"app": "x"},
                 "annotations": {"own": "1"}, "finalizers": ["no"]},
             "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": "mine"}], "unknown": {"a": 1}}}).into(),
-        devices: Default::default(),
-        update: crate::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("my.rule").unwrap())
     };
     change(&mut spec);
     Arc::new(Rule::compile(spec).unwrap())
@@ -30,15 +25,12 @@ fn rule(change: impl FnOnce(&mut RuleSpec)) -> Arc<Rule> {
 fn workload(node: Option<&str>) -> Arc<Workload> {
     Arc::new(Workload {
         id: WorkloadId::new("uid-1").unwrap(),
-        orchestrator: Orchestrator::Kubernetes,
-        resource_type: "v1/Pod".into(),
         resource_namespace: "ns".into(),
         resource_name: "web".into(),
         node_name: node.map(str::to_owned),
-        ready: true,
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
-        extra: BTreeMap::new(),
+        ..nginx()
     })
 }
 
@@ -165,7 +157,7 @@ fn every_row_of_the_life_cycle() {
 fn facts_change_in_place() {
     let r = rule(|s| {
         for (key, name) in [(".state.extra.labels.v", "own"), (".state.extra.labels.v", "v")] {
-            s.injections.push(InjectionSpec { workload_key: key.into(), annotation: name.into() });
+            s.injections.push(InjectionSpec::new(key, name));
         }
     });
     let with = |value: &str| {
@@ -192,8 +184,7 @@ fn facts_change_in_place() {
 
 #[test]
 fn too_much_is_refused_with_both_sizes() {
-    let r =
-        rule(|s| s.injections.push(InjectionSpec { workload_key: String::new(), annotation: "all".into() }));
+    let r = rule(|s| s.injections.push(InjectionSpec::new("", "all")));
     let mut w = (*workload(Some("host-a"))).clone();
     let small = Arc::new(w.clone());
     w.annotations.insert("big".into(), "x".repeat(MAX_ANNOTATIONS));

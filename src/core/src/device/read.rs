@@ -65,16 +65,8 @@ impl Reader {
         key: &str,
         max: usize,
     ) -> Vec<(String, &'a Map<String, Value>)> {
-        let list = self.list(parent, path, key, max);
-        let mut objects = Vec::with_capacity(list.len());
-        for (path, value) in list {
-            match value {
-                Value::Object(object) => objects.push((path, object)),
-                Value::Null => objects.push((path, &*EMPTY)),
-                other => self.faults.push(FieldError::wrong_type(&path, other, "an object")),
-            }
-        }
-        objects
+        let null = Some(&*EMPTY);
+        self.list(parent, path, key, max, "an object", |v| if v.is_null() { null } else { v.as_object() })
     }
 
     /// The texts of a list, with their paths; none of them where there are more than `max`.
@@ -85,25 +77,18 @@ impl Reader {
         key: &str,
         max: usize,
     ) -> Vec<(String, &'a str)> {
-        let list = self.list(parent, path, key, max);
-        let mut texts = Vec::with_capacity(list.len());
-        for (path, value) in list {
-            match value {
-                Value::String(text) => texts.push((path, text.as_str())),
-                Value::Null => texts.push((path, "")),
-                other => self.faults.push(FieldError::wrong_type(&path, other, "a string")),
-            }
-        }
-        texts
+        self.list(parent, path, key, max, "a string", |v| if v.is_null() { Some("") } else { v.as_str() })
     }
 
-    fn list<'a>(
+    fn list<'a, T>(
         &mut self,
         parent: &'a Map<String, Value>,
         path: &str,
         key: &str,
         max: usize,
-    ) -> Vec<(String, &'a Value)> {
+        wanted: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Vec<(String, T)> {
         let list = self.typed(parent, path, key, "a list", Value::as_array).map_or(&[][..], Vec::as_slice);
         let path = join(path, key);
         if list.len() > max {
@@ -111,7 +96,15 @@ impl Reader {
             self.fault(path, format_args!("has {} entries, at most {max} are allowed", list.len()));
             return Vec::new();
         }
-        list.iter().enumerate().map(|(i, value)| (format!("{path}[{i}]"), value)).collect()
+        let mut entries = Vec::with_capacity(list.len());
+        for (i, value) in list.iter().enumerate() {
+            let path = format!("{path}[{i}]");
+            match read(value) {
+                Some(entry) => entries.push((path, entry)),
+                None => self.faults.push(FieldError::wrong_type(&path, value, wanted)),
+            }
+        }
+        entries
     }
 
     fn typed<'a, T>(

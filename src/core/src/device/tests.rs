@@ -45,97 +45,72 @@ fn what_the_api_server_takes() {
 #[test]
 fn what_the_api_server_refuses_with_its_paths() {
     let long = "x".repeat(MAX_EXPRESSION + 1);
+    let constraints = |all: Value| json!({"devices": {"constraints": all}});
+    let configurations = |all: Value| json!({"devices": {"config": all}});
+    assert_eq!(paths(&json!([])), ["spec"]);
+    assert_eq!(paths(&json!({"devices": []})), ["spec.devices"]);
     for (bad, wanted) in [
-        (json!([]), "spec"),
-        (json!({"devices": []}), "spec.devices"),
-        (json!({"devices": {"requests": {}}}), "spec.devices.requests"),
-        (json!({"devices": {"requests": vec![json!({}); 33]}}), "spec.devices.requests"),
-        (with(&json!({"name": "A"})), "spec.devices.requests[0].name"),
-        (with(&json!({"name": "a".repeat(64)})), "spec.devices.requests[0].name"),
-        (with(&json!({"exactly": null})), "spec.devices.requests[0]"),
-        (with(&json!({"firstAvailable": [{}]})), "spec.devices.requests[0]"),
-        (with(&json!({"exactly": 1})), "spec.devices.requests[0].exactly"),
-        (with(&json!({"firstAvailable": {}})), "spec.devices.requests[0].firstAvailable"),
-        (with(&json!({"firstAvailable": [1]})), "spec.devices.requests[0].firstAvailable[0]"),
-        (with(&json!({"exactly": null, "firstAvailable": {}})), "spec.devices.requests[0].firstAvailable"),
-        (exactly(json!({"deviceClassName": null})), "spec.devices.requests[0].exactly.deviceClassName"),
-        (exactly(json!({"deviceClassName": "A"})), "spec.devices.requests[0].exactly.deviceClassName"),
-        (exactly(json!({"count": -1})), "spec.devices.requests[0].exactly.count"),
-        (exactly(json!({"count": 1.5})), "spec.devices.requests[0].exactly.count"),
-        (exactly(json!({"allocationMode": "All", "count": 1})), "spec.devices.requests[0].exactly.count"),
-        (exactly(json!({"allocationMode": "Some"})), "spec.devices.requests[0].exactly.allocationMode"),
-        (exactly(json!({"adminAccess": "yes"})), "spec.devices.requests[0].exactly.adminAccess"),
-        (exactly(json!({"selectors": [{}]})), "spec.devices.requests[0].exactly.selectors[0].cel"),
-        (
-            exactly(json!({"selectors": [{"cel": {}}]})),
-            "spec.devices.requests[0].exactly.selectors[0].cel.expression",
-        ),
+        (json!({"devices": {"requests": {}}}), "requests"),
+        (json!({"devices": {"requests": vec![json!({}); 33]}}), "requests"),
+        (with(&json!({"name": "A"})), "requests[0].name"),
+        (with(&json!({"name": "a".repeat(64)})), "requests[0].name"),
+        (with(&json!({"exactly": null})), "requests[0]"),
+        (with(&json!({"firstAvailable": [{}]})), "requests[0]"),
+        (with(&json!({"exactly": 1})), "requests[0].exactly"),
+        (with(&json!({"firstAvailable": {}})), "requests[0].firstAvailable"),
+        (with(&json!({"firstAvailable": [1]})), "requests[0].firstAvailable[0]"),
+        (with(&json!({"exactly": null, "firstAvailable": {}})), "requests[0].firstAvailable"),
+        (exactly(json!({"deviceClassName": null})), "requests[0].exactly.deviceClassName"),
+        (exactly(json!({"deviceClassName": "A"})), "requests[0].exactly.deviceClassName"),
+        (exactly(json!({"count": -1})), "requests[0].exactly.count"),
+        (exactly(json!({"count": 1.5})), "requests[0].exactly.count"),
+        (exactly(json!({"allocationMode": "All", "count": 1})), "requests[0].exactly.count"),
+        (exactly(json!({"allocationMode": "Some"})), "requests[0].exactly.allocationMode"),
+        (exactly(json!({"adminAccess": "yes"})), "requests[0].exactly.adminAccess"),
+        (exactly(json!({"selectors": [{}]})), "requests[0].exactly.selectors[0].cel"),
+        (exactly(json!({"selectors": [{"cel": {}}]})), "requests[0].exactly.selectors[0].cel.expression"),
         (
             exactly(json!({"selectors": [{"cel": {"expression": long}}]})),
-            "spec.devices.requests[0].exactly.selectors[0].cel.expression",
+            "requests[0].exactly.selectors[0].cel.expression",
         ),
-        (exactly(json!({"selectors": vec![json!({}); 33]})), "spec.devices.requests[0].exactly.selectors"),
+        (exactly(json!({"selectors": vec![json!({}); 33]})), "requests[0].exactly.selectors"),
         (
             exactly(json!({"tolerations": [{"operator": "Exists", "value": "x"}]})),
-            "spec.devices.requests[0].exactly.tolerations[0].value",
+            "requests[0].exactly.tolerations[0].value",
         ),
-        (
-            exactly(json!({"tolerations": [{"key": "/"}]})),
-            "spec.devices.requests[0].exactly.tolerations[0].key",
-        ),
+        (exactly(json!({"tolerations": [{"key": "/"}]})), "requests[0].exactly.tolerations[0].key"),
         (
             exactly(json!({"tolerations": [{"operator": "In"}]})),
-            "spec.devices.requests[0].exactly.tolerations[0].operator",
+            "requests[0].exactly.tolerations[0].operator",
         ),
-        (
-            exactly(json!({"tolerations": [{"effect": "No"}]})),
-            "spec.devices.requests[0].exactly.tolerations[0].effect",
-        ),
-        (
-            exactly(json!({"capacity": {"requests": {"a": "1x"}}})),
-            "spec.devices.requests[0].exactly.capacity.requests[a]",
-        ),
+        (exactly(json!({"tolerations": [{"effect": "No"}]})), "requests[0].exactly.tolerations[0].effect"),
+        (exactly(json!({"capacity": {"requests": {"a": "1x"}}})), "requests[0].exactly.capacity.requests[a]"),
         (
             with(&json!({"exactly": null, "firstAvailable": vec![json!({"name": "x"}); 9]})),
-            "spec.devices.requests[0].firstAvailable",
+            "requests[0].firstAvailable",
         ),
         (
             with(&json!({"exactly": null, "firstAvailable": [{"name": "x", "deviceClassName": "a"},
                 {"name": "x", "deviceClassName": "a"}]})),
-            "spec.devices.requests[0].firstAvailable[1]",
+            "requests[0].firstAvailable[1]",
         ),
-        (json!({"devices": {"constraints": [{}]}}), "spec.devices.constraints[0]"),
+        (constraints(json!([{}])), "constraints[0]"),
+        (constraints(json!([{"matchAttribute": "x"}])), "constraints[0].matchAttribute"),
+        (constraints(json!([{"distinctAttribute": "a/1"}])), "constraints[0].distinctAttribute"),
+        (constraints(json!([{"requests": ["a"], "matchAttribute": "a/b"}])), "constraints[0].requests[0]"),
+        (configurations(json!([{}])), "config[0].opaque"),
+        (configurations(json!([{"opaque": {"driver": "d"}}])), "config[0].opaque.parameters"),
         (
-            json!({"devices": {"constraints": [{"matchAttribute": "x"}]}}),
-            "spec.devices.constraints[0].matchAttribute",
-        ),
-        (
-            json!({"devices": {"constraints": [{"distinctAttribute": "a/1"}]}}),
-            "spec.devices.constraints[0].distinctAttribute",
-        ),
-        (
-            json!({"devices": {"constraints": [{"requests": ["a"], "matchAttribute": "a/b"}]}}),
-            "spec.devices.constraints[0].requests[0]",
-        ),
-        (json!({"devices": {"config": [{}]}}), "spec.devices.config[0].opaque"),
-        (
-            json!({"devices": {"config": [{"opaque": {"driver": "d"}}]}}),
-            "spec.devices.config[0].opaque.parameters",
+            configurations(json!([{"opaque": {"driver": "d", "parameters": [1]}}])),
+            "config[0].opaque.parameters",
         ),
         (
-            json!({"devices": {"config": [{"opaque": {"driver": "d", "parameters": [1]}}]}}),
-            "spec.devices.config[0].opaque.parameters",
+            configurations(json!([{"opaque": {"driver": "d", "parameters": {"a": long}}}])),
+            "config[0].opaque.parameters",
         ),
-        (
-            json!({"devices": {"config": [{"opaque": {"driver": "d", "parameters": {"a": long}}}]}}),
-            "spec.devices.config[0].opaque.parameters",
-        ),
-        (
-            json!({"devices": {"config": [{"opaque": {"driver": "d.", "parameters": {}}}]}}),
-            "spec.devices.config[0].opaque.driver",
-        ),
+        (configurations(json!([{"opaque": {"driver": "d.", "parameters": {}}}])), "config[0].opaque.driver"),
     ] {
-        assert_eq!(paths(&bad), [wanted], "{bad}");
+        assert_eq!(paths(&bad), [format!("spec.devices.{wanted}")], "{bad}");
     }
 }
 
@@ -241,37 +216,26 @@ fn a_pods_claims() {
     ] {
         assert_eq!(paths(good.clone()), Vec::<String>::new(), "{good}");
     }
+    let claims = |all: Value| json!({"resourceClaims": all});
     for (bad, wanted) in [
-        (json!({"resourceClaims": [{"name": "d"}]}), "spec.resourceClaims[0]"),
+        (claims(json!([{"name": "d"}])), "resourceClaims[0]"),
         (
-            json!({"resourceClaims": [{"name": "d", "resourceClaimName": "x", "resourceClaimTemplateName": "t"}]}),
-            "spec.resourceClaims[0]",
+            claims(json!([{"name": "d", "resourceClaimName": "x", "resourceClaimTemplateName": "t"}])),
+            "resourceClaims[0]",
         ),
-        (json!({"resourceClaims": [{"name": "D", "resourceClaimName": "x"}]}), "spec.resourceClaims[0].name"),
+        (claims(json!([{"name": "D", "resourceClaimName": "x"}])), "resourceClaims[0].name"),
+        (claims(json!([{"name": "d", "resourceClaimName": ""}])), "resourceClaims[0].resourceClaimName"),
+        (claims(json!([{"name": "d", "resourceClaimName": 1}])), "resourceClaims[0].resourceClaimName"),
         (
-            json!({"resourceClaims": [{"name": "d", "resourceClaimName": ""}]}),
-            "spec.resourceClaims[0].resourceClaimName",
+            claims(json!([{"name": "d", "resourceClaimName": "x"}, {"name": "d", "resourceClaimName": "y"}])),
+            "resourceClaims[1].name",
         ),
-        (
-            json!({"resourceClaims": [{"name": "d", "resourceClaimName": 1}]}),
-            "spec.resourceClaims[0].resourceClaimName",
-        ),
-        (
-            json!({"resourceClaims": [{"name": "d", "resourceClaimName": "x"}, {"name": "d", "resourceClaimName": "y"}]}),
-            "spec.resourceClaims[1].name",
-        ),
-        (used(json!([{"name": "f"}])), "spec.containers[0].resources.claims[0]"),
-        (used(json!([{}])), "spec.containers[0].resources.claims[0]"),
-        (
-            used(json!([{"name": "d"}, {"name": "d", "request": "r"}])),
-            "spec.containers[0].resources.claims[1]",
-        ),
-        (
-            used(json!([{"name": "d", "request": "r"}, {"name": "d"}])),
-            "spec.containers[0].resources.claims[1]",
-        ),
-        (used(json!([{"name": "d", "request": "R"}])), "spec.containers[0].resources.claims[0].request"),
+        (used(json!([{"name": "f"}])), "containers[0].resources.claims[0]"),
+        (used(json!([{}])), "containers[0].resources.claims[0]"),
+        (used(json!([{"name": "d"}, {"name": "d", "request": "r"}])), "containers[0].resources.claims[1]"),
+        (used(json!([{"name": "d", "request": "r"}, {"name": "d"}])), "containers[0].resources.claims[1]"),
+        (used(json!([{"name": "d", "request": "R"}])), "containers[0].resources.claims[0].request"),
     ] {
-        assert_eq!(paths(bad.clone()), [wanted], "{bad}");
+        assert_eq!(paths(bad.clone()), [format!("spec.{wanted}")], "{bad}");
     }
 }

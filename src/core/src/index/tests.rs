@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::rule::{ExpressionSpec, Operator, RuleSpec};
-use crate::workload::Orchestrator;
+use crate::workload::tests::nginx;
 
 /// Small alphabets, so that random rules and workloads meet.
 const VALUES: [&str; 3] = ["a", "b", "5"];
@@ -27,35 +27,23 @@ fn rule(name: &str, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>)
 fn named(name: RuleName, policy: DpuSelectionPolicy, terms: Vec<Vec<ExpressionSpec>>) -> Arc<Rule> {
     let spec = RuleSpec {
         uid: name.as_str().into(),
-        name,
-        generation: 1,
-        resource_kind: String::new(),
         terms,
-        injections: Vec::new(),
         policy,
         template: json!({}).into(),
-        devices: Default::default(),
-        update: crate::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(name)
     };
     Arc::new(Rule::compile(spec).unwrap())
-}
-
-fn expression(key: &str, operator: Operator, values: &[&str]) -> ExpressionSpec {
-    ExpressionSpec { key: key.into(), operator, values: values.iter().map(|v| (*v).to_owned()).collect() }
 }
 
 fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) -> Workload {
     Workload {
         id: WorkloadId::new(id).unwrap(),
-        orchestrator: Orchestrator::Kubernetes,
-        resource_type: "v1/Pod".into(),
         resource_namespace: "a".into(),
         resource_name: "b".into(),
         node_name: node.map(str::to_owned),
-        ready: true,
         labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
         annotations: BTreeMap::new(),
-        extra: BTreeMap::new(),
+        ..nginx()
     }
 }
 
@@ -67,7 +55,7 @@ fn key(rule: &str, id: &str) -> CompanionKey {
 }
 
 fn x_is_a() -> Vec<Vec<ExpressionSpec>> {
-    vec![vec![expression(FIELDS[0], Operator::In, &["a"])]]
+    vec![vec![ExpressionSpec::new(FIELDS[0], Operator::In, &["a"])]]
 }
 
 #[test]
@@ -115,7 +103,7 @@ fn a_rule_touches_its_own_companions_only() {
     index.update(workload("1", None, &[("x", "a")]));
     index.update(workload("2", None, &[("x", "b")]));
     assert_eq!(index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_a())), [key("r", "1")]);
-    let x_is_b = vec![vec![expression(FIELDS[0], Operator::In, &["b"])]];
+    let x_is_b = vec![vec![ExpressionSpec::new(FIELDS[0], Operator::In, &["b"])]];
     assert_eq!(
         index.apply_rule(rule("r", DpuSelectionPolicy::Any, x_is_b)),
         [key("r", "1"), key("r", "2")],
@@ -131,9 +119,9 @@ fn what_many_rules_ask_for_alike_is_not_what_they_are_filed_under() {
     let mut index = TenantIndex::default();
     for i in 0..100 {
         let term = vec![
-            expression(FIELDS[0], Operator::In, &["shared"]),
-            expression(FIELDS[1], Operator::Exists, &[]),
-            expression(".metadata.resourceNamespace", Operator::In, &[&format!("team-{i}")]),
+            ExpressionSpec::new(FIELDS[0], Operator::In, &["shared"]),
+            ExpressionSpec::new(FIELDS[1], Operator::Exists, &[]),
+            ExpressionSpec::new(".metadata.resourceNamespace", Operator::In, &[&format!("team-{i}")]),
         ];
         index.apply_rule(rule(&format!("r{i}"), DpuSelectionPolicy::Any, vec![term]));
     }
@@ -178,7 +166,7 @@ fn any_expression() -> impl Strategy<Value = ExpressionSpec> {
                 Exists | DoesNotExist => vec![],
                 Gt | Lt => vec!["3"],
             };
-            expression(FIELDS[field], operator, &values)
+            ExpressionSpec::new(FIELDS[field], operator, &values)
         },
     )
 }
@@ -350,7 +338,7 @@ fn a_hundred_rules_of_three_thousand_workloads_are_not_as_many_pairs() {
     const RULES: usize = 100;
     let mut index = TenantIndex::default();
     index.limit(MOST);
-    let anything = || vec![vec![expression(".metadata.resourceName", Operator::NotIn, &["x"])]];
+    let anything = || vec![vec![ExpressionSpec::new(".metadata.resourceName", Operator::NotIn, &["x"])]];
     index.sync((0..WORKLOADS).map(|i| workload(&format!("w{i}"), None, &[])).collect());
     let touched: usize = (0..RULES)
         .map(|i| index.apply_rule(rule(&format!("r{i}"), DpuSelectionPolicy::Any, anything())).len())
@@ -375,7 +363,7 @@ fn an_edit_among_ten_thousand_rules_touches_its_own_companions_only() {
     const RULES: usize = 10_000;
     const WORKLOADS: usize = 100_000;
     let of = |i: usize, label: &str| {
-        let term = vec![expression(".state.extra.labels.app", Operator::In, &[label])];
+        let term = vec![ExpressionSpec::new(".state.extra.labels.app", Operator::In, &[label])];
         rule(&format!("r{i}"), DpuSelectionPolicy::Any, vec![term])
     };
     let mut index = TenantIndex::default();

@@ -8,7 +8,7 @@ use crate::companion::injected_list;
 use crate::field::{self, FieldError};
 use crate::keys;
 use crate::rule::DpuSelectionPolicy;
-use crate::selector::{self, Requirement};
+use crate::selector;
 use crate::workload::Workload;
 
 /// Applies the rule's dpuSelectionPolicy and injections.
@@ -42,7 +42,7 @@ pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<
                 "is missing: a companion with dpuSelectionPolicy SameNode needs its workload's node",
             )
         })?;
-        selector::require(pod, &[Requirement::is(facts.host_label, &host)])?;
+        selector::require(pod, facts.host_label, &host)?;
     }
     remove_gate(pod)
 }

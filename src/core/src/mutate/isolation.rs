@@ -5,17 +5,14 @@ use serde_json::Value;
 use super::{PodContext, Report};
 use crate::field::FieldError;
 use crate::keys;
-use crate::selector::{self, Requirement};
+use crate::selector;
 
 /// ANDs the tenant's node label into every term of the required node affinity, and tolerates the tenant's taint.
 ///
 /// The affinity is what holds: the kubelet checks it again, also for a Pod that bypassed the scheduler. The toleration
 /// only lets the Pod onto Nodes that others are kept from.
-///
-/// # Errors
-/// A [`FieldError`] where the Pod's spec isn't of the API's shape.
 pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<(), FieldError> {
     let Some(tenant) = facts.tenant else { return Ok(()) };
-    selector::require(pod, &[Requirement::is(keys::NODE_TENANT, tenant.as_str())])?;
+    selector::require(pod, keys::NODE_TENANT, tenant.as_str())?;
     selector::tolerate(pod, keys::TENANT, tenant.as_str(), "NoSchedule")
 }

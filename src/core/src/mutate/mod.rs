@@ -17,7 +17,7 @@ use crate::rule::Rule;
 use crate::selector;
 
 /// Context of the Pod's admission request, all of it from watch caches and the verified request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct PodContext<'a> {
     /// The tenant of the Pod's namespace, from the namespace's own label; never from the Pod.
     pub tenant: Option<&'a TenantId>,
@@ -99,17 +99,11 @@ const OWNED_OF_GUESTS: &[&str] = &["containers"];
 
 /// Runs all steps on a Pod and returns the patch that makes the Pod what it is then. Only what the steps may change is
 /// copied and compared: most of a Pod is containers, which the steps change only to give them a slot or devices.
-///
-/// # Errors
-/// As [`mutate`].
 pub fn patch(pod: &mut Value, facts: &PodContext<'_>) -> Result<(Patch, Report), FieldError> {
     patch_told(pod, facts, &mut |_, _| ())
 }
 
 /// As [`patch`], and tells of each step.
-///
-/// # Errors
-/// As [`mutate`].
 pub fn patch_told(
     pod: &mut Value,
     facts: &PodContext<'_>,
@@ -132,10 +126,8 @@ pub fn patch_told(
 /// Terms of the required node affinity that are not what they were, taken out of both as one operation. Compared one by
 /// one, each would get operations of its own with a path that is longer than most of what changes.
 fn new_terms(before: &mut Value, after: &mut Value) -> Option<PatchOperation> {
-    const TERMS: &str =
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let path = TERMS.try_into().ok()?;
-    let (old, new) = (before.pointer_mut(TERMS)?, after.pointer_mut(TERMS)?);
+    let path = selector::POINTER.try_into().ok()?;
+    let (old, new) = (before.pointer_mut(selector::POINTER)?, after.pointer_mut(selector::POINTER)?);
     if old == new {
         return None;
     }

@@ -5,28 +5,19 @@ use super::*;
 use crate::companion::{Action, Home, plan};
 use crate::ids::RuleName;
 use crate::index::{CompanionKey, Desired};
-use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
+use crate::rule::{DpuSelectionPolicy, InjectionSpec, RuleSpec};
+use crate::selector::terms;
 use crate::workload::{Workload, tests::nginx};
 use std::sync::Arc;
 
 const HOST_LABEL: &str = keys::DPU_HOST;
 
 fn rule(policy: DpuSelectionPolicy, injections: &[(&str, &str)], spec: Value) -> Arc<Rule> {
-    let inject = |(key, name): &(&str, &str)| InjectionSpec {
-        workload_key: (*key).into(),
-        annotation: (*name).into(),
-    };
     let spec = RuleSpec {
-        name: RuleName::new("r").unwrap(),
-        uid: "u".into(),
-        generation: 1,
-        resource_kind: String::new(),
-        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
-        injections: injections.iter().map(inject).collect(),
+        injections: injections.iter().map(|(key, name)| InjectionSpec::new(key, name)).collect(),
         policy,
         template: json!({"apiVersion": "v1", "kind": "Pod", "spec": spec}).into(),
-        devices: Default::default(),
-        update: crate::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("r").unwrap())
     };
     Arc::new(Rule::compile(spec).unwrap())
 }
@@ -45,19 +36,10 @@ fn created(rule: &Arc<Rule>) -> Value {
 
 fn run(pod: &Value, rule: Option<&Rule>) -> Result<(Value, Report), FieldError> {
     let tenant = TenantId::new("blue").unwrap();
-    let facts =
-        PodContext { tenant: Some(&tenant), rule, offloading: None, machine: None, host_label: HOST_LABEL };
+    let facts = PodContext { tenant: Some(&tenant), rule, host_label: HOST_LABEL, ..PodContext::default() };
     let mut pod = pod.clone();
     let report = mutate(&mut pod, &facts)?;
     Ok((pod, report))
-}
-
-fn terms(pod: &Value) -> &Vec<Value> {
-    pod.pointer(
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-    )
-    .and_then(Value::as_array)
-    .unwrap()
 }
 
 #[test]
@@ -103,8 +85,7 @@ fn another_webhooks_gate_stays_and_its_new_term_is_placed_too() {
     let rule = rule(DpuSelectionPolicy::SameNode, &[], spec);
     let (mut pod, _) = run(&created(&rule), Some(&rule)).unwrap();
     assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": "example.com/wait"}]));
-    let path = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let list = pod.pointer_mut(path).unwrap().as_array_mut().unwrap();
+    let list = pod.pointer_mut(selector::POINTER).unwrap().as_array_mut().unwrap();
     list.push(json!({"matchExpressions": [{"key": "x", "operator": "Exists"}]}));
     let (pod, _) = run(&pod, Some(&rule)).unwrap();
     let keys_of_new: Vec<&Value> =
@@ -145,29 +126,13 @@ fn a_contradiction_is_said() {
 fn without_a_tenant_or_a_rule_nothing_changes() {
     let pod = json!({"spec": {"x": 1}});
     let mut same = pod.clone();
-    mutate(
-        &mut same,
-        &PodContext { tenant: None, rule: None, offloading: None, machine: None, host_label: HOST_LABEL },
-    )
-    .unwrap();
+    mutate(&mut same, &PodContext::default()).unwrap();
     assert_eq!(same, pod);
 }
 
 /// Any JSON at all.
 fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i32>().prop_map(Value::from),
-        "[a-z]{0,4}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(3, 12, 3, |inner| {
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            proptest::collection::btree_map("[a-z]{1,3}", inner, 0..3)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
+    crate::any::json("[a-z]{0,4}", "[a-z]{1,3}", 3)
 }
 
 /// A Pod with node affinity of every shape, right and wrong, and with fields that no type knows.
@@ -223,7 +188,7 @@ proptest! {
         json_patch::patch(&mut patched, &json_patch::diff(&pod, &once)).unwrap();
         prop_assert_eq!(&patched, &once, "the patch applies");
         let (tenant, mut again) = (TenantId::new("blue").unwrap(), pod.clone());
-        let facts = PodContext { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: HOST_LABEL };
+        let facts = PodContext { tenant: Some(&tenant), ..PodContext::default() };
         let (small, _) = patch(&mut again, &facts).unwrap();
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &small).unwrap();

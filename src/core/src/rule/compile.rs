@@ -47,6 +47,24 @@ pub struct RuleSpec {
     pub update: UpdateStrategy,
 }
 
+impl RuleSpec {
+    /// A rule that every Pod matches, without injections, devices and template.
+    pub fn new(name: RuleName) -> Self {
+        Self {
+            name,
+            uid: "u".into(),
+            generation: 1,
+            resource_kind: String::new(),
+            terms: vec![vec![ExpressionSpec::new("@", Operator::Exists, &[])]],
+            injections: Vec::new(),
+            policy: DpuSelectionPolicy::default(),
+            template: Json::default(),
+            devices: DevicesSpec::default(),
+            update: UpdateStrategy::default(),
+        }
+    }
+}
+
 /// A test of one field, not yet checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpressionSpec {
@@ -58,6 +76,13 @@ pub struct ExpressionSpec {
     pub values: Vec<String>,
 }
 
+impl ExpressionSpec {
+    /// A test of the field `key`.
+    pub fn new(key: &str, operator: Operator, values: &[&str]) -> Self {
+        Self { key: key.into(), operator, values: values.iter().map(ToString::to_string).collect() }
+    }
+}
+
 /// A fact for the companion, not yet checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectionSpec {
@@ -65,6 +90,13 @@ pub struct InjectionSpec {
     pub workload_key: String,
     /// Key of the annotation that it becomes.
     pub annotation: String,
+}
+
+impl InjectionSpec {
+    /// The fact at the path `workload_key`, as an annotation.
+    pub fn new(workload_key: &str, annotation: &str) -> Self {
+        Self { workload_key: workload_key.into(), annotation: annotation.into() }
+    }
 }
 
 /// What is wrong with a field of a rule.

@@ -7,21 +7,11 @@ use crate::workload::tests::nginx;
 
 fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
     RuleSpec {
-        name: RuleName::new("rule1").unwrap(),
-        uid: "u".into(),
-        generation: 1,
         resource_kind: POD.into(),
         terms,
-        injections: Vec::new(),
-        policy: DpuSelectionPolicy::SameNode,
         template: json!({}).into(),
-        devices: Default::default(),
-        update: crate::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("rule1").unwrap())
     }
-}
-
-fn e(key: &str, operator: Operator, values: &[&str]) -> ExpressionSpec {
-    ExpressionSpec { key: key.into(), operator, values: values.iter().map(|v| (*v).to_owned()).collect() }
 }
 
 fn matches(expression: ExpressionSpec) -> bool {
@@ -73,14 +63,18 @@ fn operators() {
         (APP, Lt, &["0"], false),
         (".state.extra.annotations.big", Gt, &["1"], false),
     ] {
-        assert_eq!(matches(e(key, operator, values)), expected, "{key} {operator:?} {values:?}");
+        assert_eq!(
+            matches(ExpressionSpec::new(key, operator, values)),
+            expected,
+            "{key} {operator:?} {values:?}"
+        );
     }
 }
 
 #[test]
 fn terms_are_ored_and_expressions_anded() {
-    let yes = || e(".state.nodeName", Operator::Exists, &[]);
-    let no = || e(".state.nodeName", Operator::DoesNotExist, &[]);
+    let yes = || ExpressionSpec::new(".state.nodeName", Operator::Exists, &[]);
+    let no = || ExpressionSpec::new(".state.nodeName", Operator::DoesNotExist, &[]);
     let rule = |terms| Rule::compile(spec(terms)).unwrap().matches(&nginx());
     assert!(rule(vec![vec![yes(), yes()]]));
     assert!(!rule(vec![vec![yes(), no()]]));
@@ -92,10 +86,10 @@ fn terms_are_ored_and_expressions_anded() {
 fn an_evaluation_shows_what_was_found() {
     let rule = Rule::compile(spec(vec![
         vec![
-            e(".state.ready", Operator::In, &["false"]),
-            e(".state.extra.labels.none", Operator::Gt, &["1"]),
+            ExpressionSpec::new(".state.ready", Operator::In, &["false"]),
+            ExpressionSpec::new(".state.extra.labels.none", Operator::Gt, &["1"]),
         ],
-        vec![e(".state.extra.labels", Operator::Exists, &[])],
+        vec![ExpressionSpec::new(".state.extra.labels", Operator::Exists, &[])],
     ]))
     .unwrap();
     let workload = nginx();
@@ -120,7 +114,7 @@ fn an_evaluation_shows_what_was_found() {
 
 #[test]
 fn a_rule_is_about_one_kind() {
-    let rule = Rule::compile(spec(vec![vec![e("@", Operator::Exists, &[])]])).unwrap();
+    let rule = Rule::compile(spec(vec![vec![ExpressionSpec::new("@", Operator::Exists, &[])]])).unwrap();
     let vm = Workload { resource_type: "v1/VM".into(), ..nginx() };
     assert!(rule.matches(&nginx()) && !rule.matches(&vm));
 }
@@ -128,21 +122,23 @@ fn a_rule_is_about_one_kind() {
 #[test]
 fn the_documented_rule() {
     let mut rule = spec(vec![vec![
-        e(".state.nodeName", Operator::In, &["cloud-dev-12", "cloud-dev-13"]),
-        e(".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']", Operator::Exists, &[]),
-        e(".state.extra.labels.k8s-app", Operator::NotIn, &["nginx"]),
-        e(".metadata.resourceNamespace", Operator::In, &["default"]),
+        ExpressionSpec::new(".state.nodeName", Operator::In, &["cloud-dev-12", "cloud-dev-13"]),
+        ExpressionSpec::new(
+            ".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']",
+            Operator::Exists,
+            &[],
+        ),
+        ExpressionSpec::new(".state.extra.labels.k8s-app", Operator::NotIn, &["nginx"]),
+        ExpressionSpec::new(".metadata.resourceNamespace", Operator::In, &["default"]),
     ]]);
-    let injection =
-        |key: &str, name: &str| InjectionSpec { workload_key: key.into(), annotation: name.into() };
     rule.injections = vec![
-        injection(
+        InjectionSpec::new(
             ".state.extra.annotations['k8s.v1.cni.cncf.io/networks-status']",
             "secondary-network-status",
         ),
-        injection(".state.nodeName", "tenant-node-name"),
-        injection("", "entire-workload"),
-        injection(".state.extra.labels.absent", "absent"),
+        InjectionSpec::new(".state.nodeName", "tenant-node-name"),
+        InjectionSpec::new("", "entire-workload"),
+        InjectionSpec::new(".state.extra.labels.absent", "absent"),
     ];
     let rule = Rule::compile(rule).unwrap();
     let names: Vec<&str> = rule.injections().map(|(annotation, _)| annotation).collect();
@@ -166,19 +162,19 @@ fn everything_wrong_is_said_with_its_path() {
     let mut rule = spec(vec![
         vec![],
         vec![
-            e(".state.nope", Operator::Exists, &[]),
-            e(".state", Operator::In, &["x"]),
-            e(".state.nodeName", Operator::In, &[]),
-            e(".state.nodeName", Operator::Exists, &["a", "b"]),
-            e(".state.nodeName", Operator::Gt, &["1.5"]),
-            e(".state.nodeName", Operator::Lt, &["1", "2"]),
+            ExpressionSpec::new(".state.nope", Operator::Exists, &[]),
+            ExpressionSpec::new(".state", Operator::In, &["x"]),
+            ExpressionSpec::new(".state.nodeName", Operator::In, &[]),
+            ExpressionSpec::new(".state.nodeName", Operator::Exists, &["a", "b"]),
+            ExpressionSpec::new(".state.nodeName", Operator::Gt, &["1.5"]),
+            ExpressionSpec::new(".state.nodeName", Operator::Lt, &["1", "2"]),
         ],
     ]);
     rule.resource_kind = "v1/VM".into();
     for (key, name) in
         [(".x", "a"), ("", "a"), ("", "a"), ("", ""), ("", "-a"), ("", "A_b/c"), ("", keys::TENANT)]
     {
-        rule.injections.push(InjectionSpec { workload_key: key.into(), annotation: name.into() });
+        rule.injections.push(InjectionSpec::new(key, name));
     }
     let got = errors(rule);
     let expected = [
@@ -208,8 +204,8 @@ fn everything_wrong_is_said_with_its_path() {
 #[test]
 fn annotations_that_may_be_written() {
     let result = |name: &str| {
-        let mut rule = spec(vec![vec![e("@", Operator::Exists, &[])]]);
-        rule.injections.push(InjectionSpec { workload_key: String::new(), annotation: name.into() });
+        let mut rule = spec(vec![vec![ExpressionSpec::new("@", Operator::Exists, &[])]]);
+        rule.injections.push(InjectionSpec::new("", name));
         Rule::compile(rule).map(|_| ())
     };
     let longest = format!("{}/{}", "p".repeat(253), "n".repeat(63));
@@ -226,14 +222,10 @@ fn annotations_that_may_be_written() {
 
 #[test]
 fn sizes_are_bounded() {
-    let x = || e("@", Operator::Exists, &[]);
+    let x = || ExpressionSpec::new("@", Operator::Exists, &[]);
     assert!(errors(spec(vec![vec![x()]; MAX_TERMS + 1]))[0].contains("65 entries, at most 64"));
     assert!(errors(spec(vec![vec![x(); MAX_EXPRESSIONS + 1]]))[0].contains("matchExpressions: has 65"));
-    let many = ExpressionSpec {
-        key: ".metadata.id".into(),
-        operator: Operator::In,
-        values: vec!["v".into(); MAX_VALUES + 1],
-    };
+    let many = ExpressionSpec::new(".metadata.id", Operator::In, &["v"; MAX_VALUES + 1]);
     assert!(errors(spec(vec![vec![many]]))[0].contains("values: has 1025"));
 }
 
@@ -243,7 +235,7 @@ proptest! {
         use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
         let operator = [In, NotIn, Exists, DoesNotExist, Gt, Lt][op];
         let mut rule = spec(vec![vec![ExpressionSpec { key, operator, values }]]);
-        rule.injections.push(InjectionSpec { workload_key: String::new(), annotation: name });
+        rule.injections.push(InjectionSpec::new("", &name));
         if let Ok(rule) = Rule::compile(rule) {
             let _ = rule.matches(&nginx());
         }

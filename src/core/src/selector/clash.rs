@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::terms;
 use crate::steps::step;
 
 /// Most expressions and values, together, that are looked at for contradictions. A Pod that says more gets no warning: people
@@ -231,15 +232,6 @@ fn node_selector(pod: &Value) -> impl Iterator<Item = Says<'_>> {
     map.into_iter().flatten().filter_map(|(key, value)| {
         Some(Says { field: false, key, operator: "In", values: BTreeSet::from([value.as_str()?]) })
     })
-}
-
-/// The terms of a Pod's required node affinity.
-fn terms(pod: &Value) -> &[Value] {
-    pod.pointer(
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-    )
-    .and_then(Value::as_array)
-    .map_or(&[][..], Vec::as_slice)
 }
 
 /// How much a Pod says, its nodeSelector in each term.

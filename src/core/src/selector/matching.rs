@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::product::is_empty;
 use crate::json::{list, text};
 
 /// A node as selectors see it.
@@ -36,11 +37,6 @@ impl<'a> Node<'a> {
         let unmet = labels.chain(fields).filter(|(e, actual, is_known)| !(*is_known && holds(e, *actual)));
         unmet.map(|(e, actual, _)| (e, actual))
     }
-}
-
-/// Whether a term requires nothing, which matches no node.
-pub fn is_empty(term: &Value) -> bool {
-    list(term, "/matchExpressions").is_empty() && list(term, "/matchFields").is_empty()
 }
 
 /// Whether an expression holds for a value, or for its absence.

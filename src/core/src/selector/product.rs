@@ -7,7 +7,7 @@ use crate::map::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::{TERMS, required_terms};
-use crate::field::FieldError;
+use crate::field::{self, FieldError};
 use crate::steps::step;
 
 /// Most bytes that a product may have, as JSON. etcd takes objects of 1.5 MiB (its `--max-request-bytes`), and a Pod has to
@@ -108,54 +108,33 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Checks that terms are of the API's shape, down to the single value.
-///
-/// # Errors
-/// The first that has another type, with its path under `path`.
+/// Checks that terms are of the API's shape, down to the single value. The path of an error begins with `path`.
 pub fn check(terms: &[Value], path: &str) -> Result<(), FieldError> {
-    for (t, term) in terms.iter().enumerate() {
-        if term.is_null() {
-            continue;
-        }
-        let path = || format!("{path}[{t}]");
-        let term = term.as_object().ok_or_else(|| FieldError::wrong_type(&path(), term, "an object"))?;
-        for list in LISTS {
-            match term.get(list) {
-                None | Some(Value::Null) => {}
-                Some(Value::Array(all)) => {
-                    for (e, expression) in all.iter().enumerate() {
-                        check_expression(expression, &|| format!("{}.{list}[{e}]", path()))?;
-                    }
-                }
-                Some(other) => {
-                    return Err(FieldError::wrong_type(&format!("{}.{list}", path()), other, "a list"));
-                }
-            }
+    // Paths are only made where they are needed: this runs for every Pod.
+    for (t, term) in terms.iter().enumerate().filter(|(_, term)| !term.is_null()) {
+        check_term(term).map_err(|error| error.below(&format!("{path}[{t}]")))?;
+    }
+    Ok(())
+}
+
+fn check_term(term: &Value) -> Result<(), FieldError> {
+    let term = field::as_object(term, "")?;
+    for list in LISTS {
+        for (e, expression) in field::list(term, "", list)?.iter().enumerate() {
+            check_expression(expression).map_err(|error| error.below(&format!("{list}[{e}]")))?;
         }
     }
     Ok(())
 }
 
-fn check_expression(expression: &Value, path: &dyn Fn() -> String) -> Result<(), FieldError> {
-    let expression =
-        expression.as_object().ok_or_else(|| FieldError::wrong_type(&path(), expression, "an object"))?;
+fn check_expression(expression: &Value) -> Result<(), FieldError> {
+    let expression = field::as_object(expression, "")?;
     for key in ["key", "operator"] {
-        match expression.get(key) {
-            None | Some(Value::Null | Value::String(_)) => {}
-            Some(other) => {
-                return Err(FieldError::wrong_type(&format!("{}.{key}", path()), other, "a string"));
-            }
-        }
+        field::text(expression, "", key)?;
     }
-    match expression.get("values") {
-        None | Some(Value::Null) => Ok(()),
-        Some(Value::Array(values)) => match values.iter().enumerate().find(|(_, value)| !value.is_string()) {
-            None => Ok(()),
-            Some((v, other)) => {
-                Err(FieldError::wrong_type(&format!("{}.values[{v}]", path()), other, "a string"))
-            }
-        },
-        Some(other) => Err(FieldError::wrong_type(&format!("{}.values", path()), other, "a list")),
+    match field::list(expression, "", "values")?.iter().enumerate().find(|(_, value)| !value.is_string()) {
+        None => Ok(()),
+        Some((v, other)) => Err(FieldError::wrong_type(&format!("values[{v}]"), other, "a string")),
     }
 }
 
@@ -285,6 +264,8 @@ pub fn add(expressions: &mut Vec<Value>, expression: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::POINTER;
+    use super::super::tests::pod;
     use super::*;
     use serde_json::json;
 
@@ -293,18 +274,12 @@ mod tests {
     }
 
     fn anded(terms: &Value, imposed: &[Value]) -> Result<Value, FieldError> {
-        let pod = |terms: &Value| {
-            json!({"spec": {"affinity": {"nodeAffinity":
-                {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
-        };
-        let mut once = pod(terms);
+        let mut once = pod(terms.clone());
         and(&mut once, imposed)?;
         let mut twice = once.clone();
         and(&mut twice, imposed)?;
         assert_eq!(once, twice);
-        Ok(once.pointer("/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms")
-            .unwrap()
-            .clone())
+        Ok(once.pointer(POINTER).unwrap().clone())
     }
 
     #[test]
@@ -385,10 +360,6 @@ mod tests {
     fn its_steps_grow_with_terms_and_expressions_and_no_faster() {
         let values = |count: usize| -> Value { (0..count).map(|i| format!("v{i}")).rev().collect() };
         let imposed = [json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values(5)}]})];
-        let pod = |terms: Value| {
-            json!({"spec": {"affinity": {"nodeAffinity":
-                {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
-        };
         let expression = |i: usize| json!({"key": format!("k{i}"), "operator": "Exists"});
         crate::steps::assert_nearly_linear(
             |size| pod(json!([{"matchExpressions": (0..size).map(expression).collect::<Vec<_>>()}])),

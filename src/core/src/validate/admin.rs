@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{entries, text};
+use super::{entries, isolation, text};
 use crate::field::FieldError;
 use crate::keys;
 use crate::text::quoted;
@@ -13,14 +13,7 @@ pub fn template(template: &Value, root: &str) -> Vec<FieldError> {
     let mut faults = Vec::new();
     let Some(spec) = template.get("spec") else { return faults };
     let path = format!("{root}.spec");
-    if let Some(seconds) =
-        spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).filter(|seconds| *seconds < 1)
-    {
-        faults.push(FieldError::new(
-            format_args!("{path}.terminationGracePeriodSeconds"),
-            format_args!("is {seconds}; use 1 or more, so that its end is waited for"),
-        ));
-    }
+    isolation::no_grace(spec, &path, &mut faults);
     for (path, toleration) in entries(spec, &path, "tolerations") {
         match text(toleration, "key") {
             Some(key) if keys::is_own(key) => faults.push(FieldError::new(

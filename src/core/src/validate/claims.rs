@@ -45,14 +45,8 @@ pub fn claim(object: &Value, old: &Value, policy: &Policy, writer: Writer) -> Ve
 /// the API server's own rules are [`device::faults`].
 pub fn device_requests(spec: &Value, path: &str, policy: &Policy) -> Vec<FieldError> {
     let mut faults = Vec::new();
-    let Some(devices) = spec.get("devices") else { return faults };
-    for (path, request) in entries(devices, &join(path, "devices"), "requests") {
-        if let Some(exactly) = request.get("exactly").filter(|exactly| !exactly.is_null()) {
-            device_request(&format!("{path}.exactly"), exactly, policy, &mut faults);
-        }
-        for (path, alternative) in entries(request, &path, "firstAvailable") {
-            device_request(&path, alternative, policy, &mut faults);
-        }
+    for (below, request) in device::subrequests(spec) {
+        device_request(&join(path, &below), request, policy, &mut faults);
     }
     faults
 }

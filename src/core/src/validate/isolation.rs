@@ -5,14 +5,13 @@ use serde_json::Value;
 use super::{ValidationContext, entries, text};
 use crate::field::FieldError;
 use crate::keys;
-use crate::selector::{self, Requirement};
+use crate::selector;
 use crate::text::quoted;
 
 /// The tenant's label in every term of the required node affinity. The kubelet checks node affinity again (and of taints
 /// only NoExecute), so this holds also where the scheduler was bypassed.
 pub(super) fn placement(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
-    let tenant = Requirement::is(keys::NODE_TENANT, facts.policy.tenant.as_str());
-    faults.extend(selector::demands(pod, &tenant).err());
+    faults.extend(selector::demands(pod, keys::NODE_TENANT, facts.policy.tenant.as_str()).err());
 }
 
 /// `spec.nodeName` at creation bypasses the scheduler.
@@ -53,10 +52,15 @@ pub(super) fn still_unbound(pod: &Value, old: &Value, faults: &mut Vec<FieldErro
 /// A Pod without grace period is forgotten at once when it is deleted, while its containers may still run: its DPU would
 /// count as empty too early.
 pub(super) fn grace(pod: &Value, _: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
-    let grace = pod["spec"].get("terminationGracePeriodSeconds").and_then(Value::as_i64);
+    no_grace(&pod["spec"], "spec", faults);
+}
+
+/// The same of the Pod's spec, which is at `path`.
+pub(super) fn no_grace(spec: &Value, path: &str, faults: &mut Vec<FieldError>) {
+    let grace = spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64);
     if let Some(seconds) = grace.filter(|seconds| *seconds < 1) {
         faults.push(FieldError::new(
-            "spec.terminationGracePeriodSeconds",
+            format_args!("{path}.terminationGracePeriodSeconds"),
             format_args!("is {seconds}; use 1 or more, so that its end is waited for"),
         ));
     }

@@ -58,6 +58,25 @@ pub struct ValidationContext<'a> {
     pub device_resources: &'a BTreeMap<String, BTreeSet<String>>,
 }
 
+impl<'a> ValidationContext<'a> {
+    /// A request of a user other than the manager, in a cluster without claims, DeviceClasses and a default PriorityClass.
+    pub fn new(policy: &'a Policy, namespace: &'a str, schedulers: &'a [String]) -> Self {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        static NO_CLASSES: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        Self {
+            policy,
+            namespace,
+            manager: false,
+            rule: None,
+            schedulers,
+            default_priority_class: None,
+            claims: &NONE,
+            pod_claims: &NONE,
+            device_resources: &NO_CLASSES,
+        }
+    }
+}
+
 /// Most faults that one answer tells.
 pub const MAX_FAULTS: usize = 16;
 
@@ -102,13 +121,7 @@ pub fn template(template: &Value, root: &str, facts: &ValidationContext<'_>) -> 
         );
     }
     let mut pod = Value::Object(pod);
-    let tenant = mutate::PodContext {
-        tenant: Some(&facts.policy.tenant),
-        rule: None,
-        offloading: None,
-        machine: None,
-        host_label: "",
-    };
+    let tenant = mutate::PodContext { tenant: Some(&facts.policy.tenant), ..mutate::PodContext::default() };
     let faults = match mutate::mutate(&mut pod, &tenant) {
         Ok(_) => create(&pod, &ValidationContext { manager: true, ..*facts }),
         Err(error) => vec![error],
@@ -132,7 +145,7 @@ pub fn device_claims(rule: &Rule, facts: &ValidationContext<'_>) -> Vec<FieldErr
 
 /// The same faults with paths that begin further up.
 fn under(root: &str, faults: Vec<FieldError>) -> Vec<FieldError> {
-    faults.into_iter().map(|fault| FieldError { path: format!("{root}.{}", fault.path), ..fault }).collect()
+    faults.into_iter().map(|fault| fault.below(root)).collect()
 }
 
 /// Everything that forbids the change of a Pod from `old` to `pod`: what is wrong with it now and was not before.

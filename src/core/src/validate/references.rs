@@ -60,29 +60,16 @@ pub(super) fn accounts(pod: &Value, facts: &ValidationContext<'_>, faults: &mut 
 /// Classes that give a Pod more than others have: priority takes DPU room from the platform's own Pods, and a runtime may
 /// be less of a sandbox.
 pub(super) fn classes(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
-    let spec = &pod["spec"];
-    if let Some(name) = text(spec, "priorityClassName")
-        && facts.default_priority_class != Some(name)
-        && !facts.policy.priority_classes.contains(name)
-    {
-        faults.push(FieldError::new(
-            "spec.priorityClassName",
-            format_args!(
-                "is {:?}; remove it, or have it allowed by the Tenant's spec.priorityClasses",
-                quoted(name)
-            ),
-        ));
-    }
-    if let Some(name) = text(spec, "runtimeClassName")
-        && !facts.policy.runtime_classes.contains(name)
-    {
-        faults.push(FieldError::new(
-            "spec.runtimeClassName",
-            format_args!(
-                "is {:?}; remove it, or have it allowed by the Tenant's spec.runtimeClasses",
-                quoted(name)
-            ),
-        ));
+    let policy = facts.policy;
+    for (key, usual, allowed, list) in [
+        ("priorityClassName", facts.default_priority_class, &policy.priority_classes, "priorityClasses"),
+        ("runtimeClassName", None, &policy.runtime_classes, "runtimeClasses"),
+    ] {
+        let name = text(&pod["spec"], key).filter(|name| usual != Some(*name) && !allowed.contains(*name));
+        faults.extend(name.map(|name| {
+            let remedy = format!("remove it, or have it allowed by the Tenant's spec.{list}");
+            FieldError::new(format_args!("spec.{key}"), format_args!("is {:?}; {remedy}", quoted(name)))
+        }));
     }
 }
 

@@ -31,16 +31,14 @@ fn check(policy: &Policy, manager: bool, pod: &Value, old: Option<&Value>) -> Ve
         ("escape.example.com/other".to_owned(), classes(&["escape-other"])),
         ("escape.example.com/allowed".to_owned(), classes(&["escape-allowed"])),
     ]);
+    let schedulers = ["default-scheduler".to_owned()];
     let facts = ValidationContext {
-        policy,
-        namespace: "tenant-blue",
         manager,
-        rule: None,
-        schedulers: &["default-scheduler".to_owned()],
         default_priority_class: Some("usual"),
         claims: &claims,
         pod_claims: &pod_claims,
         device_resources: &device_resources,
+        ..ValidationContext::new(policy, "tenant-blue", &schedulers)
     };
     match old {
         None => create(pod, &facts),
@@ -74,13 +72,7 @@ fn good() -> Value {
                 "capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}}}],
     }});
     let tenant = TenantId::new("blue").unwrap();
-    let facts = mutate::PodContext {
-        tenant: Some(&tenant),
-        rule: None,
-        offloading: None,
-        machine: None,
-        host_label: k::DPU_HOST,
-    };
+    let facts = mutate::PodContext { tenant: Some(&tenant), ..mutate::PodContext::default() };
     mutate::mutate(&mut pod, &facts).unwrap();
     pod
 }
@@ -193,18 +185,8 @@ fn who_may_set_our_keys() {
 #[test]
 fn a_template_is_judged_as_the_pod_that_comes_of_it() {
     let policy = policy();
-    let claims = BTreeMap::new();
-    let facts = ValidationContext {
-        policy: &policy,
-        namespace: "tenant-blue",
-        manager: false,
-        rule: None,
-        schedulers: &["default-scheduler".to_owned()],
-        default_priority_class: None,
-        claims: &claims,
-        pod_claims: &claims,
-        device_resources: &BTreeMap::new(),
-    };
+    let schedulers = ["default-scheduler".to_owned()];
+    let facts = ValidationContext::new(&policy, "tenant-blue", &schedulers);
     let plain = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
     assert_eq!(template(&plain, "spec.template", &facts), []);
     let bad = json!({"spec": {"hostNetwork": true, "tolerations": [{"operator": "Exists"}], "serviceAccountName": "admin"}});
@@ -254,7 +236,7 @@ proptest::proptest! {
     #[test]
     fn what_mutation_places_validation_accepts(pod in crate::mutate::tests::any_pod()) {
         let tenant = TenantId::new("blue").unwrap();
-        let facts = mutate::PodContext { tenant: Some(&tenant), rule: None, offloading: None, machine: None, host_label: k::DPU_HOST };
+        let facts = mutate::PodContext { tenant: Some(&tenant), ..mutate::PodContext::default() };
         check(&policy(), false, &pod, None);
         check(&policy(), false, &pod, Some(&good()));
         check(&policy(), false, &good(), Some(&pod));

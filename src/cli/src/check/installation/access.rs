@@ -13,7 +13,6 @@ use super::rights::{self, Account, Right};
 use super::roles;
 use crate::check::findings::Finding;
 
-/// Reports the rights that the parts lack.
 pub(super) async fn missing_rights(installation: &Installation) -> anyhow::Result<Vec<Finding>> {
     let shipped = roles::shipped(installation.parts(), &installation.names)?;
     let mut findings = Vec::new();

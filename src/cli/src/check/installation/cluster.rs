@@ -12,17 +12,16 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::reach::short;
+use crate::explain::live::with_kind;
 
 /// How long an API server may take for an answer, the webhooks that it calls included.
 pub(super) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Requests in flight at once.
 const AT_ONCE: usize = 16;
 
 /// Most objects of a list. An installation has few Pods, and of namespaces one is enough.
 const MOST: u32 = 500;
 
-/// Most notes that are shown.
 const MAX_NOTES: usize = 30;
 
 /// API version and name of a kind.
@@ -66,7 +65,6 @@ impl Cluster {
         Self { client, is_own, notes: Mutex::default() }
     }
 
-    /// What couldn't be examined.
     pub(super) fn notes(&self) -> Vec<String> {
         let notes = self.notes.lock();
         let mut all: Vec<String> = notes.iter().take(MAX_NOTES).cloned().collect();
@@ -92,11 +90,10 @@ impl Cluster {
         (api, resource)
     }
 
-    /// One object.
     pub(super) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Answer {
         let (api, resource) = self.api(kind, namespace);
         match in_time(api.get_opt(name)).await {
-            Ok(Some(object)) => value(&resource, object).map_or(Answer::Unread, Answer::There),
+            Ok(Some(object)) => with_kind(&resource, object).map_or(Answer::Unread, Answer::There),
             Ok(None) => Answer::Absent,
             Err(why) => {
                 let slash = if namespace.is_empty() { "" } else { "/" };
@@ -114,7 +111,9 @@ impl Cluster {
     pub(super) async fn list(&self, kind: Kind, namespace: &str, labels: &str) -> Option<Vec<Value>> {
         let (api, resource) = self.api(kind, namespace);
         match in_time(api.list(&ListParams::default().labels(labels).limit(MOST))).await {
-            Ok(page) => Some(page.items.into_iter().filter_map(|object| value(&resource, object)).collect()),
+            Ok(page) => {
+                Some(page.items.into_iter().flat_map(|object| with_kind(&resource, object)).collect())
+            }
             Err(why) => {
                 let plural = &resource.plural;
                 self.note(format!("{plural} can't be listed, so they weren't examined: {why}"));
@@ -130,10 +129,9 @@ impl Cluster {
         let object = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         let created = in_time(api.create(&dry, &object)).await?;
-        value(&resource, created).ok_or_else(|| "the answer can't be read".to_owned())
+        with_kind(&resource, created).map_err(|_| "the answer can't be read".to_owned())
     }
 
-    /// The API server's version.
     pub(super) async fn version(&self) -> anyhow::Result<String> {
         let version = tokio::time::timeout(PATIENCE, self.client.apiserver_version()).await;
         Ok(version.context("no answer in time")??.git_version)
@@ -148,15 +146,6 @@ pub(super) async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -
         Ok(Err(error)) => Err(short(&error.to_string())),
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
     }
-}
-
-/// An object as JSON. Those of lists don't say of which kind they are.
-fn value(resource: &ApiResource, object: DynamicObject) -> Option<Value> {
-    let mut value = serde_json::to_value(object).ok()?;
-    let map = value.as_object_mut()?;
-    map.insert("apiVersion".to_owned(), resource.api_version.clone().into());
-    map.insert("kind".to_owned(), resource.kind.clone().into());
-    Some(value)
 }
 
 /// Asks several questions at once; the answers come in the order of the questions.

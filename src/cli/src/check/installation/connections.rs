@@ -9,10 +9,8 @@ use tokio::net::TcpStream;
 /// How long a connection may take until a certificate is shown.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    /// A DNS name or an IP address.
     pub(super) host: String,
     pub(super) port: u16,
 }
@@ -24,7 +22,6 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    /// The address of an `https` URL.
     pub(super) fn of_url(url: &str) -> Option<Self> {
         let uri: http::Uri = url.parse().ok()?;
         let host = uri.host()?.trim_matches(['[', ']']).to_owned();

@@ -18,13 +18,11 @@ use crate::check::findings::{Finding, Subject};
 /// Label of all of Outrigger's own Deployments and Pods.
 const OWN: &str = "app.kubernetes.io/name=outrigger";
 
-/// A part's container, in its Deployment.
 const CONTAINER: &str = "/spec/template/spec/containers/0";
 
 /// Path of a part's image, as findings name it.
 const IMAGE: &str = "spec.template.spec.containers[0].image";
 
-/// A part of Outrigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum Part {
     /// Admission.
@@ -61,9 +59,7 @@ impl Part {
 pub(super) struct Installation {
     pub(super) cluster: Cluster,
     parts: Vec<Part>,
-    /// The parts' Deployments.
     deployments: BTreeMap<Part, Value>,
-    /// The versions of each part that run.
     running: BTreeMap<Part, BTreeSet<Version>>,
     /// Outrigger's webhook configurations, or that they can't be read.
     pub(super) configurations: Vec<(Kind, Answer)>,
@@ -117,7 +113,6 @@ impl Installation {
         Ok(Self { cluster, parts, deployments, running, configurations, names })
     }
 
-    /// Whether a part belongs into the cluster.
     pub(super) fn has(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }
@@ -131,7 +126,6 @@ impl Installation {
         argument(self.deployments.get(&part)?, flag)
     }
 
-    /// The versions of a part that run.
     pub(super) fn running(&self, part: Part) -> BTreeSet<Version> {
         self.running.get(&part).cloned().unwrap_or_default()
     }
@@ -269,7 +263,6 @@ pub(super) fn data(object: &Value, key: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The versions of each part that run.
 async fn running(
     cluster: &Cluster,
     namespace: &str,

@@ -2,6 +2,7 @@
 
 use outrigger_core::json::{list, text};
 use outrigger_core::keys;
+use outrigger_core::selector;
 use outrigger_core::text::truncate;
 use outrigger_runtime::probe::{Shown, Verdict};
 use serde_json::Value;
@@ -83,10 +84,7 @@ pub(super) fn dry_run(subject: &Subject, answer: &str) -> Option<Finding> {
 
 /// Whether a Pod has been through the webhook: it may run on that tenant's DPUs only.
 pub(super) fn is_placed(pod: &Value, tenant: &str) -> bool {
-    let terms = list(
-        pod,
-        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms",
-    );
+    let terms = selector::terms(pod);
     let is_own = |term: &Value| {
         list(term, "/matchExpressions").iter().any(|of| {
             text(of, "/key") == keys::NODE_TENANT

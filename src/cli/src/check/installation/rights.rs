@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::check::findings::{Finding, RIGHT_MISSING, Subject};
 
-/// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) namespace: String,

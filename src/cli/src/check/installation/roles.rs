@@ -21,11 +21,8 @@ pub(super) struct Names {
     pub(super) core: String,
     /// Namespace of a tenant's own rules, in its cluster.
     pub(super) tenant_rules: String,
-    /// The manager serves Machines.
     pub(super) machines: bool,
-    /// The webhook signs its certificates itself.
     pub(super) webhook_self_signed: bool,
-    /// The manager signs its certificates itself.
     pub(super) manager_self_signed: bool,
 }
 

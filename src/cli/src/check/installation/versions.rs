@@ -5,7 +5,6 @@ use std::fmt;
 
 use crate::check::findings::{Finding, SKEW, Subject, VERSIONS};
 
-/// The numbers of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Version {
     /// Different major versions don't work together.

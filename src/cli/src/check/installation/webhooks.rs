@@ -29,7 +29,6 @@ struct Callee {
     bundle: String,
 }
 
-/// What an entry calls.
 #[derive(Debug, Clone, PartialEq)]
 enum Target {
     Url(String),
@@ -56,7 +55,6 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// The callees of Outrigger's own entries.
 fn callees(configuration: &Value) -> Vec<Callee> {
     let mut all: Vec<Callee> = Vec::new();
     for (i, entry) in list(configuration, "/webhooks").iter().enumerate() {

@@ -21,24 +21,16 @@ fn rule(
     policy: DpuSelectionPolicy,
     spec: &serde_json::Value,
 ) -> Arc<Rule> {
-    let expression = |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec {
-        key: (*key).into(),
-        operator: *operator,
-        values: values.iter().map(ToString::to_string).collect(),
-    };
+    let expression =
+        |(key, operator, values): &(&str, Operator, &[&str])| ExpressionSpec::new(key, *operator, values);
     let mut template = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c"}]}});
     json_patch::merge(&mut template, &json!({"spec": spec}));
     let spec = RuleSpec {
-        name: RuleName::new("firewall").unwrap(),
-        uid: "u".into(),
-        generation: 1,
-        resource_kind: String::new(),
         terms: terms.iter().map(|term| term.iter().map(expression).collect()).collect(),
-        injections: vec![InjectionSpec { workload_key: String::new(), annotation: "all".into() }],
+        injections: vec![InjectionSpec::new("", "all")],
         policy,
         template: template.into(),
-        devices: Default::default(),
-        update: outrigger_core::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("firewall").unwrap())
     };
     Arc::new(Rule::compile(spec).unwrap())
 }
@@ -72,36 +64,19 @@ const ANY: &[&[(&str, Operator, &[&str])]] = &[&[("@", Operator::Exists, &[])]];
 fn each_failed_expression_says_what_would_have_to_change() {
     use Operator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
     const APP: &str = "state.extra.labels.k8s-app";
-    for (key, operator, values, change) in [
-        (APP, In, &["db"][..], ".state.extra.labels.k8s-app is \"nginx\", the rule wants \"db\""),
-        (
-            APP,
-            In,
-            &["db", "api"],
-            ".state.extra.labels.k8s-app is \"nginx\", the rule wants one of \"api\", \"db\"",
-        ),
-        (".state.extra.labels.x", In, &["db"], ".state.extra.labels.x is absent, the rule wants \"db\""),
-        (
-            APP,
-            NotIn,
-            &["nginx"],
-            ".state.extra.labels.k8s-app is \"nginx\", the rule wants none of \"nginx\"",
-        ),
-        (
-            ".state.extra.labels.x",
-            Exists,
-            &[],
-            ".state.extra.labels.x is absent, the rule wants it to be there",
-        ),
-        (APP, DoesNotExist, &[], ".state.extra.labels.k8s-app is \"nginx\", the rule wants it to be absent"),
-        (
-            APP,
-            Gt,
-            &["5"],
-            ".state.extra.labels.k8s-app is \"nginx\", the rule wants an integer greater than 5",
-        ),
-        (APP, Lt, &["5"], ".state.extra.labels.k8s-app is \"nginx\", the rule wants an integer less than 5"),
+    const NONE: &str = ".state.extra.labels.x";
+    for (key, operator, values, wants) in [
+        (APP, In, &["db"][..], "\"db\""),
+        (APP, In, &["db", "api"], "one of \"api\", \"db\""),
+        (NONE, In, &["db"], "\"db\""),
+        (APP, NotIn, &["nginx"], "none of \"nginx\""),
+        (NONE, Exists, &[], "it to be there"),
+        (APP, DoesNotExist, &[], "it to be absent"),
+        (APP, Gt, &["5"], "an integer greater than 5"),
+        (APP, Lt, &["5"], "an integer less than 5"),
     ] {
+        let is = if key == NONE { "x is absent" } else { "k8s-app is \"nginx\"" };
+        let change = format!(".state.extra.labels.{is}, the rule wants {wants}");
         let rule = rule(
             &[&[(".state.ready", In, &["true"]), (key, operator, values)]],
             DpuSelectionPolicy::Any,
@@ -114,7 +89,7 @@ fn each_failed_expression_says_what_would_have_to_change() {
         );
         let [ready, other] = &told.terms[0].expressions[..] else { panic!("{told:?}") };
         assert_eq!((ready.passes, ready.found.as_deref(), &ready.change), (true, Some("true"), &None));
-        assert_eq!((other.passes, other.change.as_deref()), (false, Some(change)));
+        assert_eq!((other.passes, other.change.as_ref()), (false, Some(&change)));
     }
     let many: Vec<String> = (0..20).map(|i| format!("v{i:02}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();

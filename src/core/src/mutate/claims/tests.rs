@@ -5,7 +5,7 @@ use super::super::{PodContext, mutate, patch};
 use super::*;
 use crate::claim::{DeviceClaimSpec, DevicesSpec};
 use crate::ids::{RuleName, TenantId};
-use crate::rule::{DpuSelectionPolicy, ExpressionSpec, Operator, RuleSpec};
+use crate::rule::{DpuSelectionPolicy, RuleSpec};
 
 fn rule(claims: Vec<DeviceClaimSpec>) -> Rule {
     of_template(
@@ -16,16 +16,10 @@ fn rule(claims: Vec<DeviceClaimSpec>) -> Rule {
 
 fn of_template(claims: Vec<DeviceClaimSpec>, pod_spec: Value) -> Rule {
     let spec = RuleSpec {
-        name: RuleName::new("r").unwrap(),
-        uid: "u".into(),
-        generation: 1,
-        resource_kind: String::new(),
-        terms: vec![vec![ExpressionSpec { key: "@".into(), operator: Operator::Exists, values: vec![] }]],
-        injections: Vec::new(),
         policy: DpuSelectionPolicy::Any,
         template: json!({"apiVersion": "v1", "kind": "Pod", "spec": pod_spec}).into(),
         devices: DevicesSpec { claims, host_attribute: String::new() },
-        update: crate::rollout::UpdateStrategy::default(),
+        ..RuleSpec::new(RuleName::new("r").unwrap())
     };
     Rule::compile(spec).unwrap()
 }
@@ -47,13 +41,7 @@ fn shared(name: &str) -> DeviceClaimSpec {
 
 fn run(pod: &Value, rule: &Rule) -> Result<Value, FieldError> {
     let tenant = TenantId::new("blue").unwrap();
-    let facts = PodContext {
-        tenant: Some(&tenant),
-        rule: Some(rule),
-        offloading: None,
-        machine: None,
-        host_label: keys::DPU_HOST,
-    };
+    let facts = PodContext { tenant: Some(&tenant), rule: Some(rule), ..PodContext::default() };
     let mut changed = pod.clone();
     mutate(&mut changed, &facts)?;
     // The patch makes the same of it.
@@ -61,6 +49,11 @@ fn run(pod: &Value, rule: &Rule) -> Result<Value, FieldError> {
     json_patch::patch(&mut patched, &patch(&mut other, &facts)?.0).unwrap();
     assert_eq!(patched, changed);
     Ok(changed)
+}
+
+/// The step alone.
+fn applied(pod: &mut Value, rule: &Rule) -> Result<(), FieldError> {
+    apply(pod, &PodContext { rule: Some(rule), ..PodContext::default() }, &mut Report::default())
 }
 
 fn pod() -> Value {
@@ -117,14 +110,7 @@ fn what_is_there_stays_and_a_name_that_is_taken_is_told() {
     ] {
         let mut wrong = pod();
         *wrong.pointer_mut(pointer).unwrap_or(&mut Value::Null) = json!(1);
-        let facts = PodContext {
-            tenant: None,
-            rule: Some(&rule),
-            offloading: None,
-            machine: None,
-            host_label: keys::DPU_HOST,
-        };
-        assert_eq!(apply(&mut wrong, &facts, &mut Report::default()).unwrap_err().path, path);
+        assert_eq!(applied(&mut wrong, &rule).unwrap_err().path, path);
     }
 }
 
@@ -224,16 +210,7 @@ fn its_steps_grow_with_the_containers_and_no_faster() {
             let rule = of_template(vec![own("a", &[], "")], json!({"containers": containers(size)}));
             (rule, json!({"metadata": {}, "spec": {"containers": containers(size)}}))
         },
-        |(rule, pod)| {
-            let facts = PodContext {
-                tenant: None,
-                rule: Some(rule),
-                offloading: None,
-                machine: None,
-                host_label: "",
-            };
-            apply(pod, &facts, &mut Report::default()).unwrap();
-        },
+        |(rule, pod)| applied(pod, rule).unwrap(),
     );
 }
 
@@ -252,15 +229,6 @@ fn its_steps_grow_with_the_claims_that_are_there_and_no_faster() {
                 json!({"metadata": {}, "spec": spec}),
             )
         },
-        |(rule, pod)| {
-            let facts = PodContext {
-                tenant: None,
-                rule: Some(rule),
-                offloading: None,
-                machine: None,
-                host_label: "",
-            };
-            apply(pod, &facts, &mut Report::default()).unwrap();
-        },
+        |(rule, pod)| applied(pod, rule).unwrap(),
     );
 }

@@ -5,9 +5,6 @@ use super::*;
 use crate::machine::Gpu;
 use crate::mutate;
 
-const TERMS: &str =
-    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-
 fn large() -> MachineType {
     MachineType {
         name: "large".to_owned(),
@@ -30,7 +27,7 @@ fn guest(spec: Value) -> Value {
 fn admitted(pod: &Value) -> Result<(Value, Vec<String>), FieldError> {
     let type_ = large();
     let machine = Some(GuestSlot { group: "g", type_: &type_ });
-    let facts = mutate::PodContext { tenant: None, rule: None, offloading: None, machine, host_label: "" };
+    let facts = mutate::PodContext { machine, ..mutate::PodContext::default() };
     let (patch, report) = mutate::patch(&mut pod.clone(), &facts)?;
     let mut after = pod.clone();
     json_patch::patch(&mut after, &patch).unwrap();
@@ -113,7 +110,7 @@ fn every_term_is_kept_within_the_group() {
         {"key": keys::NODE_POOL, "operator": "In", "values": ["ready"]}]);
     for own in [Value::Null, json!({}), json!({"nodeSelectorTerms": []})] {
         let (pod, _) = admitted(&with(own)).unwrap();
-        assert_eq!(pod.pointer(TERMS), Some(&json!([term(slot.clone())])));
+        assert_eq!(pod.pointer(selector::POINTER), Some(&json!([term(slot.clone())])));
         assert_eq!(pod["spec"]["affinity"]["podAffinity"], json!({"x": 1}));
     }
     let fields = json!([{"key": "metadata.name", "operator": "In", "values": ["n"]}]);
@@ -121,7 +118,7 @@ fn every_term_is_kept_within_the_group() {
     let own = json!({"nodeSelectorTerms": [term(json!([zone])), {"matchFields": fields}]});
     let (pod, warnings) = admitted(&with(own)).unwrap();
     assert_eq!(
-        pod.pointer(TERMS),
+        pod.pointer(selector::POINTER),
         Some(
             &json!([term(json!([zone, slot[0], slot[1]])), {"matchFields": fields, "matchExpressions": slot}])
         )
@@ -136,7 +133,7 @@ fn every_term_is_kept_within_the_group() {
     );
     // What is no affinity at all.
     let (pod, _) = admitted(&guest(json!({"affinity": {}}))).unwrap();
-    assert_eq!(pod.pointer(TERMS), Some(&json!([term(slot)])));
+    assert_eq!(pod.pointer(selector::POINTER), Some(&json!([term(slot)])));
 }
 
 #[test]
@@ -212,46 +209,15 @@ fn a_guest_does_not_outgrow_its_slot() {
     assert!(outgrown(&whole, &old, Some(&large)).unwrap().path.starts_with("spec.resources"));
 }
 
+/// JSON with the keys of a Pod.
 fn anything() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        prop_oneof![Just("1Gi"), Just("2"), Just("b"), Just("In"), Just("Exists"), Just("1e400"), Just("")]
-            .prop_map(Value::from),
-    ];
-    let key = prop::sample::select(vec![
-        "spec",
-        "metadata",
-        "labels",
-        "containers",
-        "resources",
-        "requests",
-        "limits",
-        "cpu",
-        "memory",
-        "name",
-        "affinity",
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-        "nodeSelectorTerms",
-        "matchExpressions",
-        "matchFields",
-        "key",
-        "operator",
-        "values",
-        "tolerations",
-        "nvidia.com/gpu",
-        keys::INJECTING_CONTAINER,
-    ]);
-    leaf.prop_recursive(9, 60, 4, move |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::vec((key.clone(), inner), 0..4).prop_map(|members| {
-                Value::Object(members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-            }),
-        ]
-    })
+    const KEYS: &str = "spec metadata labels containers resources requests limits cpu memory name affinity \
+        nodeAffinity requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions matchFields \
+        key operator values tolerations nvidia.com/gpu";
+    let keys: Vec<&str> = KEYS.split_whitespace().chain([keys::INJECTING_CONTAINER]).collect();
+    let texts = vec!["1Gi", "2", "b", "In", "Exists", "1e400", ""];
+    let of = |all| prop::sample::select(all).prop_map(str::to_owned);
+    crate::any::json(of(texts), of(keys), 9)
 }
 
 proptest! {

@@ -7,8 +7,7 @@ use serde_json::json;
 use super::super::{self as mutate, Report, patch};
 use super::*;
 use crate::selector::matching::Node;
-
-const REQUIRED: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution";
+use crate::selector::{POINTER, tests::pod};
 
 /// What Liqo's own tests say that its webhook does; `tests/cases` tells where each comes from.
 #[derive(Deserialize)]
@@ -37,7 +36,7 @@ struct Expect {
 
 fn facts<'a>(offloading: &'a Offloading, exempt_runtime_class: &'a str) -> mutate::PodContext<'a> {
     let offloading = Some(OffloadingContext { offloading, exempt_runtime_class });
-    mutate::PodContext { tenant: None, rule: None, offloading, machine: None, host_label: "" }
+    mutate::PodContext { offloading, ..mutate::PodContext::default() }
 }
 
 fn run(pod: &Value, strategy: &str, selector: &Value) -> Result<(Value, Report), FieldError> {
@@ -100,7 +99,7 @@ fn worlds(selectors: &[&Value]) -> Vec<World> {
 
 /// The list of terms, null where there is none.
 fn terms(pod: &Value) -> &Value {
-    pod.pointer(REQUIRED).and_then(|required| required.get("nodeSelectorTerms")).unwrap_or(&Value::Null)
+    pod.pointer(POINTER).unwrap_or(&Value::Null)
 }
 
 /// Whether a node passes required node affinity: no terms, no demand.
@@ -164,11 +163,6 @@ fn places_where_liqo_places_and_writes_what_liqo_writes() {
             assert_eq!(affinity, other, "{}", case.name);
         }
     }
-}
-
-fn pod(terms: Value) -> Value {
-    json!({"spec": {"affinity": {"nodeAffinity":
-        {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
 }
 
 fn is_in(key: &str, value: &str) -> Value {

@@ -2,8 +2,9 @@ use super::*;
 use serde_json::json;
 
 fn pod(terms: Value, selector: Value) -> Value {
-    json!({"spec": {"nodeSelector": selector, "affinity": {"nodeAffinity":
-        {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
+    let mut pod = super::super::tests::pod(terms);
+    pod["spec"]["nodeSelector"] = selector;
+    pod
 }
 
 fn term(key: &str, operator: &str, values: &[&str]) -> Value {
