@@ -57,13 +57,10 @@ impl Controller for Companions {
     const NAME: &'static str = "companions";
     const AT_ONCE: usize = MAX_IN_FLIGHT;
     const LEADER_ONLY: bool = false;
+    const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
     fn context(&self) -> &Context {
         &self.context
-    }
-
-    fn queue(&self) -> &Queue<CompanionId> {
-        &self.context.queues.companions
     }
 
     async fn step(&self, id: &CompanionId) -> Result<Action, Error> {
@@ -287,9 +284,6 @@ impl Companion<'_> {
 
     /// Asks whether the rule that the companion with this uid was made for is deleted. The rules' cache may be older than the
     /// companions': that it lacks the rule, or has another one of that name, is no reason to delete anything.
-    ///
-    /// # Errors
-    /// When the rule is not deleted, or the API server does not say.
     async fn confirm_rule_deleted(&self, uid: &str) -> Result<(), WriteFailure> {
         let key = &self.id.key;
         let uid_of_rule = |companions: &mut CompanionCache| {

@@ -43,13 +43,10 @@ impl Controller for Rules {
     const NAME: &'static str = "rules";
     const AT_ONCE: usize = 16;
     const LEADER_ONLY: bool = false;
+    const QUEUE: fn(&Context) -> &Queue<RuleId> = |context| &context.queues.rules;
 
     fn context(&self) -> &Context {
         &self.0
-    }
-
-    fn queue(&self) -> &Queue<RuleId> {
-        &self.0.queues.rules
     }
 
     async fn step(&self, id: &RuleId) -> Result<Action, kube::Error> {

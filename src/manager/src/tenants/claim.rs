@@ -136,13 +136,10 @@ impl Controller for UnusedClaims {
     const NAME: &'static str = "unused claims";
     const AT_ONCE: usize = 16;
     const LEADER_ONLY: bool = false;
+    const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.unused_claims;
 
     fn context(&self) -> &Context {
         &self.0
-    }
-
-    fn queue(&self) -> &Queue<TenantId> {
-        &self.0.queues.unused_claims
     }
 
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {

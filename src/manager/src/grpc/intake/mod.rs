@@ -9,16 +9,13 @@ mod identities;
 mod messages;
 mod shared;
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 use outrigger_api::wire_bounds::Bounds;
 use outrigger_proto::shape::{Method, method};
 use outrigger_runtime::environment::Clock;
@@ -153,35 +150,12 @@ impl Intake {
 /// What a call holds until its answer has been sent.
 type Holds = (identities::Call, Option<Turn>, Option<(Held, Held)>);
 
+/// The response, whose body keeps `holds` until it has been sent or dropped.
 fn holding(response: Response, holds: Holds) -> Response {
-    response.map(|body| Body::new(Holding { body, _holds: holds }))
-}
-
-pin_project_lite::pin_project! {
-    /// A body that holds something until it has been sent or dropped.
-    struct Holding {
-        #[pin]
-        body: Body,
-        _holds: Holds,
-    }
-}
-
-impl http_body::Body for Holding {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.project().body.poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    response.map(|body| {
+        Body::new(body.map_err(move |error| {
+            let _ = &holds;
+            error
+        }))
+    })
 }
