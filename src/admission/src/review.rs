@@ -189,18 +189,12 @@ pub fn measure(body: &[u8]) -> Result<Measured, ReviewError> {
 }
 
 /// Measures and reads a review.
-///
-/// # Errors
-/// When the body is no review, or too large.
 pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
     measure(body)?;
     read_measured(body)
 }
 
 /// Reads a review that has been measured.
-///
-/// # Errors
-/// When the body is no review.
 pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
     if body.len() <= SMALL {
         let mut request: Request = envelope(body)?;
@@ -291,9 +285,6 @@ impl<'de> Visitor<'de> for Within<'_> {
 }
 
 /// Writes the answer as a body.
-///
-/// # Errors
-/// Never in practice: every answer can be written as JSON.
 pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Error> {
     let mut response = json!({"uid": uid, "allowed": matches!(decision, Decision::Allow { .. })});
     match decision {
