@@ -24,7 +24,6 @@ pub(crate) enum Action {
 
 /// A controller: brings the objects of some kind into the state that they should have, one step for one key at a time.
 pub(crate) trait Controller: Send + Sync + 'static {
-    /// The keys that it works on.
     type Key: Key;
 
     /// Its name in logs, and that of its task.
@@ -36,7 +35,6 @@ pub(crate) trait Controller: Send + Sync + 'static {
     /// Whether only the replica that leads runs it.
     const LEADER_ONLY: bool = true;
 
-    /// Its queue.
     const QUEUE: fn(&Context) -> &Queue<Self::Key>;
 
     /// What the controller shares with all others.
@@ -45,7 +43,6 @@ pub(crate) trait Controller: Send + Sync + 'static {
     /// This replica begins to lead. What the former leader knew is not known here, so every key has to be queued.
     fn gained(&self) {}
 
-    /// Makes one step.
     fn step(&self, key: &Self::Key) -> impl Future<Output = Result<Action, kube::Error>> + Send;
 }
 

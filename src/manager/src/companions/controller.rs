@@ -38,7 +38,6 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// How long a companion waits for a rule that is known here in an older state than the companion was made from.
 const STALE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The controller of companions.
 pub(crate) struct Companions {
     context: Arc<Context>,
     /// Rules of which the API server has said that they are deleted.

@@ -16,7 +16,6 @@ use super::access::Access;
 use super::verbs::{self, Wire};
 use crate::context::Context;
 
-/// Serves admin rules.
 #[derive(Clone)]
 pub(super) struct AdminRules {
     context: Arc<Context>,

@@ -27,7 +27,6 @@ type PoolAge = (Timestamp, String);
 /// Machines, their pools, nodes, guests and reservations.
 #[derive(Debug)]
 pub(crate) struct MachineCache {
-    /// Namespace of reservations.
     core_namespace: String,
     inner: RwLock<MachineObjects>,
 }
@@ -88,7 +87,6 @@ fn owners(object: &MachineNodePool) -> impl Iterator<Item = Key> {
     object.owner_references().iter().map(|owner| Key::Machine(owner.name.as_str().into()))
 }
 
-/// The group of a Machine, by its label.
 pub(super) fn group(machine: &Machine) -> Option<&str> {
     machine.labels().get(keys::MACHINE_GROUP).map(String::as_str).filter(|group| !group.is_empty())
 }

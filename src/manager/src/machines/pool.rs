@@ -30,7 +30,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// What is to be done with the nodes of a pool.
 #[derive(Default)]
 struct PoolWork {
-    /// Patches by nodes.
     patches: BTreeMap<String, Value>,
     /// Problems that an administrator has to solve.
     problems: Vec<String>,

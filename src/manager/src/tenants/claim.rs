@@ -39,7 +39,9 @@ pub(crate) async fn raise(
     id: &TenantId,
     state: &TenantState,
 ) -> Result<RaisedClaim, Status> {
-    let _raising = Raising::new(state);
+    state.lock().stream.raise_begins();
+    // Also where the caller is cancelled.
+    let _raising = scopeguard::guard((), |()| state.lock().stream.raise_ends());
     let gone = || Status::not_found(format!("tenant {id} no longer exists"));
     let mut tenant = context.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
     for _ in 0..ATTEMPTS {
@@ -104,22 +106,6 @@ async fn write(
 
 fn api(context: &Context) -> Api<Tenant> {
     Api::all(context.client.clone())
-}
-
-/// A claim that is being raised.
-struct Raising<'a>(&'a TenantState);
-
-impl<'a> Raising<'a> {
-    fn new(state: &'a TenantState) -> Self {
-        state.lock().stream.raise_begins();
-        Self(state)
-    }
-}
-
-impl Drop for Raising<'_> {
-    fn drop(&mut self) {
-        self.0.lock().stream.raise_ends();
-    }
 }
 
 /// How long a claim that no stream is for is kept: the agent whose stream it was raised for connects again before that, unless
