@@ -57,14 +57,14 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
 
 #[cfg(test)]
 mod tests {
-    use outrigger_api::{Change, Tenant};
+    use outrigger_api::Change;
     use outrigger_core::admin::AdminNamespaces;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::caches::Caches;
     use crate::decision::Settings;
-    use crate::tests::{denied, namespace};
+    use crate::tests::{denied, namespace, patched, request_for, tenant};
     use crate::webhooks;
 
     const MANAGER: &str = "the-manager";
@@ -97,9 +97,7 @@ mod tests {
 
     fn caches(policy: &str) -> Caches {
         let caches = Caches::default();
-        let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
-            "metadata": {"name": "blue", "uid": "t", "generation": 1}, "spec": {}});
-        caches.apply_tenant(Change::Applied(serde_json::from_value::<Tenant>(tenant).unwrap()));
+        caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
         caches.apply_admin_rule(Change::Applied(rule(policy)));
         caches
     }
@@ -112,21 +110,14 @@ mod tests {
             "spec": {"hostNetwork": true, "containers": [{"name": "c"}],
                 "schedulingGates": [{"name": keys::ADMISSION_GATE}]}});
         json_patch::merge(&mut object, &change);
-        let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "CREATE",
-            "namespace": "universe", "userInfo": {"username": MANAGER}, "object": object});
-        serde_json::from_value(request).unwrap()
+        let mut request = request_for("Pod", "universe", &object, &Value::Null);
+        request.user_info.username = MANAGER.into();
+        request
     }
 
     fn admitted(caches: &Caches, mut request: Request) -> Value {
         let before = request.object.clone();
-        match mutate_pod(caches, &mut request) {
-            Ok(Decision::Allow { patch, .. }) => {
-                let mut pod = before;
-                json_patch::patch(&mut pod, &patch).unwrap();
-                pod
-            }
-            other => panic!("{other:?}"),
-        }
+        patched(mutate_pod(caches, &mut request).unwrap(), &before).unwrap()
     }
 
     #[test]
@@ -189,10 +180,8 @@ mod tests {
     fn a_rule_is_judged_by_itself() {
         let ask = |object: &AdminWorkloadRule, old: Option<&AdminWorkloadRule>, namespace: &str| {
             let value = |rule: &AdminWorkloadRule| serde_json::to_value(rule).unwrap();
-            let request = json!({"uid": "1", "kind": {"group": keys::WORKLOAD_GROUP, "version": "v1alpha1", "kind": "AdminWorkloadRule"},
-                "operation": if old.is_some() { "UPDATE" } else { "CREATE" }, "namespace": namespace,
-                "object": value(object), "oldObject": old.map_or(Value::Null, value)});
-            let mut request: Request = serde_json::from_value(request).unwrap();
+            let old = old.map_or(Value::Null, value);
+            let mut request = request_for("AdminWorkloadRule", namespace, &value(object), &old);
             decide("/validate/adminworkloadrules", &Caches::default(), &mut request)
         };
         assert_eq!(ask(&rule("Any"), None, "rules"), Ok(Decision::allow()), "privileged, and in order");

@@ -33,7 +33,7 @@ pub use specs::Cached;
 use specs::Specs;
 
 /// The caches. They may be stale. A request that depends on a missing object waits for a change: see [`Caches::on_change`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Caches {
     namespaces: namespaces::Namespaces,
     /// Tenants; `None` for one that is not valid.
@@ -50,7 +50,8 @@ pub struct Caches {
 }
 
 /// Is called after each change that a request may wait for.
-struct OnChange(Box<dyn Fn() + Send + Sync>);
+#[derive(Default)]
+struct OnChange(Option<Box<dyn Fn() + Send + Sync>>);
 
 impl fmt::Debug for OnChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,39 +59,22 @@ impl fmt::Debug for OnChange {
     }
 }
 
-impl Default for Caches {
-    /// Empty caches, where the default label names the host of a DPU.
-    fn default() -> Self {
-        Self::new(keys::DPU_HOST)
-    }
-}
-
 impl Caches {
     /// Empty caches. `host_label`: the Node label that names the host of a DPU.
     pub fn new(host_label: &str) -> Self {
-        Self {
-            namespaces: namespaces::Namespaces::default(),
-            tenants: Specs::default(),
-            rules: rules::Rules::default(),
-            nodes: RwLock::default(),
-            claims: RwLock::default(),
-            priority_classes: RwLock::default(),
-            device_classes: RwLock::default(),
-            offloadings: Specs::default(),
-            allocated: allocated::Allocated::new(host_label),
-            machines: machines::Machines::default(),
-            on_change: OnChange(Box::new(|| ())),
-        }
+        Self { allocated: allocated::Allocated::new(host_label), ..Self::default() }
     }
 
     /// Calls `notify` after each change that a request may wait for.
     #[must_use]
     pub fn on_change(self, notify: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { on_change: OnChange(Box::new(notify)), ..self }
+        Self { on_change: OnChange(Some(Box::new(notify))), ..self }
     }
 
     fn changed(&self) {
-        self.on_change.0();
+        if let OnChange(Some(notify)) = &self.on_change {
+            notify();
+        }
     }
 
     /// A tenant; without its spec where that is not valid.
@@ -133,8 +117,8 @@ impl Caches {
 
     /// Takes in a Node: only its tenant and its host are kept.
     pub fn node(&self, change: Change<PartialObjectMeta<Node>>) {
-        self.allocated.node(&change);
         let (_, name, node) = change.into_parts();
+        self.allocated.node(&name, node.as_ref());
         let owner = node.map(|node| node.labels().get(keys::NODE_TENANT).cloned());
         // Kubelets write their Nodes all the time, and no request waits for that.
         if self.nodes.read().get(&name) == owner.as_ref() {

@@ -45,23 +45,22 @@ fn writer(cx: Context<'_>, request: &Request) -> Writer {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_api::{Change, Tenant};
+    use outrigger_api::Change;
     use outrigger_core::keys;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::caches::Caches;
     use crate::decision::Settings;
-    use crate::tests::namespace;
+    use crate::review::UserInfo;
+    use crate::tests::{namespace, request_for, tenant};
     use crate::webhooks;
 
     const MANAGER: &str = "the-manager";
 
     fn ask(user: &str, groups: &[&str], metadata: &Value, count: u64) -> Decision {
         let caches = Caches::default();
-        let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
-            "metadata": {"name": "blue", "uid": "t", "generation": 1}, "spec": {"deviceClasses": ["c"]}});
-        caches.apply_tenant(Change::Applied(serde_json::from_value::<Tenant>(tenant).unwrap()));
+        caches.apply_tenant(Change::Applied(tenant("blue", json!({"deviceClasses": ["c"]}))));
         caches.namespace(namespace("tenant-blue", &json!({keys::TENANT: "blue"})));
         let settings = Settings {
             managers: vec![MANAGER.to_owned()],
@@ -70,10 +69,9 @@ mod tests {
         };
         let request = json!({"name": "d", "exactly": {"deviceClassName": "c", "count": count}});
         let claim = json!({"metadata": metadata, "spec": {"devices": {"requests": [request]}}});
-        let kind = json!({"group": "resource.k8s.io", "version": "v1", "kind": "ResourceClaim"});
-        let request = json!({"uid": "1", "kind": kind, "operation": "CREATE", "namespace": "tenant-blue", "object": claim,
-            "userInfo": {"username": user, "groups": groups}});
-        let mut request = serde_json::from_value(request).unwrap();
+        let mut request = request_for("ResourceClaim", "tenant-blue", &claim, &Value::Null);
+        let groups = groups.iter().map(ToString::to_string).collect();
+        request.user_info = UserInfo { username: user.into(), groups };
         webhooks::endpoint("/validate/resourceclaims")
             .unwrap()
             .decide(Context::new(&caches, &settings), &mut request)

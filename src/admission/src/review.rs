@@ -189,18 +189,12 @@ pub fn measure(body: &[u8]) -> Result<Measured, ReviewError> {
 }
 
 /// Measures and reads a review.
-///
-/// # Errors
-/// When the body is no review, or too large.
 pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
     measure(body)?;
     read_measured(body)
 }
 
 /// Reads a review that has been measured.
-///
-/// # Errors
-/// When the body is no review.
 pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
     if body.len() <= SMALL {
         let mut request: Request = envelope(body)?;
@@ -346,9 +340,6 @@ fn details(causes: &[FieldError]) -> Option<Details<'_>> {
 }
 
 /// Writes the answer as a body.
-///
-/// # Errors
-/// Never in practice: every answer can be written as JSON.
 pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Error> {
     let response = match decision {
         Decision::Allow { patch, warnings } => {

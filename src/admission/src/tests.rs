@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::caches::Caches;
 use crate::decision::{CacheStale, Context, Decision, Settings};
-use crate::review::Request;
+use crate::review::{Request, UserInfo};
 use crate::webhooks;
 
 /// Asks an endpoint, with the default settings.
@@ -29,7 +29,35 @@ pub(crate) fn namespace(name: &str, labels: &Value) -> Change<PartialObjectMeta<
     Change::Applied(serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap())
 }
 
-fn tenant(name: &str, spec: Value) -> Tenant {
+/// The request to create an object in a namespace, or to update it where there is an old one.
+pub(crate) fn request_for(kind: &str, namespace: &str, object: &Value, old: &Value) -> Request {
+    Request {
+        uid: "1".into(),
+        kind: webhooks::kind_named(kind).unwrap(),
+        sub_resource: String::new(),
+        namespace: namespace.into(),
+        operation: if old.is_null() { "CREATE" } else { "UPDATE" }.into(),
+        user_info: UserInfo { username: "someone".into(), groups: Vec::new() },
+        object: object.clone(),
+        old_object: old.clone(),
+        dry_run: None,
+        sizes: None,
+    }
+}
+
+/// The object as it is admitted, or code and message of the refusal.
+pub(crate) fn patched(decision: Decision, object: &Value) -> Result<Value, (u16, String)> {
+    match decision {
+        Decision::Allow { patch, .. } => {
+            let mut object = object.clone();
+            json_patch::patch(&mut object, &patch).unwrap();
+            Ok(object)
+        }
+        Decision::Deny { code, message, .. } => Err((code, message)),
+    }
+}
+
+pub(crate) fn tenant(name: &str, spec: Value) -> Tenant {
     let object = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
         "metadata": {"name": name, "uid": name, "generation": 1}, "spec": spec});
     serde_json::from_value(object).unwrap()
@@ -56,15 +84,15 @@ fn caches() -> Caches {
 
 /// The creation of a companion of generation `generation`, by `user`.
 fn request(user: &str, generation: &str) -> Request {
-    let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "CREATE",
-        "namespace": "tenant-blue", "userInfo": {"username": user},
-        "object": {
-            "metadata": {
-                "annotations": {keys::HOST: "host-a", keys::RULE_GENERATION: generation},
-                "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-                    "name": "r", "uid": "rule-uid", "controller": true}]},
-            "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": keys::ADMISSION_GATE}]}}});
-    serde_json::from_value(request).unwrap()
+    let pod = json!({
+        "metadata": {
+            "annotations": {keys::HOST: "host-a", keys::RULE_GENERATION: generation},
+            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                "name": "r", "uid": "rule-uid", "controller": true}]},
+        "spec": {"containers": [{"name": "c"}], "schedulingGates": [{"name": keys::ADMISSION_GATE}]}});
+    let mut request = request_for("Pod", "tenant-blue", &pod, &Value::Null);
+    request.user_info.username = user.into();
+    request
 }
 
 #[test]
@@ -188,41 +216,24 @@ fn only_the_creation_of_a_pod_itself_is_changed() {
 #[test]
 fn a_second_round_changes_nothing() {
     let caches = caches();
-    let mut request = request("someone", "");
-    request.object = json!({"spec": {"containers": []}});
-    let Ok(Decision::Allow { patch, .. }) = decide("/mutate/pods", &caches, &mut request) else {
-        panic!("not allowed")
-    };
-    json_patch::patch(&mut request.object, &patch).unwrap();
+    let pod = json!({"spec": {"containers": []}});
+    let mut request = request_for("Pod", "tenant-blue", &pod, &Value::Null);
+    request.object = patched(decide("/mutate/pods", &caches, &mut request).unwrap(), &pod).unwrap();
     assert_eq!(decide("/mutate/pods", &caches, &mut request), Ok(Decision::allow()));
-}
-
-/// What the API server asks of `/validate/...`.
-fn asks(kind: Value, operation: &str, object: Value, old: Value) -> Request {
-    let request = json!({"uid": "1", "kind": kind, "operation": operation, "namespace": "tenant-blue",
-        "userInfo": {"username": "someone"}, "object": object, "oldObject": old});
-    serde_json::from_value(request).unwrap()
-}
-
-fn pod_kind() -> Value {
-    json!({"version": "v1", "kind": "Pod"})
 }
 
 /// A Pod as mutation leaves it.
 fn placed() -> Value {
-    let mut request = request("someone", "");
-    request.object = json!({"metadata": {}, "spec": {"containers": [{"name": "c"}]}});
-    let Ok(Decision::Allow { patch, .. }) = decide("/mutate/pods", &caches(), &mut request) else { panic!() };
-    json_patch::patch(&mut request.object, &patch).unwrap();
-    request.object
+    let pod = json!({"metadata": {}, "spec": {"containers": [{"name": "c"}]}});
+    let mut request = request_for("Pod", "tenant-blue", &pod, &Value::Null);
+    patched(decide("/mutate/pods", &caches(), &mut request).unwrap(), &pod).unwrap()
 }
 
 #[test]
 fn the_final_pod_is_judged_by_its_tenants_policy() {
     let caches = caches();
     let ask = |caches: &Caches, object: &Value, old: &Value| {
-        let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
-        decide("/validate/pods", caches, &mut asks(pod_kind(), operation, object.clone(), old.clone()))
+        decide("/validate/pods", caches, &mut request_for("Pod", "tenant-blue", object, old))
     };
     let good = placed();
     assert!(
@@ -238,7 +249,7 @@ fn the_final_pod_is_judged_by_its_tenants_policy() {
         assert!(message.starts_with("spec.hostNetwork: is true"), "{message}");
     }
     assert_eq!(ask(&caches, &bad, &bad), Ok(Decision::allow()), "it was so before");
-    let mut ephemeral = asks(pod_kind(), "UPDATE", bad.clone(), good);
+    let mut ephemeral = request_for("Pod", "tenant-blue", &bad, &good);
     ephemeral.sub_resource = "ephemeralcontainers".into();
     assert_eq!(denied(decide("/validate/pods", &caches, &mut ephemeral)).0, 403);
     let mut privileged = tenant("blue", json!({"podSecurity": "privileged"}));
@@ -252,7 +263,7 @@ fn only_the_scheduler_binds_and_only_to_the_tenants_nodes() {
     let caches = caches();
     let bind = |user: &str, node: &str| {
         let object = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": node}});
-        let mut request = asks(json!({"version": "v1", "kind": "Binding"}), "CREATE", object, Value::Null);
+        let mut request = request_for("Binding", "tenant-blue", &object, &Value::Null);
         request.user_info.username = user.into();
         decide("/validate/pods", &caches, &mut request)
     };
@@ -276,8 +287,8 @@ fn a_claim_may_ask_for_the_classes_of_its_tenant() {
     caches.apply_tenant(Change::Applied(tenant("blue", json!({"deviceClasses": ["crypto"]}))));
     let ask = |class: &str| {
         let object = json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}}});
-        let kind = json!({"group": "resource.k8s.io", "version": "v1", "kind": "ResourceClaim"});
-        decide("/validate/resourceclaims", &caches, &mut asks(kind, "CREATE", object, Value::Null))
+        let mut request = request_for("ResourceClaim", "tenant-blue", &object, &Value::Null);
+        decide("/validate/resourceclaims", &caches, &mut request)
     };
     assert_eq!(ask("crypto"), Ok(Decision::allow()));
     assert!(denied(ask("gpu")).1.starts_with("spec.devices.requests[0].exactly.deviceClassName: is \"gpu\""));
@@ -291,9 +302,8 @@ fn what_another_tenant_has_is_refused() {
     let class = json!({"metadata": {"name": "crypto"}});
     caches.device_class(Change::Applied(serde_json::from_value(class).unwrap()));
     let ask = |object: &Tenant, old: Option<&Tenant>| {
-        let kind = json!({"group": "outrigger.dev", "version": "v1alpha1", "kind": "Tenant"});
         let value = |tenant: &Tenant| serde_json::to_value(tenant).unwrap();
-        let mut request = asks(kind, "CREATE", value(object), old.map_or(Value::Null, value));
+        let mut request = request_for("Tenant", "", &value(object), &old.map_or(Value::Null, value));
         decide("/validate/tenants", &caches, &mut request)
     };
     let good = tenant(
@@ -328,11 +338,9 @@ fn what_another_tenant_has_is_refused() {
 fn a_rule_is_refused_with_all_that_is_wrong_and_warned_of_what_is_odd() {
     let caches = caches();
     let ask = |object: &WorkloadRule, old: Option<&WorkloadRule>| {
-        let kind =
-            json!({"group": "workload.universe.nvidia.com", "version": "v1alpha1", "kind": "WorkloadRule"});
         let value = |rule: &WorkloadRule| serde_json::to_value(rule).unwrap();
-        let operation = if old.is_some() { "UPDATE" } else { "CREATE" };
-        let mut request = asks(kind, operation, value(object), old.map_or(Value::Null, value));
+        let old = old.map_or(Value::Null, value);
+        let mut request = request_for("WorkloadRule", "tenant-blue", &value(object), &old);
         decide("/validate/workloadrules", &caches, &mut request)
     };
     // The Tenant isn't known yet: the rule is validated by itself.
@@ -370,10 +378,9 @@ fn a_tenants_rules_have_a_size_together() {
     let limit = 3 * size + caches.other_rules_size(named("a", 0).metadata.namespace.as_deref().unwrap(), "a");
     caches.apply_tenant(Change::Applied(tenant("blue", json!({"limits": {"ruleBytes": limit}}))));
     let ask = |object: &WorkloadRule| {
-        let kind =
-            json!({"group": "workload.universe.nvidia.com", "version": "v1alpha1", "kind": "WorkloadRule"});
         let object = serde_json::to_value(object).unwrap();
-        decide("/validate/workloadrules", &caches, &mut asks(kind, "CREATE", object, Value::Null))
+        let mut request = request_for("WorkloadRule", "tenant-blue", &object, &Value::Null);
+        decide("/validate/workloadrules", &caches, &mut request)
     };
     let taken = |name: &str, text: usize| matches!(ask(&named(name, text)), Ok(Decision::Allow { .. }));
     for name in ["a", "b"] {

@@ -68,7 +68,6 @@ struct Total {
     refused: usize,
 }
 
-/// One tenant.
 #[derive(Debug)]
 struct OfTenant {
     id: TenantId,
@@ -86,7 +85,6 @@ impl Reporter {
         all.iter().filter_map(|state| of_tenant(state, leads)).collect()
     }
 
-    /// The queues by name.
     fn queues(&self) -> [(&'static str, Counts); 4] {
         let queues = &self.0.queues;
         [

@@ -96,9 +96,6 @@ impl Usage {
 }
 
 /// Compares a number of workloads, and their bytes, with the limits.
-///
-/// # Errors
-/// When it is too much.
 pub fn within(count: u64, bytes: u64, limits: &Limits) -> Result<(), Exceeded> {
     if count > u64::from(limits.workloads) {
         return Err(Exceeded { limit: "workloads", would: count, allowed: limits.workloads.into() });

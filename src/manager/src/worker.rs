@@ -24,7 +24,6 @@ pub(crate) enum Action {
 
 /// A controller: brings the objects of some kind into the state that they should have, one step for one key at a time.
 pub(crate) trait Controller: Send + Sync + 'static {
-    /// The keys that it works on.
     type Key: Key;
 
     /// Its name in logs, and that of its task.
@@ -36,16 +35,14 @@ pub(crate) trait Controller: Send + Sync + 'static {
     /// Whether only the replica that leads runs it.
     const LEADER_ONLY: bool = true;
 
+    const QUEUE: fn(&Context) -> &Queue<Self::Key>;
+
     /// What the controller shares with all others.
     fn context(&self) -> &Context;
-
-    /// Its queue.
-    fn queue(&self) -> &Queue<Self::Key>;
 
     /// This replica begins to lead. What the former leader knew is not known here, so every key has to be queued.
     fn gained(&self) {}
 
-    /// Makes one step.
     fn step(&self, key: &Self::Key) -> impl Future<Output = Result<Action, kube::Error>> + Send;
 }
 
@@ -60,7 +57,7 @@ pub(crate) fn start<C: Controller>(process: &Process, controller: C) {
 }
 
 async fn run<C: Controller>(controller: Arc<C>) {
-    let leadership = controller.context().leadership.clone();
+    let (leadership, queue) = (controller.context().leadership.clone(), C::QUEUE(controller.context()));
     let acts = || !C::LEADER_ONLY || leadership.leads();
     let slots = Arc::new(Semaphore::new(C::AT_ONCE));
     loop {
@@ -70,10 +67,10 @@ async fn run<C: Controller>(controller: Arc<C>) {
         }
         while acts() {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
-            let key = controller.queue().next().await;
+            let key = queue.next().await;
             if !acts() {
-                controller.queue().add([key.clone()]);
-                controller.queue().done(&key);
+                queue.add([key.clone()]);
+                queue.done(&key);
                 break;
             }
             let controller = controller.clone();
@@ -92,7 +89,7 @@ async fn run<C: Controller>(controller: Arc<C>) {
 
 /// Makes a step for a key that the queue has handed out, and gives the key back to the queue.
 async fn take<C: Controller>(controller: &C, key: &C::Key) {
-    let queue = controller.queue();
+    let queue = C::QUEUE(controller.context());
     match controller.step(key).await {
         Ok(Action::Done) => queue.forget(key),
         Ok(Action::Requeue(after)) => {

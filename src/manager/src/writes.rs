@@ -101,9 +101,6 @@ where
 }
 
 /// An object that no longer exists, or another one of its name, counts as deleted.
-///
-/// # Errors
-/// Every other error.
 pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Ok(_) => Ok(()),
@@ -114,9 +111,6 @@ pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<(), kube::Err
 
 /// The object that a read has found; `None` where the API server says that there is no such object. That it doesn't serve the
 /// kind, or not yet, says nothing about the object, so such an answer is an error here.
-///
-/// # Errors
-/// Every other error.
 pub(crate) fn found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(object) => Ok(Some(object)),
@@ -127,9 +121,6 @@ pub(crate) fn found<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube
 
 /// Lists the objects that a selector and `wanted` select, and deletes those that are not being deleted yet. The API server is
 /// asked, past all caches. Returns how many are still there, and the names of those that were deleted now.
-///
-/// # Errors
-/// When the API server can't be asked, or refuses.
 pub(crate) async fn delete_all<K>(
     objects: &Api<PartialObjectMeta<K>>,
     selection: ListParams,

@@ -19,7 +19,7 @@ use outrigger_admission::{Admission, GuestOutcome, Reservation};
 use outrigger_core::slots::Sightings;
 use outrigger_runtime::environment::Clock;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use live_pods::LivePods;
 use store::LedgerStore;
@@ -67,9 +67,6 @@ impl Ledgers {
     }
 
     /// Makes a reservation.
-    ///
-    /// # Errors
-    /// The refusal, where it can't be made.
     pub async fn reserve(
         self: &Arc<Self>,
         reservation: &Reservation,
@@ -104,11 +101,19 @@ impl Ledgers {
     }
 }
 
-/// The API server's own message, or the reason why there is none.
-fn message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        other => other.to_string(),
+/// Waits for a call of the API server, at most for [`CALL`].
+///
+/// # Errors
+/// The code of its refusal, where it has answered, and its own message or the reason why there is none.
+async fn answered<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, (Option<u16>, String)> {
+    match timeout(CALL, call).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) if !status.message.is_empty() => {
+            Err((Some(status.code), status.message))
+        }
+        Ok(Err(kube::Error::Api(status))) => Err((Some(status.code), kube::Error::Api(status).to_string())),
+        Ok(Err(error)) => Err((None, error.to_string())),
+        Err(_) => Err((None, "the API server doesn't answer".to_owned())),
     }
 }
 

@@ -44,7 +44,8 @@ pub enum Verdict {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GuestLabels {
-    outcome: &'static str,
+    /// The name of a [`GuestOutcome`].
+    outcome: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -89,7 +90,7 @@ impl Metrics {
         metrics::ADMISSION_STEP.register(registry, steps.clone());
         let guests = Family::<GuestLabels, Counter>::default();
         for outcome in GuestOutcome::ALL {
-            guests.get_or_create(&GuestLabels { outcome: outcome.as_str() }).inc_by(0);
+            guests.get_or_create(&GuestLabels { outcome: format!("{outcome:?}") }).inc_by(0);
         }
         metrics::GUESTS.register(registry, guests.clone());
         Self { admissions, steps, guests }
@@ -102,7 +103,7 @@ impl Metrics {
 
     /// Counts a guest that has been admitted or refused.
     pub fn guest(&self, outcome: GuestOutcome) {
-        self.guests.get_or_create(&GuestLabels { outcome: outcome.as_str() }).inc();
+        self.guests.get_or_create(&GuestLabels { outcome: format!("{outcome:?}") }).inc();
     }
 
     /// Counts a request that has been answered.

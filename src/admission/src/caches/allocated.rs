@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
-use outrigger_api::Change;
 use outrigger_core::keys;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
+use super::devices::pod_of;
 use super::{Caches, put};
 
 /// Maximum size of a cached node selector, in bytes of JSON. The scheduler's own names one Node or one label for each device, and a
@@ -33,40 +33,35 @@ pub(super) struct Allocated {
     host_label: Box<str>,
 }
 
+impl Default for Allocated {
+    /// Without any, where the default label names the host of a DPU.
+    fn default() -> Self {
+        Self::new(keys::DPU_HOST)
+    }
+}
+
 impl Allocated {
     pub(super) fn new(host_label: &str) -> Self {
         Self { terms: RwLock::default(), hosts: RwLock::default(), host_label: host_label.into() }
     }
 
-    /// Takes in a Node: its host.
-    pub(super) fn node(&self, change: &Change<PartialObjectMeta<Node>>) {
-        let (name, host) = match change {
-            Change::Applied(node) => (node.name_any(), node.labels().get(&*self.host_label).cloned()),
-            Change::Gone { name, .. } => (name.clone(), None),
-        };
-        if self.hosts.read().get(&name) != host.as_ref() {
-            put(&self.hosts, name, host);
+    /// Takes in a Node, which has been deleted where there is none: its host.
+    pub(super) fn node(&self, name: &str, node: Option<&PartialObjectMeta<Node>>) {
+        let host = node.and_then(|node| node.labels().get(&*self.host_label).cloned());
+        if self.hosts.read().get(name) != host.as_ref() {
+            put(&self.hosts, name.to_owned(), host);
         }
     }
 
-    /// Takes in a claim: the Nodes of its devices.
-    pub(super) fn claim(&self, change: &Change<ResourceClaim>) {
-        let (namespace, name, terms) = match change {
-            Change::Applied(claim) => (claim.namespace().unwrap_or_default(), claim.name_any(), terms(claim)),
-            Change::Gone { namespace, name, .. } => (namespace.clone(), name.clone(), None),
-        };
+    /// Takes in a claim, which has been deleted where there is none: the Nodes of its devices.
+    pub(super) fn claim(&self, namespace: &str, name: &str, claim: Option<&ResourceClaim>) {
         let mut all = self.terms.write();
-        match terms {
-            Some(terms) => {
-                all.entry(namespace).or_default().insert(name, terms.into());
-            }
-            None => {
-                if let Some(own) = all.get_mut(&namespace) {
-                    own.remove(&name);
-                    if own.is_empty() {
-                        all.remove(&namespace);
-                    }
-                }
+        if let Some(terms) = claim.and_then(terms) {
+            all.entry(namespace.to_owned()).or_default().insert(name.to_owned(), terms.into());
+        } else if let Some(own) = all.get_mut(namespace) {
+            own.remove(name);
+            if own.is_empty() {
+                all.remove(namespace);
             }
         }
     }
@@ -74,11 +69,7 @@ impl Allocated {
 
 /// The terms of the node selector of a claim's allocation, if they are to be cached.
 fn terms(claim: &ResourceClaim) -> Option<Vec<Value>> {
-    let of_pod = |owner: &&_| {
-        let owner: &k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference = owner;
-        owner.controller == Some(true) && owner.kind == "Pod"
-    };
-    if claim.owner_references().iter().any(|owner| of_pod(&owner)) {
+    if pod_of(claim).is_some() {
         return None;
     }
     let selector = claim.status.as_ref()?.allocation.as_ref()?.node_selector.as_ref()?;
@@ -132,6 +123,8 @@ fn named(term: &Value) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_api::Change;
+
     use super::*;
     use outrigger_core::selector::clash::opposition;
 

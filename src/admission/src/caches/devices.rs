@@ -65,8 +65,8 @@ impl Caches {
 
     /// Takes in a ResourceClaim: its owner, and the Nodes of its devices.
     pub fn claim(&self, change: Change<ResourceClaim>) {
-        self.allocated.claim(&change);
         let (namespace, name, claim) = change.into_parts();
+        self.allocated.claim(&namespace, &name, claim.as_ref());
         let workload = claim.as_ref().and_then(|claim| claim.labels().get(keys::WORKLOAD).cloned());
         let pod = claim.as_ref().and_then(pod_of);
         let mut claims = self.claims.write();
@@ -100,11 +100,10 @@ impl Caches {
 }
 
 /// The Pod that a claim was created for.
-fn pod_of(claim: &ResourceClaim) -> Option<String> {
-    let is_pod = |owner: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference| {
-        owner.kind == "Pod" && owner.controller == Some(true)
-    };
-    claim.owner_references().iter().find(is_pod).map(|owner| owner.name.clone())
+pub(super) fn pod_of(claim: &ResourceClaim) -> Option<String> {
+    let mut owners = claim.owner_references().iter();
+    let pod = owners.find(|owner| owner.kind == "Pod" && owner.controller == Some(true));
+    pod.map(|owner| owner.name.clone())
 }
 
 /// Sets or removes an entry; without a change nothing is copied.

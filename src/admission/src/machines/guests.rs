@@ -39,7 +39,7 @@ pub enum GuestOutcome {
 }
 
 impl GuestOutcome {
-    /// All outcomes.
+    /// All outcomes, which metrics show by their names.
     pub const ALL: [Self; 8] = [
         Self::Admitted,
         Self::UnknownGroup,
@@ -50,20 +50,6 @@ impl GuestOutcome {
         Self::Unavailable,
         Self::Changed,
     ];
-
-    /// The name, as metrics show it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Admitted => "Admitted",
-            Self::UnknownGroup => "UnknownGroup",
-            Self::UnknownType => "UnknownType",
-            Self::WrongMachine => "WrongMachine",
-            Self::NotCounted => "NotCounted",
-            Self::NoneLeft => "NoneLeft",
-            Self::Unavailable => "Unavailable",
-            Self::Changed => "Changed",
-        }
-    }
 
     /// The decision with this outcome.
     pub fn denied(self, decision: Decision) -> Admission {

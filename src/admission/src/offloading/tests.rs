@@ -2,7 +2,7 @@ use outrigger_api::Change;
 use serde_json::json;
 
 use super::*;
-use crate::tests::{decide, namespace};
+use crate::tests::{decide, namespace, patched, request_for};
 
 fn object(generation: i64, spec: Value) -> Change<NamespaceOffloading> {
     let object = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
@@ -12,17 +12,8 @@ fn object(generation: i64, spec: Value) -> Change<NamespaceOffloading> {
 
 /// Asks to create a Pod in the namespace `n`, and returns it as it is admitted.
 fn created(caches: &Caches, pod: &Value) -> Result<Result<Value, (u16, String)>, CacheStale> {
-    let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "CREATE",
-        "namespace": "n", "userInfo": {"username": "someone"}, "object": pod});
-    let mut request: Request = serde_json::from_value(request).unwrap();
-    Ok(match decide("/mutate/pods", caches, &mut request)? {
-        Decision::Allow { patch, .. } => {
-            let mut pod = pod.clone();
-            json_patch::patch(&mut pod, &patch).unwrap();
-            Ok(pod)
-        }
-        Decision::Deny { code, message, .. } => Err((code, message)),
-    })
+    let mut request = request_for("Pod", "n", pod, &Value::Null);
+    Ok(patched(decide("/mutate/pods", caches, &mut request)?, pod))
 }
 
 fn keys_of(pod: &Value) -> Vec<String> {
@@ -97,25 +88,23 @@ fn what_the_object_says_now_counts() {
     let mut other = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
         "metadata": {"name": "other", "namespace": "n"}, "spec": {}});
     caches.apply_offloading(Change::Applied(serde_json::from_value(other.take()).unwrap()));
-    caches.apply_offloading(Change::Gone { namespace: "n".into(), name: "other".into(), uid: String::new() });
+    let gone = |name: &str| {
+        caches.apply_offloading(Change::Gone {
+            namespace: "n".into(),
+            name: name.into(),
+            uid: String::new(),
+        });
+    };
+    gone("other");
     assert!(created(&caches, &json!({"spec": {}})).is_ok(), "another name has no owner");
-    caches.apply_offloading(Change::Gone {
-        namespace: "n".into(),
-        name: "offloading".into(),
-        uid: String::new(),
-    });
+    gone("offloading");
     assert!(created(&caches, &json!({"spec": {}})).is_err());
 }
 
-fn ask(operation: &str, object: Value, old: Value) -> Decision {
-    let request = json!({"uid": "1", "kind": {"group": "offloading.liqo.io", "version": "v1beta1",
-        "kind": "NamespaceOffloading"}, "operation": operation, "namespace": "n", "object": object, "oldObject": old});
-    decide(
-        "/validate/namespaceoffloadings",
-        &Caches::default(),
-        &mut serde_json::from_value(request).unwrap(),
-    )
-    .unwrap()
+fn ask(operation: &str, object: &Value, old: &Value) -> Decision {
+    let mut request = request_for("NamespaceOffloading", "n", object, old);
+    request.operation = operation.into();
+    decide("/validate/namespaceoffloadings", &Caches::default(), &mut request).unwrap()
 }
 
 fn with(name: &str, spec: &Value) -> Value {
@@ -140,8 +129,11 @@ fn answers_as_liqo_does() {
         serde_json::from_str(include_str!("../../../../tests/cases/liqo-namespaceoffloading.json")).unwrap();
     for case in cases.as_array().unwrap() {
         let (name, expect) = (case["objectName"].as_str().unwrap(), &case["expect"]);
-        let answer =
-            ask(case["operation"].as_str().unwrap(), with(name, &case["spec"]), with(name, &case["oldSpec"]));
+        let answer = ask(
+            case["operation"].as_str().unwrap(),
+            &with(name, &case["spec"]),
+            &with(name, &case["oldSpec"]),
+        );
         let (code, message, warnings) = told(answer);
         assert_eq!(code == 200, expect["allowed"], "{}", case["name"]);
         assert_eq!(
@@ -155,8 +147,7 @@ fn answers_as_liqo_does() {
 
 #[test]
 fn what_the_cases_leave_out() {
-    let ask =
-        |operation: &str, object: &Value, old: &Value| told(ask(operation, object.clone(), old.clone()));
+    let ask = |operation: &str, object: &Value, old: &Value| told(ask(operation, object, old));
     let selected = with("offloading", &json!({"namespaceMappingStrategy": "SelectedName"}));
     let (code, message, _) = ask("CREATE", &selected, &Value::Null);
     assert_eq!(
@@ -203,14 +194,9 @@ fn what_the_cases_leave_out() {
 
 #[test]
 fn the_clusters_own_namespaces_stay_local() {
-    let request = json!({"uid": "1", "kind": {"group": "offloading.liqo.io", "version": "v1beta1",
-        "kind": "NamespaceOffloading"}, "operation": "CREATE", "namespace": "kube-system",
-        "object": with("offloading", &json!({}))});
-    let decision = decide(
-        "/validate/namespaceoffloadings",
-        &Caches::default(),
-        &mut serde_json::from_value(request).unwrap(),
-    );
+    let object = with("offloading", &json!({}));
+    let mut request = request_for("NamespaceOffloading", "kube-system", &object, &Value::Null);
+    let decision = decide("/validate/namespaceoffloadings", &Caches::default(), &mut request);
     let (code, message, _) = told(decision.unwrap());
     assert_eq!((code, message.as_str().unwrap().contains("\"kube-system\"")), (403, true));
 }

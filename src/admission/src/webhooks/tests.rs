@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::caches::Caches;
 use crate::decision::{Context, Settings};
+use crate::tests::request_for;
 
 /// Whether a webhook is called for a change of a Pod.
 fn is_asked(change: &Value, sub_resource: &str) -> bool {
@@ -13,9 +14,8 @@ fn is_asked(change: &Value, sub_resource: &str) -> bool {
         "spec": {"containers": [{"name": "c"}]}, "status": {}});
     let mut object = old.clone();
     json_patch::merge(&mut object, change);
-    let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": "UPDATE",
-        "subResource": sub_resource, "namespace": "tenant-blue", "object": object, "oldObject": old});
-    let request: Request = serde_json::from_value(request).unwrap();
+    let mut request = request_for("Pod", "tenant-blue", &object, &old);
+    request.sub_resource = sub_resource.into();
     let labels = BTreeMap::from([(keys::TENANT, "blue"), (keys::INJECT_RESOURCE, keys::INJECT_ENABLED)]);
     let (caches, settings) = (Caches::default(), Settings::default());
     let cx = Context::new(&caches, &settings);

@@ -15,9 +15,6 @@ use tracing::info;
 use crate::writes;
 
 /// Deletes a tenant's companions of admin rules. Returns how many are still there.
-///
-/// # Errors
-/// When the API server can't be asked, or refuses.
 pub(crate) async fn release(
     client: &Client,
     namespace: &str,
@@ -29,9 +26,6 @@ pub(crate) async fn release(
 }
 
 /// Deletes all companions of an admin rule, and what their devices were claimed by. Returns how many are still there.
-///
-/// # Errors
-/// When the API server can't be asked, or refuses.
 pub(super) async fn of_rule(client: &Client, namespace: &str, rule: &RuleName) -> Result<usize, kube::Error> {
     let labels = format!("{}={}", keys::RULE, rule.label_value());
     // The label of a long name is a hash of it.

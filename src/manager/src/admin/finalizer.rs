@@ -20,9 +20,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// removes it. Returns when to look again.
 ///
 /// Companions are deleted here also for tenants that another replica serves, or none does.
-///
-/// # Errors
-/// When the API server can't be asked, or refuses.
 pub(super) async fn step(
     context: &Context,
     id: &RuleId,

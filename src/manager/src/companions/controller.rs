@@ -38,7 +38,6 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// How long a companion waits for a rule that is known here in an older state than the companion was made from.
 const STALE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The controller of companions.
 pub(crate) struct Companions {
     context: Arc<Context>,
     /// Rules of which the API server has said that they are deleted.
@@ -57,13 +56,10 @@ impl Controller for Companions {
     const NAME: &'static str = "companions";
     const AT_ONCE: usize = MAX_IN_FLIGHT;
     const LEADER_ONLY: bool = false;
+    const QUEUE: fn(&Context) -> &Queue<CompanionId> = |context| &context.queues.companions;
 
     fn context(&self) -> &Context {
         &self.context
-    }
-
-    fn queue(&self) -> &Queue<CompanionId> {
-        &self.context.queues.companions
     }
 
     async fn step(&self, id: &CompanionId) -> Result<Action, Error> {
@@ -287,9 +283,6 @@ impl Companion<'_> {
 
     /// Asks whether the rule that the companion with this uid was made for is deleted. The rules' cache may be older than the
     /// companions': that it lacks the rule, or has another one of that name, is no reason to delete anything.
-    ///
-    /// # Errors
-    /// When the rule is not deleted, or the API server does not say.
     async fn confirm_rule_deleted(&self, uid: &str) -> Result<(), WriteFailure> {
         let key = &self.id.key;
         let uid_of_rule = |companions: &mut CompanionCache| {

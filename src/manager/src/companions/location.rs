@@ -5,14 +5,12 @@ use outrigger_core::ids::TenantId;
 
 use crate::state::{CompanionId, Namespace, TenantStates};
 
-/// The location of a companion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CompanionLocation {
     /// The tenant whose workload it serves.
     pub(crate) tenant: TenantId,
     /// Its namespace: the tenant's, or that of all companions of admin rules.
     pub(crate) namespace: Namespace,
-    /// Its name.
     pub(crate) name: String,
     /// Whether its rule is in the same namespace, and so owns it.
     pub(crate) owned: bool,

@@ -106,9 +106,6 @@ impl<'a> Objects<'a> {
     }
 
     /// The one of this name.
-    ///
-    /// # Errors
-    /// As the API server says.
     pub(crate) async fn get(&self, name: &str) -> Result<Option<Object>, kube::Error> {
         Ok(match self.kind {
             Kind::Pod => self.api::<Pod>().get_opt(name).await?.map(Object::from),
@@ -117,9 +114,6 @@ impl<'a> Objects<'a> {
     }
 
     /// Changes one by a merge patch.
-    ///
-    /// # Errors
-    /// As the API server says.
     pub(crate) async fn patch(&self, name: &str, patch: &Value) -> Result<Object, kube::Error> {
         let (params, patch) = (writes::patch(), Patch::Merge(patch));
         Ok(match self.kind {
@@ -129,9 +123,6 @@ impl<'a> Objects<'a> {
     }
 
     /// Deletes the one with this uid.
-    ///
-    /// # Errors
-    /// As the API server says.
     pub(crate) async fn delete(&self, name: &str, uid: &str) -> Result<(), kube::Error> {
         let params = writes::only(uid);
         match self.kind {
@@ -142,9 +133,6 @@ impl<'a> Objects<'a> {
 }
 
 /// Creates a companion from raw JSON, so that fields of newer APIs than ours arrive.
-///
-/// # Errors
-/// As the API server says.
 pub(crate) async fn create(
     client: &Client,
     namespace: &str,
@@ -160,9 +148,6 @@ pub(crate) async fn create(
 }
 
 /// Creates an object of a kind from raw JSON, and reads the answer as another type.
-///
-/// # Errors
-/// As the API server says.
 pub(super) async fn create_raw<K, R>(
     client: &Client,
     namespace: &str,

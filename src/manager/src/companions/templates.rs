@@ -184,9 +184,6 @@ impl Templates {
     }
 
     /// Deletes those of a rule's templates that aren't wanted. To be called only when no companion names one of them.
-    ///
-    /// # Errors
-    /// When the API server can't be asked, or refuses.
     pub(crate) async fn tidy(
         &self,
         client: &Client,

@@ -7,7 +7,6 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::tenant::Tenant;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::Peer;
-use tokio::sync::watch;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tracing::warn;
@@ -88,10 +87,5 @@ impl Access {
         self.context.registry.authorize(caller, id).inspect_err(|status| {
             warn!(%caller, tenant = %id, code = %status.code(), reason = status.message(), "refused call");
         })
-    }
-
-    /// Changes of who may act for whom, from now on.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
-        self.context.registry.changes()
     }
 }

@@ -16,7 +16,6 @@ use super::access::Access;
 use super::verbs::{self, Wire};
 use crate::context::Context;
 
-/// Serves admin rules.
 #[derive(Clone)]
 pub(super) struct AdminRules {
     context: Arc<Context>,
@@ -39,10 +38,6 @@ impl AdminRules {
 impl Wire for AdminWorkloadRule {
     type Message = admin::Rule;
 
-    fn read(rule: &admin::Rule) -> Result<Self, Vec<FieldError>> {
-        Self::try_from(rule)
-    }
-
     fn check(&self) -> Result<(), Vec<FieldError>> {
         self.compile().map(drop)
     }
@@ -63,26 +58,19 @@ impl Wire for AdminWorkloadRule {
 #[tonic::async_trait]
 impl AdminWorkloadRuleService for AdminRules {
     async fn create(&self, request: Request<admin::CreateRequest>) -> Answer<admin::CreateResponse> {
-        let api = self.api(&request)?;
-        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
-        Ok(Response::new(admin::CreateResponse {}))
+        verbs::create(&self.api(&request)?, request.get_ref().rule.as_ref()).await
     }
 
     async fn update(&self, request: Request<admin::UpdateRequest>) -> Answer<admin::UpdateResponse> {
-        let api = self.api(&request)?;
-        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
-        Ok(Response::new(admin::UpdateResponse {}))
+        verbs::update(&self.api(&request)?, request.get_ref().rule.as_ref()).await
     }
 
     async fn delete(&self, request: Request<admin::DeleteRequest>) -> Answer<admin::DeleteResponse> {
-        let api = self.api(&request)?;
-        verbs::delete(&api, &request.get_ref().id).await?;
-        Ok(Response::new(admin::DeleteResponse {}))
+        verbs::delete(&self.api(&request)?, &request.get_ref().id).await
     }
 
     async fn get(&self, request: Request<admin::GetRequest>) -> Answer<admin::GetResponse> {
-        let api = self.api(&request)?;
-        let rule = verbs::get(&api, &request.get_ref().id).await?;
+        let rule = verbs::get(&self.api(&request)?, &request.get_ref().id).await?;
         Ok(Response::new(admin::GetResponse { rule: Some(rule) }))
     }
 

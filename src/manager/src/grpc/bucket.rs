@@ -22,7 +22,6 @@ impl Bucket {
         Self { depth, full_at: now }
     }
 
-    /// Whether it is full.
     pub(super) fn is_full(&self, now: Instant) -> bool {
         self.full_at <= now
     }

@@ -83,9 +83,6 @@ impl Rates {
     }
 
     /// Waits until a message of so many bytes may be used.
-    ///
-    /// # Errors
-    /// As [`Self::turn`].
     pub(super) async fn bytes(
         &self,
         payer: &Payer,

@@ -37,10 +37,6 @@ impl Rules {
 impl Wire for WorkloadRule {
     type Message = v1::Rule;
 
-    fn read(rule: &v1::Rule) -> Result<Self, Vec<FieldError>> {
-        Self::try_from(rule)
-    }
-
     fn check(&self) -> Result<(), Vec<FieldError>> {
         self.compile().map(drop)
     }
@@ -65,26 +61,19 @@ impl Wire for WorkloadRule {
 #[tonic::async_trait]
 impl WorkloadRuleService for Rules {
     async fn create(&self, request: Request<v1::CreateRequest>) -> Answer<v1::CreateResponse> {
-        let api = self.api(&request)?;
-        verbs::create(&api, request.get_ref().rule.as_ref()).await?;
-        Ok(Response::new(v1::CreateResponse {}))
+        verbs::create(&self.api(&request)?, request.get_ref().rule.as_ref()).await
     }
 
     async fn update(&self, request: Request<v1::UpdateRequest>) -> Answer<v1::UpdateResponse> {
-        let api = self.api(&request)?;
-        verbs::update(&api, request.get_ref().rule.as_ref()).await?;
-        Ok(Response::new(v1::UpdateResponse {}))
+        verbs::update(&self.api(&request)?, request.get_ref().rule.as_ref()).await
     }
 
     async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
-        let api = self.api(&request)?;
-        verbs::delete(&api, &request.get_ref().id).await?;
-        Ok(Response::new(v1::DeleteResponse {}))
+        verbs::delete(&self.api(&request)?, &request.get_ref().id).await
     }
 
     async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
-        let api = self.api(&request)?;
-        let rule = verbs::get(&api, &request.get_ref().id).await?;
+        let rule = verbs::get(&self.api(&request)?, &request.get_ref().id).await?;
         Ok(Response::new(v1::GetResponse { rule: Some(rule) }))
     }
 

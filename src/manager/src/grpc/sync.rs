@@ -21,7 +21,6 @@ use crate::usage::{self, Usage};
 /// companions above all, which is that of all tenants.
 const AT_ONCE: usize = 256;
 
-/// A sync that has begun.
 #[derive(Debug)]
 pub(super) struct Sync {
     state: Arc<TenantState>,

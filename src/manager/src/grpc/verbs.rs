@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tonic::Status;
 
+use super::Answer;
 use super::limits::{LIST_BYTES, LIST_PAGE};
 use super::status::{invalid, refused};
 use crate::writes;
@@ -20,12 +21,14 @@ const ATTEMPTS: usize = 10;
 
 /// A rule as the API has it, and the message that carries it.
 pub(super) trait Wire:
-    Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned
+    Resource<DynamicType = ()>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + for<'a> TryFrom<&'a Self::Message, Error = Vec<FieldError>>
 {
     type Message: Message;
-
-    /// The custom resource that a message asks for.
-    fn read(message: &Self::Message) -> Result<Self, Vec<FieldError>>;
 
     /// Whether it can be served.
     fn check(&self) -> Result<(), Vec<FieldError>>;
@@ -40,7 +43,7 @@ pub(super) trait Wire:
 /// The custom resource that a message asks for, if it can be served.
 async fn read<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> Result<R, Status> {
     let rule = rule.ok_or_else(|| invalid(&[FieldError::new("rule", "is missing")]))?;
-    let object = R::read(rule).map_err(|errors| invalid(&errors))?;
+    let object = R::try_from(rule).map_err(|errors| invalid(&errors))?;
     let Err(errors) = object.check() else { return Ok(object) };
     // A dry run gets the words that kubectl would get, so that both ways read the same. The rule is refused also where the API
     // server would accept it, for example because its webhook is unavailable.
@@ -54,21 +57,21 @@ fn is_about_fields(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422))
 }
 
-pub(super) async fn create<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> Result<(), Status> {
+pub(super) async fn create<R: Wire, A: Default>(api: &Api<R>, rule: Option<&R::Message>) -> Answer<A> {
     let object: R = read(api, rule).await?;
-    api.create(&writes::post(), &object).await.map(drop).map_err(|e| refused(&e))
+    api.create(&writes::post(), &object).await.map(|_| A::default().into()).map_err(|e| refused(&e))
 }
 
-pub(super) async fn update<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> Result<(), Status> {
+pub(super) async fn update<R: Wire, A: Default>(api: &Api<R>, rule: Option<&R::Message>) -> Answer<A> {
     let object: R = read(api, rule).await?;
     let name = object.name_any();
     for _ in 0..ATTEMPTS {
         let mut found = api.get(&name).await.map_err(|e| refused(&e))?;
         if !found.take_over(&object) {
-            return Ok(());
+            return Ok(A::default().into());
         }
         match api.replace(&name, &writes::post(), &found).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(A::default().into()),
             // Others have written the rule since, for example its labels. Only the spec is replaced here.
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
             Err(error) => return Err(refused(&error)),
@@ -77,12 +80,13 @@ pub(super) async fn update<R: Wire>(api: &Api<R>, rule: Option<&R::Message>) -> 
     Err(Status::aborted(format!("rule {name} is written by others all the time; try again")))
 }
 
-pub(super) async fn delete<R: Wire>(api: &Api<R>, id: &str) -> Result<(), Status> {
+pub(super) async fn delete<R: Wire, A: Default>(api: &Api<R>, id: &str) -> Answer<A> {
     name(id)?;
     match api.delete(id, &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(error) => Err(refused(&error)),
-        Ok(_) => Ok(()),
+        Err(error) if !matches!(&error, kube::Error::Api(status) if status.is_not_found()) => {
+            Err(refused(&error))
+        }
+        _ => Ok(A::default().into()),
     }
 }
 

@@ -188,7 +188,7 @@ impl Workloads {
     }
 
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
-        let mut changes = self.access.changes();
+        let mut changes = self.context.registry.changes();
         let expiry = self.expiry(&session.caller);
         let mut pace = Bucket::new(BURST, self.now());
         let per_second = self.context.args.max_messages_per_second.max(10).into();
@@ -218,7 +218,7 @@ impl Workloads {
             };
             // What it holds of the budget is given back when it has been taken in.
             let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
-            let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = kind(&message));
+            let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = message.message.as_ref().map_or("none", |message| kind(message).0));
             let request = self.context.latency.request(&span);
             let keys = self.apply(session, message).instrument(span).await?;
             for key in &keys {
@@ -243,7 +243,7 @@ impl Workloads {
         message: WorkloadChunkedStreamRequest,
     ) -> Result<Vec<CompanionKey>, Status> {
         let Some(message) = message.message else { return Err(none_set(session.chunked)) };
-        self.context.metrics.received(metric(&message));
+        self.context.metrics.received(kind(&message).1);
         match message {
             Message::WorkloadUpdate(_) | Message::WorkloadDelete(_) | Message::WorkloadSync(_)
                 if session.sync.is_some() =>
@@ -364,26 +364,15 @@ fn not_begun() -> Status {
     Status::invalid_argument("message: no sync has begun; send workload_sync_begin first")
 }
 
-/// What a message is, as traces have it.
-fn kind(message: &WorkloadChunkedStreamRequest) -> &'static str {
-    match message.message {
-        Some(Message::WorkloadUpdate(_)) => "update",
-        Some(Message::WorkloadDelete(_)) => "delete",
-        Some(Message::WorkloadSync(_)) => "sync",
-        Some(Message::WorkloadSyncBegin(_)) => "begin",
-        Some(Message::WorkloadSyncChunk(_)) => "chunk",
-        Some(Message::WorkloadSyncEnd(_)) => "end",
-        None => "none",
-    }
-}
-
-/// What a message is, as metrics have it: a sync in chunks is one sync.
-fn metric(message: &Message) -> StreamMessage {
+/// What a message is, as traces and as metrics have it. For metrics a sync in chunks is one sync.
+fn kind(message: &Message) -> (&'static str, StreamMessage) {
     match message {
-        Message::WorkloadUpdate(_) => StreamMessage::Update,
-        Message::WorkloadDelete(_) => StreamMessage::Delete,
-        Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => StreamMessage::Sync,
-        Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => StreamMessage::Chunk,
+        Message::WorkloadUpdate(_) => ("update", StreamMessage::Update),
+        Message::WorkloadDelete(_) => ("delete", StreamMessage::Delete),
+        Message::WorkloadSync(_) => ("sync", StreamMessage::Sync),
+        Message::WorkloadSyncBegin(_) => ("begin", StreamMessage::Chunk),
+        Message::WorkloadSyncChunk(_) => ("chunk", StreamMessage::Chunk),
+        Message::WorkloadSyncEnd(_) => ("end", StreamMessage::Sync),
     }
 }
 

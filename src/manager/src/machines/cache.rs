@@ -27,18 +27,17 @@ type PoolAge = (Timestamp, String);
 /// Machines, their pools, nodes, guests and reservations.
 #[derive(Debug)]
 pub(crate) struct MachineCache {
-    /// Namespace of reservations.
     core_namespace: String,
     inner: RwLock<MachineObjects>,
 }
 
 #[derive(Debug, Default)]
-struct MachineObjects {
-    machines: ByName<Machine>,
-    pools: ByName<MachineNodePool>,
-    sets: ByName<StatefulSet>,
-    services: ByName<Service>,
-    nodes: BTreeMap<String, Arc<NodeSummary>>,
+pub(super) struct MachineObjects {
+    pub(super) machines: ByName<Machine>,
+    pub(super) pools: ByName<MachineNodePool>,
+    pub(super) sets: ByName<StatefulSet>,
+    pub(super) services: ByName<Service>,
+    pub(super) nodes: ByName<NodeSummary>,
     /// Namespaces whose guests count.
     labelled: BTreeSet<String>,
     /// By namespace and name.
@@ -49,26 +48,17 @@ struct MachineObjects {
 }
 
 /// Objects by their names.
-#[derive(Debug)]
-struct ByName<K>(BTreeMap<String, Arc<K>>);
+type ByName<K> = BTreeMap<String, Arc<K>>;
 
-impl<K> Default for ByName<K> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<K: Resource> ByName<K> {
-    /// What there was before, and what there is now.
-    fn change(&mut self, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
-        match change {
-            Change::Applied(mut object) => {
-                object.meta_mut().managed_fields = None;
-                let object = Arc::new(object);
-                (self.0.insert(object.name_any(), object.clone()), Some(object))
-            }
-            Change::Gone { name, .. } => (self.0.remove(&name), None),
+/// Takes a change in. Returns what there was before, and what there is now.
+fn take<K: Resource>(objects: &mut ByName<K>, change: Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
+    match change {
+        Change::Applied(mut object) => {
+            object.meta_mut().managed_fields = None;
+            let object = Arc::new(object);
+            (objects.insert(object.name_any(), object.clone()), Some(object))
         }
+        Change::Gone { name, .. } => (objects.remove(&name), None),
     }
 }
 
@@ -97,7 +87,6 @@ fn owners(object: &MachineNodePool) -> impl Iterator<Item = Key> {
     object.owner_references().iter().map(|owner| Key::Machine(owner.name.as_str().into()))
 }
 
-/// The group of a Machine, by its label.
 pub(super) fn group(machine: &Machine) -> Option<&str> {
     machine.labels().get(keys::MACHINE_GROUP).map(String::as_str).filter(|group| !group.is_empty())
 }
@@ -111,7 +100,7 @@ impl MachineCache {
     /// A Machine exists, or is deleted. Returns the keys that this concerns; so do the other methods.
     pub(crate) fn machine(&self, change: Change<Machine>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let (before, now) = inner.machines.change(change);
+        let (before, now) = take(&mut inner.machines, change);
         if only_status(before.as_deref(), now.as_deref()) {
             return Vec::new();
         }
@@ -127,7 +116,7 @@ impl MachineCache {
     /// A MachineNodePool.
     pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let (before, now) = inner.pools.change(change);
+        let (before, now) = take(&mut inner.pools, change);
         let mut touched = BTreeSet::new();
         if only_status(before.as_deref(), now.as_deref()) {
             let says = |pool: &MachineNodePool| pool.status.as_ref().map(|status| status.conditions.clone());
@@ -187,7 +176,7 @@ impl MachineCache {
             .map(|group| pool_name(&group))
             .collect::<Vec<_>>();
         for pool in pools.chain(marked) {
-            if let Some(object) = inner.pools.0.get(&pool) {
+            if let Some(object) = inner.pools.get(&pool) {
                 touched.extend(owners(object));
                 touched.insert(Key::Pool(pool.into()));
             }
@@ -242,67 +231,41 @@ impl MachineCache {
     /// A StatefulSet of reservations.
     pub(crate) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let both = inner.sets.change(change);
+        let both = take(&mut inner.sets, change);
         inner.concerned(both)
     }
 
     /// A Service of reservations.
     pub(crate) fn service(&self, change: Change<Service>) -> Vec<Key> {
         let mut inner = self.inner.write();
-        let both = inner.services.change(change);
+        let both = take(&mut inner.services, change);
         inner.concerned(both)
     }
 
     /// The keys of all Machines and pools.
     pub(crate) fn all(&self) -> Vec<Key> {
         let inner = self.inner.read();
-        let pools = inner.pools.0.keys().map(|name| Key::Pool(name.as_str().into()));
+        let pools = inner.pools.keys().map(|name| Key::Pool(name.as_str().into()));
         inner.all_machines().into_iter().chain(pools).collect()
     }
 
-    /// A Machine by its name.
-    pub(super) fn get_machine(&self, name: &str) -> Option<Arc<Machine>> {
-        self.inner.read().machines.0.get(name).cloned()
+    /// The object with a name among those that `of` selects.
+    pub(super) fn get<K>(&self, of: fn(&MachineObjects) -> &ByName<K>, name: &str) -> Option<Arc<K>> {
+        of(&self.inner.read()).get(name).cloned()
     }
 
-    /// A MachineNodePool by its name.
-    pub(super) fn get_pool(&self, name: &str) -> Option<Arc<MachineNodePool>> {
-        self.inner.read().pools.0.get(name).cloned()
-    }
-
-    /// A StatefulSet of reservations by its name.
-    pub(super) fn get_set(&self, name: &str) -> Option<Arc<StatefulSet>> {
-        self.inner.read().sets.0.get(name).cloned()
-    }
-
-    /// A Service of reservations by its name.
-    pub(super) fn get_service(&self, name: &str) -> Option<Arc<Service>> {
-        self.inner.read().services.0.get(name).cloned()
-    }
-
-    /// A Node by its name.
-    pub(super) fn get_node(&self, name: &str) -> Option<Arc<NodeSummary>> {
-        self.inner.read().nodes.get(name).cloned()
-    }
-
-    /// What belongs to a Machine, by its uid: pools, StatefulSets and Services.
-    #[allow(clippy::type_complexity)]
-    pub(super) fn belongings(
-        &self,
-        uid: &str,
-    ) -> (Vec<Arc<MachineNodePool>>, Vec<Arc<StatefulSet>>, Vec<Arc<Service>>) {
-        let inner = self.inner.read();
-        (
-            inner.pools.0.values().filter(|o| is_owned_by(&***o, uid)).cloned().collect(),
-            inner.sets.0.values().filter(|o| is_owned_by(&***o, uid)).cloned().collect(),
-            inner.services.0.values().filter(|o| is_owned_by(&***o, uid)).cloned().collect(),
-        )
+    /// The objects that belong to the Machine with a uid, among those that `of` selects.
+    pub(super) fn owned<K>(&self, of: fn(&MachineObjects) -> &ByName<K>, uid: &str) -> Vec<Arc<K>>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        of(&self.inner.read()).values().filter(|object| is_owned_by(&***object, uid)).cloned().collect()
     }
 
     /// The Machine that a group belongs to: the oldest that names it, where several do.
     pub(super) fn first_of(&self, group: &str) -> Option<String> {
         let inner = self.inner.read();
-        let age = |name: &String| inner.machines.0.get(name).map(|machine| created(&**machine));
+        let age = |name: &String| inner.machines.get(name).map(|machine| created(&**machine));
         inner.of_group(group).into_iter().min_by_key(|name| (age(name), name.clone()))
     }
 
@@ -374,12 +337,12 @@ impl MachineCache {
 
 impl MachineObjects {
     fn of_group<'a>(&'a self, name: &'a str) -> Vec<String> {
-        let of = self.machines.0.values().filter(|machine| group(machine) == Some(name));
+        let of = self.machines.values().filter(|machine| group(machine) == Some(name));
         of.map(|machine| machine.name_any()).collect()
     }
 
     fn pools_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = PoolAge> + 'a {
-        let of = self.pools.0.values().filter(move |pool| pool.spec.machine_group_name == group);
+        let of = self.pools.values().filter(move |pool| pool.spec.machine_group_name == group);
         of.map(|pool| (created(&**pool), pool.name_any()))
     }
 
@@ -392,7 +355,7 @@ impl MachineObjects {
     }
 
     fn all_machines(&self) -> Vec<Key> {
-        self.machines.0.keys().map(|name| Key::Machine(name.as_str().into())).collect()
+        self.machines.keys().map(|name| Key::Machine(name.as_str().into())).collect()
     }
 
     fn owner_of(&self, node: &str) -> Option<&String> {

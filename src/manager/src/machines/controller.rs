@@ -106,13 +106,10 @@ impl Controller for Machines {
 
     const NAME: &'static str = "machines";
     const AT_ONCE: usize = 8;
+    const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.machines;
 
     fn context(&self) -> &Context {
         &self.context
-    }
-
-    fn queue(&self) -> &Queue<Key> {
-        &self.context.queues.machines
     }
 
     fn gained(&self) {

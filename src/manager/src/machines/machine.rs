@@ -32,7 +32,7 @@ use crate::writes::{self, Version, only};
 impl Machines {
     pub(super) async fn machine(&self, name: &str) -> Result<Action, kube::Error> {
         let exists = |object: &Arc<Machine>| object.metadata.deletion_timestamp.is_none();
-        let Some(object) = self.context.machines.get_machine(name).filter(exists) else {
+        let Some(object) = self.context.machines.get(|all| &all.machines, name).filter(exists) else {
             // The garbage collector does the rest, by the owner references.
             self.ledgers.lock().remove(name);
             return Ok(Action::Done);
@@ -122,7 +122,7 @@ impl Machines {
         let step = |type_: &MachineType| {
             let ledger = ledgers.entry(type_.name.clone()).or_insert_with(|| {
                 // What the status says is of this group only if its reservations are there.
-                let set = self.context.machines.get_set(&reservation_name(group, &type_.name));
+                let set = self.context.machines.get(|all| &all.sets, &reservation_name(group, &type_.name));
                 let usage =
                     set.filter(|set| is_owned_by(&**set, &uid)).and_then(|_| object.usage(&type_.name));
                 Ledger::new(usage.and_then(|usage| usage.slots).unwrap_or_default())
@@ -196,7 +196,7 @@ impl MachineStep<'_> {
         let name = pool_name(self.group);
         let wanted = objects::pool(self.object, self.group);
         let what = format!("MachineNodePool {name}");
-        if let Some(live) = self.context.machines.get_pool(&name) {
+        if let Some(live) = self.context.machines.get(|all| &all.pools, &name) {
             if let Some(problem) = other_owner_problem(&*live, &what, self.object) {
                 return self.problems.push(problem);
             }
@@ -238,19 +238,10 @@ impl MachineStep<'_> {
         let (services, args) = (self.api::<Service>(), &self.context.args);
         let what = format!("Service {}/{name}", args.core_namespace);
         let wanted = objects::service(self.object, self.group, &type_.name, args);
-        match self.context.machines.get_service(name) {
-            Some(live) => {
-                if let Some(problem) = unowned_problem(&*live, &wanted, &what, self.object) {
-                    return self.problems.push(problem);
-                }
-                if live.metadata.deletion_timestamp.is_some() || is_up_to_date(&*live, &wanted) {
-                    return;
-                }
-            }
-            None if !self.is_free(&services, name, &wanted, &what).await => return,
-            None => {}
-        }
-        if let Some(service) = self.apply(&services, name, &wanted, &what).await {
+        let live = self.context.machines.get(|all| &all.services, name);
+        if self.has_to_write(&services, live.as_deref(), name, &wanted, &what).await
+            && let Some(service) = self.apply(&services, name, &wanted, &what).await
+        {
             self.context.feeds.services.answer(service);
         }
     }
@@ -259,26 +250,14 @@ impl MachineStep<'_> {
         let (sets, args) = (self.api::<StatefulSet>(), &self.context.args);
         let what = format!("StatefulSet {}/{name}", args.core_namespace);
         let wanted = objects::stateful_set(self.object, self.group, type_, replicas, args);
-        match self.context.machines.get_set(name) {
-            Some(live) => {
-                if let Some(problem) = unowned_problem(&*live, &wanted, &what, self.object) {
-                    return self.problems.push(problem);
-                }
-                // It is created again when it is deleted.
-                if live.metadata.deletion_timestamp.is_some() || is_up_to_date(&*live, &wanted) {
-                    return;
-                }
-                if needs_recreation(&live, &wanted) {
-                    return self
-                        .delete(&sets, &*live, "deleted StatefulSet: its fields can't be changed")
-                        .await;
-                }
-            }
-            None => {
-                if !self.has_priority().await || !self.is_free(&sets, name, &wanted, &what).await {
-                    return;
-                }
-            }
+        let live = self.context.machines.get(|all| &all.sets, name);
+        if live.is_none() && !self.has_priority().await
+            || !self.has_to_write(&sets, live.as_deref(), name, &wanted, &what).await
+        {
+            return;
+        }
+        if let Some(live) = live.filter(|live| needs_recreation(live, &wanted)) {
+            return self.delete(&sets, &*live, "deleted StatefulSet: its fields can't be changed").await;
         }
         if let Some(set) = self.apply(&sets, name, &wanted, &what).await {
             info!(statefulset = name, replicas, "StatefulSet written");
@@ -303,21 +282,24 @@ impl MachineStep<'_> {
     /// Deletes objects of the Machine that it no longer needs.
     async fn delete_unused(&mut self) {
         const UNUSED: &str = "deleted: its Machine no longer needs it";
-        let (pools, sets, services) =
-            self.context.machines.belongings(&self.object.uid().unwrap_or_default());
+        let (cache, uid) = (&self.context.machines, self.object.uid().unwrap_or_default());
         let names = |types: &mut dyn Iterator<Item = &MachineType>| -> BTreeSet<String> {
             types.map(|t| reservation_name(self.group, &t.name)).collect()
         };
         let all = names(&mut self.machine.types.iter());
         let served = names(&mut self.machine.types.iter().filter(|t| serves(self.machine, &t.name)));
         let pool = pool_name(self.group);
-        for object in pools.iter().filter(|object| object.name_any() != pool) {
+        for object in cache.owned(|all| &all.pools, &uid).iter().filter(|object| object.name_any() != pool) {
             self.delete(&Api::all(self.context.client.clone()), &**object, UNUSED).await;
         }
-        for object in sets.iter().filter(|object| !served.contains(&object.name_any())) {
+        for object in
+            cache.owned(|all| &all.sets, &uid).iter().filter(|object| !served.contains(&object.name_any()))
+        {
             self.delete(&self.api(), &**object, UNUSED).await;
         }
-        for object in services.iter().filter(|object| !all.contains(&object.name_any())) {
+        for object in
+            cache.owned(|all| &all.services, &uid).iter().filter(|object| !all.contains(&object.name_any()))
+        {
             self.delete(&self.api(), &**object, UNUSED).await;
         }
     }
@@ -342,6 +324,27 @@ impl MachineStep<'_> {
     {
         let applied = api.patch(name, &writes::apply(), &Patch::Apply(wanted)).await;
         self.note(what, applied)
+    }
+
+    /// Whether a Service or StatefulSet has to be written: it differs and is the Machine's own, or it is missing and its name is free.
+    async fn has_to_write<K>(
+        &mut self,
+        api: &Api<K>,
+        live: Option<&K>,
+        name: &str,
+        wanted: &Value,
+        what: &str,
+    ) -> bool
+    where
+        K: Resource + Clone + DeserializeOwned + Serialize + Debug,
+    {
+        let Some(live) = live else { return self.is_free(api, name, wanted, what).await };
+        if let Some(problem) = unowned_problem(live, wanted, what, self.object) {
+            self.problems.push(problem);
+            return false;
+        }
+        // It is created again when it is deleted.
+        live.meta().deletion_timestamp.is_none() && !is_up_to_date(live, wanted)
     }
 
     /// Whether nobody else has a name that the watch shows nothing of: it shows only objects with our label. Otherwise that is a

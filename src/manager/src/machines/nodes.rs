@@ -18,7 +18,6 @@ use serde_json::{Map, Value, json};
 pub(super) struct NodeSummary {
     pub(super) uid: String,
     pub(super) resource_version: String,
-    /// The annotation.
     annotation: Option<String>,
     /// Labels under the domain of Machines.
     labels: BTreeMap<String, String>,
@@ -49,7 +48,6 @@ pub(super) fn condition(mode: Mode, ready: bool) -> &'static str {
 }
 
 impl Marks {
-    /// None at all.
     pub(super) fn none() -> Self {
         Self { annotation: None, labels: BTreeMap::new(), taints: BTreeMap::new() }
     }

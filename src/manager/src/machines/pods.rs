@@ -6,7 +6,6 @@ use outrigger_core::machine::reservation_name;
 use outrigger_core::machine::usage::PodState;
 use outrigger_runtime::pod::Pod;
 
-/// Group and type.
 pub(super) type Slot = (String, String);
 
 /// What a Pod is.

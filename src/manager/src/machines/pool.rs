@@ -30,7 +30,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// What is to be done with the nodes of a pool.
 #[derive(Default)]
 struct PoolWork {
-    /// Patches by nodes.
     patches: BTreeMap<String, Value>,
     /// Problems that an administrator has to solve.
     problems: Vec<String>,
@@ -40,7 +39,9 @@ struct PoolWork {
 
 impl Machines {
     pub(super) async fn pool(&self, name: &str) -> Result<Action, kube::Error> {
-        let Some(mut pool) = self.context.machines.get_pool(name) else { return Ok(Action::Done) };
+        let Some(mut pool) = self.context.machines.get(|all| &all.pools, name) else {
+            return Ok(Action::Done);
+        };
         if pool.metadata.deletion_timestamp.is_some() {
             let held = pool.finalizers().iter().any(|finalizer| finalizer == keys::POOL_FINALIZER);
             return if held { self.release(name, &pool).await } else { Ok(Action::Done) };
@@ -75,7 +76,7 @@ impl Machines {
                 work.problems.extend(problems.iter().map(ToString::to_string));
                 continue;
             };
-            let node = self.context.machines.get_node(&entry.name);
+            let node = self.context.machines.get(|all| &all.nodes, &entry.name);
             let owner = self.context.machines.owner_of(&entry.name);
             if owner.as_deref().is_some_and(|owner| owner != name) {
                 let owner = owner.unwrap_or_default();

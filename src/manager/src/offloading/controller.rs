@@ -34,13 +34,10 @@ impl Controller for Offloadings {
 
     const NAME: &'static str = "offloading";
     const AT_ONCE: usize = 8;
+    const QUEUE: fn(&Context) -> &Queue<Namespace> = |context| &context.queues.offloadings;
 
     fn context(&self) -> &Context {
         &self.0
-    }
-
-    fn queue(&self) -> &Queue<Namespace> {
-        &self.0.queues.offloadings
     }
 
     fn gained(&self) {

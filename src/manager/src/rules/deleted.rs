@@ -29,9 +29,6 @@ pub struct DeletedRules {
 
 impl DeletedRules {
     /// Whether the rule with this uid is deleted, or is an admin rule that is no longer about the tenant.
-    ///
-    /// # Errors
-    /// When the API server does not say.
     pub(crate) async fn is_deleted(
         &self,
         context: &Context,

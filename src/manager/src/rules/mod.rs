@@ -34,7 +34,6 @@ pub const SETTLE: Duration = Duration::from_millis(200);
 /// Least time between two writes of one rule's status.
 pub(crate) const PACE: Duration = Duration::from_secs(1);
 
-/// The controller of rules.
 pub(crate) struct Rules(pub(crate) Arc<Context>);
 
 impl Controller for Rules {
@@ -43,13 +42,10 @@ impl Controller for Rules {
     const NAME: &'static str = "rules";
     const AT_ONCE: usize = 16;
     const LEADER_ONLY: bool = false;
+    const QUEUE: fn(&Context) -> &Queue<RuleId> = |context| &context.queues.rules;
 
     fn context(&self) -> &Context {
         &self.0
-    }
-
-    fn queue(&self) -> &Queue<RuleId> {
-        &self.0.queues.rules
     }
 
     async fn step(&self, id: &RuleId) -> Result<Action, kube::Error> {
@@ -57,7 +53,6 @@ impl Controller for Rules {
     }
 }
 
-/// One step for a tenant's rule.
 async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     let state = context.states.state(&id.namespace);
     fill(context, &state, id);
@@ -98,7 +93,6 @@ fn fill(context: &Context, state: &TenantState, id: &RuleId) {
 struct StatusChange {
     /// The rule that it was computed from.
     over: Version,
-    /// The status that the rule has.
     before: WorkloadRuleStatus,
     status: WorkloadRuleStatus,
 }
@@ -123,7 +117,6 @@ fn status_change(context: &Context, state: &TenantState, id: &RuleId) -> Option<
 
 /// A dry run of a rule's template.
 struct DryRun {
-    /// The namespace of its companions.
     namespace: Namespace,
     uid: String,
     hash: String,

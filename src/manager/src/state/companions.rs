@@ -52,7 +52,6 @@ pub struct CompanionCache {
     names: HashMap<(Kind, Box<str>), CompanionKey>,
 }
 
-/// The companions of one rule.
 #[derive(Debug, Default)]
 struct RuleCompanions {
     by_workload: BTreeMap<Arc<str>, Observed>,

@@ -39,7 +39,9 @@ pub(crate) async fn raise(
     id: &TenantId,
     state: &TenantState,
 ) -> Result<RaisedClaim, Status> {
-    let _raising = Raising::new(state);
+    state.lock().stream.raise_begins();
+    // Also where the caller is cancelled.
+    let _raising = scopeguard::guard((), |()| state.lock().stream.raise_ends());
     let gone = || Status::not_found(format!("tenant {id} no longer exists"));
     let mut tenant = context.registry.get(id).ok_or_else(gone)?.object.as_ref().clone();
     for _ in 0..ATTEMPTS {
@@ -106,22 +108,6 @@ fn api(context: &Context) -> Api<Tenant> {
     Api::all(context.client.clone())
 }
 
-/// A claim that is being raised.
-struct Raising<'a>(&'a TenantState);
-
-impl<'a> Raising<'a> {
-    fn new(state: &'a TenantState) -> Self {
-        state.lock().stream.raise_begins();
-        Self(state)
-    }
-}
-
-impl Drop for Raising<'_> {
-    fn drop(&mut self) {
-        self.0.lock().stream.raise_ends();
-    }
-}
-
 /// How long a claim that no stream is for is kept: the agent whose stream it was raised for connects again before that, unless
 /// it has gone for good.
 pub const UNUSED: Duration = Duration::from_secs(10);
@@ -136,13 +122,10 @@ impl Controller for UnusedClaims {
     const NAME: &'static str = "unused claims";
     const AT_ONCE: usize = 16;
     const LEADER_ONLY: bool = false;
+    const QUEUE: fn(&Context) -> &Queue<TenantId> = |context| &context.queues.unused_claims;
 
     fn context(&self) -> &Context {
         &self.0
-    }
-
-    fn queue(&self) -> &Queue<TenantId> {
-        &self.0.queues.unused_claims
     }
 
     async fn step(&self, id: &TenantId) -> Result<Action, kube::Error> {

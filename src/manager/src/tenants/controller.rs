@@ -70,13 +70,10 @@ impl Controller for Tenants {
 
     const NAME: &'static str = "tenants";
     const AT_ONCE: usize = 16;
+    const QUEUE: fn(&Context) -> &Queue<Key> = |context| &context.queues.tenants;
 
     fn context(&self) -> &Context {
         &self.context
-    }
-
-    fn queue(&self) -> &Queue<Key> {
-        &self.context.queues.tenants
     }
 
     fn gained(&self) {

@@ -38,9 +38,6 @@ pub enum State {
 }
 
 /// The manager's own user, as the subject of a RoleBinding.
-///
-/// # Errors
-/// When the API server can't be asked.
 pub async fn myself(client: &Client) -> Result<Value, kube::Error> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
@@ -58,9 +55,6 @@ fn subject(user: &str) -> Value {
 
 /// Makes the namespace, or adopts one that carries the tenant's label, and puts in what has to be there: the Pod Security
 /// level, the manager's rights, the limits. Writes only what is not so already.
-///
-/// # Errors
-/// When the API server can't be asked, or refuses.
 pub async fn ensure(
     client: &Client,
     tenant: &Tenant,
@@ -169,9 +163,6 @@ fn same(found: Option<&BTreeMap<String, Quantity>>, wanted: &Value) -> bool {
 
 /// Releases the namespace of a tenant that is being deleted: one that was created for it is deleted; one that was adopted stays,
 /// without rules and Pods. Returns a message about what still exists; `None` when nothing does.
-///
-/// # Errors
-/// When the API server can't be asked, or refuses.
 pub async fn release(
     client: &Client,
     name: &str,

@@ -39,7 +39,6 @@ pub(super) struct Handovers {
 }
 
 impl Handovers {
-    /// One step for one DPU.
     pub(super) async fn step(&self, context: &Context, name: &str) -> Result<Action, kube::Error> {
         let Context { client, registry, states, .. } = context;
         let Some(dpu) = registry.dpu(name) else {

@@ -56,7 +56,6 @@ pub(super) fn compute(
     namespace: Option<&namespace::State>,
     now: Timestamp,
 ) -> ControllerStatus {
-    let generation = entry.object.metadata.generation.unwrap_or_default();
     let mut told: Vec<(&str, ConditionValue)> = Vec::new();
     let mut dpus = 0;
     match &entry.tenant {
@@ -76,7 +75,7 @@ pub(super) fn compute(
         Some((_, (_, reason, message))) => wrong(reason, message.clone()),
     };
     told.push(("Ready", ready));
-    finish(entry, generation, dpus, told, now)
+    finish(entry, dpus, told, now)
 }
 
 /// The status of a tenant that is being deleted.
@@ -86,18 +85,17 @@ pub(super) fn terminating(
     dpus: i64,
     now: Timestamp,
 ) -> ControllerStatus {
-    let generation = entry.object.metadata.generation.unwrap_or_default();
     let told = vec![("Ready", wrong("Terminating", format!("waiting for {waiting_for} to be gone")))];
-    finish(entry, generation, dpus, told, now)
+    finish(entry, dpus, told, now)
 }
 
 fn finish(
     entry: &TenantEntry,
-    generation: i64,
     dpus: i64,
     told: Vec<(&str, ConditionValue)>,
     now: Timestamp,
 ) -> ControllerStatus {
+    let generation = entry.object.metadata.generation.unwrap_or_default();
     let before = entry.object.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
     ControllerStatus {
         observed_generation: Some(generation),

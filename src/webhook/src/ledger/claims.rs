@@ -11,9 +11,6 @@ use super::{DEADLINE, Ledgers, TRIES};
 
 impl Ledgers {
     /// GroupClaims groups and nodes for a Machine. A dry run claims nothing: it fails where they are taken.
-    ///
-    /// # Errors
-    /// The refusal, where another Machine has one of them, or that can't be told.
     pub(super) async fn claim(&self, wanted: &MachineClaim) -> Result<(), Decision> {
         let late = || Err(MachineClaim::unavailable("the API server takes too long"));
         timeout(DEADLINE, self.write_claim(wanted)).await.unwrap_or_else(|_| late())

@@ -10,9 +10,8 @@ use outrigger_core::keys;
 use outrigger_core::map::HashSet;
 use outrigger_runtime::pod::Pod;
 use outrigger_runtime::watch;
-use tokio::time::timeout;
 
-use super::{CALL, message};
+use super::answered;
 
 /// A namespace, of which only the name matters.
 type Labelled = PartialObjectMeta<Namespace>;
@@ -30,9 +29,6 @@ impl LivePods {
 
     /// Namespace and name of each guest of a type with a slot, joined by a slash. Every Pod is listed that was created before this
     /// was called: the lists name no resourceVersion.
-    ///
-    /// # Errors
-    /// The reason why the API server doesn't answer.
     pub(super) async fn list(
         &self,
         group: &str,
@@ -51,11 +47,7 @@ impl LivePods {
             let live = guests.into_iter().filter(|(namespace, _)| counts(namespace));
             Ok(live.map(|(namespace, name)| format!("{namespace}/{name}")).collect())
         };
-        match timeout(CALL, asked).await {
-            Ok(Ok(live)) => Ok(live),
-            Ok(Err(error)) => Err(format!("its guests can't be listed: {}", message(&error))),
-            Err(_) => Err("its guests can't be listed: the API server doesn't answer".to_owned()),
-        }
+        answered(asked).await.map_err(|(_, why)| format!("its guests can't be listed: {why}"))
     }
 
     /// Namespace and name of guests that have not ended.

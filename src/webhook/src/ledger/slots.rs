@@ -33,9 +33,6 @@ type Answer = Result<SlotDecision, String>;
 
 impl Ledgers {
     /// Takes a slot for a guest. A dry run takes none: it fails where none is left.
-    ///
-    /// # Errors
-    /// The refusal.
     pub(super) async fn take_slot(self: &Arc<Self>, wanted: &SlotReservation) -> Result<(), Admission> {
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { slot: wanted.slot.clone(), ask: wanted.ask.clone(), answer };

@@ -8,9 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use outrigger_core::keys;
-use tokio::time::timeout;
 
-use super::{CALL, message};
+use super::answered;
 
 /// The key of the ledger's text in a ConfigMap.
 const KEY: &str = "ledger";
@@ -46,11 +45,7 @@ impl LedgerStore {
 
     /// Reads a ledger; a missing object is an empty ledger.
     pub(super) async fn read(&self, name: &str) -> Result<LedgerSnapshot, String> {
-        let object = match timeout(CALL, self.api.get_opt(name)).await {
-            Ok(Ok(object)) => object,
-            Ok(Err(error)) => return Err(self.wrong(name, message(&error))),
-            Err(_) => return Err(self.wrong(name, "the API server doesn't answer")),
-        };
+        let object = answered(self.api.get_opt(name)).await.map_err(|(_, why)| self.wrong(name, why))?;
         let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         Ok(LedgerSnapshot { object: object.unwrap_or(ConfigMap { metadata, ..ConfigMap::default() }) })
     }
@@ -78,13 +73,11 @@ impl LedgerStore {
                 self.api.create(&params, &object).await
             }
         };
-        match timeout(CALL, written).await {
-            Ok(Ok(object)) => Ok(Some(LedgerSnapshot { object })),
-            Ok(Err(kube::Error::Api(status))) if status.code == 409 || (status.code == 404 && exists) => {
-                Ok(None)
-            }
-            Ok(Err(error)) => Err(self.wrong(&name, message(&error))),
-            Err(_) => Err(self.wrong(&name, "the API server doesn't answer")),
+        match answered(written).await {
+            Ok(object) => Ok(Some(LedgerSnapshot { object })),
+            Err((Some(409), _)) => Ok(None),
+            Err((Some(404), _)) if exists => Ok(None),
+            Err((_, why)) => Err(self.wrong(&name, why)),
         }
     }
 }

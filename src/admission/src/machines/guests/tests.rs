@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::decision::Settings;
-use crate::tests::{decide, namespace};
+use crate::tests::{decide, namespace, request_for};
 use crate::webhooks;
 
 const NOW: Duration = Duration::ZERO;
@@ -54,10 +54,8 @@ fn machine() -> Value {
     cases("pod_injector")[0]["machine"].clone()
 }
 
-fn request(operation: &str, object: &Value, old: &Value) -> Request {
-    let request = json!({"uid": "1", "kind": {"version": "v1", "kind": "Pod"}, "operation": operation,
-        "namespace": "n", "userInfo": {"username": "someone"}, "object": object, "oldObject": old});
-    serde_json::from_value(request).unwrap()
+fn request(object: &Value, old: &Value) -> Request {
+    request_for("Pod", "n", object, old)
 }
 
 /// What the API server makes of a request: the object, or code and message. And the warnings.
@@ -74,7 +72,7 @@ fn ask(caches: &Caches, labels: &Value, mut request: Request) -> (Result<Value, 
 }
 
 fn created(caches: &Caches, pod: &Value) -> Result<Value, (u16, String)> {
-    ask(caches, &injected(), request("CREATE", pod, &Value::Null)).0
+    ask(caches, &injected(), request(pod, &Value::Null)).0
 }
 
 fn guest_pod() -> Value {
@@ -124,11 +122,11 @@ fn answers_as_imperator_does_but_for_its_bugs() {
         let (pod, expect) = (&case["pod"], &case["expect"]);
         // An update is not injected here: Imperator does it where its cache doesn't have the Pod.
         if case["operation"] == "UPDATE" {
-            let update = request("UPDATE", pod, pod);
+            let update = request(pod, pod);
             assert_eq!(ask(&caches, &case["namespaceLabels"], update).0, Ok(pod.clone()), "{name}");
             continue;
         }
-        let (answer, _) = ask(&caches, &case["namespaceLabels"], request("CREATE", pod, &Value::Null));
+        let (answer, _) = ask(&caches, &case["namespaceLabels"], request(pod, &Value::Null));
         // What makes Imperator panic is taken.
         if expect["allowed"] == true || case.get("betterOutcome").is_some() {
             let after = answer.unwrap();
@@ -235,7 +233,7 @@ fn who_has_a_slot_is_counted() {
     apply_pod(&caches, &other, "a", "Failed");
     let admitted = created(&caches, &pod).unwrap();
     let validated = || {
-        let asked = &mut request("CREATE", &admitted, &Value::Null);
+        let asked = &mut request(&admitted, &Value::Null);
         webhooks::endpoint("/validate/guests")
             .unwrap()
             .decide(Context::new(&caches, &Settings::default()), asked)
@@ -260,8 +258,7 @@ fn who_has_a_slot_is_counted() {
 fn the_final_pod_is_as_the_step_makes_it() {
     let caches = caches(&machine(), &injected());
     let admitted = created(&caches, &guest_pod()).unwrap();
-    let validated =
-        |pod: &Value| decide("/validate/guests", &caches, &mut request("CREATE", pod, &Value::Null));
+    let validated = |pod: &Value| decide("/validate/guests", &caches, &mut request(pod, &Value::Null));
     assert_eq!(validated(&admitted), Ok(Decision::allow()));
     let mut changed = admitted.clone();
     changed["spec"]["containers"][0]["resources"]["limits"]["cpu"] = json!("8");
@@ -271,8 +268,7 @@ fn the_final_pod_is_as_the_step_makes_it() {
     assert_eq!(validated(&changed), Ok(Decision::allow()));
     assert!(validated(&guest_pod()).is_err(), "never injected");
     // A namespace that isn't known yet.
-    let elsewhere =
-        decide("/validate/guests", &Caches::default(), &mut request("CREATE", &admitted, &Value::Null));
+    let elsewhere = decide("/validate/guests", &Caches::default(), &mut request(&admitted, &Value::Null));
     assert!(elsewhere.unwrap_err().to_string().contains("inject-resource=enabled"));
 }
 
@@ -280,7 +276,7 @@ fn the_final_pod_is_as_the_step_makes_it() {
 fn an_update_leaves_a_guest_what_it_is() {
     let caches = caches(&machine(), &injected());
     let admitted = created(&caches, &guest_pod()).unwrap();
-    let updated = |new: &Value, old: &Value| ask(&caches, &injected(), request("UPDATE", new, old)).0;
+    let updated = |new: &Value, old: &Value| ask(&caches, &injected(), request(new, old)).0;
     let mut noted = admitted.clone();
     noted["metadata"]["annotations"] = json!({"a": "b"});
     noted["metadata"]["finalizers"] = json!(["x/y"]);
@@ -310,13 +306,13 @@ fn an_update_leaves_a_guest_what_it_is() {
     swapped["spec"]["containers"].as_array_mut().unwrap().swap(0, 1);
     assert!(updated(&swapped, &admitted).unwrap_err().1.starts_with(NO_UPDATE));
     // No webhook is called for the status.
-    let mut status = request("UPDATE", &swapped, &admitted);
+    let mut status = request(&swapped, &admitted);
     status.sub_resource = "status".to_owned();
     assert!(ask(&caches, &injected(), status).0.is_ok());
     let mut resized = admitted.clone();
     let mut resize = |cpu: &str| {
         resized["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(cpu);
-        let mut request = request("UPDATE", &resized, &admitted);
+        let mut request = request(&resized, &admitted);
         request.sub_resource = "resize".to_owned();
         ask(&caches, &injected(), request).0
     };
@@ -328,14 +324,10 @@ fn an_update_leaves_a_guest_what_it_is() {
 fn a_namespace_with_several_roles_has_all_steps() {
     let both = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED, keys::TENANT: "blue"});
     let caches = caches(&machine(), &both);
-    let (answer, _) = ask(&caches, &both, {
-        let mut request = request("CREATE", &guest_pod(), &Value::Null);
-        request.sub_resource = String::new();
-        request
-    });
+    let (answer, _) = ask(&caches, &both, request(&guest_pod(), &Value::Null));
     // Its Tenant isn't known: mutation is done, validation waits for that.
     assert!(answer.unwrap_err().1.contains("Tenant blue is not known yet"));
-    let mut request = request("CREATE", &guest_pod(), &Value::Null);
+    let mut request = request(&guest_pod(), &Value::Null);
     let Ok(Decision::Allow { patch, .. }) = decide("/mutate/pods", &caches, &mut request) else {
         panic!("not allowed")
     };

@@ -3,14 +3,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::decision::Settings;
 use crate::machines::guests::tests::{apply_machine, apply_node, cases};
-use crate::tests::decide;
+use crate::tests::{decide, request_for};
 use crate::webhooks;
 
 fn request(object: &Value, old: &Value) -> Request {
-    let operation = if old.is_null() { "CREATE" } else { "UPDATE" };
-    let request = json!({"uid": "1", "kind": {"group": keys::MACHINE_GROUP_DOMAIN, "version": "v1alpha1", "kind": "Machine"},
-        "operation": operation, "object": object, "oldObject": old});
-    serde_json::from_value(request).unwrap()
+    request_for("Machine", "", object, old)
 }
 
 fn nodes() -> Caches {

@@ -38,7 +38,6 @@ pub(crate) struct Messages {
 pub(crate) struct RawMessage {
     /// Header and message.
     framed: Bytes,
-    /// What it has.
     pub(crate) measure: Measure,
     buffered: Held,
     share: Arc<Share>,
@@ -47,7 +46,6 @@ pub(crate) struct RawMessage {
 /// A message that is decoded, and what it holds of the budget until it has been taken in.
 #[derive(Debug)]
 pub(crate) struct DecodedMessage<T> {
-    /// The message.
     pub(crate) message: T,
     /// To be dropped when nothing of the message is needed.
     pub(crate) held: Held,

@@ -5,38 +5,36 @@
 //! of the caller's calls, is held until the answer has been sent.
 
 mod budget;
-mod identities;
 mod messages;
 mod shared;
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 use outrigger_api::wire_bounds::Bounds;
 use outrigger_proto::shape::{Method, method};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::Peer;
 use outrigger_runtime::telemetry::called;
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 use tracing::Instrument;
 
 pub(crate) use budget::Payer;
 use budget::{Budget, Held};
-use identities::Identities;
 pub(crate) use messages::{DecodedMessage, Messages};
+use shared::Shared;
 
 use super::access::{Access, Admitted};
-use super::limits;
+use super::limits::{self, CALLS_PER_IDENTITY};
 use super::rates::{Rates, Turn};
+use crate::identity::Caller;
 
 /// The payer of calls about admin rules: no tenant has this id.
 const ADMINISTRATORS: &str = "";
@@ -52,7 +50,8 @@ const STREAMS: &str = "/universe.workload.v1.WorkloadService/";
 pub(super) struct Intake {
     access: Arc<Access>,
     budget: Budget,
-    identities: Identities,
+    /// The calls that each identity may still open.
+    calls: Shared<Semaphore>,
     rates: Rates,
     stream_bytes: usize,
 }
@@ -74,7 +73,7 @@ impl Intake {
         Self {
             access,
             budget: Budget::default(),
-            identities: Identities::default(),
+            calls: Shared::default(),
             rates: Rates::new(clock),
             stream_bytes,
         }
@@ -90,7 +89,7 @@ impl Intake {
 
     async fn call(&self, mut request: Request, next: Next) -> Result<Response, Status> {
         let caller = self.access.caller(request.extensions().get::<Peer>())?;
-        let call = self.identities.call(&caller)?;
+        let call = open_call(&self.calls, &caller)?;
         let Some(method) = method(request.uri().path()) else {
             // Health and reflection, whose messages are small by tonic's own limit; and what isn't served at all.
             return Ok(holding(next.run(request).await, (call, None, None)));
@@ -128,7 +127,7 @@ impl Intake {
         method: &'static Method,
         payer: &Payer,
         admitted: Option<Admitted>,
-        call: identities::Call,
+        call: OwnedSemaphorePermit,
     ) -> Result<Response, Status> {
         let allowed = admitted.as_ref().map(|admitted| admitted.tenant.limits);
         let turn = self.rates.turn(payer, method.path.ends_with("/List"), allowed.as_ref()).await?;
@@ -150,38 +149,47 @@ impl Intake {
     }
 }
 
+/// A call of an identity begins. It ends when the permit is dropped.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED when the caller has as many open as one identity may have.
+fn open_call(calls: &Shared<Semaphore>, caller: &Caller) -> Result<OwnedSemaphorePermit, Status> {
+    let identity: Arc<str> = caller.to_string().into();
+    let own = calls.get(&identity, || Semaphore::new(CALLS_PER_IDENTITY));
+    own.try_acquire_owned().map_err(|_| {
+        Status::resource_exhausted(format!(
+            "{identity} has {CALLS_PER_IDENTITY} calls open, at most {CALLS_PER_IDENTITY} are allowed; end one"
+        ))
+    })
+}
+
 /// What a call holds until its answer has been sent.
-type Holds = (identities::Call, Option<Turn>, Option<(Held, Held)>);
+type Holds = (OwnedSemaphorePermit, Option<Turn>, Option<(Held, Held)>);
 
+/// The response, whose body keeps `holds` until it has been sent or dropped.
 fn holding(response: Response, holds: Holds) -> Response {
-    response.map(|body| Body::new(Holding { body, _holds: holds }))
+    response.map(|body| {
+        Body::new(body.map_err(move |error| {
+            let _ = &holds;
+            error
+        }))
+    })
 }
 
-pin_project_lite::pin_project! {
-    /// A body that holds something until it has been sent or dropped.
-    struct Holding {
-        #[pin]
-        body: Body,
-        _holds: Holds,
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl http_body::Body for Holding {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.project().body.poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    #[test]
+    fn an_identity_has_so_many_calls_and_no_more() {
+        let calls = Shared::default();
+        let open: Vec<_> =
+            (0..CALLS_PER_IDENTITY).map(|_| open_call(&calls, &Caller::Local).unwrap()).collect();
+        let refused = open_call(&calls, &Caller::Local).unwrap_err();
+        assert!(refused.message().contains("has 128 calls open, at most 128 are allowed"), "{refused}");
+        let other = Caller::Certificate { names: Vec::new(), not_after: std::time::UNIX_EPOCH };
+        assert!(open_call(&calls, &other).is_ok(), "another one isn't concerned");
+        drop(open);
+        assert!(open_call(&calls, &Caller::Local).is_ok());
     }
 }

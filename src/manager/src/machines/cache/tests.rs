@@ -98,9 +98,9 @@ fn a_node_concerns_its_pool_when_something_of_it_matters() {
     assert_eq!(show(&cache, &node("n", 3, json!([]))), [], "a heartbeat");
     let taint = json!([{"key": keys::NOT_READY[0], "effect": "NoSchedule"}]);
     assert_eq!(show(&cache, &node("n", 4, taint)), [m("g"), p("g")]);
-    assert!(!cache.get_node("n").unwrap().ready);
+    assert!(!cache.get(|all| &all.nodes, "n").unwrap().ready);
     assert_eq!(cache.node("n", None), [m("g"), p("g")]);
-    assert!(cache.get_node("n").is_none());
+    assert!(cache.get(|all| &all.nodes, "n").is_none());
     // One that no pool has, and that still bears a pool's marks.
     let mut left = node("left", 5, json!([]));
     left.metadata.labels = Some([("imperator.tenzen-y.io/t".to_owned(), "g".to_owned())].into());
@@ -157,7 +157,7 @@ fn a_status_calls_nobody_but_the_machine_of_a_pool_that_says_something_else() {
     assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
     object.status = Some(serde_json::from_value(json!({"conditions": [], "availableMachines": []})).unwrap());
     assert_eq!(cache.machine(Change::Applied(object.clone())), []);
-    assert!(cache.get_machine("a").unwrap().status.is_some());
+    assert!(cache.get(|all| &all.machines, "a").unwrap().status.is_some());
     object.metadata.labels = Some([(keys::MACHINE_GROUP.to_owned(), "h".to_owned())].into());
     assert_eq!(cache.machine(Change::Applied(object.clone())), [m("a")]);
     object.metadata.generation = Some(2);
@@ -191,7 +191,7 @@ async fn what_only_lost_its_label_is_seen_again_and_an_answer_brings_nothing_bac
             json!({"name": "g-t", "namespace": "core", "uid": "u", "resourceVersion": version.to_string()});
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     };
-    let is_known = || context.machines.get_set("g-t").is_some();
+    let is_known = || context.machines.get(|all| &all.sets, "g-t").is_some();
     feeds.sets.answer(set(1));
     assert!(is_known());
     feeds.sets.event(Event::Deleted(set(2)));
