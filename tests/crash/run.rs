@@ -6,11 +6,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Client, ResourceExt};
 use outrigger_tests::faults::{Fault, FaultId, Matching};
 use outrigger_tests::history::{History, Side, revision};
-use outrigger_tests::holds;
 use outrigger_tests::invariants::{Available, Expectations, Hold, violations};
 use outrigger_tests::normal::{self, Normal};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::holds;
 use parking_lot::Mutex;
 
 use crate::selection::Disturbance;

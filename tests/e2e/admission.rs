@@ -9,7 +9,7 @@ use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -99,8 +99,7 @@ async fn a_pod_made_by_hand_stays_on_the_tenants_dpus() {
             {"matchExpressions": [{"key": "any", "operator": "Exists"}]},
             {"matchExpressions": [{"key": "any", "operator": "DoesNotExist"}]}]}}}}});
     t.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-    let placed = eventually("it is placed", || async {
-        let pod = t.pods().get("p").await.map_err(|e| e.to_string())?;
+    let placed = until("it is placed", &t.pods(), "p", |pod| {
         if node_of(&pod).is_empty() { Err(format!("{:?}", pod.status)) } else { Ok(pod) }
     })
     .await;

@@ -17,7 +17,7 @@ use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
 use outrigger_tests::stream::{Opened, chunked_stream, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -197,8 +197,7 @@ async fn streams(admin: u16, expected: f64) {
 
 /// Waits until the Tenant says that it is connected, or that it is not.
 async fn connected(t: &Tenant, expected: bool) {
-    eventually(&format!("connected: {expected}"), || async {
-        let tenant = t.object().get(&t.id).await.map_err(|e| e.to_string())?;
+    until(&format!("connected: {expected}"), &t.object(), &t.id, |tenant| {
         let stream = tenant.status.unwrap_or_default().stream.ok_or("no stream")?;
         holds(stream.connected == expected, format!("{stream:?}"))
     })

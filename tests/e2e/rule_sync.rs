@@ -6,14 +6,13 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, eventually, holds, is_gone, until};
 use serde_json::json;
 use std::time::Duration;
 
 /// Waits until a condition of a rule in the tenant's own cluster is so, and returns the rule.
 async fn is(t: &Tenant, rule: &str, kind: &str, status: &str, reason: &str) -> WorkloadRule {
-    eventually(&format!("{rule}: {kind}={status} {reason}"), || async {
-        let rule = t.own_rules().get(rule).await.map_err(|e| e.to_string())?;
+    until(&format!("{rule}: {kind}={status} {reason}"), &t.own_rules(), rule, |rule| {
         let conditions = rule.status.clone().unwrap_or_default().conditions;
         let found = conditions.iter().find(|c| c.type_ == kind).ok_or(format!("{:?}", rule.status))?;
         if found.status == status && found.reason == reason { Ok(rule) } else { Err(format!("{found:?}")) }
@@ -95,11 +94,7 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
     assert_ne!(t.rules().get("byhand").await.unwrap().spec, rule.spec);
     // Its finalizer never went on, so it goes by itself.
     t.own_rules().delete("byhand", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone here", || async {
-        let left = t.own_rules().get_opt("byhand").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&t.own_rules(), "byhand").await;
     assert!(t.rules().get("byhand").await.is_ok());
 }
 
@@ -181,11 +176,7 @@ async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
     .await;
     let abandon = format!("{}=true", keys::ABANDON);
     o.plane.tenant.kubectl(&["annotate", "wr", "r", "-n", &t.source, &abandon]).unwrap();
-    eventually("it goes", || async {
-        let left = api.get_opt("r").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&api, "r").await;
     o.plane.command("term agent-rs-down").unwrap();
 }
 

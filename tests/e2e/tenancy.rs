@@ -13,7 +13,7 @@ use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for, tenant, tenant_is};
-use outrigger_tests::{PATIENCE, eventually, holds};
+use outrigger_tests::{PATIENCE, eventually, holds, until};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -42,8 +42,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
     let t = Tenant::without_agent(o, "tn-new", &[("a", 2), ("b", 1)]).await;
     t.set(json!({"podSecurity": "restricted", "limits": {"companions": 7, "rules": 3}})).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(t.infra.clone());
-    eventually("the namespace has its level", || async {
-        let namespace = namespaces.get("tenant-tn-new").await.map_err(|e| e.to_string())?;
+    until("the namespace has its level", &namespaces, "tenant-tn-new", |namespace| {
         let labels = namespace.labels();
         if labels.get(keys::POD_SECURITY_ENFORCE).is_some_and(|level| level == "restricted")
             && labels.get(keys::TENANT).is_some_and(|id| id == "tn-new")
@@ -54,8 +53,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
     })
     .await;
     let quotas: Api<ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
-    eventually("the quota has its limits", || async {
-        let quota = quotas.get("outrigger").await.map_err(|e| e.to_string())?;
+    until("the quota has its limits", &quotas, "outrigger", |quota| {
         let hard = serde_json::to_value(quota.spec.unwrap().hard).unwrap();
         let wanted = json!({"pods": "7", "count/workloadrules.workload.universe.nvidia.com": "3",
             "count/resourceclaims.resource.k8s.io": "119"});

@@ -10,7 +10,7 @@ use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, templates};
 use outrigger_tests::faults::{Fault, Matching, Proxy, Verb};
 use outrigger_tests::tenant::{Tenant, dpu, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage};
@@ -127,8 +127,7 @@ async fn a_node_whose_marking_is_answered_after_its_end_is_no_ghost() {
     let owned = patch.body(&format!("\"{}\":\"{}\"", keys::NODE_TENANT, t.id)).succeeded().times(1);
     let marked = stage.manager.fault(owned, Fault::HoldAnswer(None));
     stage.o.plane.infra.apply(&[dpu(&name, &t.node("a"))]).unwrap();
-    eventually("it is marked", || async {
-        let node = nodes.get(&name).await.map_err(|e| e.to_string())?;
+    until("it is marked", &nodes, &name, |node| {
         node.labels().get(keys::NODE_TENANT).map(drop).ok_or_else(|| "it isn't".to_owned())
     })
     .await;
@@ -166,8 +165,7 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
     t.start("w1", "a", json!({"app": "web"})).await;
     t.companion().await;
     stage.agents.hit(told).await;
-    eventually("the status is stored", || async {
-        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+    until("the status is stored", &t.own_rules(), "r", |rule| {
         let ready = rule.status.and_then(|status| status.ready);
         holds(ready == Some(1), format!("{ready:?}"))
     })

@@ -10,7 +10,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, FaultId, Matching, Verb};
 use outrigger_tests::tenant::{dpu, rule_for};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, eventually, holds, until};
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
@@ -139,8 +139,7 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
                 proxy.hit(fault).await;
                 let synced = async move {
                     t.condition("r", "Synced", Status::True, "StreamConnected").await;
-                    eventually("its status is in the tenant's cluster", || async {
-                        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+                    until("its status is in the tenant's cluster", &t.own_rules(), "r", |rule| {
                         rule.status.map(drop).ok_or_else(|| "it has none".to_owned())
                     })
                     .await;

@@ -8,7 +8,7 @@ use outrigger_tests::faults::grpc::{Answer, Calls};
 use outrigger_tests::faults::wire::{Network, Wire};
 use outrigger_tests::outrigger::ports;
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::json;
 
 use crate::stage::Stage;
@@ -123,8 +123,7 @@ async fn rules_follow(id: &str, answer: Answer) {
     let (t, calls) = by_calls(stage, id).await;
     calls.fault("Create", answer, 1);
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    eventually("the rule is synced", || async {
-        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+    until("the rule is synced", &t.own_rules(), "r", |rule| {
         let matched = rule.status.and_then(|status| status.matched);
         matched.map(drop).ok_or_else(|| "it has no counts".to_owned())
     })

@@ -11,7 +11,7 @@ use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::writes::{since, writes};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, eventually, holds, until};
 use serde_json::{Value, json};
 
 use super::ONE_AT_A_TIME;
@@ -42,8 +42,7 @@ async fn quiet(client: &kube::Client) -> BTreeMap<String, u64> {
 async fn usage(machines: &Api<Machine>, name: &str, type_: &str, wanted: [u32; 5]) {
     let [maximum, reserved, used, waiting, slots] = wanted;
     let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
-    eventually(&format!("the usage of {name} is {wanted:?}"), || async {
-        let machine = machines.get(name).await.map_err(|e| e.to_string())?;
+    until(&format!("the usage of {name} is {wanted:?}"), &machines, name, |machine| {
         let all = machine.status.unwrap_or_default().available_machines;
         match all.iter().find(|m| m.name == type_) {
             Some(found) if found.usage == wanted => Ok(()),

@@ -11,7 +11,7 @@ use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
 use outrigger_tests::stream::{self, stream};
 use outrigger_tests::tenant::{Tenant, annotation, dpu, rule_for, tenant, tenant_is};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, eventually, holds, until};
 use serde_json::json;
 use tonic::Code;
 
@@ -100,8 +100,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     let nodes: Api<Node> = Api::all(t.infra.clone());
     let began = std::time::Instant::now();
     o.plane.infra.apply(&[dpu("two-late", &t.node("a"))]).unwrap();
-    eventually("somebody leads", || async {
-        let node = nodes.get("two-late").await.map_err(|e| e.to_string())?;
+    until("somebody leads", &nodes, "two-late", |node| {
         holds(node.labels().contains_key(keys::NODE_TENANT), "nobody")
     })
     .await;

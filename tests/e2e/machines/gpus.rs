@@ -3,7 +3,7 @@
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
 use outrigger_core::{keys, machine};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{holds, until};
 use serde_json::{Value, json};
 
 use super::stage::Stage;
@@ -44,8 +44,7 @@ async fn a_gpu_may_come_from_a_device_class() {
     let claim =
         pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"].as_str().unwrap().to_owned();
     let claims: Api<ResourceClaim> = Api::namespaced(s.client.clone(), s.group);
-    eventually("the guest's GPU is allocated", || async {
-        let found = claims.get(&claim).await.map_err(|e| e.to_string())?;
+    until("the guest's GPU is allocated", &claims, &claim, |found| {
         let allocation = found.status.and_then(|status| status.allocation).ok_or("it isn't")?;
         let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
         let drivers: Vec<&str> = results.iter().map(|result| result.driver.as_str()).collect();

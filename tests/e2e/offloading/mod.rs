@@ -12,7 +12,7 @@ use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, eventually, holds, until};
 use serde_json::{Value, json};
 
 mod stage;
@@ -34,8 +34,7 @@ async fn remote_runs_on_selected_virtual_nodes_only() {
     // A bare Pod too.
     let bare = pod("bare", json!({"nodeSelector": {"stage": s.name}}));
     s.pods().create(&PostParams::default(), &serde_json::from_value(bare).unwrap()).await.unwrap();
-    eventually("it lands", || async {
-        let pod = s.pods().get("bare").await.map_err(|e| e.to_string())?;
+    until("it lands", &s.pods(), "bare", |pod| {
         holds(node_of(&pod) == s.node("us"), node_of(&pod).to_owned())
     })
     .await;
@@ -363,8 +362,7 @@ async fn a_tenants_namespace_that_is_offloaded_has_both() {
         .create(&PostParams::default(), &serde_json::from_value(pod("p", json!({}))).unwrap())
         .await
         .unwrap();
-    eventually("it runs on the tenant's DPU", || async {
-        let pod = t.pods().get("p").await.map_err(|e| e.to_string())?;
+    until("it runs on the tenant's DPU", &t.pods(), "p", |pod| {
         holds(node_of(&pod) == t.node("a-dpu1"), node_of(&pod).to_owned())
     })
     .await;

@@ -8,7 +8,7 @@ use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::node_of;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::{Value, json};
 
 pub(super) const REQUIRED: &str =
@@ -145,8 +145,7 @@ impl Stage {
 
     /// Waits until the NamespaceOffloading has this phase, and returns it.
     pub(super) async fn phase(&self, phase: &str) -> NamespaceOffloading {
-        eventually(&format!("the phase is {phase}"), || async {
-            let object = self.objects().get("offloading").await.map_err(|e| e.to_string())?;
+        until(&format!("the phase is {phase}"), &self.objects(), "offloading", |object| {
             let status = object.status.clone().unwrap_or_default();
             let current = status.observed_generation == object.metadata.generation;
             if current && status.offloading_phase.as_deref() == Some(phase) {
@@ -161,8 +160,7 @@ impl Stage {
     /// Waits until the namespace's label is this.
     pub(super) async fn label(&self, value: Option<&str>) -> Namespace {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        eventually(&format!("the label is {value:?}"), || async {
-            let namespace = namespaces.get(self.name).await.map_err(|e| e.to_string())?;
+        until(&format!("the label is {value:?}"), &namespaces, self.name, |namespace| {
             let is = namespace.labels().get(keys::OFFLOADED).cloned();
             if is.as_deref() == value { Ok(namespace) } else { Err(format!("{is:?}")) }
         })

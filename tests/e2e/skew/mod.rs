@@ -17,7 +17,7 @@ use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
 use outrigger_tests::wire::{Raw, messages};
-use outrigger_tests::{always, eventually, holds, root};
+use outrigger_tests::{always, eventually, holds, is_gone, root, until};
 use prost::Message as _;
 use serde_json::json;
 use std::time::Duration;
@@ -158,8 +158,7 @@ fn agent(o: &Outrigger, t: &Tenant, manager: u16) -> u16 {
 
 /// Waits until a rule of the tenant's own cluster has this condition.
 async fn told(t: &Tenant, rule: &str, kind: &str, reason: &str) -> String {
-    eventually(&format!("{rule}: {kind} {reason}"), || async {
-        let rule = t.own_rules().get(rule).await.map_err(|e| e.to_string())?;
+    until(&format!("{rule}: {kind} {reason}"), &t.own_rules(), rule, |rule| {
         let conditions = rule.status.clone().unwrap_or_default().conditions;
         let found = conditions.iter().find(|c| c.type_ == kind).ok_or(format!("{:?}", rule.status))?;
         if found.reason == reason { Ok(found.message.clone()) } else { Err(format!("{found:?}")) }
@@ -192,11 +191,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     assert_eq!(log.matches("does not support chunks").count(), 1, "{log}");
     // Nothing was made over there, so nothing holds the rule up.
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone", || async {
-        let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&t.own_rules(), "r").await;
 }
 
 #[tokio::test]
@@ -224,11 +219,7 @@ async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
     older.eventually(&["create r", "refused raced", "update r"]).await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     older.eventually(&["create r", "refused raced", "update r", "delete r"]).await;
-    eventually("it is gone here", || async {
-        let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&t.own_rules(), "r").await;
     o.plane.command("term agent-skew-silent").unwrap();
 }
 
