@@ -191,10 +191,7 @@ async fn expressions_fit_the_types() {
     policies.push(merged(&policies[0], &fault));
     infra.apply(&policies).unwrap();
     let checked = eventually("all are checked", || async {
-        let all = infra
-            .kubectl(&["get", "validatingadmissionpolicies", "-o", "json"])
-            .map_err(|e| e.to_string())?;
-        let all: Value = serde_json::from_str(&all).unwrap();
+        let all = infra.get(&["validatingadmissionpolicies"]).map_err(|e| e.to_string())?;
         let all = all["items"].as_array().unwrap().clone();
         let done = |p: &&Value| p["status"]["observedGeneration"] == p["metadata"]["generation"];
         let count = all.iter().filter(done).count();

@@ -178,7 +178,7 @@ fn strip(object: &mut Value) {
             results.into_iter().flatten().for_each(|result| remove(result, "", &["device"]));
         }
         "Tenant" => remove(object, "/status/stream", &["claim", "holder", "since", "lastSync", "workloads"]),
-        // Who asked in vain is in it too, for a while.
+        // It also has requests that were refused, for a while.
         "ConfigMap" if object["data"]["ledger"].is_string() => object["data"]["ledger"] = json!("grants"),
         _ => {}
     }

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use crate::control_plane::ControlPlane;
 use crate::issued::{self, Issued};
 use crate::pki::{Authority, Pair};
-use crate::{attacks, eventually, holds, openmetrics, root, shipped};
+use crate::{attacks, eventually, holds, openmetrics, shipped};
 
 /// What is installed in the infrastructure cluster.
 pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
@@ -177,19 +177,14 @@ impl Outrigger {
 
     /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service.
     pub fn webhook_configurations(&self) -> anyhow::Result<Vec<Value>> {
-        ["mutating", "validating"].iter().map(|kind| self.webhook_configuration(kind)).collect()
-    }
-
-    fn webhook_configuration(&self, kind: &str) -> anyhow::Result<Value> {
-        let text = std::fs::read_to_string(root().join(format!("webhooks/{kind}.yaml")))?;
-        let mut configuration: Value = serde_yaml::from_str(&text)?;
-        for webhook in configuration["webhooks"].as_array_mut().context("no webhooks")? {
+        let mut all = shipped::webhook_configurations()?;
+        for webhook in all.iter_mut().filter_map(|one| one["webhooks"].as_array_mut()).flatten() {
             let path = webhook["clientConfig"]["service"]["path"].as_str().context("no path")?.to_owned();
             let bundle = STANDARD.encode(self.authority.pem());
             let url = format!("https://127.0.0.1:{}{path}", self.webhook_port);
             webhook["clientConfig"] = json!({"url": url, "caBundle": bundle});
         }
-        Ok(configuration)
+        Ok(all)
     }
 
     /// Starts the webhook.

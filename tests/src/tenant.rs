@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::conditions::Status;
@@ -42,9 +42,9 @@ impl Tenant {
         this
     }
 
-    /// A tenant of the shared installation with the host `a`, one DPU, its agent, and the rule `r` for `app: web`.
-    pub async fn with_rule(id: &str) -> Self {
-        let this = Self::new(Outrigger::shared().await, id, &[("a", 1)]).await;
+    /// A tenant with the host `a`, which has one DPU, its agent, and the rule `r` for the label `app: web`.
+    pub async fn with_rule(outrigger: &'static Outrigger, id: &str) -> Self {
+        let this = Self::new(outrigger, id, &[("a", 1)]).await;
         this.rule("r", rule_for("app", "web")).await;
         this
     }
@@ -57,8 +57,8 @@ impl Tenant {
     }
 
     /// As [`Self::with_rule`], with the workload `w` on that host, and its companion.
-    pub async fn with_companion(id: &str) -> (Self, Pod) {
-        let this = Self::with_rule(id).await;
+    pub async fn with_companion(outrigger: &'static Outrigger, id: &str) -> (Self, Pod) {
+        let this = Self::with_rule(outrigger, id).await;
         this.web("w").await;
         let companion = this.companion().await;
         (this, companion)
@@ -302,6 +302,21 @@ impl Tenant {
         .await
     }
 
+    /// Waits until so many companions, of so many in all, are as wanted.
+    pub async fn has(&self, what: &str, wanted: usize, of: usize, is: impl Fn(&Pod) -> bool) {
+        eventually(what, || async {
+            let all = self.companions().await?;
+            let found = all.iter().filter(|pod| is(pod)).count();
+            holds((found, all.len()) == (wanted, of), format!("{found} of {}", all.len()))
+        })
+        .await;
+    }
+
+    /// The Nodes of the infrastructure cluster.
+    pub fn nodes(&self) -> Api<Node> {
+        Api::all(self.infra.clone())
+    }
+
     /// Waits until the one companion is another one than before, and ready.
     pub async fn replaced(&self, before: &Pod) -> Pod {
         eventually("there is another companion", || async {
@@ -431,6 +446,17 @@ pub fn rule_for(label: &str, value: &str) -> Value {
             {"workloadKey": ".state.extra.labels.version", "asAnnotation": {"name": "version"}},
             {"asAnnotation": {"name": "entire-workload"}}],
         "template": template()})
+}
+
+/// The rule for the label `app: web` with one field changed, named by a JSON pointer.
+pub fn rule_with(pointer: &str, value: Value) -> Value {
+    let mut spec = rule_for("app", "web");
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    match spec.pointer_mut(parent).unwrap() {
+        Value::Array(list) => list[key.parse::<usize>().unwrap()] = value,
+        object => object[key] = value,
+    }
+    spec
 }
 
 /// Whether a Pod's Ready condition is true.

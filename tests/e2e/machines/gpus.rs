@@ -4,7 +4,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
 use outrigger_core::{keys, machine};
 use outrigger_tests::{holds, until};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::stage::Stage;
 
@@ -35,8 +35,7 @@ async fn a_gpu_may_come_from_a_device_class() {
         "spec": {"containers": [{"name": "c", "image": "i"}]}}))
         .await;
     s.usage("t", [2, 1, 1, 0, 2]).await;
-    let pod = s.outrigger.plane.infra.kubectl(&["get", "pod", "-n", s.group, "g", "-o", "json"]).unwrap();
-    let pod: Value = serde_json::from_str(&pod).unwrap();
+    let pod = s.outrigger.plane.infra.get(&["pod", "-n", s.group, "g"]).unwrap();
     let resource = machine::of_device_class(class);
     for kind in ["requests", "limits"] {
         assert_eq!(pod["spec"]["containers"][0]["resources"][kind][&resource], "1", "{pod}");

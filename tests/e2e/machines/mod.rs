@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use outrigger_core::keys;
-use outrigger_tests::tenant::node_of;
+use outrigger_tests::tenant::{namespace, node_of};
 use outrigger_tests::{eventually, holds, root, until};
 use serde_json::{Value, json};
 
@@ -161,7 +161,7 @@ async fn a_guest_holds_its_slot_whatever_becomes_of_its_containers() {
     s.replicas("t", 2).await;
     // A guest in a namespace without the label counts as nothing, nor does what calls itself a reservation; Imperator counts
     // the latter in any namespace.
-    let plain = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mg-states-plain"}});
+    let plain = namespace("mg-states-plain");
     s.outrigger.plane.infra.apply(&[plain]).unwrap();
     let pods: Api<Pod> = Api::namespaced(s.client.clone(), "mg-states-plain");
     for (name, role) in [("guest", keys::GUEST), ("forged", keys::RESERVATION)] {

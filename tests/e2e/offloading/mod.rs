@@ -12,7 +12,7 @@ use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of};
-use outrigger_tests::{always, eventually, holds, until};
+use outrigger_tests::{always, eventually, holds, is_gone, until};
 use serde_json::{Value, json};
 
 mod stage;
@@ -155,11 +155,7 @@ async fn a_deleted_namespaceoffloading_takes_the_label_along() {
     s.ask("Remote", true).unwrap();
     s.terms(1).await;
     s.objects().delete("offloading", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone", || async {
-        let left = s.objects().get_opt("offloading").await.map_err(|e| e.to_string())?;
-        left.map_or(Ok(()), |object| Err(format!("{:?}", object.metadata)))
-    })
-    .await;
+    is_gone(&s.objects(), "offloading").await;
     s.label(None).await;
     s.tolerated(false).await;
     // And a namespace with one goes as a whole.
@@ -214,7 +210,7 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
         })
         .await;
     }
-    // A label that somebody takes off comes back, and what is selected no more is not told any more.
+    // A label that somebody takes off comes back, and clusters that are no longer selected leave the status.
     s.outrigger
         .plane
         .infra
@@ -320,18 +316,9 @@ async fn what_a_namespaceoffloading_may_not_be_is_refused() {
     patch(skip).await.unwrap();
     patch(both).await.unwrap();
     patch(json!({"metadata": {"labels": null}})).await.unwrap();
-    let warned = s.outrigger.plane.infra.kubectl(&[
-        "patch",
-        "nsoff",
-        "offloading",
-        "-n",
-        s.name,
-        "--type=merge",
-        "--warnings-as-errors",
-        "-p",
-        r#"{"spec": {"podOffloadingStrategy": "Remote"}}"#,
-    ]);
-    let warned = warned.unwrap_err().to_string();
+    let strict = ["-n", s.name, "--warnings-as-errors"];
+    let remote = json!({"spec": {"podOffloadingStrategy": "Remote"}});
+    let warned = s.outrigger.plane.infra.patch("nsoff/offloading", &strict, &remote).unwrap_err().to_string();
     assert!(warned.contains("more restrictive setting"), "{warned}");
 }
 

@@ -1,13 +1,12 @@
-//! A namespace with nodes, and what becomes of its Pods.
+//! A namespace with nodes, and where its Pods are scheduled.
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{Api, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::node_of;
+use outrigger_tests::tenant::{namespace, node_of};
 use outrigger_tests::{eventually, holds, until};
 use serde_json::{Value, json};
 
@@ -24,12 +23,7 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) async fn new(name: &'static str) -> Self {
         let outrigger = Outrigger::shared().await;
-        let kubeconfig = Kubeconfig::read_from(&outrigger.plane.infra.kubeconfig).unwrap();
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        // A 503 is an answer here.
-        config.default_retry = false;
-        let client = Client::try_from(config).unwrap();
+        let client = outrigger.plane.infra.client_without_retries().await;
         let this = Self { outrigger, client, name };
         let virtual_node = |region: &str, more: Value| {
             let mut labels = json!({keys::NODE_TYPE: keys::VIRTUAL_NODE, "region": region, "stage": name});
@@ -38,7 +32,7 @@ impl Stage {
                 "spec": {"taints": [{"key": keys::NOT_ALLOWED, "value": "true", "effect": "NoExecute"}]}})
         };
         let objects = [
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+            namespace(name),
             json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": this.node("local"), "labels": {"region": "local", "stage": name}}}),
             virtual_node("us", json!({keys::REMOTE_CLUSTER: "us-1"})),
