@@ -13,7 +13,7 @@ use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::tenant::{Tenant, annotation, rule_for, rule_with};
 use outrigger_tests::{always, eventually, holds};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -41,17 +41,17 @@ async fn injected(t: &Tenant, rule: &str, fact: &str) -> Result<String, String> 
 
 #[tokio::test]
 async fn annotations_leave_the_cluster_as_rules_of_the_tenant_name_them_and_secrets_never() {
-    let o = Outrigger::shared().await;
-    let t = Tenant::new(o, "ab-facts", &[("a", 1)]).await;
+    let t = Tenant::new(Outrigger::shared().await, "ab-facts", &[("a", 1)]).await;
     // Somebody in the infrastructure cluster would like to know more.
-    let mut curious = rule_for("app", "web");
-    curious["workloadInfoInject"] = json!([{"workloadKey": format!(".state.extra.annotations['{LAST_APPLIED}']"), "asAnnotation": {"name": "applied"}},
+    let facts = json!([{"workloadKey": format!(".state.extra.annotations['{LAST_APPLIED}']"), "asAnnotation": {"name": "applied"}},
         {"workloadKey": ".state.extra.annotations['example.com/secret']", "asAnnotation": {"name": "secret"}},
         {"asAnnotation": {"name": "all"}}]);
-    t.rule("curious", curious).await;
+    t.rule("curious", rule_with("/workloadInfoInject", facts)).await;
     // And so would somebody who may write rules in the tenant's cluster.
-    let mut whole = rule_for("app", "web");
-    whole["workloadInfoInject"][0] = json!({"workloadKey": format!(".state.extra.annotations['{LAST_APPLIED}']"), "asAnnotation": {"name": "applied"}});
+    let whole = rule_with(
+        "/workloadInfoInject/0",
+        json!({"workloadKey": format!(".state.extra.annotations['{LAST_APPLIED}']"), "asAnnotation": {"name": "applied"}}),
+    );
     t.own_rule("whole", whole).await.unwrap();
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "w", "labels": {"app": "web"}, "annotations": {LAST_APPLIED: "SECRET",
@@ -89,7 +89,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "ab-filter", &[("a", 1)]).await;
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let config = |text: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "workload-plugin-config", "namespace": t.source}, "data": {"config": text}})
@@ -104,7 +104,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
             told.then_some(()).ok_or_else(|| format!("{:?}", notes.collect::<Vec<_>>()))
         })
         .await;
-        always("nothing is told", Duration::from_millis(500), || async {
+        always("nothing is sent", Duration::from_millis(500), || async {
             let all = t.companions().await?;
             holds(all.is_empty(), all.len().to_string())
         })
@@ -117,9 +117,9 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
     // It is mended, at once, without a restart.
     o.plane.tenant.apply(&[config(&format!("namespaces: [{}]", t.source))]).unwrap();
     t.ready(1).await;
-    // It is deleted: the manager is told so.
+    // It is deleted: the manager receives that.
     o.plane.tenant.kubectl(&["delete", "configmap", "workload-plugin-config", "-n", &t.source]).unwrap();
-    t.start("x", "a", json!({"app": "web"})).await;
+    t.web("x").await;
     t.ready(2).await;
     o.plane.command("term agent-ab-filter").unwrap();
 }
@@ -139,7 +139,7 @@ async fn large_pods_do_not_exhaust_the_agent() {
     }
     o.start_agent("ab-large", Some(&t.source)).unwrap();
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     t.companion().await;
     is_modest("agent", "--tenant-id=ab-large");
     o.plane.command("term agent-ab-large").unwrap();
@@ -242,14 +242,8 @@ impl WorkloadService for Hostile {
 }
 
 fn agent_of(t: &Tenant, port: u16) {
-    let args = [
-        format!("--namespace={}", t.source),
-        format!("--rules-namespace={}", t.source),
-        "--insecure".to_owned(),
-        format!("--manager-address=http://127.0.0.1:{port}"),
-        "--periodic-check-interval=50ms".to_owned(),
-    ];
-    t.outrigger.start_agent_with(&t.id, &args).unwrap();
+    let [insecure, address, _] = Tenant::in_plain_text(&format!("http://127.0.0.1:{port}"));
+    t.start_agent(&[insecure, address, "--periodic-check-interval=50ms".to_owned()]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

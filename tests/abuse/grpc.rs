@@ -14,7 +14,7 @@ use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::attacks::{self, STREAM};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{self, Opened, about, update};
+use outrigger_tests::stream::{self, about, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
@@ -22,35 +22,10 @@ use tokio::sync::Mutex;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::is_modest;
+use crate::{is_modest, neighbour};
 
 /// Attacks come one after the other: what one takes is not another's.
 static ALONE: Mutex<()> = Mutex::const_new(());
-
-/// A tenant that is served while others attack.
-struct Neighbour {
-    tenant: Tenant,
-    opened: Opened,
-}
-
-impl Neighbour {
-    async fn new(o: &'static Outrigger, id: &str) -> Self {
-        let tenant = Tenant::without_agent(o, id, &[("a", 1)]).await;
-        tenant.rule("r", rule_for("app", "web")).await;
-        let opened = tenant.tells([]).await;
-        let this = Self { tenant, opened };
-        this.goes_on(1).await;
-        this
-    }
-
-    /// Its stream is open, and one workload more gets its companion.
-    async fn goes_on(&self, count: usize) {
-        let update = update(&format!("w{count}"), &self.tenant.node("a"));
-        self.opened.0.send(Message::WorkloadUpdate(update)).await.unwrap();
-        self.tenant.ready(count).await;
-        assert!(!self.opened.1.is_finished(), "its stream has ended");
-    }
-}
 
 pub(crate) async fn channel(o: &Outrigger, tenant: &str) -> Channel {
     stream::channel(&o.client_tls(tenant, &[&tenant_identity(tenant)]), o.grpc_port).await.unwrap()
@@ -65,19 +40,19 @@ async fn say(o: &Outrigger, tenant: &str, message: Bytes) -> tonic::Status {
 async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
     let _alone = ALONE.lock().await;
     let o = Outrigger::shared().await;
-    let neighbour = Neighbour::new(o, "ab-quiet").await;
+    let neighbour = neighbour(o, "ab-quiet").await;
     let t = Tenant::without_agent(o, "ab-empty", &[]).await;
     let empty = attacks::sync(8 << 20, &[]);
     // A state with a map of maps of nothing: each item is two bytes too.
     let items = [&[0x12, 0x80, 0x08][..], &[0x1a, 0].repeat(512)].concat();
     let items = attacks::sync(16 << 10, &items);
     assert!(empty.len() >= 16 << 20 && items.len() >= 16 << 20);
-    for round in 0..3 {
+    for _ in 0..3 {
         let all = [&empty, &empty, &items, &items].map(|message| say(o, "ab-empty", message.clone()));
         for status in join_all(all).await {
             assert!([Code::ResourceExhausted, Code::Aborted].contains(&status.code()), "{status}");
         }
-        neighbour.goes_on(round + 2).await;
+        neighbour.goes_on(5).await;
     }
     let status = eventually("it is refused", || async {
         let status = say(o, "ab-empty", empty.clone()).await;
@@ -91,6 +66,7 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
         holds(message.contains(words), message)
     })
     .await;
+    neighbour.undisturbed().await;
     is_modest("manager", &format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
 }
 
@@ -120,18 +96,20 @@ async fn messages_that_never_end_hold_up_nobody_else() {
     for _ in 0..4 {
         hold(&loud, "ab-hold", 32 << 20).await;
     }
-    let neighbour = Neighbour::new(o, "ab-beside").await;
+    let t = Tenant::with_rule_only(o, "ab-beside").await;
     // Its sync is large enough to need a part of the budget.
     let mut updates: Vec<_> = (0..5_000).map(|i| update(&format!("x{i}"), "nowhere")).collect();
     for update in &mut updates {
         update.workload_state.as_mut().unwrap().extra.clear();
     }
-    updates.push(update("w1", &neighbour.tenant.node("a")));
-    let sync = v1::WorkloadSync { workload_updates: updates };
-    neighbour.opened.0.send(Message::WorkloadSync(sync)).await.unwrap();
-    neighbour.goes_on(2).await;
+    updates.push(update("w1", &t.node("a")));
+    let opened = t.tells(updates).await;
+    t.ready(1).await;
+    opened.0.send(Message::WorkloadUpdate(update("w2", &t.node("a")))).await.unwrap();
+    t.ready(2).await;
+    assert!(!opened.1.is_finished(), "its stream has ended");
     eventually("all are known", || async {
-        let message = neighbour.tenant.condition("r", "Matched", Status::True, "Matches").await;
+        let message = t.condition("r", "Matched", Status::True, "Matches").await;
         holds(message.contains("2 of 5002"), message)
     })
     .await;
@@ -195,7 +173,7 @@ async fn calls_for_rules_are_slowed_down_and_then_refused_and_others_go_on() {
 async fn one_identity_cannot_use_up_the_connections() {
     let _alone = ALONE.lock().await;
     let o = Outrigger::shared().await;
-    let neighbour = Neighbour::new(o, "ab-conn-q").await;
+    let neighbour = neighbour(o, "ab-conn-q").await;
     let loud = Tenant::without_agent(o, "ab-conn", &[]).await;
     // It has a stream, and then many idle connections: these go, the stream stays.
     let (sender, call) = loud.tells([]).await;
@@ -203,9 +181,9 @@ async fn one_identity_cannot_use_up_the_connections() {
     for _ in 0..200 {
         idle.push(channel(o, "ab-conn").await);
     }
-    neighbour.goes_on(2).await;
+    neighbour.goes_on(5).await;
     let mut other = WorkloadRuleServiceClient::new(channel(o, "ab-conn-q").await);
-    other.get(about("ab-conn-q", v1::GetRequest { id: "r".into() })).await.unwrap();
+    other.get(about("ab-conn-q", v1::GetRequest { id: "neighbour".into() })).await.unwrap();
     let established = || {
         let port = format!(":{:04X}", o.grpc_port);
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -219,4 +197,5 @@ async fn one_identity_cannot_use_up_the_connections() {
     .await;
     assert!(!call.is_finished(), "the stream is no idle connection");
     drop((sender, idle));
+    neighbour.undisturbed().await;
 }

@@ -23,6 +23,7 @@ use outrigger_proto::v1;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::cost::{memory_limit, peak, process};
 use outrigger_tests::eventually;
+use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::{Opened, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use serde_json::json;
@@ -95,6 +96,13 @@ impl Neighbour {
         }
         assert!(self.done.iter().all(|count| count.load(Ordering::Relaxed) > 0), "{:?}", self.done);
     }
+}
+
+/// A tenant that works already.
+async fn neighbour(o: &'static Outrigger, id: &str) -> Neighbour {
+    let neighbour = Neighbour::of(Tenant::without_agent(o, id, &[("a", 1)]).await).await;
+    neighbour.goes_on(5).await;
+    neighbour
 }
 
 /// Does something again and again until the end, and counts it.

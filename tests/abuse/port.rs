@@ -2,14 +2,14 @@
 
 use kube::api::{Api, PostParams};
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::attacks::{dial, hold, pod_of_expressions};
+use outrigger_tests::attacks::{hold, pod_of_expressions};
 use outrigger_tests::outrigger::{Outrigger, get, ports};
-use outrigger_tests::tenant::Tenant;
+use outrigger_tests::tenant::{self, Tenant};
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::{Neighbour, is_modest};
+use crate::{is_modest, neighbour};
 
 /// The argument that its webhook alone has.
 fn webhook(o: &Outrigger) -> String {
@@ -24,9 +24,7 @@ fn stranger(o: &Outrigger) -> ClientTls {
 #[tokio::test]
 async fn requests_that_never_end_take_no_memory_from_others() {
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "hold", &[("a", 1)]).await;
-    let neighbour = Neighbour::of(t).await;
-    neighbour.goes_on(5).await;
+    let neighbour = neighbour(o, "hold").await;
     let mut attack = Vec::new();
     for _ in 0..20 {
         attack.push(hold(&stranger(o), o.webhook_port).await.unwrap());
@@ -45,8 +43,7 @@ async fn requests_that_never_end_take_no_memory_from_others() {
 #[tokio::test]
 async fn connections_that_say_nothing_keep_nobody_out() {
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "idle", &[("a", 1)]).await;
-    let neighbour = Neighbour::of(t).await;
+    let neighbour = neighbour(o, "idle").await;
     let mut silent = Vec::new();
     for i in 0..1500 {
         silent.push(TcpStream::connect(("127.0.0.1", o.webhook_port)).await.unwrap());
@@ -86,7 +83,7 @@ async fn refusal(t: &Tenant, pod: &Value) -> Option<String> {
 async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "much", &[("a", 1)]).await;
-    let neighbour = Neighbour::of(Tenant::without_agent(o, "beside", &[("a", 1)]).await).await;
+    let neighbour = neighbour(o, "beside").await;
     let selector = pod_of_expressions();
     let env = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": vec![json!({}); 650_000]}]}});
@@ -100,7 +97,7 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
         assert_eq!(get(o.webhook_admin, "/livez").await.unwrap().0, 200);
         neighbour.goes_on(5).await;
     }
-    // As much as a review may have, and no more: it is judged, for its size. The policy is asked before the validating webhook.
+    // As much as a review may have, and no more: it is validated, for its size. The policy is asked before the validating webhook.
     let fewer = json!({"metadata": {"generateName": "p-"}, "spec": {"containers":
         [{"name": "c", "image": "i", "env": (0..8_000).map(|i| json!({"name": format!("E{i}"), "value": "v"})).collect::<Vec<_>>()}]}});
     for said in futures::future::join_all((0..8).map(|_| refusal(&t, &fewer))).await {
@@ -113,8 +110,7 @@ async fn what_takes_long_or_much_is_refused_and_holds_nobody_up() {
 
 #[tokio::test]
 async fn a_pod_whose_status_would_not_fit_is_refused() {
-    let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "large", &[("a", 1)]).await;
+    let t = Tenant::without_agent(Outrigger::shared().await, "large", &[("a", 1)]).await;
     let pods: Api<k8s_openapi::api::core::v1::Pod> = t.pods();
     let args = |bytes: usize| {
         pod(&json!({"containers": [{"name": "c", "image": "i", "args": ["x".repeat(bytes)]}]}))
@@ -141,20 +137,12 @@ async fn a_pod_whose_status_would_not_fit_is_refused() {
 
 /// The answer to a forged review, of whoever reaches the port.
 async fn forge(o: &Outrigger, port: u16, path: &str) -> Result<Value, String> {
-    let mut stream = dial(&stranger(o), port, b"http/1.1").await.map_err(|e| e.to_string())?;
     let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {"uid": "forged",
         "kind": {"group": "imperator.tenzen-y.io", "version": "v1alpha1", "kind": "Machine"}, "operation": "CREATE",
         "object": {}}})
     .to_string();
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
-        review.len()
-    );
-    let mut answer = String::new();
-    stream.write_all((head + &review).as_bytes()).await.map_err(|e| e.to_string())?;
-    stream.read_to_string(&mut answer).await.map_err(|e| e.to_string())?;
-    let (_, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
-    serde_json::from_str(body).map_err(|e| format!("{e}: {body}"))
+    let (_, body) = o.post(port, None, http::Request::builder().uri(path), review).await?;
+    serde_json::from_str(&body).map_err(|e| format!("{e}: {body}"))
 }
 
 /// A control plane of its own: all calls of its API server go to this webhook.
@@ -168,11 +156,7 @@ async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
     o.start_webhook_with(&[ca.clone(), "--tls-client-auth=writers".to_owned()]).unwrap();
     o.start_manager().unwrap();
     o.ready().await;
-    let machine = |name: &str| {
-        json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
-            "metadata": {"name": name, "labels": {"imperator.tenzen-y.io/machine-group": name}},
-            "spec": {"nodePool": [], "machineTypes": [{"name": "small", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 1}]}})
-    };
+    let machine = |name: &str| tenant::machine(name, &[], &[("small", 1)]);
     o.plane.infra.apply(&[machine("one")]).unwrap();
     let said = forge(o, o.webhook_port, "/validate/machines").await.unwrap();
     assert_eq!(
@@ -183,7 +167,7 @@ async fn forged_reviews_are_refused_where_the_api_server_shows_a_certificate() {
     let message = said["response"]["status"]["message"].as_str().unwrap();
     assert!(message.contains("has to show a certificate"), "{message}");
     let said = forge(o, o.webhook_port, "/mutate/pods").await.unwrap();
-    assert_eq!(said["response"]["status"]["code"], 400, "it is judged: {said}");
+    assert_eq!(said["response"]["status"]["code"], 400, "it is validated: {said}");
     // Everybody: who has none doesn't get to ask.
     let [port, admin] = ports().unwrap();
     o.start_webhook_replica("webhook-all", port, admin, &[ca]).unwrap();

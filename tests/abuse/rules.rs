@@ -7,13 +7,13 @@ use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::{Opened, about, update};
-use outrigger_tests::tenant::Tenant;
+use outrigger_tests::tenant::{self, Tenant};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 
 use crate::grpc::channel;
-use crate::{Neighbour, is_modest};
+use crate::{is_modest, neighbour};
 
 /// Attacks come one after the other: what one takes is not another's.
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -29,12 +29,6 @@ async fn stage() -> &'static Outrigger {
 fn both_are_modest(o: &Outrigger) {
     is_modest("webhook", &format!("--bind-address=127.0.0.1:{}", o.webhook_port));
     is_modest("manager", &format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
-}
-
-async fn neighbour(o: &'static Outrigger, id: &str) -> Neighbour {
-    let neighbour = Neighbour::of(Tenant::without_agent(o, id, &[("a", 1)]).await).await;
-    neighbour.goes_on(5).await;
-    neighbour
 }
 
 /// A rule that matches every workload.
@@ -54,7 +48,7 @@ fn values(count: usize) -> Value {
 
 /// A rule over gRPC.
 async fn create(o: &Outrigger, tenant: &str, id: &str, spec: &Value) -> Result<(), tonic::Status> {
-    let object = serde_json::from_value(object(id, spec)).unwrap();
+    let object = serde_json::from_value(tenant::rule("", id, spec.clone())).unwrap();
     let mut wanted = outrigger_api::rule_wire::message(&object);
     // Whatever is beyond a bound is left out of an object.
     wanted.data.as_mut().unwrap().rule_template = spec["template"].to_string().into();
@@ -62,17 +56,12 @@ async fn create(o: &Outrigger, tenant: &str, id: &str, spec: &Value) -> Result<(
     calls.create(about(tenant, v1::CreateRequest { rule: Some(wanted) })).await.map(drop)
 }
 
-fn object(name: &str, spec: &Value) -> Value {
-    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-        "metadata": {"name": name}, "spec": spec})
-}
-
 /// Rules through the API server, several at once.
 async fn create_all(t: &Tenant, specs: impl Iterator<Item = (String, Value)>) {
     let specs = specs.map(|(name, spec)| {
         let rules = t.rules();
         async move {
-            let rule = serde_json::from_value(object(&name, &spec)).unwrap();
+            let rule = serde_json::from_value(tenant::rule(&t.namespace, &name, spec)).unwrap();
             loop {
                 match rules.create(&PostParams::default(), &rule).await {
                     // Of those that come at once some find the namespace's quota changed, and are to be sent again.
@@ -98,7 +87,8 @@ async fn rules_of_many_values_are_refused_with_their_field() {
     let neighbour = neighbour(o, "ab-junk-q").await;
     let spec = |count: usize| rule(&json!({"dpuSelectionPolicy": "Any"}), &json!({"junk": values(count)}));
     // More than a review may have.
-    let rules: Vec<Value> = (0..12).map(|i| object(&format!("r{i}"), &spec(100_000))).collect();
+    let rules: Vec<Value> =
+        (0..12).map(|i| tenant::rule(&t.namespace, &format!("r{i}"), spec(100_000))).collect();
     let rules = json!({"apiVersion": "v1", "kind": "List", "items": rules}).to_string();
     let (infra, namespace) = (o.plane.infra.clone(), t.namespace.clone());
     let create_them =

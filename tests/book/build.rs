@@ -10,7 +10,6 @@ use outrigger_tests::shipped::output;
 use crate::links::{read, target};
 use crate::{files, pages};
 
-/// Builds the book.
 fn book() -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("book");
     let mut command = Command::new(tool("mdbook").unwrap());

@@ -10,21 +10,14 @@ mod names;
 use std::path::{Path, PathBuf};
 
 use outrigger_tests::root;
+use walkdir::WalkDir;
 
 /// Files below a directory whose names end like this, by name.
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut dirs = vec![dir.to_owned()];
-    while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(&dir).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                dirs.push(path);
-            } else if path.extension().is_some_and(|extension| extension == ending) {
-                found.push(path);
-            }
-        }
-    }
+    let entries = WalkDir::new(dir).into_iter().map(|entry| entry.unwrap().into_path());
+    let ends =
+        |path: &PathBuf| path.is_file() && path.extension().is_some_and(|extension| extension == ending);
+    let mut found: Vec<PathBuf> = entries.filter(ends).collect();
     found.sort();
     found
 }

@@ -86,7 +86,7 @@ pub struct Affinity {
     pub runs: bool,
 }
 
-/// A change of a good rule's spec, and what becomes of the rule.
+/// A change of a good rule's spec, and the result for the rule.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleEnd {

@@ -6,7 +6,7 @@ use outrigger_tests::kubelet::Mount;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
 use outrigger_tests::page::Page;
 use outrigger_tests::{eventually, holds};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::load;
 use crate::{alone, configurations, injected, remove_configurations, secret, start_webhook};
@@ -17,9 +17,7 @@ const CERTIFICATES: [&str; 4] =
 /// Waits until a Certificate is issued and nothing more is under way.
 async fn issued(outrigger: &Outrigger, name: &str) {
     eventually(&format!("{name} is issued"), || async {
-        let text =
-            outrigger.plane.infra.kubectl(&["get", "certificate", name, "-n", SYSTEM, "-o", "json"]).unwrap();
-        let certificate: Value = serde_json::from_str(&text).unwrap();
+        let certificate = outrigger.plane.infra.get(&["certificate", name, "-n", SYSTEM]).unwrap();
         let conditions = certificate["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let is = |kind: &str| conditions.iter().any(|c| c["type"] == kind && c["status"] == "True");
         holds(is("Ready") && !is("Issuing"), certificate["status"].to_string())
@@ -32,20 +30,8 @@ async fn renew(outrigger: &Outrigger, name: &str, of: &str) {
     let before = secret(outrigger, of, "tls.crt").unwrap();
     let issuing = json!({"status": {"conditions": [{"type": "Issuing", "status": "True", "reason": "ManuallyTriggered",
         "message": "renewed by a test", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
-    let (patch, infra) = (issuing.to_string(), &outrigger.plane.infra);
-    infra
-        .kubectl(&[
-            "patch",
-            "certificate",
-            name,
-            "-n",
-            SYSTEM,
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-        ])
-        .unwrap();
+    let at = ["-n", SYSTEM, "--subresource=status"];
+    outrigger.plane.infra.patch(&format!("certificate/{name}"), &at, &issuing).unwrap();
     eventually(&format!("{name} is renewed"), || async {
         if secret(outrigger, of, "tls.crt").unwrap() == before { Err("the same".to_owned()) } else { Ok(()) }
     })

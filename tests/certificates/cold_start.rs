@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
-use outrigger_tests::tenant::tenant;
+use outrigger_tests::tenant::{namespace, rule, rule_for, tenant};
 use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     let daemons = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "proxy", "namespace": "kube-system"},
         "spec": {"selector": {"matchLabels": {"app": "proxy"}}, "template": {"metadata": {"labels": {"app": "proxy"}},
             "spec": {"tolerations": [{"operator": "Exists"}], "containers": [{"name": "c", "image": "i"}]}}}});
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cold"}});
+    let namespace = namespace("cold");
     let new = [
         node,
         namespace,
@@ -97,41 +97,27 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     assert!(error.contains("failed calling webhook \"tenants.outrigger.dev\""), "{error}");
     // Finalizers of a Tenant can go: nothing that is deleted waits.
     infra.kubectl(&["annotate", dry, "tenant", crate::TENANT, "example.com/x=y"]).unwrap();
-    let hosts = r#"{"spec": {"hosts": ["x"]}}"#;
-    let error =
-        infra.kubectl(&["patch", dry, "tenant", crate::TENANT, "--type=merge", "-p", hosts]).unwrap_err();
+    let error = infra
+        .patch(&format!("tenant/{}", crate::TENANT), &[dry], &json!({"spec": {"hosts": ["x"]}}))
+        .unwrap_err();
     assert!(error.to_string().contains("failed calling webhook \"tenants.outrigger.dev\""), "{error}");
     // Nor does a Pod, whose finalizer goes; whatever else is wanted of it waits.
-    let change = |patch: &str| {
-        infra.kubectl(&["patch", dry, "pod", "kept", "-n", NAMESPACE, "--type=merge", "-p", patch])
-    };
-    change(r#"{"metadata": {"finalizers": null}}"#).unwrap();
+    let change = |patch: Value| infra.patch("pod/kept", &[dry, "-n", NAMESPACE], &patch);
+    change(json!({"metadata": {"finalizers": null}})).unwrap();
     for more in [
-        r#"{"metadata": {"finalizers": ["example.com/kept", "orphan"]}}"#,
-        r#"{"metadata": {"finalizers": null, "labels": {"a": "b"}}}"#,
-        r#"{"metadata": {"finalizers": null, "annotations": {"a": "b"}}}"#,
-        r#"{"spec": {"activeDeadlineSeconds": 9}}"#,
+        json!({"metadata": {"finalizers": ["example.com/kept", "orphan"]}}),
+        json!({"metadata": {"finalizers": null, "labels": {"a": "b"}}}),
+        json!({"metadata": {"finalizers": null, "annotations": {"a": "b"}}}),
+        json!({"spec": {"activeDeadlineSeconds": 9}}),
     ] {
         let error = change(more).unwrap_err().to_string();
-        assert!(error.contains("failed calling webhook \"pods.outrigger.dev\""), "{more}: {error}");
+        assert!(error.contains("failed calling webhook \"pods.outrigger.dev\""), "{error}");
     }
     infra.kubectl(&["delete", "pod", "kept", "-n", NAMESPACE, "--wait=false"]).unwrap();
-    infra
-        .kubectl(&[
-            "patch",
-            "pod",
-            "kept",
-            "-n",
-            NAMESPACE,
-            "--type=merge",
-            "-p",
-            r#"{"metadata": {"finalizers": null}}"#,
-        ])
-        .unwrap();
+    infra.patch("pod/kept", &["-n", NAMESPACE], &json!({"metadata": {"finalizers": null}})).unwrap();
     infra.kubectl(&["wait", "--for=delete", "pod/kept", "-n", NAMESPACE, "--timeout=60s"]).unwrap();
-    // What is only advice doesn't wait: whatever the rule says is judged again by the manager.
-    let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-        "metadata": {"name": "r", "namespace": NAMESPACE}, "spec": outrigger_tests::tenant::rule_for("app", "web")});
+    // What is only advice doesn't wait: the manager validates the rule again.
+    let rule = rule(NAMESPACE, "r", rule_for("app", "web"));
     infra.kubectl_with(&["create", dry, "-f", "-"], &rule.to_string()).unwrap();
     // A tenant's label where it can't be meant is refused by a policy; where it got past that, system Pods don't wait.
     let label = format!("{}=load", keys::TENANT);

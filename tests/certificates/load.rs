@@ -54,9 +54,7 @@ pub(crate) async fn begin(outrigger: &'static Outrigger, ports: &[u16]) -> Load 
 /// What the API server trusts now.
 async fn bundle(outrigger: &'static Outrigger) -> String {
     let mut all =
-        tokio::task::spawn_blocking(move || tokio::runtime::Handle::current().block_on(bundles(outrigger)))
-            .await
-            .unwrap();
+        tokio::task::spawn_blocking(move || bundles(&outrigger.plane.infra)).await.unwrap().unwrap();
     // While it is being written the entries differ; the API server takes each for its own requests.
     all.pop().unwrap()
 }

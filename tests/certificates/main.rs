@@ -12,8 +12,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
 use outrigger_tests::control_plane::ControlPlane;
+use outrigger_tests::issued::{self, bundles, count};
 use outrigger_tests::outrigger::{Outrigger, SYSTEM};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::tenant::{namespace, tenant};
+use outrigger_tests::{eventually, shipped};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -36,17 +38,9 @@ async fn alone() -> (MutexGuard<'static, ()>, &'static Outrigger) {
             outrigger.define().unwrap();
             let infra = &outrigger.plane.infra;
             infra.apply_file("webhooks/policies.yaml").unwrap();
-            infra
-                .apply(&[
-                    outrigger_tests::tenant::tenant(TENANT, json!({})),
-                    json!({"apiVersion": "v1",
-                "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": {keys::TENANT: TENANT}}}),
-                    // The API server connects by the Service's name, to where the name leads. Loopback forces that, and a port.
-                    json!({"apiVersion": "v1", "kind": "Service",
-                    "metadata": {"name": "outrigger-webhook", "namespace": SYSTEM},
-                    "spec": {"type": "ExternalName", "externalName": "localhost"}}),
-                ])
-                .unwrap();
+            let mut namespace = namespace(NAMESPACE);
+            namespace["metadata"]["labels"] = json!({keys::TENANT: TENANT});
+            infra.apply(&[tenant(TENANT, json!({})), namespace, issued::to_loopback()]).unwrap();
             outrigger
         })
         .await;
@@ -55,17 +49,8 @@ async fn alone() -> (MutexGuard<'static, ()>, &'static Outrigger) {
 
 /// The shipped configurations, the port apart.
 fn configurations(port: u16) -> Vec<Value> {
-    ["mutating", "validating"]
-        .iter()
-        .map(|kind| {
-            let text = std::fs::read_to_string(root().join(format!("webhooks/{kind}.yaml"))).unwrap();
-            let mut configuration: Value = serde_yaml::from_str(&text).unwrap();
-            for webhook in configuration["webhooks"].as_array_mut().unwrap() {
-                webhook["clientConfig"]["service"]["port"] = json!(port);
-            }
-            configuration
-        })
-        .collect()
+    let all = shipped::webhook_configurations().unwrap().into_iter();
+    all.map(|configuration| issued::on_port(configuration, port).unwrap()).collect()
 }
 
 /// Takes the configurations out again.
@@ -77,26 +62,10 @@ fn remove_configurations(outrigger: &Outrigger) {
         .unwrap();
 }
 
-/// The bundles of all entries of both configurations, each once, PEM.
-async fn bundles(outrigger: &Outrigger) -> Vec<String> {
-    let mut all = Vec::new();
-    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
-        let text = outrigger.plane.infra.kubectl(&["get", kind, "outrigger", "-o", "json"]).unwrap();
-        let configuration: Value = serde_json::from_str(&text).unwrap();
-        for webhook in configuration["webhooks"].as_array().unwrap() {
-            let bundle = webhook["clientConfig"]["caBundle"].as_str().unwrap_or_default();
-            all.push(String::from_utf8(STANDARD.decode(bundle).unwrap()).unwrap());
-        }
-    }
-    all.sort();
-    all.dedup();
-    all
-}
-
 /// Waits until all entries carry this bundle.
 async fn injected(outrigger: &Outrigger, what: &str, is_it: impl Fn(&str) -> bool) -> String {
     eventually(what, || async {
-        match bundles(outrigger).await.as_slice() {
+        match bundles(&outrigger.plane.infra).unwrap().as_slice() {
             [one] if is_it(one) => Ok(one.clone()),
             other => Err(format!("{other:?}")),
         }
@@ -112,17 +81,11 @@ fn secret(outrigger: &Outrigger, name: &str, key: &str) -> Option<String> {
 
 /// Some values of a Secret, all of the same moment.
 fn secrets<const N: usize>(outrigger: &Outrigger, name: &str, keys: [&str; N]) -> [Option<String>; N] {
-    let text = outrigger.plane.infra.kubectl(&["get", "secret", name, "-n", SYSTEM, "-o", "json"]).unwrap();
-    let secret: Value = serde_json::from_str(&text).unwrap();
+    let secret = outrigger.plane.infra.get(&["secret", name, "-n", SYSTEM]).unwrap();
     keys.map(|key| {
         let data = STANDARD.decode(secret["data"][key].as_str()?).unwrap();
         Some(String::from_utf8(data).unwrap())
     })
-}
-
-/// How many certificates a PEM text has.
-fn count(pem: &str) -> usize {
-    pem.matches("BEGIN CERTIFICATE").count()
 }
 
 /// Starts a webhook under its service account.

@@ -53,7 +53,7 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     }
     // The foreign entry has none: it is the empty one among two.
     let trusted = eventually("the CA is published", || async {
-        match crate::bundles(o).await.as_slice() {
+        match crate::bundles(infra).unwrap().as_slice() {
             [none, one] if none.is_empty() && count(one) == 1 => Ok(one.clone()),
             other => Err(format!("{other:?}")),
         }
@@ -120,7 +120,7 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     remove_configurations(o);
 }
 
-/// From certificates in files to those of our own, replica by replica, while requests come; and what becomes of somebody who
+/// From certificates in files to those of our own, replica by replica, while requests come; and the result for a client that
 /// writes the bundles as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_installation_is_changed_while_it_runs() {
@@ -203,8 +203,7 @@ async fn an_installation_is_changed_while_it_runs() {
     // The way back to cert-manager, by the commands of the documentation.
     if secret(o, "outrigger-manager-self-signed", "ca.crt").is_none() {
         // No manager has started here; one would have filled it.
-        let filled = infra.kubectl(&["get", "secret", secret_name, "-n", SYSTEM, "-o", "json"]).unwrap();
-        let filled: Value = serde_json::from_str(&filled).unwrap();
+        let filled = infra.get(&["secret", secret_name, "-n", SYSTEM]).unwrap();
         let fill = json!({"data": filled["data"]}).to_string();
         let of_manager = ["outrigger-manager-self-signed", "-n", SYSTEM, "--type=merge", "-p", &fill];
         infra.kubectl(&[&["patch", "secret"], &of_manager[..]].concat()).unwrap();

@@ -15,7 +15,7 @@ import (
 // oldest is the first minor release of Kubernetes 1 that has all we need: resource.k8s.io/v1.
 const oldest = 34
 
-// assets says where the programs come from: a directory of somebody's own, or ourselves.
+// assets says where the programs come from: a directory of the user's, or this program.
 type assets struct {
 	self string
 	dir  string

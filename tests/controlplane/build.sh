@@ -50,7 +50,7 @@ if [ ! -x "$out" ]; then
         -X $v.gitVersion=$kubernetes -X $v.gitMajor=$major -X $v.gitMinor=$minor \
         -X $v.gitTreeState=clean -X $v.buildDate=1970-01-01T00:00:00Z" . >&2
     mv "$out.part" "$out"
-    # Earlier builds are of no use any more, except to another work tree.
+    # Earlier builds are no longer of use, except to another work tree.
     find "$cache" -maxdepth 1 -name 'controlplane-*' ! -path "$dir" -mtime +7 -exec rm -rf {} + 2>/dev/null || true
 fi
 echo "$out"

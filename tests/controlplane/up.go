@@ -20,7 +20,7 @@ import (
 // startLimit is how long everything may take to start. On two idle cores it takes five seconds.
 const startLimit = 3 * time.Minute
 
-const upHelp = `Starts Kubernetes clusters on loopback and keeps them until it is told to end.
+const upHelp = `Starts Kubernetes clusters on loopback and keeps them until it receives a signal to end.
 
 Usage: controlplane up --dir DIR [FLAGS]
 
@@ -38,8 +38,8 @@ Flags:
 // errPortTaken says that somebody took one of our ports between the choice and its use.
 var errPortTaken = errors.New("a port was taken by somebody else")
 
-// errTold says that we end because we were told to, which is no failure.
-var errTold = errors.New("told to end")
+// errTold is the cause of an end that a signal asked for, which is no failure.
+var errTold = errors.New("shutting down")
 
 // parent is our parent as early as we can know it.
 var parent = os.Getppid()
@@ -181,7 +181,7 @@ func takeDir(dir string) error {
 // dirLock keeps the garbage collector from closing the lock.
 var dirLock *os.File
 
-// fail tells what went wrong; being told to end is not wrong.
+// fail tells what went wrong; an end by a signal is no failure.
 func (u *up) fail(ctx context.Context, err error) int {
 	if err == nil || errors.Is(context.Cause(ctx), errTold) {
 		return 0
@@ -277,7 +277,7 @@ func (u *up) start(ctx context.Context) error {
 	return first
 }
 
-// watch returns when a process has ended that should not have, or nil when there is no need to watch any more.
+// watch returns when a process has ended that should not have, or nil when there is no longer a need to watch.
 func (u *up) watch(ctx context.Context) error {
 	for ctx.Err() == nil {
 		for _, p := range u.all() {

@@ -14,7 +14,6 @@ use crate::scenarios::clean_up;
 use crate::selection::{Disturbance, Selection};
 use crate::site::{Outcome, Part, Site};
 
-/// The steps of a scenario.
 pub(crate) type Steps = for<'a> fn(&'a Run) -> BoxFuture<'a, Result<(), String>>;
 
 struct Matrix {
@@ -26,7 +25,6 @@ struct Matrix {
     runs: usize,
 }
 
-/// What came of a run.
 struct Ran {
     state: Normal,
     outcome: Outcome,
@@ -74,7 +72,7 @@ pub(crate) async fn matrix(name: &'static str, part: Part, steps: Steps) {
 }
 
 impl Matrix {
-    /// One run from its beginning to its end. Without a state that is wanted, it ends when nothing changes any more.
+    /// One run from its beginning to its end. Without a state that is wanted, it ends when nothing changes.
     async fn run(
         &mut self,
         disturbance: Option<&Disturbance>,

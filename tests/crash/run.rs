@@ -40,13 +40,10 @@ where
     }
 }
 
-/// A run.
 pub(crate) struct Run {
     /// Its name, which the names of all its objects contain.
     pub(crate) id: String,
-    /// The installation.
     pub(crate) site: &'static Site,
-    /// The process that is disturbed.
     pub(crate) part: Part,
     /// Administrator of the infrastructure cluster.
     pub(crate) infra: Client,
@@ -77,7 +74,6 @@ impl Run {
         Ok(Self { id, site, part, infra, tenant, disturbance, history, frozen, expected })
     }
 
-    /// The installation.
     pub(crate) fn outrigger(&self) -> &'static Outrigger {
         self.site.outrigger
     }
@@ -203,12 +199,11 @@ impl Run {
         proxied.disarm()
     }
 
-    /// The state now.
     pub(crate) async fn state(&self) -> Result<Normal, String> {
         normal::state(&self.infra, &self.tenant, &self.id).await
     }
 
-    /// The state once nothing changes any more.
+    /// The state once nothing changes.
     pub(crate) async fn settled(&self) -> Result<Normal, String> {
         ask(PATIENCE, || async {
             let first = self.state().await?;
@@ -220,7 +215,6 @@ impl Run {
         .await
     }
 
-    /// Waits until the state is this.
     pub(crate) async fn becomes(&self, wanted: &Normal) -> Result<(), String> {
         ask(PATIENCE, || async {
             let differences = normal::differences(wanted, &self.state().await?);

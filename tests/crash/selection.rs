@@ -18,7 +18,6 @@ pub(crate) enum Disturbance {
     },
     /// Its watches of a resource show nothing more for a while.
     Freeze {
-        /// The resource.
         resource: String,
         /// Until the last step has been taken, rather than for two seconds.
         long: bool,
@@ -55,16 +54,12 @@ impl FromStr for Disturbance {
     }
 }
 
-/// Which runs there are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// One of each scenario.
     Sample,
-    /// All.
     All,
-    /// All kills.
     Kills,
-    /// All freezes.
     Freezes,
     /// All of one scenario, or one disturbance of it.
     Only(String, Option<Disturbance>),

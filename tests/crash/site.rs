@@ -10,6 +10,7 @@ use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::faults::{Call, Matching, Moment, Next, Proxy, Verb};
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, ports};
 use outrigger_tests::root;
+use outrigger_tests::tenant::Tenant;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{MutexGuard, OnceCell};
@@ -17,9 +18,7 @@ use tokio::sync::{MutexGuard, OnceCell};
 /// Which process is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The manager.
     Manager,
-    /// The webhook.
     Webhook,
     /// The agent of a run's tenant.
     Agent,
@@ -36,7 +35,6 @@ struct Armed {
     run: String,
     /// At which write, and when; nothing is killed without it.
     at: Option<(usize, Moment)>,
-    /// The writes so far.
     writes: Vec<String>,
     /// Number of the call that was the write to kill at.
     call: Option<u64>,
@@ -46,12 +44,10 @@ struct Armed {
 
 /// A proxy, and what its hook does.
 pub(crate) struct Proxied {
-    /// The proxy.
     pub(crate) proxy: Proxy,
     armed: Arc<Mutex<Option<Armed>>>,
 }
 
-/// What came of an armed proxy.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// All writes that counted.
@@ -140,12 +136,9 @@ fn release(outrigger: &Outrigger) -> anyhow::Result<()> {
     })
 }
 
-/// Name of the manager's process.
 const MANAGER: &str = "manager";
 
-/// The installation.
 pub(crate) struct Site {
-    /// Clusters and processes.
     pub(crate) outrigger: &'static Outrigger,
     manager: Proxied,
     webhook: Proxied,
@@ -156,7 +149,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// The one that all scenarios share. Whoever has it has it alone: a process that is killed is everybody's.
+    /// The one that all scenarios share. Whoever has it has it alone: a process that is killed is shared by all scenarios.
     pub(crate) async fn alone() -> (MutexGuard<'static, ()>, &'static Self) {
         static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         static SHARED: OnceCell<Result<Site, String>> = OnceCell::const_new();
@@ -185,7 +178,6 @@ impl Site {
         Ok(Self { outrigger, manager, webhook, agents, own, agent })
     }
 
-    /// The proxy of a process.
     pub(crate) fn proxied(&self, part: Part) -> &Proxied {
         match part {
             Part::Manager => &self.manager,
@@ -206,12 +198,7 @@ impl Site {
     }
 
     /// Starts the agent of a run's tenant.
-    pub(crate) fn start_agent(&self, tenant: &str, namespace: &str) -> anyhow::Result<()> {
-        let more = [
-            format!("--namespace={namespace}"),
-            format!("--rules-namespace={namespace}"),
-            self.agent.clone(),
-        ];
-        self.outrigger.start_agent_with(tenant, &more)
+    pub(crate) fn start_agent(&self, tenant: &Tenant) {
+        tenant.start_agent(std::slice::from_ref(&self.agent));
     }
 }

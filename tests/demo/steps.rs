@@ -12,10 +12,9 @@ use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, binary};
-use outrigger_tests::tenant::{annotation, is_ready, node_of};
+use outrigger_tests::tenant::{annotation, host, is_ready, node_of};
 use serde_json::json;
 
-/// How long a step may take.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Pods that the last step starts to measure how quickly companions are created.
 const SAMPLES: usize = 200;
@@ -85,10 +84,6 @@ async fn install(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
         "Install Outrigger from deploy/ and certs/: definitions, roles, policies; cert-manager issues the certificates",
         async {
             o.install_issued().await?;
-            let host = |name: &str| {
-                json!({"apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
-            };
             o.plane.tenant.apply(&[host("host-a"), host("host-b")])?;
             o.start_webhook()?;
             o.start_manager()?;
@@ -289,7 +284,7 @@ impl Demo {
                 bail!("{name} serves {}, which is no Pod of the tenant", workload.id);
             };
             let host = node_of(pod);
-            ensure!(annotation(&c, "tenant-node-name") == Some(host), "{name} was told another node");
+            ensure!(annotation(&c, "tenant-node-name") == Some(host), "{name} got another node");
             ensure!(node_of(&c).ends_with(host), "{name} runs on {}, its workload on {host}", node_of(&c));
         }
         Ok(())

@@ -28,13 +28,12 @@ fn promtool(dir: &Path, args: &[&str]) {
 
 #[test]
 fn alerts_come_when_they_should_and_only_then() {
-    let dir = root().join(format!("target/alerts-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
     std::fs::write(dir.join("rules.json"), rules().to_string()).unwrap();
     std::fs::copy(root().join("tests/deploy/alerts.yaml"), dir.join("tests.yaml")).unwrap();
-    promtool(&dir, &["check", "rules", "--lint=all", "--lint-fatal", "rules.json"]);
-    promtool(&dir, &["test", "rules", "tests.yaml"]);
-    std::fs::remove_dir_all(&dir).unwrap();
+    promtool(dir, &["check", "rules", "--lint=all", "--lint-fatal", "rules.json"]);
+    promtool(dir, &["test", "rules", "tests.yaml"]);
 }
 
 #[test]

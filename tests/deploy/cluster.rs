@@ -64,8 +64,7 @@ fn certificates(plane: &ControlPlane) {
     let mut keys = Vec::new();
     for (cluster, part) in [(&plane.infra, "webhook"), (&plane.infra, "manager"), (&plane.tenant, "agent")] {
         let secret = format!("outrigger-{part}-tls");
-        let secret = cluster.kubectl(&["get", "secret", &secret, "-n", SYSTEM, "-o", "json"]).unwrap();
-        let secret: Value = serde_json::from_str(&secret).unwrap();
+        let secret = cluster.get(&["secret", &secret, "-n", SYSTEM]).unwrap();
         let file = |end: &str| {
             let path = dir.join(format!("{part}.{end}"));
             let data = secret["data"][format!("tls.{end}")].as_str().unwrap();
@@ -79,8 +78,7 @@ fn certificates(plane: &ControlPlane) {
     let ca = STANDARD.encode(std::fs::read(pki.join("ca.crt")).unwrap());
     for kind in ["mutating", "validating"] {
         let of = format!("{kind}webhookconfiguration");
-        let found = plane.infra.kubectl(&["get", &of, "outrigger", "-o", "json"]).unwrap();
-        let found: Value = serde_json::from_str(&found).unwrap();
+        let found = plane.infra.get(&[&of, "outrigger"]).unwrap();
         for webhook in found["webhooks"].as_array().unwrap() {
             assert_eq!(webhook["clientConfig"]["caBundle"], ca.as_str(), "{}", webhook["name"]);
         }
@@ -98,8 +96,7 @@ fn nothing_is_missing(cluster: &Cluster, objects: &[Value]) {
             for source in sources {
                 for (kind, field) in [("secret", "secretName"), ("secret", "name"), ("configMap", "name")] {
                     let Some(name) = source[kind][field].as_str() else { continue };
-                    let found = cluster.kubectl(&["get", kind, name, "-n", SYSTEM, "-o", "json"]).unwrap();
-                    let found: Value = serde_json::from_str(&found).unwrap();
+                    let found = cluster.get(&[kind, name, "-n", SYSTEM]).unwrap();
                     for item in list(&source[kind]["items"]) {
                         let key = item["key"].as_str().unwrap();
                         assert!(found["data"][key].is_string(), "{kind} {name} has no {key}");
@@ -226,10 +223,8 @@ async fn answers(cluster: &Cluster, parts: &[&str]) {
         }
         eventually(&format!("the Service of {part} leads to it"), || async {
             let of = format!("kubernetes.io/service-name=outrigger-{part}");
-            let found = cluster
-                .kubectl(&["get", "endpointslices", "-n", SYSTEM, "-l", &of, "-o", "json"])
-                .map_err(|e| e.to_string())?;
-            let found: Value = serde_json::from_str(&found).map_err(|e| e.to_string())?;
+            let found =
+                cluster.get(&["endpointslices", "-n", SYSTEM, "-l", &of]).map_err(|e| e.to_string())?;
             let slice = &found["items"][0];
             let ready = slice["endpoints"]
                 .as_array()
@@ -261,9 +256,8 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     let ready = async |replicas: usize| {
         eventually(&format!("{replicas} webhooks are ready"), || async {
             let found = infra
-                .kubectl(&["get", "deployment", "outrigger-webhook", "-n", "companions", "-o", "json"])
+                .get(&["deployment", "outrigger-webhook", "-n", "companions"])
                 .map_err(|e| e.to_string())?;
-            let found: Value = serde_json::from_str(&found).map_err(|e| e.to_string())?;
             let status = &found["status"];
             if status["readyReplicas"] == replicas && status["replicas"] == replicas {
                 return Ok(());

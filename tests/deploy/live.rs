@@ -11,10 +11,9 @@ use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::shipped::kustomize;
-use outrigger_tests::tenant::tenant;
+use outrigger_tests::tenant::{host, tenant};
 use serde_json::{Value, json};
 
-/// The tenant.
 const BLUE: &str = "blue";
 
 const MUTATING: &str = "MutatingWebhookConfiguration outrigger";
@@ -35,13 +34,9 @@ impl Stage {
         o.install().unwrap();
         o.start_webhook().unwrap();
         o.start_manager().unwrap();
-        let node = |name: &str| {
-            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name,
-            "labels": {"kubernetes.io/hostname": name}}})
-        };
         let (infra, cluster) = (&o.plane.infra, &o.plane.tenant);
-        infra.apply(&[node("one"), node("two"), node("three")]).unwrap();
-        cluster.apply(&[node("host")]).unwrap();
+        infra.apply(&[host("one"), host("two"), host("three")]).unwrap();
+        cluster.apply(&[host("host")]).unwrap();
 
         let file = |name: &str| std::fs::read(o.plane.dir.join("pki").join(name)).unwrap();
         o.authority.issue("agent-cluster", &[&tenant_identity(BLUE)]).unwrap();
@@ -98,7 +93,13 @@ impl Stage {
 
     /// Changes an object of the infrastructure cluster by a JSON patch.
     fn patch(&self, kind: &str, name: &str, patch: &Value) {
-        self.kubectl(&["patch", kind, name, "--type=json", "-p", &patch.to_string()]);
+        self.infra().patch(&format!("{kind}/{name}"), &[], patch).unwrap();
+    }
+
+    /// Replaces the certificate in the manager's Secret.
+    fn certificate(&self, certificate: &str) {
+        let patch = json!({"data": {"tls.crt": certificate}});
+        self.infra().patch("secret/outrigger-manager-tls", &["-n", SYSTEM], &patch).unwrap();
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -120,7 +121,7 @@ impl Stage {
         let code = Some(i32::from(errors));
         eventually(what, || async {
             let (found, findings, notes) = self.check();
-            // What is said in detail is tested where it is judged.
+            // The details of messages are tested in src/cli.
             let short: Vec<String> =
                 findings.iter().map(|f| f.split(": ").next().unwrap().to_owned()).collect();
             if (found, &short[..])
@@ -260,18 +261,15 @@ async fn trust(s: &Stage) {
         STANDARD.encode(std::fs::read(o.plane.dir.join("pki/ending.crt")).unwrap())
     };
     for (days, check) in [(3, "certificate-ends"), (-3, "certificate-ended")] {
-        let patch = json!({"data": {"tls.crt": ends(days)}}).to_string();
-        s.kubectl(&["patch", "secret", "outrigger-manager-tls", "-n", SYSTEM, "--type=merge", "-p", &patch]);
+        s.certificate(&ends(days));
         let at = format!("Secret {SYSTEM}/outrigger-manager-tls data[tls.crt]");
         s.finds("the manager's certificate ends", &[&format!("{check} {at}")]).await;
     }
     let good = std::fs::read(o.plane.dir.join("pki/manager.crt")).unwrap();
-    let patch = json!({"data": {"tls.crt": STANDARD.encode(good)}}).to_string();
-    s.kubectl(&["patch", "secret", "outrigger-manager-tls", "-n", SYSTEM, "--type=merge", "-p", &patch]);
+    s.certificate(&STANDARD.encode(good));
     s.finds("all of it is mended", &[]).await;
 }
 
-/// Rights of the parts.
 async fn rights(s: &Stage) {
     let account = format!("ServiceAccount {SYSTEM}/outrigger-webhook");
     s.patch("clusterrole", "outrigger-webhook", &json!([{"op": "remove", "path": "/rules/1"}]));
@@ -291,7 +289,6 @@ async fn rights(s: &Stage) {
     s.finds("all of it is mended", &[]).await;
 }
 
-/// Versions of the parts.
 async fn versions(s: &Stage) {
     for (version, check) in [("0.1.0", "versions-differ"), ("0.4.0", "version-skew")] {
         let image = format!("manager=registry.example/outrigger:{version}");
@@ -313,14 +310,11 @@ async fn versions(s: &Stage) {
     s.finds("all of it is mended", &[]).await;
 }
 
-/// CAs of the agents.
 async fn agents(s: &Stage) {
     let cluster = &s.outrigger.plane.tenant;
     let trust = |pem: &str| {
-        let patch = json!({"data": {"ca.crt": pem}}).to_string();
-        cluster
-            .kubectl(&["patch", "configmap", "outrigger-ca", "-n", SYSTEM, "--type=merge", "-p", &patch])
-            .unwrap();
+        let patch = json!({"data": {"ca.crt": pem}});
+        cluster.patch("configmap/outrigger-ca", &["-n", SYSTEM], &patch).unwrap();
     };
     let other = std::fs::read_to_string(s.outrigger.plane.dir.join("other/ca.crt")).unwrap();
     trust(&other);

@@ -9,8 +9,6 @@ mod live;
 mod references;
 mod uninstallation;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use outrigger_tests::root;
 use outrigger_tests::shipped::kustomize;
 
@@ -67,20 +65,14 @@ const COMPONENTS: [Component; 6] = [
 
 /// The objects of an overlay with a component, as a user's own kustomization makes them.
 fn with_component(name: &str, component: &str) -> Vec<serde_json::Value> {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let dir = format!("target/{component}-{}-{count}", std::process::id());
-    let path = root().join(&dir);
-    std::fs::create_dir_all(&path).unwrap();
+    std::fs::create_dir_all(root().join("target")).unwrap();
+    let dir = tempfile::tempdir_in(root().join("target")).unwrap();
     let own =
         format!("resources: [../../{}]\ncomponents: [../../deploy/components/{component}]\n", overlay(name));
-    std::fs::write(path.join("kustomization.yaml"), own).unwrap();
-    let objects = kustomize(&dir).unwrap();
-    std::fs::remove_dir_all(path).unwrap();
-    objects
+    std::fs::write(dir.path().join("kustomization.yaml"), own).unwrap();
+    kustomize(dir.path().to_str().unwrap()).unwrap()
 }
 
-/// The path of an overlay.
 fn overlay(name: &str) -> String {
     format!("deploy/overlays/{name}")
 }

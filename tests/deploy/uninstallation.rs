@@ -2,7 +2,7 @@
 
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM};
-use outrigger_tests::tenant::{Tenant, rule_for, template};
+use outrigger_tests::tenant::{Tenant, namespace, rule_for, template};
 use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn more() -> Vec<Value> {
             "metadata": {"name": "leaving", "labels": {keys::MACHINE_GROUP: "leaving"}},
             "spec": {"nodePool": [{"name": "machine", "mode": "ready", "taint": true, "machineType": [{"name": "small"}]}],
                 "machineTypes": [{"name": "small", "spec": slot, "available": 1}]}}),
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "offloaded"}}),
+        namespace("offloaded"),
         json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": "offloaded"}, "spec": {"podOffloadingStrategy": "Remote"}}),
         json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
@@ -40,7 +40,7 @@ async fn everything_goes_and_nothing_hangs() {
     let t = Tenant::new(o, "leaving", &[("a", 1)]).await;
     eventually("the objects are taken", || async { infra.apply(&more()) }).await;
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     t.ready(1).await;
     eventually("all of it would hang without us", || async {
         let found = finalizers(infra, "tenants,namespaceoffloadings,machinenodepools");
@@ -55,27 +55,26 @@ async fn everything_goes_and_nothing_hangs() {
     .await;
 
     // A user's own overlay, beside those that are shipped.
-    let dir = root().join(format!("target/uninstallation-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::create_dir_all(root().join("target")).unwrap();
+    let dir = tempfile::tempdir_in(root().join("target")).unwrap();
+    let dir = dir.path();
     let own = format!("resources: [../../{}]\n", overlay("infrastructure"));
     std::fs::write(dir.join("kustomization.yaml"), own).unwrap();
     let shipped = format!("-k {}/deploy/", root().display());
     let theirs = block("installation.md", "kubectl delete --ignore-not-found -k deploy")
         .replace("-k deploy/", &shipped);
-    shell(&dir, &tenant.kubeconfig, &theirs);
-    shell(&dir, &infra.kubeconfig, &block("installation.md", "kubectl delete tenants"));
+    shell(dir, &tenant.kubeconfig, &theirs);
+    shell(dir, &infra.kubeconfig, &block("installation.md", "kubectl delete tenants"));
     // Nodes are as they were.
     for node in [t.node("a-dpu1").as_str(), "machine"] {
-        let node = infra.kubectl(&["get", "node", node, "-o", "json"]).unwrap();
-        let node: Value = serde_json::from_str(&node).unwrap();
+        let node = infra.get(&["node", node]).unwrap();
         let marks = format!("{} {}", node["spec"]["taints"], node["metadata"]["labels"]);
         assert!(!marks.contains("outrigger.dev") && !marks.contains("imperator.tenzen-y.io/"), "{marks}");
     }
     let labels =
         infra.kubectl(&["get", "namespace", "offloaded", "-o", "jsonpath={.metadata.labels}"]).unwrap();
     assert!(!labels.contains(keys::OFFLOADED), "{labels}");
-    shell(&dir, &infra.kubeconfig, &block("installation.md", "kubectl delete --ignore-not-found -k .\n"));
-    std::fs::remove_dir_all(&dir).unwrap();
+    shell(dir, &infra.kubeconfig, &block("installation.md", "kubectl delete --ignore-not-found -k .\n"));
 
     for cluster in [infra, tenant] {
         let left = "namespaces,customresourcedefinitions,clusterroles,clusterrolebindings,priorityclasses,\

@@ -9,7 +9,7 @@ use outrigger_tests::control_plane::{Cluster, ControlPlane, build, remove_old, t
 use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
 use outrigger_tests::page::slug;
 use outrigger_tests::shipped::{kustomize, of_kind, output};
-use outrigger_tests::tenant::{dpu, tenant};
+use outrigger_tests::tenant::{dpu, host, tenant};
 use outrigger_tests::{eventually, holds, root};
 use serde_json::{Value, json};
 
@@ -45,8 +45,8 @@ impl Place {
     /// is scheduled.
     pub(crate) fn with_empty_clusters(page: &str) -> anyhow::Result<(ControlPlane, Self)> {
         let plane = ControlPlane::start_with(&["--cert-manager"])?;
-        plane.infra.apply(&[node("control-1"), node("control-2")])?;
-        plane.tenant.apply(&[node("host-a"), node("host-b")])?;
+        plane.infra.apply(&[host("control-1"), host("control-2")])?;
+        plane.tenant.apply(&[host("host-a"), host("host-b")])?;
         operators_definitions(&plane.infra)?;
         let place = Self::new(page)?.on(&plane, &plane.infra)?;
         Ok((plane, place))
@@ -109,7 +109,7 @@ impl Running {
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let outrigger = Outrigger::new(ControlPlane::start_with(&["--cert-manager"])?)?;
         let (infra, cluster) = (&outrigger.plane.infra, &outrigger.plane.tenant);
-        infra.apply(&[node("control-1"), node("control-2")])?;
+        infra.apply(&[host("control-1"), host("control-2")])?;
         operators_definitions(infra)?;
         outrigger.install()?;
         outrigger.start_webhook()?;
@@ -123,7 +123,7 @@ impl Running {
             infra.apply(&objects()).map_err(|error| error.to_string())
         })
         .await;
-        cluster.apply(&[node("host-a"), node("host-b")])?;
+        cluster.apply(&[host("host-a"), host("host-b")])?;
         infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=120s"])?;
         outrigger.start_agent("blue", None)?;
         eventually("blue's agent is connected", || async {
@@ -199,12 +199,6 @@ fn device_class() -> Value {
         "metadata": {"name": "regex.dpu.example.com"}, "spec": {}})
 }
 
-/// A Node that is no DPU.
-fn node(name: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
-}
-
 /// The Prometheus Operator's definitions, for `deploy/monitoring`.
 fn operators_definitions(cluster: &Cluster) -> anyhow::Result<()> {
     for definition in ["podmonitors", "prometheusrules"] {
@@ -214,7 +208,6 @@ fn operators_definitions(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the work tree.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(to)?;
     let entries = std::fs::read_dir(from)?.collect::<Result<Vec<_>, _>>()?;

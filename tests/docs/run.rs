@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use outrigger_tests::page::{Action, Page, Shown, Step};
+
+use regex::Regex;
 
 use crate::environment::Place;
 
@@ -156,38 +159,18 @@ pub(crate) fn plain(text: &str) -> String {
 
 /// What stands for a word that is never the same.
 fn stand_in(word: &str) -> &str {
+    static SHAPES: LazyLock<[(Regex, &str); 4]> = LazyLock::new(|| {
+        [
+            (r"[[:xdigit:]]{8}(-[[:xdigit:]]{4}){3}-[[:xdigit:]]{12}", "<uid>"),
+            (r"\d{4}-.{5}T.{8,}Z", "<time>"),
+            // As kubectl writes them: 45s, 3m2s, 2d.
+            (r"(\d+[smhdy])+", "<age>"),
+            (r".*127\.0\.0\.1:\d+(/.*)?", "<loopback>"),
+        ]
+        .map(|(shape, word)| (Regex::new(&format!("^(?:{shape})$")).unwrap(), word))
+    });
     let bare = word.trim_matches(|c: char| "\"'(),;".contains(c));
-    let parts = |c: char| bare.split(c).map(str::len).collect::<Vec<_>>();
-    let hex = || bare.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
-    let digits = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-    if parts('-') == [8, 4, 4, 4, 12] && hex() {
-        "<uid>"
-    } else if bare.len() >= 20 && bare.ends_with('Z') && bare.get(10..11) == Some("T") && digits(&bare[..4]) {
-        "<time>"
-    } else if is_age(bare) {
-        "<age>"
-    } else if let Some((host, port)) = bare.rsplit_once(':')
-        && host.ends_with("127.0.0.1")
-        && digits(port.split('/').next().unwrap_or_default())
-    {
-        "<loopback>"
-    } else {
-        word
-    }
-}
-
-/// Whether a word is an age as kubectl writes it: `45s`, `3m2s`, `2d`.
-fn is_age(word: &str) -> bool {
-    let mut rest = word;
-    while !rest.is_empty() {
-        let digits = rest.chars().take_while(char::is_ascii_digit).count();
-        let unit = rest.get(digits..=digits);
-        if digits == 0 || !unit.is_some_and(|unit| "smhdy".contains(unit)) {
-            return false;
-        }
-        rest = &rest[digits + 1..];
-    }
-    !word.is_empty()
+    SHAPES.iter().find(|(shape, _)| shape.is_match(bare)).map_or(word, |(_, stands)| stands)
 }
 
 fn read(path: &Path) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::AdminWorkloadRule;
@@ -15,7 +15,7 @@ use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, ports, tenant_identity};
 use outrigger_tests::stream::{about, channel, update};
-use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for};
+use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, namespace, node_of, rule_for};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 use tonic::Code;
@@ -38,8 +38,7 @@ fn rule(namespace: &str, marker: &str, change: &Value) -> Value {
     for (key, value) in change.as_object().unwrap() {
         spec[key] = value.clone();
     }
-    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-        "metadata": {"name": marker, "namespace": namespace}, "spec": spec})
+    admin_rule(namespace, marker, spec)
 }
 
 /// Companions of a rule that aren't being deleted, by tenant.
@@ -216,7 +215,7 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     let (kept, lost) = (t.node("a-dpu1"), t.node("b-dpu1"));
     assert_eq!((on(&kept).await, on(&lost).await), (1, 1));
     t.set(json!({"hosts": [t.node("a")]})).await.unwrap();
-    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let nodes = t.nodes();
     eventually("no tenant owns the DPU", || async {
         let node = nodes.get(&lost).await.map_err(|e| e.to_string())?;
         let owner = node.labels().get(keys::NODE_TENANT).cloned();
@@ -426,7 +425,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     let mut o = Outrigger::new(ControlPlane::start().unwrap()).unwrap();
     o.settings = vec![format!("OUTRIGGER_ADMIN_RULES_NAMESPACE={RULES}")];
     o.install().unwrap();
-    let mut objects = vec![json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RULES}})];
+    let mut objects = vec![namespace(RULES)];
     for (name, account) in [
         ("outrigger-manager-admin-rules", "outrigger-manager"),
         ("outrigger-webhook-admin-rules", "outrigger-webhook"),
@@ -466,7 +465,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     ready(&t.infra, "apart", &[&t, &beside]).await;
     let told = status(&t.infra, RULES, "apart", ALL_READY, [2, 2, 2]).await;
     assert_eq!(told.tenants.keys().collect::<Vec<_>>(), ["apart", "beside"]);
-    // It goes, and nobody serves that tenant. What was told last stays, and so do its companions.
+    // It shuts down, and no replica serves that tenant. Its last status stays, and so do its companions.
     o.plane.command("term manager-2").unwrap();
     assert!(call.await.unwrap().is_err());
     ready(&t.infra, "apart", &[&t, &beside]).await;

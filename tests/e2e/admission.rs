@@ -1,39 +1,17 @@
 //! Admission, asked by the real API server with `kubectl`, and by the test itself with what no API server would send.
 
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
 use kube::api::PostParams;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
-use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, node_of, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::tenant::{Tenant, node_of, rule_for, rule_with};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 /// Posts a body to the webhook: status and body.
 pub(crate) async fn post(outrigger: &Outrigger, path: &str, body: Vec<u8>) -> Result<(u16, String), String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let tls = ClientTls { ca: outrigger.authority.file(), identity: None };
-    let config = tls.config(&[b"http/1.1"]).map_err(|e| text(&e))?;
-    let stream =
-        tokio::net::TcpStream::connect(("127.0.0.1", outrigger.webhook_port)).await.map_err(|e| text(&e))?;
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.map_err(|e| text(&e))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| text(&e))?;
-    tokio::spawn(connection);
-    let request = http::Request::post(path)
-        .header("host", "127.0.0.1")
-        .header("content-type", "application/json")
-        .body(Full::new(bytes::Bytes::from(body)))
-        .map_err(|e| text(&e))?;
-    let response = sender.send_request(request).await.map_err(|e| text(&e))?;
-    let status = response.status().as_u16();
-    let body = response.into_body().collect().await.map_err(|e| text(&e))?.to_bytes();
-    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    outrigger.post(outrigger.webhook_port, None, http::Request::builder().uri(path), body).await
 }
 
 pub(crate) fn review(request: &Value) -> Vec<u8> {
@@ -44,7 +22,6 @@ pub(crate) fn review(request: &Value) -> Vec<u8> {
 
 #[tokio::test]
 async fn bodies_that_are_no_review_are_answered_with_the_reason() {
-    let o = Outrigger::shared().await;
     for (path, body, status, part) in [
         ("/mutate/pods", b"".to_vec(), 400, "EOF"),
         ("/mutate/pods", b"{\"apiVersion\": \"admission.k8s.io/v1\", \"kind\": \"Admi".to_vec(), 400, "EOF"),
@@ -53,7 +30,7 @@ async fn bodies_that_are_no_review_are_answered_with_the_reason() {
         ("/mutate/pods", review(&json!({"object": {}})), 400, "request.uid: is missing"),
         ("/mutate/nothing", review(&json!({"uid": "u"})), 404, ""),
     ] {
-        let (got, text) = post(o, path, body).await.unwrap();
+        let (got, text) = post(Outrigger::shared().await, path, body).await.unwrap();
         assert_eq!(got, status, "{text}");
         assert!(text.contains(part), "{text}");
     }
@@ -78,10 +55,9 @@ async fn a_body_of_ten_mebibytes_is_refused_and_the_next_request_is_served() {
 
 #[tokio::test]
 async fn a_namespace_that_is_not_known_yet_is_refused_for_now() {
-    let o = Outrigger::shared().await;
     let pod = json!({"uid": "u", "kind": {"version": "v1", "kind": "Pod"}, "operation": "CREATE",
         "namespace": "unheard-of", "object": {"spec": {}}});
-    let (_, text) = post(o, "/mutate/pods", review(&pod)).await.unwrap();
+    let (_, text) = post(Outrigger::shared().await, "/mutate/pods", review(&pod)).await.unwrap();
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["response"]["status"]["code"], json!(503), "{text}");
     assert!(text.contains("unheard-of is not known yet") && text.contains("try again"), "{text}");
@@ -99,8 +75,7 @@ async fn a_pod_made_by_hand_stays_on_the_tenants_dpus() {
             {"matchExpressions": [{"key": "any", "operator": "Exists"}]},
             {"matchExpressions": [{"key": "any", "operator": "DoesNotExist"}]}]}}}}});
     t.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-    let placed = eventually("it is placed", || async {
-        let pod = t.pods().get("p").await.map_err(|e| e.to_string())?;
+    let placed = until("it is placed", &t.pods(), "p", |pod| {
         if node_of(&pod).is_empty() { Err(format!("{:?}", pod.status)) } else { Ok(pod) }
     })
     .await;
@@ -264,23 +239,21 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     // A tenant whose namespace the configurations leave out: to it the webhook is not registered.
     let o = Outrigger::shared().await;
     let t = Tenant::new(o, "nohook", &[("a", 1)]).await;
-    let leave_out = |kind: &str, name: &str, path: &str, out: bool| {
+    let patch = |object: &str, out: bool, path: &str, value: &dyn Fn(Value) -> Value| {
         let mut expressions = vec![json!({"key": keys::TENANT, "operator": "Exists"})];
         if out {
             expressions.push(json!({"key": keys::TENANT, "operator": "NotIn", "values": ["nohook"]}));
         }
-        let patch = json!([{"op": "add", "path": path, "value": {"namespaceSelector": {"matchExpressions": expressions}}}]);
-        let patch = patch.to_string();
-        o.plane.infra.kubectl(&["patch", kind, name, "--type=json", "-p", &patch]).unwrap();
+        let patch = json!([{"op": "add", "path": path, "value": value(json!(expressions))}]);
+        o.plane.infra.patch(object, &[], &patch).unwrap();
+    };
+    let leave_out = |out: bool| {
+        let resources = |all| json!({"namespaceSelector": {"matchExpressions": all}});
+        patch("validatingadmissionpolicybinding/outrigger-pods", out, "/spec/matchResources", &resources);
     };
     let selector = |kind: &str, out: bool| {
-        let mut expressions = vec![json!({"key": keys::TENANT, "operator": "Exists"})];
-        if out {
-            expressions.push(json!({"key": keys::TENANT, "operator": "NotIn", "values": ["nohook"]}));
-        }
         let path = "/webhooks/0/namespaceSelector/matchExpressions";
-        let patch = json!([{"op": "replace", "path": path, "value": expressions}]).to_string();
-        o.plane.infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", &patch]).unwrap();
+        patch(&format!("{kind}webhookconfiguration/outrigger"), out, path, &|all| all);
     };
     let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(
         json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
@@ -297,23 +270,21 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
         .await;
     };
     // Nobody puts the placement in, so the last check misses it.
-    selector("mutatingwebhookconfiguration", true);
+    selector("mutating", true);
     answers("what was not placed is refused", &|answer| {
         answer.is_err_and(|e| e.contains("nodeSelectorTerms"))
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("nodeSelectorTerms"), "{message}");
     assert!(t.companions().await.unwrap().is_empty());
     // Nor does anybody check. Then the gate holds.
-    selector("validatingwebhookconfiguration", true);
-    leave_out("validatingadmissionpolicybinding", "outrigger-pods", "/spec/matchResources", true);
+    selector("validating", true);
+    leave_out(true);
     answers("nobody looks", &|answer| answer == Ok(false)).await;
-    let mut spec = rule_for("app", "web");
-    spec["template"]["metadata"]["labels"]["app"] = json!("newer");
-    t.rule("r", spec).await;
+    t.rule("r", rule_with("/template/metadata/labels/app", json!("newer"))).await;
     let message = eventually("the rule says so", || async {
         let message = t.condition("r", "Ready", Status::False, "Refused").await;
         if message.contains("register the MutatingWebhookConfiguration") { Ok(message) } else { Err(message) }
@@ -323,12 +294,10 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     let companion = t.companions().await.unwrap().remove(0);
     assert_eq!(node_of(&companion), "", "gated");
     // Registered again, it is created again; not only after the pause, because the rule changes.
-    selector("mutatingwebhookconfiguration", false);
-    selector("validatingwebhookconfiguration", false);
-    leave_out("validatingadmissionpolicybinding", "outrigger-pods", "/spec/matchResources", false);
+    selector("mutating", false);
+    selector("validating", false);
+    leave_out(false);
     answers("it is placed again", &|answer| answer == Ok(true)).await;
-    let mut spec = rule_for("app", "web");
-    spec["template"]["metadata"]["labels"]["app"] = json!("newest");
-    t.rule("r", spec).await;
+    t.rule("r", rule_with("/template/metadata/labels/app", json!("newest"))).await;
     assert_eq!(node_of(&t.companion().await), t.node("a-dpu1"));
 }

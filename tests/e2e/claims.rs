@@ -7,13 +7,13 @@ use kube::api::{Api, PostParams};
 use outrigger_core::{device, keys};
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::tenant::{Tenant, rule_with};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Map, Value, json};
 
-/// Claims that are made up. At one in a hundred that are judged differently, 99.9 % of runs would find it.
+/// Claims that are made up. At one in a hundred with different results, 99.9 % of runs would find it.
 const CLAIMS: u64 = 700;
 
 /// One of several values.
@@ -342,11 +342,15 @@ async fn claims_are_listed_with_who_uses_them_and_why_they_wait() {
         t.outrigger.plane.infra.apply(&objects).map_err(|error| error.to_string())
     })
     .await;
-    let mut rule = rule_for("app", "web");
-    rule["template"]["spec"]["resourceClaims"] =
-        json!([{"name": "regex", "resourceClaimTemplateName": "regex"}]);
-    t.rule("firewall", rule).await;
-    t.start("web", "a", json!({"app": "web"})).await;
+    t.rule(
+        "firewall",
+        rule_with(
+            "/template/spec/resourceClaims",
+            json!([{"name": "regex", "resourceClaimTemplateName": "regex"}]),
+        ),
+    )
+    .await;
+    t.web("web").await;
     let companion = t.companion().await;
     let name = companion.metadata.name.unwrap();
     let kubeconfig = format!("--kubeconfig={}", t.outrigger.plane.infra.kubeconfig.display());

@@ -8,7 +8,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, allocated, claims, gone, made, pools, reserved, templates};
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for, template};
+use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, node_of, rule_for, template};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ async fn each_companion_has_a_device_of_its_own_on_its_dpu() {
     let claim =
         |spec: Value| json!({"name": "crypto", "spec": spec, "containers": ["d", "i"], "request": "r"});
     rule(&t, "r", with_claim(claim(devices.one()))).await;
-    t.start("wa", "a", json!({"app": "web"})).await;
+    t.web("wa").await;
     t.start("wb", "b", json!({"app": "web"})).await;
     let mut all = t.ready(2).await;
     all.sort_by_key(|pod| workload(pod).to_owned());
@@ -116,12 +116,8 @@ async fn each_companion_has_a_device_of_its_own_on_its_dpu() {
     let mut other = devices.one();
     other["devices"]["requests"][0]["exactly"]["selectors"] = json!([{"cel": {"expression": "true"}}]);
     rule(&t, "r", with_claim(claim(other))).await;
-    eventually("the companion is another", || async {
-        let all = t.companions().await?;
-        let new = all.iter().filter(|pod| is_ready(pod) && pod.uid() != companion.uid()).count();
-        holds(new == 1, format!("{}", all.len()))
-    })
-    .await;
+    let other = |pod: &Pod| is_ready(pod) && pod.uid() != companion.uid();
+    t.has("the companion is another", 1, 1, other).await;
     eventually("one template is left", || async {
         let all = templates(&t.infra, &t.namespace).await?;
         holds(all.len() == 1 && all[0].name_any() != before[0].name_any(), format!("{}", all.len()))
@@ -227,13 +223,13 @@ async fn a_template_that_becomes_one_of_another_kind_is_replaced() {
     let t = Tenant::new(Outrigger::shared().await, "dev-kind", &[("a", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1)]).await;
     rule(&t, "r", rule_for("app", "web")).await;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let pod = t.companion().await;
     rule(&t, "r", of_claims(&devices)).await;
     t.ready(0).await;
     let claim = one_made(&t).await;
     assert_eq!(claim.name_any(), pod.name_any());
-    // Server-side apply takes away what isn't said any more.
+    // Server-side apply removes fields that are no longer given.
     rule(&t, "r", rule_for("app", "web")).await;
     t.companion().await;
     gone(&t.infra, &t.namespace, &[claim.name_any()]).await;
@@ -293,7 +289,7 @@ async fn a_class_that_the_tenant_may_not_have_is_told_in_the_rule() {
     let path = "spec.deviceClaims[0].spec.devices.requests[0].exactly.deviceClassName";
     assert!(denied.contains(path), "{denied}");
     // And of what comes of rules from before.
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let message = t.condition("claims", "Ready", Status::False, "Refused").await;
     assert!(message.contains("spec.template.spec.devices.requests[0].exactly.deviceClassName"), "{message}");
     assert!(made(&t.infra, &t.namespace).await.unwrap().is_empty());
@@ -304,9 +300,9 @@ async fn explain_tells_why_a_claim_has_no_devices() {
     let t = Tenant::new(Outrigger::shared().await, "dev-explain", &[("a", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1)]).await;
     rule(&t, "r", with_claim(json!({"name": "crypto", "spec": devices.one()}))).await;
-    t.start("first", "a", json!({"app": "web"})).await;
+    t.web("first").await;
     t.companion().await;
-    t.start("second", "a", json!({"app": "web"})).await;
+    t.web("second").await;
     let cluster = format!("--tenant-kubeconfig={}", t.outrigger.plane.tenant.kubeconfig.display());
     let of = |name: &str| {
         let (_, report) = explain(&t, &[&cluster, "--workload", &format!("{}/{name}", t.source)]);
@@ -338,8 +334,7 @@ async fn the_platforms_rules_have_devices_too() {
     let devices = Devices::publish(&t, &[("a", 2)]).await;
     let apply = |name: &str, mut spec: Value| {
         spec["tenantSelector"] = json!({"matchLabels": {keys::TENANT: "dev-admin"}});
-        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-            "metadata": {"name": name, "namespace": keys::ADMIN_NAMESPACE}, "spec": spec});
+        let rule = admin_rule(keys::ADMIN_NAMESPACE, name, spec);
         t.outrigger.plane.infra.apply(&[rule]).unwrap();
     };
     apply("dev-admin-claims", of_claims(&devices));
@@ -348,7 +343,7 @@ async fn the_platforms_rules_have_devices_too() {
     pods["deviceClaims"] = json!([{"name": "own", "spec": devices.one()},
         {"name": "shared", "fromRule": "dev-admin-claims"}]);
     apply("dev-admin-pods", pods);
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let api: Api<Pod> = Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
     let of_tenant = ListParams::default().labels(&format!("{}=dev-admin", keys::TENANT));
     let pod = eventually("the companion is ready", || async {

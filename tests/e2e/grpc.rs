@@ -17,7 +17,7 @@ use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
 use outrigger_tests::stream::{Opened, chunked_stream, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -78,8 +78,7 @@ fn large(count: usize, bytes: usize, node: &str) -> Vec<WorkloadUpdate> {
 #[tokio::test]
 async fn a_large_sync_is_taken_in_one_message() {
     let outrigger = Outrigger::shared().await;
-    let t = Tenant::without_agent(outrigger, "large-sync", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let t = Tenant::with_rule_only(outrigger, "large-sync").await;
     let (sender, call) = open(outrigger, &[b"large-sync"]).await;
     let sync = WorkloadSync { workload_updates: large(8000, 3900, &t.node("a")) };
     assert!((30 << 20..32 << 20).contains(&sync.encoded_len()), "{}", sync.encoded_len());
@@ -104,8 +103,7 @@ async fn tell(sender: &mpsc::Sender<Chunked>, updates: Vec<WorkloadUpdate>) {
 #[tokio::test]
 async fn a_sync_of_any_size_is_taken_in_chunks_and_counts_at_its_end() {
     let outrigger = Outrigger::shared().await;
-    let t = Tenant::without_agent(outrigger, "chunked", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let t = Tenant::with_rule_only(outrigger, "chunked").await;
     let tls = outrigger.client_tls("chunked", &[ADMIN]);
     let (sender, call) = chunked_stream(outrigger.grpc_port, &tls, "chunked").await.unwrap();
     let updates = large(8000, 9000, &t.node("a"));
@@ -167,8 +165,7 @@ async fn a_sync_over_a_limit_is_refused_before_its_chunks_and_the_tenant_says_so
 #[tokio::test]
 async fn a_newer_stream_of_a_tenant_takes_over() {
     let outrigger = Outrigger::shared().await;
-    let t = Tenant::without_agent(outrigger, "newer", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let t = Tenant::with_rule_only(outrigger, "newer").await;
     let (old, old_call) = open(outrigger, &[b"newer"]).await;
     old.send(sync([update("w", &t.node("a"))])).await.unwrap();
     let before = t.companion().await;
@@ -197,8 +194,7 @@ async fn streams(admin: u16, expected: f64) {
 
 /// Waits until the Tenant says that it is connected, or that it is not.
 async fn connected(t: &Tenant, expected: bool) {
-    eventually(&format!("connected: {expected}"), || async {
-        let tenant = t.object().get(&t.id).await.map_err(|e| e.to_string())?;
+    until(&format!("connected: {expected}"), &t.object(), &t.id, |tenant| {
         let stream = tenant.status.unwrap_or_default().stream.ok_or("no stream")?;
         holds(stream.connected == expected, format!("{stream:?}"))
     })
@@ -289,8 +285,7 @@ async fn what_is_no_workload_is_refused_by_its_field() {
 
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused() {
-    let outrigger = Outrigger::shared().await;
-    let t = Tenant::without_agent(outrigger, "toolarge", &[]).await;
+    let t = Tenant::without_agent(Outrigger::shared().await, "toolarge", &[]).await;
     let mut huge = update("w", "n");
     huge.workload_state.as_mut().unwrap().node_name = "x".repeat(33 << 20);
     let status = eventually("the tenant is known", || async {

@@ -38,7 +38,7 @@ async fn a_certificate_speaks_for_its_own_tenant_alone() {
     let log = std::fs::read_to_string(o.plane.log("manager")).unwrap();
     let line = log.lines().find(|line| line.contains("refused call") && line.contains("id-blue")).unwrap();
     assert!(line.contains("spiffe://outrigger/tenant/id-red"), "{line}");
-    // The administrator may, and is told the truth.
+    // The administrator may, and gets the true reason.
     let admin = o.client_tls("id-admin", &[ADMIN]);
     call(o, &admin, "id-blue").await.unwrap();
     assert_eq!(call(o, &admin, "id-nobody").await.unwrap_err().code(), Code::NotFound);
@@ -125,8 +125,7 @@ async fn a_stream_ends_with_its_certificate() {
 
 #[tokio::test]
 async fn a_stream_ends_with_its_identity() {
-    let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "id-gone", &[]).await;
+    let t = Tenant::without_agent(Outrigger::shared().await, "id-gone", &[]).await;
     let opened = t.tells([]).await;
     eventually("it is connected", || async {
         let status = t.object().get("id-gone").await.map_err(|e| e.to_string())?.status.unwrap_or_default();

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule_for, template};
+use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule, rule_for, rule_with, template};
 use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 
@@ -18,7 +17,7 @@ async fn a_workload_that_matches_gets_a_companion_on_a_dpu_of_its_host() {
     let t = Tenant::new(Outrigger::shared().await, "create", &[("a", 2), ("b", 1)]).await;
     let rule = t.rule("rule1", rule_for("app", "web")).await;
     t.start("other", "a", json!({"app": "db"})).await;
-    let work = t.start("web", "a", json!({"app": "web"})).await;
+    let work = t.web("web").await;
     let c = t.companion().await;
 
     assert!(node_of(&c).starts_with(&t.node("a-dpu")), "on {}", node_of(&c));
@@ -47,7 +46,7 @@ async fn a_workload_that_matches_gets_a_companion_on_a_dpu_of_its_host() {
 #[tokio::test]
 async fn a_rule_that_comes_later_serves_what_runs_already() {
     let t = Tenant::new(Outrigger::shared().await, "later", &[("a", 1), ("b", 1)]).await;
-    t.start("w1", "a", json!({"app": "web"})).await;
+    t.web("w1").await;
     t.start("w2", "b", json!({"app": "web"})).await;
     t.rule("r", rule_for("app", "web")).await;
     let mut companions = t.ready(2).await;
@@ -58,10 +57,9 @@ async fn a_rule_that_comes_later_serves_what_runs_already() {
 
 #[tokio::test]
 async fn it_goes_when_the_workload_goes_or_no_longer_matches_or_has_ended() {
-    let t = Tenant::new(Outrigger::shared().await, "goes", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let t = Tenant::with_rule(Outrigger::shared().await, "goes").await;
     for name in ["deleted", "relabelled", "ended"] {
-        t.start(name, "a", json!({"app": "web"})).await;
+        t.web(name).await;
     }
     t.ready(3).await;
     t.end("deleted").await;
@@ -76,8 +74,7 @@ async fn it_goes_when_the_workload_goes_or_no_longer_matches_or_has_ended() {
 
 #[tokio::test]
 async fn a_changed_fact_is_patched_in_place() {
-    let t = Tenant::new(Outrigger::shared().await, "facts", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let t = Tenant::with_rule(Outrigger::shared().await, "facts").await;
     t.start("w", "a", json!({"app": "web", "version": "1"})).await;
     let before = t.companion().await;
     let version = |wanted: Option<&'static str>| {
@@ -95,9 +92,7 @@ async fn a_changed_fact_is_patched_in_place() {
     let after = version(None).await;
     assert_eq!(before.uid(), after.uid(), "the same Pod");
     // An injection that the rule no longer asks for is taken away, in place too.
-    let mut spec = rule_for("app", "web");
-    spec["workloadInfoInject"] = json!([]);
-    t.rule("r", spec).await;
+    t.rule("r", rule_with("/workloadInfoInject", json!([]))).await;
     eventually("the facts are gone", || async {
         let c = t.companion().await;
         holds(annotation(&c, "entire-workload").is_none() && c.uid() == before.uid(), "there")
@@ -107,28 +102,16 @@ async fn a_changed_fact_is_patched_in_place() {
 
 #[tokio::test]
 async fn a_changed_template_replaces_it_one_at_a_time() {
-    let t = Tenant::new(Outrigger::shared().await, "template", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
-    t.start("w", "a", json!({"app": "web"})).await;
-    let before = t.companion().await;
-    let mut spec = rule_for("app", "web");
-    spec["template"]["spec"]["containers"][0]["image"] = json!("newer");
-    t.rule("r", spec).await;
-    let after = eventually("the companion is replaced", || async {
-        let c = t.companion().await;
-        if c.uid() == before.uid() { Err("the same Pod".to_owned()) } else { Ok(c) }
-    })
-    .await;
+    let (t, before) = Tenant::with_companion(Outrigger::shared().await, "template").await;
+    t.rule("r", rule_with("/template/spec/containers/0/image", json!("newer"))).await;
+    let after = t.replaced(&before).await;
     assert_eq!(after.name_any(), before.name_any(), "one name, one companion");
     assert_eq!(after.spec.unwrap().containers[0].image.as_deref(), Some("newer"));
 }
 
 #[tokio::test]
 async fn a_deleted_rule_takes_its_companions_along_and_one_made_anew_brings_new_ones() {
-    let t = Tenant::new(Outrigger::shared().await, "rulegone", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
-    t.start("w", "a", json!({"app": "web"})).await;
-    let before = t.companion().await;
+    let (t, before) = Tenant::with_companion(Outrigger::shared().await, "rulegone").await;
     t.rules().delete("r", &DeleteParams::default()).await.unwrap();
     t.ready(0).await;
     t.rule("r", rule_for("app", "web")).await;
@@ -137,34 +120,21 @@ async fn a_deleted_rule_takes_its_companions_along_and_one_made_anew_brings_new_
 
 #[tokio::test]
 async fn a_companion_that_was_deleted_or_has_failed_is_made_again() {
-    let t = Tenant::new(Outrigger::shared().await, "again", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
-    t.start("w", "a", json!({"app": "web"})).await;
-    let replaced = |before: Pod| {
-        let t = &t;
-        eventually("there is another one", move || {
-            let before = before.clone();
-            async move {
-                let c = t.companion().await;
-                if c.uid() == before.uid() { Err("the same Pod".to_owned()) } else { Ok(c) }
-            }
-        })
-    };
+    let t = Tenant::with_rule(Outrigger::shared().await, "again").await;
+    t.web("w").await;
     let first = t.companion().await;
     t.pods().delete(&first.name_any(), &DeleteParams::default()).await.unwrap();
-    let second = replaced(first).await;
+    let second = t.replaced(&first).await;
     let failed = json!({"status": {"phase": "Failed", "reason": "Evicted",
         "conditions": [{"type": "Ready", "status": "False"}]}});
     t.pods().patch_status(&second.name_any(), &PatchParams::default(), &Patch::Merge(failed)).await.unwrap();
-    replaced(second).await;
+    t.replaced(&second).await;
 }
 
 #[tokio::test]
 async fn any_needs_no_node_and_takes_any_dpu_of_the_tenant() {
     let t = Tenant::new(Outrigger::shared().await, "anydpu", &[("a", 1)]).await;
-    let mut spec = rule_for("app", "web");
-    spec["dpuSelectionPolicy"] = json!("Any");
-    t.rule("any", spec).await;
+    t.rule("any", rule_with("/dpuSelectionPolicy", json!("Any"))).await;
     t.rule("same", rule_for("app", "web")).await;
     // A Pod that no scheduler places.
     let pod = json!({"metadata": {"name": "unbound", "labels": {"app": "web"}},
@@ -189,30 +159,24 @@ async fn a_host_without_dpu_leaves_it_pending_and_the_rule_says_why() {
 
 #[tokio::test]
 async fn a_lost_stream_keeps_everything_and_the_next_sync_repairs() {
-    let t = Tenant::new(Outrigger::shared().await, "lost", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
-    t.start("w1", "a", json!({"app": "web"})).await;
-    t.start("w2", "a", json!({"app": "web"})).await;
+    let t = Tenant::with_rule(Outrigger::shared().await, "lost").await;
+    t.web("w1").await;
+    t.web("w2").await;
     t.ready(2).await;
     let plane = &t.outrigger.plane;
     plane.command("stop agent-lost").unwrap();
     let message = t.condition("r", "Synced", Status::Unknown, "StreamLost").await;
     assert!(message.contains("since"), "{message}");
     t.end("w1").await;
-    t.start("w3", "a", json!({"app": "web"})).await;
+    t.web("w3").await;
     always("both companions stay", Duration::from_secs(1), || async {
         let n = t.companions().await?.len();
         holds(n == 2, format!("{n} companions"))
     })
     .await;
     plane.command("start agent-lost").unwrap();
-    eventually("the sync repairs", || async {
-        let all = t.ready(2).await;
-        let mut names: Vec<_> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
-        names.sort_unstable();
-        holds(names == ["w2", "w3"], format!("{names:?}"))
-    })
-    .await;
+    t.serves(&["w2", "w3"]).await;
+    t.ready(2).await;
     t.condition("r", "Synced", Status::True, "StreamConnected").await;
 }
 
@@ -230,9 +194,9 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     })
     .await;
     t.rule("r", rule_for("app", "web")).await;
-    t.start("w1", "a", json!({"app": "web"})).await;
+    t.web("w1").await;
     t.companion().await;
-    t.start("w2", "a", json!({"app": "web"})).await;
+    t.web("w2").await;
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("exceeded quota"), "{message}");
     let note = t.event("CompanionRefused").await;
@@ -241,9 +205,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     // A new generation of the rule is tried at once; the quota has grown meanwhile.
     let more = json!({"spec": {"hard": {"pods": "5"}}});
     quotas.patch("q", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
-    let mut spec = rule_for("app", "web");
-    spec["workloadInfoInject"] = json!([]);
-    t.rule("r", spec).await;
+    t.rule("r", rule_with("/workloadInfoInject", json!([]))).await;
     t.ready(2).await;
     t.condition("r", "Ready", Status::True, "AllReady").await;
 }
@@ -251,10 +213,8 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
 #[tokio::test]
 async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
     let t = Tenant::new(Outrigger::shared().await, "badtmpl", &[("a", 1)]).await;
-    let mut spec = rule_for("app", "web");
-    spec["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("Perhaps");
-    t.rule("r", spec).await;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.rule("r", rule_with("/template/spec/containers/0/imagePullPolicy", json!("Perhaps"))).await;
+    t.web("w").await;
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
     let message = t.condition("r", "Accepted", Status::False, "Refused").await;
@@ -266,10 +226,7 @@ async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
 
 #[tokio::test]
 async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
-    let t = Tenant::new(Outrigger::shared().await, "badrule", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
-    t.start("w", "a", json!({"app": "web"})).await;
-    let before = t.companion().await;
+    let (t, before) = Tenant::with_companion(Outrigger::shared().await, "badrule").await;
     let mut spec = rule_for("app", "web");
     spec["workloadTerms"][0]["matchExpressions"] = json!([
         {"key": ".spec.nodeName", "operator": "Exists"},
@@ -320,8 +277,7 @@ async fn what_the_schema_can_tell_is_refused_at_once() {
         ("/spec/resourceKind", json!("v1/VM"), "spec.resourceKind"),
         ("/spec/workloadInfoInject/0/asAnnotation/name", json!(""), "asAnnotation.name"),
     ] {
-        let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": "r", "namespace": t.namespace}, "spec": rule_for("app", "web")});
+        let mut rule = rule(&t.namespace, "r", rule_for("app", "web"));
         rule["spec"]["dpuSelectionPolicy"] = json!("Any");
         rule["spec"]["resourceKind"] = json!("v1/Pod");
         *rule.pointer_mut(path).unwrap() = value;
@@ -360,7 +316,7 @@ async fn a_template_keeps_fields_and_selectors_of_its_own() {
     pod["spec"]["tolerations"] = json!([{"key": "mine", "operator": "Exists"}]);
     spec["template"] = pod;
     t.rule("r", spec).await;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let c = t.companion().await;
     assert_eq!(node_of(&c), t.node("a-dpu2"));
     let spec = serde_json::to_value(c.spec.unwrap()).unwrap();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
 use outrigger_tests::shipped::{kustomize, of_kind};
-use outrigger_tests::tenant::{Tenant, rule_for, tenant};
+use outrigger_tests::tenant::{Tenant, tenant};
 use outrigger_tests::{eventually, root};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -130,18 +130,8 @@ async fn api_server(t: &Tenant) -> String {
 async fn every_query_asks_for_series_that_there_are() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "mon", &[("a", 1)]).await;
-    let [admin] = ports().unwrap();
-    o.start_agent_with(
-        "mon",
-        &[
-            format!("--namespace={}", t.source),
-            format!("--rules-namespace={}", t.source),
-            format!("--admin-address=127.0.0.1:{admin}"),
-        ],
-    )
-    .unwrap();
-    t.rule("r", rule_for("app", "web")).await;
-    t.start("web", "a", json!({"app": "web"})).await;
+    let admin = t.start_agent_with_admin(&[]);
+    t.web("web").await;
     t.companion().await;
 
     let (_, agent) = get(admin, "/metrics").await.unwrap();

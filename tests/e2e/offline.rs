@@ -8,7 +8,6 @@ use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, binary};
 use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
-use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
 use crate::admission::{post, review};
@@ -30,15 +29,10 @@ fn explain_with(t: &Tenant, args: &[&str]) -> (Option<i32>, Value) {
 async fn explain_tells_of_live_clusters() {
     let t = Tenant::new(Outrigger::shared().await, "explain", &[("a", 1), ("b", 0)]).await;
     t.rule("web", rule_for("app", "web")).await;
-    t.start("web", "a", json!({"app": "web"})).await;
+    t.web("web").await;
     t.start("lonely", "b", json!({"app": "web"})).await;
     t.start("db", "a", json!({"app": "db"})).await;
-    eventually("one of two companions is ready", || async {
-        let all = t.companions().await?;
-        let ready = all.iter().filter(|pod| is_ready(pod)).count();
-        holds((all.len(), ready) == (2, 1), format!("{ready} of {}", all.len()))
-    })
-    .await;
+    t.has("one of two companions is ready", 1, 2, is_ready).await;
 
     let cluster = format!("--tenant-kubeconfig={}", t.outrigger.plane.tenant.kubeconfig.display());
     let (code, report) = explain(&t, &[&cluster, "-n", &t.source]);
@@ -70,7 +64,7 @@ async fn explain_tells_of_live_clusters() {
         let (code, _) = explain(&t, &[&cluster, "--rule", "web", "--workload", &workload]);
         assert_eq!(code, Some(expected), "{name}");
     }
-    // The infrastructure cluster alone: the companions were told all of their workloads.
+    // The infrastructure cluster alone: the companions have all facts of their workloads.
     let (_, report) = explain(&t, &["--rule", "web"]);
     let workloads = report["rules"][0]["workloads"].as_array().unwrap();
     let mut names: Vec<&str> = workloads.iter().filter_map(|workload| workload["name"].as_str()).collect();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use http_body_util::{BodyExt, Full};
 use kube::api::DeleteParams;
 use outrigger_api::conditions::Status;
 use outrigger_runtime::metrics::{self, Metric, Server};
@@ -12,7 +11,6 @@ use outrigger_tests::openmetrics::{Family, parse};
 use outrigger_tests::outrigger::{Outrigger, ask, get, ports};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{eventually, holds};
-use rustls_pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::{Value, json};
@@ -29,19 +27,9 @@ fn review(uid: &str, namespace: &str) -> String {
 
 /// Asks a webhook as the API server does.
 async fn post(o: &Outrigger, port: u16, path: &str, body: String, traceparent: &str) -> Value {
-    let tls = o.client_tls("api-server", &["api-server"]).config(&[b"http/1.1"]).unwrap();
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let name = ServerName::try_from("127.0.0.1").unwrap();
-    let stream =
-        tokio_rustls::TlsConnector::from(std::sync::Arc::new(tls)).connect(name, stream).await.unwrap();
-    let io = hyper_util::rt::TokioIo::new(stream);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-    tokio::spawn(connection);
-    let request = http::Request::post(path).header("host", "127.0.0.1").header("traceparent", traceparent);
-    let answer =
-        sender.send_request(request.body(Full::new(bytes::Bytes::from(body))).unwrap()).await.unwrap();
-    let body = answer.into_body().collect().await.unwrap().to_bytes();
-    serde_json::from_slice(&body).unwrap()
+    let request = http::Request::builder().uri(path).header("traceparent", traceparent);
+    let (_, body) = o.post(port, Some(&["api-server"]), request, body).await.unwrap();
+    serde_json::from_str(&body).unwrap()
 }
 
 /// Tells a process to end, and waits for that; meanwhile the collector goes on.
@@ -85,14 +73,11 @@ fn compare(server: Server, families: &BTreeMap<String, Family>) -> Result<(), St
 async fn the_documented_metrics_are_those_of_running_servers() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "op-metrics", &[("a", 1)]).await;
-    let [admin] = ports().unwrap();
-    let args = ["--namespace", "--rules-namespace"].map(|flag| format!("{flag}={}", t.source));
-    o.start_agent_with("op-metrics", &[&args[..], &[format!("--admin-address=127.0.0.1:{admin}")]].concat())
-        .unwrap();
+    let admin = t.start_agent_with_admin(&[]);
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     // So it is the workload that asks for the companion, and not the rule.
     t.condition("r", "Matched", Status::False, "NoMatch").await;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     t.ready(1).await;
     for server in [Server::Webhook, Server::Manager, Server::Agent] {
         let families = eventually("the table is what is shown", || async {
@@ -291,7 +276,7 @@ async fn a_trace_follows_a_workload_to_its_companion_and_a_rule_to_the_other_clu
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     // So it is the workload that asks for the companion, and not the rule.
     t.condition("r", "Matched", Status::False, "NoMatch").await;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     t.ready(1).await;
     let state: Value = serde_json::from_str(&get(admin, "/debug/state").await.unwrap().1).unwrap();
     let tenants = state["manager"]["tenants"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Templates that change: tried out first, then rolled out a few companions at a time.
+//! Templates that change: validated by dry run first, then rolled out a few companions at a time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use outrigger_api::WorkloadRuleStatus;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
+use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_with};
 use outrigger_tests::{always, eventually, holds};
 use serde_json::{Value, json};
 
@@ -73,8 +73,7 @@ fn image(pod: &Pod) -> &str {
 
 /// A rule whose companions have this image.
 fn of_image(image: &str, change: impl FnOnce(&mut Value)) -> Value {
-    let mut spec = rule_for("app", "web");
-    spec["template"]["spec"]["containers"][0]["image"] = json!(image);
+    let mut spec = rule_with("/template/spec/containers/0/image", json!(image));
     change(&mut spec);
     spec
 }
@@ -93,7 +92,7 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     let t = Tenant::new(Outrigger::shared().await, "rollout", &[("a", 1)]).await;
     t.rule("r", of_image("one", |_| {})).await;
     for i in 0..8 {
-        t.start(&format!("w{i}"), "a", json!({"app": "web"})).await;
+        t.web(&format!("w{i}")).await;
     }
     t.ready(8).await;
     let down = Down::follow(&t, 8).await;
@@ -106,7 +105,7 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(t.event("TemplateRefused").await.contains("imagePullPolicy"));
     // What comes meanwhile waits: it could not be made.
-    t.start("late", "a", json!({"app": "web"})).await;
+    t.web("late").await;
     always("all stay as they are", Duration::from_millis(700), || async {
         let all = t.companions().await?;
         holds(
@@ -150,7 +149,7 @@ async fn what_no_dpu_could_run_does_not_hold_up_a_rollout() {
     let one_by_one = json!({"rollingUpdate": {"maxUnavailable": 1}});
     t.rule("r", of_image("one", |r| r["updateStrategy"] = one_by_one.clone())).await;
     for i in 0..3 {
-        t.start(&format!("w{i}"), "a", json!({"app": "web"})).await;
+        t.web(&format!("w{i}")).await;
         t.start(&format!("b{i}"), "bare", json!({"app": "web"})).await;
     }
     all_of(&t, 3, "one").await;
@@ -162,18 +161,14 @@ async fn what_no_dpu_could_run_does_not_hold_up_a_rollout() {
     assert!(t.event("NoDPU").await.contains("no DPU of tenant rollbare"));
     t.rule("r", of_image("two", |r| r["updateStrategy"] = one_by_one.clone())).await;
     all_of(&t, 3, "two").await;
-    eventually("all have the new template", || async {
-        let all = t.companions().await?;
-        holds(all.len() == 6 && all.iter().all(|p| image(p) == "two"), format!("{}", all.len()))
-    })
-    .await;
+    t.has("all have the new template", 6, 6, |pod| image(pod) == "two").await;
 }
 
 #[tokio::test]
 async fn on_delete_waits_for_somebody_to_delete() {
     let t = Tenant::new(Outrigger::shared().await, "ondelete", &[("a", 1)]).await;
     t.rule("r", of_image("one", |r| r["updateStrategy"] = json!({"type": "OnDelete"}))).await;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let before = t.companion().await;
     t.rule("r", of_image("two", |r| r["updateStrategy"] = json!({"type": "OnDelete"}))).await;
     eventually("the rule says so", || async {
@@ -196,8 +191,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
         let mut spec = of_image(image, |_| {});
         spec["tenantSelector"] = json!({"matchLabels": {keys::TENANT: "rolladmin"}});
         change(&mut spec);
-        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-            "metadata": {"name": "rolladmin", "namespace": keys::ADMIN_NAMESPACE}, "spec": spec});
+        let rule = admin_rule(keys::ADMIN_NAMESPACE, "rolladmin", spec);
         t.outrigger.plane.infra.apply(&[rule]).unwrap();
     };
     let pods: Api<Pod> = Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
@@ -213,7 +207,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     };
     apply("one", &|_| {});
     for i in 0..4 {
-        t.start(&format!("w{i}"), "a", json!({"app": "web"})).await;
+        t.web(&format!("w{i}")).await;
     }
     are("all are ready", &[("one", true); 4]).await;
     // Refused: nothing happens to those that run.

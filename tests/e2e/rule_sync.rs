@@ -3,31 +3,26 @@
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use outrigger_api::WorkloadRule;
+use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::tenant::{Tenant, namespace, rule_for, rule_with};
+use outrigger_tests::{always, eventually, holds, is_gone};
 use serde_json::json;
 use std::time::Duration;
 
 /// Waits until a condition of a rule in the tenant's own cluster is so, and returns the rule.
-async fn is(t: &Tenant, rule: &str, kind: &str, status: &str, reason: &str) -> WorkloadRule {
-    eventually(&format!("{rule}: {kind}={status} {reason}"), || async {
-        let rule = t.own_rules().get(rule).await.map_err(|e| e.to_string())?;
-        let conditions = rule.status.clone().unwrap_or_default().conditions;
-        let found = conditions.iter().find(|c| c.type_ == kind).ok_or(format!("{:?}", rule.status))?;
-        if found.status == status && found.reason == reason { Ok(rule) } else { Err(format!("{found:?}")) }
-    })
-    .await
+async fn is(t: &Tenant, rule: &str, kind: &str, status: Status, reason: &str) -> WorkloadRule {
+    t.own_condition(rule, kind, status, reason).await.0
 }
 
 #[tokio::test]
 async fn a_tenant_sees_only_its_own_cluster() {
     let t = Tenant::new(Outrigger::shared().await, "rs-whole", &[("a", 1)]).await;
     t.own_rule("fw", rule_for("app", "web")).await.unwrap();
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     t.companion().await;
-    let rule = is(&t, "fw", "Ready", "True", "AllReady").await;
+    let rule = is(&t, "fw", "Ready", Status::True, "AllReady").await;
     let status = rule.status.clone().unwrap();
     assert_eq!((status.matched, status.created, status.ready), (Some(1), Some(1), Some(1)));
     assert_eq!(
@@ -55,16 +50,9 @@ async fn a_tenant_sees_only_its_own_cluster() {
     spec["dpuSelectionPolicy"] = json!("Any");
     t.own_rule("fw", spec).await.unwrap();
     t.ready(0).await;
-    is(&t, "fw", "Matched", "False", "NoMatch").await;
+    is(&t, "fw", "Matched", Status::False, "NoMatch").await;
     t.own_rules().delete("fw", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone on both sides", || async {
-        let (here, there) = (t.own_rules().get_opt("fw").await, t.rules().get_opt("fw").await);
-        match (here.map_err(|e| e.to_string())?, there.map_err(|e| e.to_string())?) {
-            (None, None) => Ok(()),
-            (here, there) => Err(format!("{} {}", here.is_some(), there.is_some())),
-        }
-    })
-    .await;
+    t.rule_is_gone("fw").await;
 }
 
 #[tokio::test]
@@ -72,7 +60,7 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
     let t = Tenant::new(Outrigger::shared().await, "rs-drift", &[("a", 1)]).await;
     t.own_rule("mine", rule_for("app", "web")).await.unwrap();
     t.rule("byhand", rule_for("app", "other")).await;
-    is(&t, "mine", "Synced", "True", "StreamConnected").await;
+    is(&t, "mine", "Synced", Status::True, "StreamConnected").await;
     // Somebody changes and deletes it over there.
     t.rules().delete("mine", &DeleteParams::default()).await.unwrap();
     let spec = t.own_rules().get("mine").await.unwrap().spec;
@@ -81,46 +69,36 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
         other => Err(format!("{other:?}")),
     };
     eventually("it is there again", same).await;
-    let patch = json!({"spec": {"dpuSelectionPolicy": "Any"}}).to_string();
-    t.outrigger
-        .plane
-        .infra
-        .kubectl(&["patch", "wr", "mine", "-n", &t.namespace, "--type=merge", "-p", &patch])
-        .unwrap();
+    let patch = json!({"spec": {"dpuSelectionPolicy": "Any"}});
+    t.outrigger.plane.infra.patch("wr/mine", &["-n", &t.namespace], &patch).unwrap();
     eventually("it is as it should be again", same).await;
     assert!(t.rules().get("byhand").await.is_ok(), "only the agent's own rules are deleted");
     // A name that is taken.
     t.own_rule("byhand", rule_for("app", "web")).await.unwrap();
-    let rule = is(&t, "byhand", "Accepted", "False", "NameTaken").await;
+    let rule = is(&t, "byhand", "Accepted", Status::False, "NameTaken").await;
     assert_ne!(t.rules().get("byhand").await.unwrap().spec, rule.spec);
     // Its finalizer never went on, so it goes by itself.
     t.own_rules().delete("byhand", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone here", || async {
-        let left = t.own_rules().get_opt("byhand").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&t.own_rules(), "byhand").await;
     assert!(t.rules().get("byhand").await.is_ok());
 }
 
 #[tokio::test]
 async fn what_the_infrastructure_refuses_is_told_where_the_tenant_looks() {
     let t = Tenant::new(Outrigger::shared().await, "rs-wrong", &[("a", 1)]).await;
-    let mut spec = rule_for("app", "web");
-    spec["workloadTerms"][0]["matchExpressions"][0]["key"] = json!(".spec.nodeName");
-    t.own_rule("r", spec).await.unwrap();
-    let rule = is(&t, "r", "Accepted", "False", "Invalid").await;
+    t.own_rule("r", rule_with("/workloadTerms/0/matchExpressions/0/key", json!(".spec.nodeName")))
+        .await
+        .unwrap();
+    let rule = is(&t, "r", "Accepted", Status::False, "Invalid").await;
     let conditions = rule.status.unwrap().conditions;
     assert!(
         conditions[0].message.contains("spec.workloadTerms[0].matchExpressions[0].key"),
         "{conditions:?}"
     );
     // A template that would get out is refused over there, with its path.
-    let mut spec = rule_for("app", "web");
-    spec["template"]["spec"]["hostNetwork"] = json!(true);
-    t.own_rule("r", spec).await.unwrap();
+    t.own_rule("r", rule_with("/template/spec/hostNetwork", json!(true))).await.unwrap();
     let rule = eventually("the words are others", || async {
-        let rule = is(&t, "r", "Accepted", "False", "Invalid").await;
+        let rule = is(&t, "r", "Accepted", Status::False, "Invalid").await;
         let message = rule.status.clone().unwrap().conditions[0].message.clone();
         if message.contains("spec.template.spec.hostNetwork") { Ok(rule) } else { Err(message) }
     })
@@ -140,7 +118,7 @@ async fn what_the_infrastructure_refuses_is_told_where_the_tenant_looks() {
     .await;
     // Mended, it is served at once.
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    is(&t, "r", "Accepted", "True", "Valid").await;
+    is(&t, "r", "Accepted", Status::True, "Valid").await;
 }
 
 #[tokio::test]
@@ -148,29 +126,12 @@ async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "rs-down", &[("a", 1)]).await;
     // An agent that nobody answers.
-    o.plane
-        .tenant
-        .service_account("outrigger-system", "outrigger-agent", &o.plane.dir.join("down.kubeconfig"))
-        .unwrap();
-    let args: Vec<String> = [
-        "agent".into(),
-        "--insecure".into(),
-        "--manager-address=http://127.0.0.1:9".into(),
-        "--tenant-id=rs-down".into(),
-        format!("--namespace={}", t.source),
-        format!("--rules-namespace={}", t.source),
-        "--periodic-check-interval=200ms".into(),
-        "--admin-address=127.0.0.1:0".into(),
-        format!("--kubeconfig={}", o.plane.dir.join("down.kubeconfig").display()),
-        "--shutdown-delay=0s".into(),
-    ]
-    .into();
-    o.run("agent-rs-down", &args).unwrap();
+    t.start_agent(&Tenant::in_plain_text("http://127.0.0.1:9"));
     let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
         "metadata": {"name": "r", "finalizers": [keys::RULE_FINALIZER]}, "spec": rule_for("app", "web")});
     let api: Api<WorkloadRule> = t.own_rules();
     api.create(&PostParams::default(), &serde_json::from_value(rule).unwrap()).await.unwrap();
-    let rule = is(&t, "r", "Synced", "Unknown", "LinkDown").await;
+    let rule = is(&t, "r", "Synced", Status::Unknown, "LinkDown").await;
     assert_eq!(rule.status.unwrap().sync_result.as_deref(), Some("unknown"));
     // It can't be taken out of the infrastructure cluster, so it waits; unless its owner says otherwise.
     api.delete("r", &DeleteParams::default()).await.unwrap();
@@ -181,11 +142,7 @@ async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
     .await;
     let abandon = format!("{}=true", keys::ABANDON);
     o.plane.tenant.kubectl(&["annotate", "wr", "r", "-n", &t.source, &abandon]).unwrap();
-    eventually("it goes", || async {
-        let left = api.get_opt("r").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&api, "r").await;
     o.plane.command("term agent-rs-down").unwrap();
 }
 
@@ -194,7 +151,6 @@ async fn the_namespaces_that_are_told_are_followed_live() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "rs-conf", &[("a", 1)]).await;
     let other = "work-rs-conf-2";
-    let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     let config = |text: &str| {
         json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "workload-plugin-config", "namespace": t.source}, "data": {"config": text}})
@@ -210,21 +166,11 @@ async fn the_namespaces_that_are_told_are_followed_live() {
     .await;
     o.start_agent_with("rs-conf", &[format!("--rules-namespace={}", t.source)]).unwrap();
     t.own_rule("r", rule_for("app", "conf")).await.unwrap();
-    let served = async |names: &[&str]| {
-        eventually(&format!("companions of {names:?}"), || async {
-            let all = t.companions().await?;
-            let mut found: Vec<&str> =
-                all.iter().filter_map(|c| outrigger_tests::tenant::annotation(c, "workload-name")).collect();
-            found.sort_unstable();
-            holds(found == names, format!("{found:?}"))
-        })
-        .await;
-    };
-    served(&["one"]).await;
+    t.serves(&["one"]).await;
     o.plane.tenant.apply(&[config(&format!("namespaces: [{}, {other}]", t.source))]).unwrap();
-    served(&["one", "two"]).await;
+    t.serves(&["one", "two"]).await;
     o.plane.tenant.apply(&[config(&format!("namespaces: [{other}]"))]).unwrap();
-    served(&["two"]).await;
+    t.serves(&["two"]).await;
     // What can't be used changes nothing. All is only what somebody has said to be all.
     for wrong in ["namespaces: what", "", "namespaces: []", "namespaces: [a/b]", "namespace: [x]"] {
         o.plane.tenant.apply(&[config(wrong)]).unwrap();
@@ -235,5 +181,5 @@ async fn the_namespaces_that_are_told_are_followed_live() {
         .await;
     }
     o.plane.tenant.apply(&[config("namespaces: ['*']")]).unwrap();
-    served(&["one", "two"]).await;
+    t.serves(&["one", "two"]).await;
 }

@@ -12,8 +12,8 @@ use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{sync, update};
-use outrigger_tests::tenant::{Tenant, node_of, rule_for, tenant, tenant_is};
-use outrigger_tests::{PATIENCE, eventually, holds};
+use outrigger_tests::tenant::{Tenant, namespace, node_of, rule, rule_for, rule_with, tenant, tenant_is};
+use outrigger_tests::{PATIENCE, eventually, holds, until};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -42,8 +42,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
     let t = Tenant::without_agent(o, "tn-new", &[("a", 2), ("b", 1)]).await;
     t.set(json!({"podSecurity": "restricted", "limits": {"companions": 7, "rules": 3}})).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(t.infra.clone());
-    eventually("the namespace has its level", || async {
-        let namespace = namespaces.get("tenant-tn-new").await.map_err(|e| e.to_string())?;
+    until("the namespace has its level", &namespaces, "tenant-tn-new", |namespace| {
         let labels = namespace.labels();
         if labels.get(keys::POD_SECURITY_ENFORCE).is_some_and(|level| level == "restricted")
             && labels.get(keys::TENANT).is_some_and(|id| id == "tn-new")
@@ -54,8 +53,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
     })
     .await;
     let quotas: Api<ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
-    eventually("the quota has its limits", || async {
-        let quota = quotas.get("outrigger").await.map_err(|e| e.to_string())?;
+    until("the quota has its limits", &quotas, "outrigger", |quota| {
         let hard = serde_json::to_value(quota.spec.unwrap().hard).unwrap();
         let wanted = json!({"pods": "7", "count/workloadrules.workload.universe.nvidia.com": "3",
             "count/resourceclaims.resource.k8s.io": "119"});
@@ -64,7 +62,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
     .await;
     let bindings: Api<RoleBinding> = Api::namespaced(t.infra.clone(), &t.namespace);
     assert_eq!(bindings.get("outrigger-manager").await.unwrap().role_ref.name, "outrigger-manager-tenant");
-    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let nodes = t.nodes();
     for name in ["a-dpu1", "a-dpu2", "b-dpu1"] {
         belongs(&nodes, &t.node(name), Some("tn-new")).await;
     }
@@ -87,7 +85,7 @@ async fn a_tenant_gets_its_namespace_its_limits_and_its_dpus() {
 async fn a_namespace_is_adopted_only_when_it_is_labeled_for_that() {
     let o = Outrigger::shared().await;
     let tenants: Api<Object> = Api::all(o.plane.infra.client().await);
-    let plain = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tn-there"}});
+    let plain = namespace("tn-there");
     o.plane.infra.apply(&[plain, tenant("tn-adopt", json!({"namespace": "tn-there"}))]).unwrap();
     let message = tenant_is(&tenants, "tn-adopt", "NamespaceReady", Status::False, "NotOurs").await;
     assert!(message.contains("outrigger.dev/tenant=tn-adopt"), "{message}");
@@ -104,12 +102,14 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
     let red = Tenant::new(o, "ho-red", &[("a", 1)]).await;
     let blue = Tenant::without_agent(o, "ho-blue", &[]).await;
     let (host, node) = (red.node("a"), red.node("a-dpu1"));
-    let nodes: Api<Node> = Api::all(red.infra.clone());
+    let nodes = red.nodes();
     // A companion that takes its time to go.
-    let mut spec = rule_for("app", "web");
-    spec["template"]["metadata"]["annotations"] = json!({"pod-delete.stage.kwok.x-k8s.io/delay": "4s"});
-    red.rule("slow", spec).await;
-    red.start("w", "a", json!({"app": "web"})).await;
+    red.rule(
+        "slow",
+        rule_with("/template/metadata/annotations", json!({"pod-delete.stage.kwok.x-k8s.io/delay": "4s"})),
+    )
+    .await;
+    red.web("w").await;
     assert_eq!(node_of(&red.companion().await), node);
 
     // The new tenant can't claim the host before the former one has let it go.
@@ -163,9 +163,8 @@ async fn a_dpu_changes_hands_only_when_the_former_tenants_pods_are_gone() {
 
 #[tokio::test]
 async fn a_dpu_is_given_back_whatever_its_pods_hold() {
-    let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "ho-hold", &[("a", 1)]).await;
-    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let t = Tenant::without_agent(Outrigger::shared().await, "ho-hold", &[("a", 1)]).await;
+    let nodes = t.nodes();
     let pod = |name: &str, metadata: Value, grace: i64| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
             "spec": {"terminationGracePeriodSeconds": grace, "containers": [{"name": "c", "image": "i"}]}});
@@ -200,7 +199,7 @@ async fn a_dpu_is_given_back_whatever_its_pods_hold() {
 async fn taints_of_others_survive() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "tn-taint", &[("a", 1)]).await;
-    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let nodes = t.nodes();
     let (host, node) = (t.node("a"), t.node("a-dpu1"));
     o.plane.infra.kubectl(&["taint", "node", &node, "example.com/mine=x:NoExecute"]).unwrap();
     // The node lifecycle controller adds and removes a taint of its own with each of these.
@@ -218,7 +217,7 @@ async fn taints_of_others_survive() {
         belongs(&nodes, &node, Some("tn-taint")).await;
     };
     tokio::join!(cordoning, moving);
-    eventually("everybody's taints are there", || async {
+    eventually("the taints of all owners are there", || async {
         let taints =
             nodes.get(&node).await.map_err(|e| e.to_string())?.spec.unwrap().taints.unwrap_or_default();
         let mut keys: Vec<&str> = taints.iter().map(|t| t.key.as_str()).collect();
@@ -231,15 +230,13 @@ async fn taints_of_others_survive() {
 
 #[tokio::test]
 async fn a_deleted_tenant_gives_everything_back() {
-    let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "tn-gone", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let t = Tenant::with_rule_only(Outrigger::shared().await, "tn-gone").await;
     let (_sender, call) = t.tells(t.on_a(&["w"])).await;
     t.companion().await;
     t.object().delete("tn-gone", &DeleteParams::default()).await.unwrap();
     let status = call.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let nodes = t.nodes();
     belongs(&nodes, &t.node("a-dpu1"), None).await;
     eventually("all of it is gone", || async {
         let namespaces: Api<Namespace> = Api::all(t.infra.clone());
@@ -303,14 +300,13 @@ async fn limits_are_held_and_told() {
     // Companions and rules: the quota says no, the rule and the Tenant say so.
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("exceeded quota"), "{message}");
-    eventually("both limits are told", || async {
+    eventually("the Tenant reports both limits", || async {
         let message = t.is("WithinLimits", Status::False, "LimitReached").await;
         let told = ["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"];
         holds(told.iter().all(|limit| message.contains(limit)), message)
     })
     .await;
-    let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-        "metadata": {"name": "another", "namespace": t.namespace}, "spec": rule_for("app", "other")});
+    let rule = rule(&t.namespace, "another", rule_for("app", "other"));
     let error = o.plane.infra.apply(&[rule]).unwrap_err().to_string();
     assert!(error.contains("exceeded quota"), "{error}");
     // Workloads: the stream ends with the reason, and what was there stays.

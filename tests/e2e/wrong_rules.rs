@@ -6,16 +6,15 @@ use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{about, channel};
-use outrigger_tests::tenant::{Tenant, rule_for};
-use serde_json::{Value, json};
+use outrigger_tests::tenant::{Tenant, rule, rule_for};
+use serde_json::Value;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 /// A good rule with one field wrong.
 fn broken(wrong: &WrongRule, namespace: &str) -> Value {
-    let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-        "metadata": {"name": "r", "namespace": namespace}, "spec": rule_for("app", "web")});
+    let mut rule = rule(namespace, "r", rule_for("app", "web"));
     let (parent, key) = wrong.at.rsplit_once('/').unwrap();
     match rule.pointer_mut(parent).unwrap() {
         Value::Array(list) => list[key.parse::<usize>().unwrap()] = wrong.value.clone(),
@@ -45,7 +44,7 @@ async fn grpc(client: &mut WorkloadRuleServiceClient<Channel>, rule_json: &Value
     let object: WorkloadRule = serde_json::from_value(rule_json.clone()).ok()?;
     let mut rule = v1::Rule { status: None, ..rule_wire::message(&object) };
     if let Some(data) = rule.data.as_mut() {
-        // Whatever it is: one that is too large is not in the object any more.
+        // Whatever it is: one that is too large is no longer in the object.
         data.rule_template = rule_json["spec"]["template"].to_string().into_bytes().into();
     }
     Some(client.create(about("wr", v1::CreateRequest { rule: Some(rule) })).await.unwrap_err())

@@ -1,23 +1,16 @@
 //! Nothing is deleted because a cache lacks something.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Verb};
-use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::tenant::{admin_rule, rule_for};
 use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage};
-
-/// Names and uids of all companions.
-async fn uids(t: &Tenant) -> Result<BTreeMap<String, Option<String>>, String> {
-    let all = t.companions().await?;
-    Ok(all.into_iter().map(|pod| (pod.name_any(), pod.uid())).collect())
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
@@ -29,12 +22,12 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     t.rule("r", rule_for("app", "web")).await;
     let first = stage.tell(&t, &["w1", "w2"]).await;
     t.ready(2).await;
-    let before = uids(&t).await.unwrap();
+    let before = t.uids().await.unwrap();
     // The agent comes to it, and it sees companions by a watch that lives.
     let second = replica.tell(&t, &["w1", "w2"]).await;
     assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
     always("the companions run on", Duration::from_secs(4), || async {
-        let now = uids(&t).await?;
+        let now = t.uids().await?;
         holds(now == before, format!("{before:?} became {now:?}"))
     })
     .await;
@@ -42,7 +35,7 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     replica.proxy.remove(frozen);
     t.sync(&second, &["w1", "w3"]).await;
     eventually("workloads are followed again", || async {
-        let now = uids(&t).await?;
+        let now = t.uids().await?;
         let kept = now.iter().filter(|(name, uid)| before.get(*name) == Some(uid)).count();
         holds((kept, now.len()) == (1, 2), format!("{now:?}"))
     })
@@ -60,8 +53,7 @@ async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion
     let replica = Replica::start(stage, "manager-admin-absence").await;
     let t = stage.tenant("absence-admin", &["a"]).await;
     let frozen = replica.proxy.fault(Matching::watches("adminworkloadrules"), Fault::FreezeWatch);
-    let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-        "metadata": {"name": "absence", "namespace": "universe"}, "spec": rule_for("app", "web")});
+    let mut rule = admin_rule("universe", "absence", rule_for("app", "web"));
     rule["spec"]["tenantSelector"] = json!({"matchLabels": {(keys::TENANT): t.id}});
     stage.o.plane.infra.apply(&[rule]).unwrap();
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(t.infra.clone(), "universe");

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, templates};
 use outrigger_tests::faults::{Fault, Matching, Proxy, Verb};
-use outrigger_tests::tenant::{Tenant, dpu, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::tenant::{Tenant, dpu, rule_for, rule_with};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage};
@@ -83,8 +83,8 @@ async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghos
     let replica = Replica::start(stage, "manager-ghost-template").await;
     let t = stage.tenant("ghost-template", &["a"]).await;
     let devices = Devices::publish(&t, &[("a", 2)]).await;
-    let mut spec = rule_for("app", "web");
-    spec["deviceClaims"] = json!([{"name": "crypto", "spec": devices.one(), "containers": ["c"]}]);
+    let spec =
+        rule_with("/deviceClaims", json!([{"name": "crypto", "spec": devices.one(), "containers": ["c"]}]));
     let api: Api<ResourceClaimTemplate> = Api::namespaced(t.infra.clone(), &t.namespace);
     let proxy = &replica.proxy;
     // Before the rule: else the leader makes the template.
@@ -120,15 +120,14 @@ async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghos
 async fn a_node_whose_marking_is_answered_after_its_end_is_no_ghost() {
     let stage = Stage::shared().await;
     let t = stage.tenant("ghost-node", &["a"]).await;
-    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let nodes = t.nodes();
     let name = t.node("late");
     // The write that makes it the tenant's.
     let patch = Matching::verb(Verb::Patch, "nodes").name(&name);
     let owned = patch.body(&format!("\"{}\":\"{}\"", keys::NODE_TENANT, t.id)).succeeded().times(1);
     let marked = stage.manager.fault(owned, Fault::HoldAnswer(None));
     stage.o.plane.infra.apply(&[dpu(&name, &t.node("a"))]).unwrap();
-    eventually("it is marked", || async {
-        let node = nodes.get(&name).await.map_err(|e| e.to_string())?;
+    until("it is marked", &nodes, &name, |node| {
         node.labels().get(keys::NODE_TENANT).map(drop).ok_or_else(|| "it isn't".to_owned())
     })
     .await;
@@ -163,18 +162,15 @@ async fn a_rule_that_is_edited_before_its_status_is_answered_keeps_the_edit() {
     let told = stage
         .agents
         .fault(status.namespace(&t.source).body("\"ready\":1").succeeded().times(1), Fault::HoldAnswer(None));
-    t.start("w1", "a", json!({"app": "web"})).await;
+    t.web("w1").await;
     t.companion().await;
     stage.agents.hit(told).await;
-    eventually("the status is stored", || async {
-        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+    until("the status is stored", &t.own_rules(), "r", |rule| {
         let ready = rule.status.and_then(|status| status.ready);
         holds(ready == Some(1), format!("{ready:?}"))
     })
     .await;
-    let mut edited = rule_for("app", "web");
-    edited["template"]["spec"]["containers"][0]["image"] = json!("edited");
-    t.own_rule("r", edited).await.unwrap();
+    t.own_rule("r", rule_with("/template/spec/containers/0/image", json!("edited"))).await.unwrap();
     tokio::time::sleep(TAKEN_IN).await;
     stage.agents.remove(told);
     eventually("the edit has arrived", || async {

@@ -9,8 +9,8 @@ use kube::api::{Api, DeleteParams, PostParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, FaultId, Matching, Verb};
-use outrigger_tests::tenant::{dpu, rule_for};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::tenant::{self, dpu, host, namespace, rule_for};
+use outrigger_tests::{always, eventually, holds, until};
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
@@ -59,16 +59,9 @@ async fn what_is_not_wanted_any_more_is_not_sent_any_more() {
 
 /// A Machine with one node and one type, in a namespace of its own.
 fn machine(group: &str) -> [Value; 3] {
-    [
-        json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": group, "labels": {keys::INJECT_RESOURCE: "enabled"}}}),
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("{group}-n1")}}),
-        json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
-            "metadata": {"name": group, "labels": {keys::MACHINE_GROUP: group}},
-            "spec": {"nodePool": [{"name": format!("{group}-n1"), "mode": "ready", "taint": true,
-                    "machineType": [{"name": "t1"}]}],
-                "machineTypes": [{"name": "t1", "available": 2, "spec": {"cpu": "1", "memory": "1Gi"}}]}}),
-    ]
+    let (mut guests, node) = (namespace(group), format!("{group}-n1"));
+    guests["metadata"]["labels"] = json!({keys::INJECT_RESOURCE: "enabled"});
+    [guests, host(&node), tenant::machine(group, &[(&node, "t1")], &[("t1", 2)])]
 }
 
 /// A Pod that takes a slot of it.
@@ -114,7 +107,7 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
     let claim = hole(&stage.manager, of("tenants/status", &t.id).body("\"claim\""));
     t.rule("r", rule_for("app", "web")).await;
     stage.agent(&t, &[]);
-    t.start("w1", "a", json!({"app": "web"})).await;
+    t.web("w1").await;
     all.push(
         async move {
             stage.manager.hit(claim).await;
@@ -139,8 +132,7 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
                 proxy.hit(fault).await;
                 let synced = async move {
                     t.condition("r", "Synced", Status::True, "StreamConnected").await;
-                    eventually("its status is in the tenant's cluster", || async {
-                        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+                    until("its status is in the tenant's cluster", &t.own_rules(), "r", |rule| {
                         rule.status.map(drop).ok_or_else(|| "it has none".to_owned())
                     })
                     .await;
@@ -173,7 +165,7 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
     all.push(
         async move {
             stage.manager.hit(node).await;
-            let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(t.infra.clone());
+            let nodes = t.nodes();
             let marked = eventually("the DPU is marked", move || {
                 let (nodes, name) = (nodes.clone(), name.clone());
                 async move {

@@ -56,8 +56,8 @@ async fn served_at_once(replica: &Replica, t: &Tenant, workloads: &[&str]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_that_is_made_anew_is_served_at_once() {
     let stage = Stage::shared().await;
-    let replica = Replica::start(stage, "manager-anew").await;
-    let t = stage.tenant("anew", &["a"]).await;
+    let replica = Replica::start(stage, "manager-recreated").await;
+    let t = stage.tenant("recreated", &["a"]).await;
     counted(stage, &replica, &t).await;
     let unowned =
         Patch::Merge(json!({"metadata": {"ownerReferences": null, "labels": {(keys::TENANT): t.id}}}));

@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::DeleteParams;
 use outrigger_api::conditions::Status;
 use outrigger_tests::faults::grpc::{Answer, Calls};
 use outrigger_tests::faults::wire::{Network, Wire};
 use outrigger_tests::outrigger::ports;
-use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::tenant::{Tenant, annotation, rule_for, rule_with};
+use outrigger_tests::until;
 use serde_json::json;
 
 use crate::stage::Stage;
@@ -18,7 +20,7 @@ async fn by_wire(stage: &'static Stage, id: &str) -> (Tenant, Wire) {
     let t = stage.tenant(id, &["a"]).await;
     stage.agent(&t, &[format!("--manager-address=https://127.0.0.1:{}", wire.port)]);
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    t.start("w1", "a", json!({"app": "web"})).await;
+    t.web("w1").await;
     t.companion().await;
     (t, wire)
 }
@@ -27,19 +29,12 @@ async fn by_wire(stage: &'static Stage, id: &str) -> (Tenant, Wire) {
 async fn arrives(t: &Tenant, what: &str, round: usize) {
     let began = Instant::now();
     let (new, old) = (format!("w{}", round + 2), format!("w{}", round + 1));
-    t.start(&new, "a", json!({"app": "web"})).await;
+    t.web(&new).await;
     t.end(&old).await;
-    let mut edited = rule_for("app", "web");
-    edited["template"]["metadata"]["labels"]["round"] = json!(round.to_string());
-    t.own_rule("r", edited).await.unwrap();
-    eventually(&format!("{what}: all of it arrives"), || async {
-        let all = t.companions().await?;
-        let found = |pod: &k8s_openapi::api::core::v1::Pod| {
-            let label = |key: &str| pod.metadata.labels.as_ref()?.get(key).cloned();
-            let of = outrigger_tests::tenant::annotation(pod, "workload-name");
-            of == Some(&new) && label("round") == Some(round.to_string())
-        };
-        holds(all.len() == 1 && found(&all[0]), format!("{} companions", all.len()))
+    t.own_rule("r", rule_with("/template/metadata/labels/round", json!(round.to_string()))).await.unwrap();
+    let round = round.to_string();
+    t.has(&format!("{what}: all of it arrives"), 1, 1, |pod| {
+        annotation(pod, "workload-name") == Some(&new) && pod.labels().get("round") == Some(&round)
     })
     .await;
     println!("{what}: {:.1} s", began.elapsed().as_secs_f64());
@@ -101,20 +96,8 @@ async fn by_calls(stage: &'static Stage, id: &str) -> (Tenant, Calls) {
     o.run(&name, &manager).unwrap();
     o.ready_at(&name, admin).await;
     let calls = Calls::start(port).unwrap();
-    let kubeconfig = stage.agents.account(&o.plane.tenant, "outrigger-agent").unwrap();
-    let agent: Vec<String> = [
-        "agent".to_owned(),
-        "--insecure".to_owned(),
-        format!("--manager-address=http://127.0.0.1:{}", calls.port),
-        format!("--tenant-id={id}"),
-        format!("--namespace={}", t.source),
-        format!("--rules-namespace={}", t.source),
-        "--admin-address=127.0.0.1:0".to_owned(),
-        kubeconfig,
-        "--shutdown-delay=0s".to_owned(),
-    ]
-    .into();
-    o.run(&format!("agent-{id}"), &agent).unwrap();
+    let at = Tenant::in_plain_text(&format!("http://127.0.0.1:{}", calls.port));
+    stage.agent(&t, &at);
     (t, calls)
 }
 
@@ -123,26 +106,16 @@ async fn rules_follow(id: &str, answer: Answer) {
     let (t, calls) = by_calls(stage, id).await;
     calls.fault("Create", answer, 1);
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    eventually("the rule is synced", || async {
-        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+    until("the rule is synced", &t.own_rules(), "r", |rule| {
         let matched = rule.status.and_then(|status| status.matched);
         matched.map(drop).ok_or_else(|| "it has no counts".to_owned())
     })
     .await;
     calls.fault("Update", answer, 1);
-    let mut edited = rule_for("app", "web");
-    edited["template"]["metadata"]["labels"]["app"] = json!("newer");
-    t.own_rule("r", edited).await.unwrap();
-    t.start("w1", "a", json!({"app": "web"})).await;
-    eventually("the edit has arrived", || async {
-        let all = t.companions().await?;
-        let new = all.iter().filter(|p| {
-            p.metadata.labels.as_ref().is_some_and(|l| l.get("app").is_some_and(|a| a == "newer"))
-        });
-        let new = new.count();
-        holds((new, all.len()) == (1, 1), format!("{new} of {}", all.len()))
-    })
-    .await;
+    t.own_rule("r", rule_with("/template/metadata/labels/app", json!("newer"))).await.unwrap();
+    t.web("w1").await;
+    let newer = |pod: &Pod| pod.labels().get("app").is_some_and(|app| app == "newer");
+    t.has("the edit has arrived", 1, 1, newer).await;
     calls.fault("Delete", answer, 1);
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     t.rule_is_gone("r").await;

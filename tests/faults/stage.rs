@@ -57,13 +57,7 @@ impl Stage {
 
     /// Starts the tenant's agent, which leads through a proxy.
     pub(crate) fn agent(&self, t: &Tenant, more: &[String]) {
-        let mut args = vec![
-            format!("--namespace={}", t.source),
-            format!("--rules-namespace={}", t.source),
-            self.kubeconfig.clone(),
-        ];
-        args.extend_from_slice(more);
-        self.o.start_agent_with(&t.id, &args).unwrap();
+        t.start_agent(&[&[self.kubeconfig.clone()], more].concat());
     }
 
     /// Whether no key of the shared manager's queues is being worked on.

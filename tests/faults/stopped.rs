@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams};
+use kube::api::DeleteParams;
 use outrigger_core::keys;
 use outrigger_tests::kubelet::reassert_ready;
-use outrigger_tests::tenant::{dpu, rule_for, tenant};
+use outrigger_tests::tenant::{dpu, rule_for, rule_with, tenant};
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,22 +33,22 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
     stage.agent(&t, &[]);
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     for name in ["w0", "w1", "w2"] {
-        t.start(name, "a", json!({"app": "web"})).await;
+        t.web(name).await;
     }
     t.ready(3).await;
     // Nodes are not ready after a suspension of that length, and so none of their Pods is until a kubelet says otherwise.
     let _kubelet = AbortOnDropHandle::new(tokio::spawn(reassert_ready(t.infra.clone())));
-    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(t.infra.clone());
+    let nodes = t.nodes();
     for (name, cluster) in [("infra", &o.plane.infra), ("tenant", &o.plane.tenant)] {
         let server = format!("{name}/kube-apiserver");
         // Work is under way in the moment in which it stops.
         for n in 0..20 {
-            t.start(&format!("{name}-{n}"), "a", json!({"app": "web"})).await;
+            t.web(&format!("{name}-{n}")).await;
         }
         o.plane.command(&format!("pause {server}")).unwrap();
         if name == "infra" {
             for n in 20..30 {
-                t.start(&format!("{name}-{n}"), "a", json!({"app": "web"})).await;
+                t.web(&format!("{name}-{n}")).await;
             }
         }
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -58,12 +58,12 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
             .await;
         let count = if name == "infra" { 33 } else { 54 };
         let late = format!("{name}-late");
-        t.start(&late, "a", json!({"app": "web"})).await;
+        t.web(&late).await;
         let node = t.node(&format!("{name}-late"));
         o.plane.infra.apply(&[dpu(&node, &t.node("a"))]).unwrap();
-        let mut edited = rule_for("app", "web");
-        edited["workloadInfoInject"][0]["asAnnotation"]["name"] = json!(format!("name-{name}"));
-        t.own_rule("r", edited).await.unwrap();
+        t.own_rule("r", rule_with("/workloadInfoInject/0/asAnnotation/name", json!(format!("name-{name}"))))
+            .await
+            .unwrap();
         let other = tenant(&format!("stopped-{name}"), json!({"hosts": []}));
         let companions = within("companions", returned, || async {
             let found = t.companions().await?.len();

@@ -10,7 +10,7 @@ use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
-use outrigger_tests::tenant::{annotation, rule_for};
+use outrigger_tests::tenant::{admin_rule, annotation, rule_for, rule_with};
 use outrigger_tests::{always, eventually, holds};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -53,28 +53,17 @@ async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     stage.agent(&t, &[]);
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     t.start("w1", "a", json!({"app": "web", "version": "1"})).await;
-    t.start("w2", "a", json!({"app": "web"})).await;
+    t.web("w2").await;
     let before = t.ready(2).await;
     t.change("w1", json!({"metadata": {"labels": {"version": "2"}}})).await;
-    eventually("the companion has the fact", || async {
-        let all = t.companions().await?;
-        let told = all.iter().filter(|pod| annotation(pod, "version") == Some("2")).count();
-        holds(told == 1, format!("{told}"))
-    })
-    .await;
+    t.has("the companion has the fact", 1, 1, |pod| annotation(pod, "version") == Some("2")).await;
     let uids = |all: &[Pod]| all.iter().filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
     assert_eq!(uids(&t.ready(2).await), uids(&before), "nothing was made twice");
     t.end("w2").await;
     t.ready(1).await;
-    let mut edited = rule_for("app", "web");
-    edited["template"]["metadata"]["labels"]["app"] = json!("newer");
-    t.own_rule("r", edited).await.unwrap();
-    eventually("the companion is replaced", || async {
-        let all = t.companions().await?;
-        let new = all.iter().filter(|pod| pod.labels().get("app").is_some_and(|app| app == "newer")).count();
-        holds((new, all.len()) == (1, 1), format!("{new} of {}", all.len()))
-    })
-    .await;
+    t.own_rule("r", rule_with("/template/metadata/labels/app", json!("newer"))).await.unwrap();
+    let newer = |pod: &Pod| pod.labels().get("app").is_some_and(|app| app == "newer");
+    t.has("the companion is replaced", 1, 1, newer).await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     t.ready(0).await;
     t.rule_is_gone("r").await;
@@ -130,8 +119,7 @@ async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
 async fn an_admin_companion_that_is_created_after_its_tenants_release_does_not_stay() {
     let stage = Stage::shared().await;
     let t = stage.tenant("too-late", &["a"]).await;
-    let mut rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
-        "metadata": {"name": "too-late", "namespace": "universe"}, "spec": rule_for("app", "web")});
+    let mut rule = admin_rule("universe", "too-late", rule_for("app", "web"));
     rule["spec"]["tenantSelector"] = json!({"matchLabels": {(keys::TENANT): t.id}});
     stage.o.plane.infra.apply(&[rule]).unwrap();
     let create = Matching::verb(Verb::Create, "pods").namespace("universe").body(&t.id);

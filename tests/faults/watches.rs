@@ -4,22 +4,10 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use outrigger_tests::faults::{Fault, Matching, Verb};
-use outrigger_tests::tenant::{Tenant, annotation, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::tenant::{rule_for, rule_with};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage};
-
-/// Waits until the companions are those of these workloads.
-async fn companions(t: &Tenant, names: &[&str]) {
-    eventually(&format!("companions of {names:?}"), || async {
-        let all = t.companions().await?;
-        let mut found: Vec<&str> = all.iter().filter_map(|pod| annotation(pod, "workload-name")).collect();
-        found.sort_unstable();
-        holds(found == names, format!("{found:?}"))
-    })
-    .await;
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_that_expire_or_break_off_lose_nothing() {
@@ -35,16 +23,14 @@ async fn watches_that_expire_or_break_off_lose_nothing() {
         // All of them at once, and changes before they are back.
         let broken = replica.proxy.fault(watches(), fault.clone());
         let late = format!("late{n}");
-        let mut spec = rule_for("app", "web");
-        spec["workloadTerms"][0]["matchExpressions"][0]["values"] = json!(["web", late]);
-        t.rule("r", spec).await;
+        t.rule("r", rule_with("/workloadTerms/0/matchExpressions/0/values", json!(["web", late]))).await;
         t.rule(&late, rule_for("app", "nothing")).await;
         t.sync(&stream, &["w1", "w2", &late]).await;
         replica.proxy.hit(broken).await;
         replica.proxy.remove(broken);
-        companions(&t, &[&late, "w1", "w2"]).await;
+        t.serves(&[&late, "w1", "w2"]).await;
         t.sync(&stream, &["w1", "w2"]).await;
-        companions(&t, &["w1", "w2"]).await;
+        t.serves(&["w1", "w2"]).await;
         let now = t.companions().await.unwrap().iter().filter_map(ResourceExt::uid).collect::<Vec<_>>();
         assert_eq!(now, kept, "{fault:?}");
     }
@@ -86,7 +72,7 @@ async fn watches_that_fall_silent_are_noticed_and_opened_again() {
     replica.proxy.hit(silent).await;
     replica.proxy.remove(silent);
     let began = std::time::Instant::now();
-    // Neither the rule nor its companion is heard of by the watches that were open.
+    // The watches that were open show neither the rule nor its companion.
     t.rule("r2", rule_for("app", "web")).await;
     t.ready(2).await;
     println!("a new rule is served {:.1} s after all watches fell silent", began.elapsed().as_secs_f64());

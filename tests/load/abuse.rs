@@ -23,7 +23,7 @@ use outrigger_tests::attacks;
 use outrigger_tests::cost::{forget_peak, memory_limit, peak, process, processor_time};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{about, channel};
-use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::tenant::{Tenant, namespace, rule_for};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -35,7 +35,7 @@ const ROUNDS: usize = 5;
 const TURN: Duration = Duration::from_secs(6);
 /// How long an attack that was started may go on.
 const AFTER: Duration = Duration::from_secs(2);
-/// Where nothing is judged by Outrigger.
+/// A namespace whose objects Outrigger doesn't validate.
 const NOTHING: &str = "nothing";
 
 #[derive(Clone, Copy)]
@@ -211,7 +211,7 @@ async fn send(attack: Attack, target: Target) {
     loop {
         ticks.tick().await;
         while under_way.try_join_next().is_some() {}
-        // The API server is to be no bottleneck: what it is asked in vain says nothing of Outrigger.
+        // The API server is to be no bottleneck: requests that it refuses itself say nothing of Outrigger.
         if under_way.len() >= attack.most() {
             continue;
         }
@@ -311,7 +311,7 @@ async fn floor(o: &Outrigger) -> u16 {
             "names": {"plural": "nothings", "singular": "nothing", "kind": "Nothing"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
                 {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NOTHING}});
+    let namespace = namespace(NOTHING);
     let hook = |kind: &str| {
         json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
             "metadata": {"name": NOTHING}, "webhooks": [{"name": "nothing.bench.outrigger.dev",

@@ -152,11 +152,7 @@ async fn crowd(o: &'static Outrigger) {
     spec["workloadInfoInject"][0]["asAnnotation"]["name"] = json!("renamed");
     t.rule("own", spec).await;
     let began = Instant::now();
-    eventually("the edit has reached all", || async {
-        let done = t.companions().await?.iter().filter(|c| annotation(c, "renamed").is_some()).count();
-        holds(done == OWN, done.to_string())
-    })
-    .await;
+    t.has("the edit has reached all", OWN, OWN, |pod| annotation(pod, "renamed").is_some()).await;
     let took = began.elapsed();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let pods = since(&writes(&t.infra, "pods").await, &before.0);

@@ -237,7 +237,6 @@ fn bodies() -> Vec<(&'static str, Bytes)> {
     vec![("Pod made by hand", review("someone", by_hand)), ("companion", review(MANAGER, companion))]
 }
 
-/// A server process.
 struct Process {
     child: Child,
     port: u16,

@@ -27,13 +27,10 @@ pub(crate) const WRITERS: &[&str] = &["record"];
 /// One process to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
-    /// Name of the test binary.
     pub(crate) binary: String,
-    /// The program.
     pub(crate) program: PathBuf,
     /// The ignored test to run; `None` runs every test of the binary.
     pub(crate) test: Option<String>,
-    /// What is set for it.
     pub(crate) env: Vec<(String, String)>,
 }
 
@@ -50,7 +47,6 @@ impl Job {
         name
     }
 
-    /// The test program's arguments.
     pub(crate) fn args(&self) -> Vec<&str> {
         match &self.test {
             Some(test) => vec!["--ignored", "--exact", test, "--nocapture"],

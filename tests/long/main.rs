@@ -14,36 +14,25 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
+use clap::Parser;
 use outrigger_tests::root;
 
 use crate::jobs::{Shard, select};
 use crate::results::{Results, table};
 
-const USAGE: &str = "Usage: long [--shard I/N] [--list] [WORD ...]
-
-Runs all long tests, or those of shard I of N, or those with one of the words in their names. --list only names them.";
-
-/// What the command line asks for.
-#[derive(Debug, Default)]
+/// Runs all long tests, or those of one shard, or those with one of the words in their names.
+#[derive(Debug, Parser)]
+#[command(name = "long")]
 struct Args {
+    /// Runs shard I of N, such as 2/4.
+    #[arg(long, value_name = "I/N", default_value = "1/1")]
     shard: Shard,
+    /// Only names the tests.
+    #[arg(long)]
     list: bool,
+    /// Words in the names of tests.
+    #[arg(value_name = "WORD")]
     words: Vec<String>,
-}
-
-impl Args {
-    fn parse(mut all: impl Iterator<Item = String>) -> anyhow::Result<Self> {
-        let mut args = Self::default();
-        while let Some(arg) = all.next() {
-            match arg.as_str() {
-                "--list" => args.list = true,
-                "--shard" => args.shard = all.next().context("--shard needs I/N")?.parse()?,
-                other if other.starts_with('-') => bail!("there is no option {other}\n\n{USAGE}"),
-                _ => args.words.push(arg),
-            }
-        }
-        Ok(args)
-    }
 }
 
 fn main() -> ExitCode {
@@ -59,7 +48,7 @@ fn main() -> ExitCode {
 
 /// Runs what is asked for; whether all of it has passed, now or earlier on this commit.
 fn long() -> anyhow::Result<bool> {
-    let args = Args::parse(std::env::args().skip(1))?;
+    let args = Args::parse();
     let jobs = select(run::find()?, args.shard, &args.words);
     if args.list {
         jobs.iter().for_each(|job| println!("{}", job.name()));
@@ -111,18 +100,14 @@ fn directory(commit: &str, clean: bool) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn parse(args: &[&str]) -> anyhow::Result<Args> {
-        Args::parse(args.iter().map(|arg| (*arg).to_owned()))
-    }
-
     #[test]
     fn arguments_are_read_and_unknown_ones_refused() {
-        let args = parse(&["--shard", "2/4", "restore", "--list"]).unwrap();
-        assert!(args.list);
-        assert_eq!(args.shard, "2/4".parse().unwrap());
-        assert_eq!(args.words, ["restore"]);
-        assert!(parse(&["--shard"]).is_err());
-        assert!(parse(&["--shards", "2/4"]).is_err());
+        let args = Args::parse_from(["long", "--shard", "2/4", "restore", "--list"]);
+        assert_eq!(
+            (args.shard, args.list, args.words),
+            ("2/4".parse().unwrap(), true, vec!["restore".to_owned()])
+        );
+        assert!(Args::try_parse_from(["long", "--shards", "2/4"]).is_err());
     }
 
     #[test]

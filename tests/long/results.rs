@@ -1,6 +1,5 @@
 //! Results: a line of JSON for each run of a test.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -9,24 +8,17 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// One run of one test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// Name of the job.
     pub(crate) test: String,
     /// When it began, in RFC 3339.
     pub(crate) date: String,
-    /// The commit that it ran on.
     pub(crate) commit: String,
-    /// How long it took.
     pub(crate) seconds: f64,
-    /// Whether it ended well.
     pub(crate) passed: bool,
-    /// Everything that it wrote.
     pub(crate) log: PathBuf,
 }
 
-/// The results of a commit.
 #[derive(Debug)]
 pub(crate) struct Results {
     /// Where they are, with the logs.
@@ -83,10 +75,8 @@ pub(crate) fn table(records: &[Record]) -> String {
         let Record { test, seconds, date, .. } = record;
         let _ = writeln!(text, "{test:width$}  {result}  {seconds:>7.0}  {date}");
     }
-    let mut counts: BTreeMap<bool, usize> = BTreeMap::new();
-    records.iter().for_each(|record| *counts.entry(record.passed).or_default() += 1);
-    let count = |passed| counts.get(&passed).copied().unwrap_or(0);
-    let _ = writeln!(text, "{} passed, {} failed", count(true), count(false));
+    let passed = records.iter().filter(|record| record.passed).count();
+    let _ = writeln!(text, "{passed} passed, {} failed", records.len() - passed);
     text
 }
 
@@ -107,8 +97,8 @@ mod tests {
 
     #[test]
     fn results_are_read_again_and_a_line_cut_off_costs_only_itself() {
-        let dir = std::env::temp_dir().join(format!("long-results-{}", std::process::id()));
-        let results = Results::open(dir.clone()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let results = Results::open(dir.path().to_owned()).unwrap();
         assert!(results.read().unwrap().is_empty());
         results.add(&record("a", true)).unwrap();
         let mut file = OpenOptions::new().append(true).open(results.file()).unwrap();
@@ -116,7 +106,6 @@ mod tests {
         assert_eq!(results.read().unwrap(), [record("a", true)]);
         results.add(&record("c", false)).unwrap();
         assert_eq!(results.read().unwrap(), [record("a", true), record("c", false)]);
-        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

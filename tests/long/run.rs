@@ -71,7 +71,6 @@ fn program(message: &Value) -> Option<(String, PathBuf)> {
     Some((message["target"]["name"].as_str()?.to_owned(), path.into()))
 }
 
-/// Runs a job to its end.
 pub(crate) fn run(job: &Job, dir: &Path, commit: &str) -> anyhow::Result<Record> {
     let name = job.name();
     let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
@@ -127,14 +126,12 @@ mod tests {
 
     #[test]
     fn a_run_records_how_it_ended_and_what_was_written() {
-        let dir = std::env::temp_dir().join(format!("long-run-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = tempfile::tempdir().unwrap();
         for (program, passed) in [("/bin/true", true), ("/bin/false", false)] {
             let job = Job { binary: "b".into(), program: program.into(), test: None, env: Vec::new() };
-            let record = run(&job, &dir, "c").unwrap();
+            let record = run(&job, dir.path(), "c").unwrap();
             assert_eq!((record.passed, record.test.as_str(), record.commit.as_str()), (passed, "b", "c"));
             assert!(record.log.exists());
         }
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use outrigger_tests::outrigger::{ports, tenant_identity};
+use outrigger_tests::outrigger::tenant_identity;
 use outrigger_tests::pki::Authority;
 use outrigger_tests::stream::stream;
 use outrigger_tests::{eventually, holds};
@@ -19,17 +19,11 @@ fn replace(file: &Path, text: &str) {
 #[tokio::test]
 async fn streams_end_when_the_ca_of_their_certificates_is_withdrawn_and_come_back_with_it() {
     let (_turn, o) = stage().await;
-    let [port, admin] = ports().unwrap();
     let other = Authority::new(&o.plane.dir.join("other-ca"), "other").unwrap();
     let ca = o.plane.dir.join("clients.crt");
     replace(&ca, &o.authority.pem());
-    let args = [
-        format!("--tls-client-ca-file={}", ca.display()),
-        "--tls-reload-interval=200ms".to_owned(),
-        "--shutdown-delay=0s".to_owned(),
-    ];
-    o.start_replica_with("manager-ca", port, admin, &args).unwrap();
-    o.ready_at("manager-ca", admin).await;
+    let args = [format!("--tls-client-ca-file={}", ca.display()), "--tls-reload-interval=200ms".to_owned()];
+    let (port, _) = o.another_manager("manager-ca", &args).await;
     let mut t = Told::new(o, "withdrawn").await;
     let before = t.tell_at(port, &["w1", "w2"]).await;
     let tls = o.client_tls("withdrawn", &[&tenant_identity("withdrawn")]);

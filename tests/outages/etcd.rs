@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_core::keys;
 use outrigger_tests::etcd::Etcd;
-use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{annotation, rule_for};
 use outrigger_tests::{always, eventually, holds};
@@ -19,8 +17,7 @@ use crate::stage::{Told, stage};
 
 /// How often lists and watches of the manager have failed.
 async fn watch_failures(o: &Outrigger) -> f64 {
-    let families = parse(&o.manager_metrics().await).unwrap();
-    families["outrigger_watch_failures"].sum("_total", &[])
+    Outrigger::metric(o.manager_admin, "outrigger_watch_failures", "_total").await.unwrap()
 }
 
 #[tokio::test]
@@ -69,14 +66,6 @@ async fn fill(client: &Client) -> Api<ConfigMap> {
     maps
 }
 
-/// A client that doesn't try again by itself.
-async fn plain(o: &Outrigger) -> Client {
-    let kubeconfig = Kubeconfig::read_from(&o.plane.infra.kubeconfig).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    config.default_retry = false;
-    Client::try_from(config).unwrap()
-}
-
 #[tokio::test]
 #[ignore = "long"]
 async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room() {
@@ -84,7 +73,7 @@ async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room()
     let etcd = Etcd::of(&o.plane).unwrap();
     let mut t = Told::new(o, "full").await;
     let before = t.tell(&["w1", "w2"]).await;
-    let maps = fill(&plain(o).await).await;
+    let maps = fill(&o.plane.infra.client_without_retries().await).await;
     assert!(etcd.ctl(&["alarm", "list"]).unwrap().contains("NOSPACE"));
 
     // A new stream can't be claimed, and a new companion can't be created.
@@ -124,11 +113,7 @@ async fn restored(bump: Option<u64>, id: &str) {
     t.hang_up().await;
     t.tell(&["w1", "w2", "w4"]).await;
     t.image("later").await;
-    eventually("the new template is rolled out", || async {
-        let images = t.images().await?;
-        holds(images == ["later"; 3], format!("{images:?}"))
-    })
-    .await;
+    t.rolled_out("later").await;
 
     let servers = ["tenant/kube-apiserver", "infra/kube-apiserver"];
     for server in servers {
@@ -158,18 +143,10 @@ async fn restored(bump: Option<u64>, id: &str) {
     for name in ["w1", "w2"] {
         assert_eq!(after[name], before[name], "{name}'s companion is that of the snapshot");
     }
-    eventually("companions are of the template that is restored", || async {
-        let images = t.images().await?;
-        holds(images == ["companion"; 3], format!("{images:?}"))
-    })
-    .await;
+    t.rolled_out("companion").await;
     // Everything that was believed before is forgotten: edits, new workloads and deletions are followed.
     t.image("latest").await;
-    eventually("a new template is rolled out", || async {
-        let images = t.images().await?;
-        holds(images == ["latest"; 3], format!("{images:?}"))
-    })
-    .await;
+    t.rolled_out("latest").await;
     t.hang_up().await;
     t.tell(&["w2", "w5"]).await;
 }

@@ -3,7 +3,6 @@
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
-use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, ports};
 use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
@@ -11,30 +10,24 @@ use std::time::Duration;
 
 use crate::stage::{Told, at_time, stage};
 
-/// Whether a manager says that it leads.
-async fn leads(admin: u16) -> Result<bool, String> {
-    let families = parse(&Outrigger::metrics_of(admin).await?)?;
-    Ok(families.get("outrigger_leader").ok_or("no such metric")?.sum("", &[]) > 0.5)
-}
-
-async fn until(what: &str, admin: u16, expected: bool) {
-    eventually(what, || async { holds(leads(admin).await? == expected, format!("leads: {}", !expected)) })
-        .await;
+async fn leads(what: &str, admin: u16, expected: bool) {
+    eventually(what, || async {
+        holds(Outrigger::leads(admin).await? == expected, format!("leads: {}", !expected))
+    })
+    .await;
 }
 
 #[tokio::test]
 #[ignore = "long"]
 async fn a_leader_that_was_suspended_changes_nothing_when_it_comes_back() {
     let (_turn, o) = stage().await;
-    until("the manager leads", o.manager_admin, true).await;
-    let [port, admin] = ports().unwrap();
-    o.start_replica("manager-2", port, admin).unwrap();
-    o.ready_at("manager-2", admin).await;
+    leads("the manager leads", o.manager_admin, true).await;
+    let (port, admin) = o.another_manager("manager-2", &[]).await;
     let mut t = Told::new(o, "suspended").await;
     let before = t.tell_at(port, &["w1", "w2"]).await;
 
     o.plane.command("pause manager").unwrap();
-    until("the other one leads", admin, true).await;
+    leads("the other one leads", admin, true).await;
     // What a leader writes: whose a host is.
     let node = t.tenant.node("a");
     t.tenant.set(json!({"hosts": []})).await.unwrap();
@@ -49,32 +42,32 @@ async fn a_leader_that_was_suspended_changes_nothing_when_it_comes_back() {
     })
     .await;
     o.plane.command("resume manager").unwrap();
-    until("the former leader knows", o.manager_admin, false).await;
+    leads("the former leader knows", o.manager_admin, false).await;
     always("the former leader writes nothing", Duration::from_secs(20), || async {
         if owned().await? { Err("the DPU has an owner again".to_owned()) } else { Ok(()) }
     })
     .await;
-    assert!(leads(admin).await.unwrap(), "nobody leads");
+    assert!(Outrigger::leads(admin).await.unwrap(), "nobody leads");
     t.tenant.set(json!({"hosts": [node]})).await.unwrap();
     let after = t.tell_at(port, &["w1", "w2"]).await;
     println!("companions before {before:?}, after {after:?}");
     o.plane.command("term manager-2").unwrap();
-    until("the manager leads again", o.manager_admin, true).await;
+    leads("the manager leads again", o.manager_admin, true).await;
 }
 
 #[tokio::test]
 #[ignore = "long"]
 async fn a_lease_that_somebody_takes_is_given_up_and_taken_again_when_it_ends() {
     let (_turn, o) = stage().await;
-    until("the manager leads", o.manager_admin, true).await;
+    leads("the manager leads", o.manager_admin, true).await;
     let leases: Api<Lease> = Api::namespaced(o.plane.infra.client().await, SYSTEM);
     let now = k8s_openapi::jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string();
     let stolen = json!({"spec": {"holderIdentity": "somebody-else", "acquireTime": now, "renewTime": now}});
     leases.patch(keys::MANAGER, &PatchParams::default(), &Patch::Merge(stolen)).await.unwrap();
-    until("the manager leads no more", o.manager_admin, false).await;
+    leads("the manager leads no more", o.manager_admin, false).await;
     let holder = leases.get(keys::MANAGER).await.unwrap().spec.unwrap().holder_identity;
     println!("when it had noticed, the holder was {holder:?}");
-    until("the manager leads again", o.manager_admin, true).await;
+    leads("the manager leads again", o.manager_admin, true).await;
     // Everything goes on.
     let mut t = Told::new(o, "stolen").await;
     t.tell(&["w1"]).await;
@@ -84,7 +77,7 @@ async fn a_lease_that_somebody_takes_is_given_up_and_taken_again_when_it_ends() 
 #[ignore = "long"]
 async fn a_replica_with_another_time_does_not_take_a_lease_that_is_renewed() {
     let (_turn, o) = stage().await;
-    until("the manager leads", o.manager_admin, true).await;
+    leads("the manager leads", o.manager_admin, true).await;
     let leases: Api<Lease> = Api::namespaced(o.plane.infra.client().await, SYSTEM);
     let holder = async || leases.get(keys::MANAGER).await.unwrap().spec.unwrap().holder_identity;
     let before = holder().await;
@@ -95,7 +88,10 @@ async fn a_replica_with_another_time_does_not_take_a_lease_that_is_renewed() {
         o.ready_at(&name, admin).await;
         always(offset, Duration::from_secs(40), || async {
             let now = holder().await;
-            holds(now == before && !leads(admin).await?, format!("{now:?} took it from {before:?}"))
+            holds(
+                now == before && !Outrigger::leads(admin).await?,
+                format!("{now:?} took it from {before:?}"),
+            )
         })
         .await;
         o.plane.command(&format!("term {name}")).unwrap();

@@ -8,10 +8,10 @@ use std::time::Duration;
 use kube::ResourceExt;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::control_plane::{ControlPlane, tool};
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, sync};
-use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::tenant::{Tenant, is_ready, rule_with};
+use outrigger_tests::{eventually, holds};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -72,7 +72,7 @@ fn wrapped(o: &Outrigger) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// A tenant with a rule, whose workloads are all on one host and are told by the test: its cluster may fail or be restored
+/// A tenant with a rule, whose workloads are all on one host and are sent by the test: its cluster may fail or be restored
 /// without them.
 pub(crate) struct Told {
     pub(crate) tenant: Tenant,
@@ -82,8 +82,7 @@ pub(crate) struct Told {
 
 impl Told {
     pub(crate) async fn new(o: &'static Outrigger, id: &str) -> Self {
-        let tenant = Tenant::without_agent(o, id, &[("a", 1)]).await;
-        tenant.rule("r", rule_for("app", "web")).await;
+        let tenant = Tenant::with_rule_only(o, id).await;
         Self { tls: o.client_tls(id, &[&tenant_identity(id)]), tenant, stream: None }
     }
 
@@ -121,29 +120,28 @@ impl Told {
 
     /// Whether the companions are those of these workloads, one for each, and ready.
     pub(crate) async fn are(&self, names: &[&str]) -> Result<BTreeMap<String, String>, String> {
-        let all = self.tenant.companions().await?;
-        let mut found: Vec<&str> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
-        found.sort_unstable();
-        if found != names || !all.iter().all(outrigger_tests::tenant::is_ready) {
-            return Err(format!("{found:?}"));
+        let all = self.tenant.by_workload().await?;
+        if !all.keys().eq(names) || !all.values().all(is_ready) {
+            return Err(format!("{:?}", all.keys()));
         }
-        let uid = |c: &k8s_openapi::api::core::v1::Pod| {
-            (annotation(c, "workload-name").unwrap_or_default().to_owned(), c.uid().unwrap_or_default())
-        };
-        Ok(all.iter().map(uid).collect())
+        Ok(all.into_iter().map(|(name, pod)| (name, pod.uid().unwrap_or_default())).collect())
     }
 
     /// Changes the rule's template, which replaces its companions.
     pub(crate) async fn image(&self, image: &str) {
-        let mut spec = rule_for("app", "web");
-        spec["template"]["spec"]["containers"] = json!([{"name": "c", "image": image}]);
-        self.tenant.rule("r", spec).await;
+        self.tenant
+            .rule("r", rule_with("/template/spec/containers", json!([{"name": "c", "image": image}])))
+            .await;
     }
 
-    /// Images of all companions.
-    pub(crate) async fn images(&self) -> Result<Vec<String>, String> {
-        let all = self.tenant.companions().await?;
-        let images = all.iter().flat_map(|c| c.spec.iter().flat_map(|s| &s.containers));
-        Ok(images.filter_map(|c| c.image.clone()).collect())
+    /// Waits until the three companions have this image.
+    pub(crate) async fn rolled_out(&self, image: &str) {
+        eventually(&format!("the image is {image}"), || async {
+            let all = self.tenant.companions().await?;
+            let containers = all.iter().flat_map(|c| c.spec.iter().flat_map(|s| &s.containers));
+            let images: Vec<_> = containers.filter_map(|c| c.image.as_deref()).collect();
+            holds(images == [image; 3], format!("{images:?}"))
+        })
+        .await;
     }
 }

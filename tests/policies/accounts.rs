@@ -5,7 +5,6 @@ use outrigger_cases::Request;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Account {

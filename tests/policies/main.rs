@@ -16,7 +16,7 @@ use kube::api::{Api, ListParams};
 use outrigger_cases::{Request, changed, merged};
 use outrigger_core::keys;
 use outrigger_tests::tenant::{is_ready, node_of};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::{Value, json};
 
 use accounts::Account::{self, Admin, Operator, User};
@@ -124,8 +124,7 @@ async fn ordinary_work_runs_on_the_tenants_dpu() {
     .await;
     for namespace in ["plain", "kube-system"] {
         let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-        eventually("the system's Pod runs", || async {
-            let pod = pods.get("system").await.map_err(|e| e.to_string())?;
+        until("the system's Pod runs", &pods, "system", |pod| {
             holds(is_ready(&pod), format!("{:?}", pod.status))
         })
         .await;
@@ -134,8 +133,7 @@ async fn ordinary_work_runs_on_the_tenants_dpu() {
     let nodes: Api<Node> = Api::all(client.clone());
     let late = merged(&setup.cases.objects["dpu"], &json!({"metadata": {"name": "late-dpu"}}));
     Admin.send(client, "POST /api/v1/nodes", &late).await.unwrap();
-    eventually("a new DPU is ready", || async {
-        let node = nodes.get("late-dpu").await.map_err(|e| e.to_string())?;
+    until("a new DPU is ready", &nodes, "late-dpu", |node| {
         let ready = node
             .status
             .iter()
@@ -193,10 +191,7 @@ async fn expressions_fit_the_types() {
     policies.push(merged(&policies[0], &fault));
     infra.apply(&policies).unwrap();
     let checked = eventually("all are checked", || async {
-        let all = infra
-            .kubectl(&["get", "validatingadmissionpolicies", "-o", "json"])
-            .map_err(|e| e.to_string())?;
-        let all: Value = serde_json::from_str(&all).unwrap();
+        let all = infra.get(&["validatingadmissionpolicies"]).map_err(|e| e.to_string())?;
         let all = all["items"].as_array().unwrap().clone();
         let done = |p: &&Value| p["status"]["observedGeneration"] == p["metadata"]["generation"];
         let count = all.iter().filter(done).count();

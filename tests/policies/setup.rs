@@ -17,7 +17,6 @@ use crate::accounts::Account;
 /// The path of the namespace of the tenant blue.
 pub(crate) const BLUE: &str = "/api/v1/namespaces/tenant-blue";
 
-/// `setup.yaml`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {

@@ -28,7 +28,7 @@ type selector struct {
 	Labels []string `json:"labels"`
 }
 
-// answer is what is told of one expression.
+// answer is the result for one expression.
 type answer struct {
 	Error     string     `json:"error,omitempty"`
 	Selectors []selector `json:"selectors"`

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 use outrigger_tests::devices::{Devices, made, templates};
-use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::tenant::{Tenant, rule_for, rule_with};
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use crate::{ONE_AT_A_TIME, start_many};
+use crate::{alone, start_many};
 
 async fn uids(t: &Tenant) -> Result<BTreeMap<String, String>, String> {
     let all = made(&t.infra, &t.namespace).await?;
@@ -19,13 +18,11 @@ async fn uids(t: &Tenant) -> Result<BTreeMap<String, String>, String> {
 #[tokio::test]
 async fn a_manager_killed_amid_claims_makes_none_twice_and_loses_none() {
     const COUNT: usize = 60;
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     let t = Tenant::new(o, "killed-dev", &[("a", 1)]).await;
     let devices = Devices::publish(&t, &[("a", 1)]).await;
     start_many(&t, COUNT).await;
-    let mut claims = rule_for("app", "web");
-    claims["template"] = devices.template();
+    let claims = rule_with("/template", devices.template());
     eventually("the rule is taken", || async { t.try_rule("claims", claims.clone()).await }).await;
     let mut pods = rule_for("app", "none");
     pods["deviceClaims"] = json!([{"name": "d", "spec": devices.one()}]);

@@ -8,24 +8,17 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Client;
 use kube::api::{Api, WatchEvent, WatchParams};
 use outrigger_core::keys;
-use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
 use outrigger_tests::{eventually, holds};
 
-use super::ONE_AT_A_TIME;
+use super::alone;
 
 /// How often the Lease changes hands.
 const TIMES: usize = 3;
 
-/// Whether a manager says that it leads.
-async fn leads(admin: u16) -> Result<bool, String> {
-    let families = parse(&Outrigger::metrics_of(admin).await?)?;
-    let leader = families.get("outrigger_leader").ok_or("no such metric")?;
-    Ok(leader.sum("", &[]) > 0.5)
-}
-
 async fn until_leads(name: &str, admin: u16) {
-    eventually(&format!("{name} leads"), || async { holds(leads(admin).await?, "it doesn't") }).await;
+    eventually(&format!("{name} leads"), || async { holds(Outrigger::leads(admin).await?, "it doesn't") })
+        .await;
 }
 
 /// Everything that is written on the Lease from now on, and what is there now.
@@ -68,8 +61,7 @@ fn handed_over(before: &LeaseSpec, written: &[LeaseSpec]) -> Result<(), String> 
 
 #[tokio::test]
 async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     // It goes on serving for a long time after the signal, and may not lead meanwhile.
     let slow = ["--shutdown-delay=15s".to_owned()];
     let [grpc_a, admin_a, grpc_b, admin_b] = ports().unwrap();
@@ -80,13 +72,13 @@ async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
         o.ready_at(name, admin).await;
     }
     eventually("one of them leads", || async {
-        holds(leads(admin_a).await? || leads(admin_b).await?, "none")
+        holds(Outrigger::leads(admin_a).await? || Outrigger::leads(admin_b).await?, "none")
     })
     .await;
     let mut took: Vec<Duration> = Vec::new();
     for _ in 0..TIMES {
-        let (old, new) = if leads(admin_a).await.unwrap() { (0, 1) } else { (1, 0) };
-        assert!(!leads(replicas[new].2).await.unwrap(), "both lead");
+        let (old, new) = if Outrigger::leads(admin_a).await.unwrap() { (0, 1) } else { (1, 0) };
+        assert!(!Outrigger::leads(replicas[new].2).await.unwrap(), "both lead");
         let (before, written) = record(o.plane.infra.client().await).await;
         let began = Instant::now();
         let signal = format!("term {}", replicas[old].0);
@@ -96,7 +88,7 @@ async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
         // The old one is still there, and knows that it goes and doesn't lead.
         let (status, body) = get(replicas[old].2, "/readyz").await.unwrap();
         assert_eq!((status, body.as_str()), (503, "not ready: shutting down\n"));
-        assert!(!leads(replicas[old].2).await.unwrap(), "both lead");
+        assert!(!Outrigger::leads(replicas[old].2).await.unwrap(), "both lead");
         eventually("the Lease says so", || async { handed_over(&before, &written.lock().unwrap()) }).await;
         ends.await.unwrap().unwrap();
         o.plane.command(&format!("start {}", replicas[old].0)).unwrap();

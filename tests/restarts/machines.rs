@@ -10,11 +10,12 @@ use outrigger_api::machine::Usage;
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{self, host, namespace};
 use outrigger_tests::writes::{since, writes};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, eventually, holds, is_gone, until};
 use serde_json::{Value, json};
 
-use super::ONE_AT_A_TIME;
+use super::alone;
 
 /// Everything that the controllers of Machines write. Nobody else does while nothing happens.
 async fn counted(client: &kube::Client) -> BTreeMap<String, u64> {
@@ -30,7 +31,7 @@ async fn counted(client: &kube::Client) -> BTreeMap<String, u64> {
 
 /// Waits until nothing has been written for a while, and returns the count.
 async fn quiet(client: &kube::Client) -> BTreeMap<String, u64> {
-    eventually("nothing is written any more", || async {
+    eventually("writes have ended", || async {
         let first = counted(client).await;
         tokio::time::sleep(Duration::from_secs(2)).await;
         let second = counted(client).await;
@@ -42,8 +43,7 @@ async fn quiet(client: &kube::Client) -> BTreeMap<String, u64> {
 async fn usage(machines: &Api<Machine>, name: &str, type_: &str, wanted: [u32; 5]) {
     let [maximum, reserved, used, waiting, slots] = wanted;
     let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
-    eventually(&format!("the usage of {name} is {wanted:?}"), || async {
-        let machine = machines.get(name).await.map_err(|e| e.to_string())?;
+    until(&format!("the usage of {name} is {wanted:?}"), &machines, name, |machine| {
         let all = machine.status.unwrap_or_default().available_machines;
         match all.iter().find(|m| m.name == type_) {
             Some(found) if found.usage == wanted => Ok(()),
@@ -53,19 +53,13 @@ async fn usage(machines: &Api<Machine>, name: &str, type_: &str, wanted: [u32; 5
     .await;
 }
 
+/// A namespace for guests, two nodes, and a Machine with a type on each.
 fn machine(group: &str) -> [Value; 4] {
-    let entry = |name: &str, type_: &str| json!({"name": format!("{group}-{name}"), "mode": "ready", "taint": true, "machineType": [{"name": type_}]});
-    let type_ = |name: &str| json!({"name": name, "available": 2, "spec": {"cpu": "1", "memory": "1Gi"}});
-    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("{group}-{name}")}});
-    [
-        json!({"apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": group, "labels": {keys::INJECT_RESOURCE: "enabled"}}}),
-        node("n1"),
-        node("n2"),
-        json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
-            "metadata": {"name": group, "labels": {keys::MACHINE_GROUP: group}},
-            "spec": {"nodePool": [entry("n1", "t1"), entry("n2", "t2")], "machineTypes": [type_("t1"), type_("t2")]}}),
-    ]
+    let mut guests = namespace(group);
+    guests["metadata"]["labels"] = json!({keys::INJECT_RESOURCE: "enabled"});
+    let [n1, n2] = ["n1", "n2"].map(|name| format!("{group}-{name}"));
+    let machine = tenant::machine(group, &[(&n1, "t1"), (&n2, "t2")], &[("t1", 2), ("t2", 2)]);
+    [guests, host(&n1), host(&n2), machine]
 }
 
 /// Admission may not have seen the nodes yet.
@@ -75,8 +69,7 @@ async fn make(o: &Outrigger, group: &str) {
 
 #[tokio::test]
 async fn an_event_is_worth_three_writes_and_no_event_none() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     let infra = &o.plane.infra;
     let client = infra.client().await;
     let machines: Api<Machine> = Api::all(client.clone());
@@ -117,8 +110,7 @@ async fn an_event_is_worth_three_writes_and_no_event_none() {
 
 #[tokio::test]
 async fn a_machine_that_goes_while_no_manager_runs_is_cleaned_up_later() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     let infra = &o.plane.infra;
     let client = infra.client().await;
     let machines: Api<Machine> = Api::all(client.clone());
@@ -152,11 +144,7 @@ async fn a_machine_that_goes_while_no_manager_runs_is_cleaned_up_later() {
         .await;
     }
     let pools: Api<MachineNodePool> = Api::all(client.clone());
-    eventually("the pool is gone", || async {
-        let left = pools.get_opt("leaves-node-pool").await.map_err(|e| e.to_string())?;
-        left.map_or(Ok(()), |pool| Err(format!("{:?}", pool.metadata)))
-    })
-    .await;
+    is_gone(&pools, "leaves-node-pool").await;
     assert!(marked("stays-n1").await.unwrap());
     // The slots are what they were, and those of the type without a node go.
     usage(&machines, "stays", "t1", [2, 2, 0, 0, 2]).await;

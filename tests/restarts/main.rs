@@ -10,23 +10,19 @@ mod offloading;
 mod replicas;
 mod slots;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{always, eventually, holds};
 use serde_json::json;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
-
-/// Names and uids of all companions.
-async fn uids(t: &Tenant) -> BTreeMap<String, String> {
-    let all = t.companions().await.unwrap();
-    all.iter().map(|c| (c.name_any(), c.uid().unwrap())).collect()
+/// The shared installation. Whoever has it has it alone.
+async fn alone() -> (MutexGuard<'static, ()>, &'static Outrigger) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+    (ONE_AT_A_TIME.lock().await, Outrigger::shared().await)
 }
 
 async fn start_many(t: &Tenant, count: usize) {
@@ -46,8 +42,7 @@ async fn start_many(t: &Tenant, count: usize) {
 
 #[tokio::test]
 async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_deletes_none() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     let t = Tenant::new(o, "killed", &[("a", 1)]).await;
     // They exist before the rule, so the rule asks for all of them at once.
     start_many(&t, 200).await;
@@ -58,12 +53,11 @@ async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_d
     })
     .await;
     o.plane.command("stop manager").unwrap();
-    let before = uids(&t).await;
+    let before = t.uids().await.unwrap();
     o.plane.command("start manager").unwrap();
-    let companions = t.ready(200).await;
-    let workloads: BTreeSet<_> = companions.iter().filter_map(|c| annotation(c, "workload-name")).collect();
-    assert_eq!(workloads.len(), 200, "one for each");
-    let after = uids(&t).await;
+    t.ready(200).await;
+    let after = t.uids().await.unwrap();
+    assert_eq!(after.len(), 200, "one for each");
     for (name, uid) in &before {
         assert_eq!(after.get(name), Some(uid), "{name} was made again");
     }
@@ -74,7 +68,7 @@ async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_d
     o.plane.command("restart manager").unwrap();
     o.ready().await;
     always("nothing is deleted", Duration::from_secs(2), || async {
-        let now = uids(&t).await;
+        let now = t.uids().await.unwrap();
         holds(now == after, format!("{} companions", now.len()))
     })
     .await;
@@ -86,15 +80,13 @@ async fn a_manager_killed_amid_two_hundred_creates_makes_none_twice_loses_none_d
 
 #[tokio::test]
 async fn an_agent_that_restarts_changes_nothing() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
-    let t = Tenant::new(o, "agentnew", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let (_one, o) = alone().await;
+    let t = Tenant::with_rule(o, "agentnew").await;
     start_many(&t, 5).await;
     t.ready(5).await;
-    let before = uids(&t).await;
+    let before = t.uids().await.unwrap();
     // Facts follow the workloads until all of these are ready.
-    let writes = eventually("nothing is written any more", || async {
+    let writes = eventually("writes have ended", || async {
         let first = companion_writes(&o.manager_metrics().await);
         tokio::time::sleep(Duration::from_secs(1)).await;
         let second = companion_writes(&o.manager_metrics().await);
@@ -107,7 +99,7 @@ async fn an_agent_that_restarts_changes_nothing() {
     o.plane.command("start agent-agentnew").unwrap();
     t.condition("r", "Synced", outrigger_api::conditions::Status::True, "StreamConnected").await;
     always("nothing changes", Duration::from_secs(1), || async {
-        holds(uids(&t).await == before, "other companions")
+        holds(t.uids().await.unwrap() == before, "other companions")
     })
     .await;
     assert_eq!(writes, companion_writes(&o.manager_metrics().await), "no write that changes nothing");
@@ -124,39 +116,29 @@ fn companion_writes(metrics: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn api_servers_that_restart_are_followed_again() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
-    let t = Tenant::new(o, "apinew", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let (_one, o) = alone().await;
+    let t = Tenant::with_rule(o, "apinew").await;
     start_many(&t, 3).await;
     t.ready(3).await;
-    let before = uids(&t).await;
+    let before = t.uids().await.unwrap();
     o.plane.command("restart infra/kube-apiserver").unwrap();
-    t.start("during", "a", json!({"app": "web"})).await;
+    t.web("during").await;
     t.ready(4).await;
     o.plane.command("restart tenant/kube-apiserver").unwrap();
-    t.start("after", "a", json!({"app": "web"})).await;
+    t.web("after").await;
     t.end("w0").await;
-    eventually("both changes have arrived", || async {
-        let all = t.ready(4).await;
-        let mut names: Vec<_> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
-        names.sort_unstable();
-        holds(names == ["after", "during", "w1", "w2"], format!("{names:?}"))
-    })
-    .await;
-    let after = uids(&t).await;
+    let after = t.serves(&["after", "during", "w1", "w2"]).await;
+    t.ready(4).await;
     let same = before.iter().filter(|(name, uid)| after.get(*name) == Some(uid)).count();
     assert_eq!(same, 2, "w1 and w2 have kept theirs");
 }
 
 #[tokio::test]
 async fn a_webhook_that_is_down_delays_companions_and_lets_none_through() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
-    let t = Tenant::new(o, "hookdown", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let (_one, o) = alone().await;
+    let t = Tenant::with_rule(o, "hookdown").await;
     o.plane.command("stop webhook").unwrap();
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     let pods: Api<k8s_openapi::api::core::v1::Pod> = t.pods();
     always("no companion", Duration::from_secs(2), || async {
         let all = pods.list(&ListParams::default()).await.map_err(|e| e.to_string())?;

@@ -4,16 +4,15 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::ResourceExt;
 use kube::api::Api;
 use outrigger_core::keys;
-use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::namespace;
 use outrigger_tests::{eventually, holds};
 use serde_json::json;
 
-use super::ONE_AT_A_TIME;
+use super::alone;
 
 #[tokio::test]
 async fn a_label_goes_with_its_object_and_for_no_other_reason() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     let infra = &o.plane.infra;
     let namespaces: Api<Namespace> = Api::all(infra.client().await);
     let label = async |name: &str| {
@@ -30,7 +29,6 @@ async fn a_label_goes_with_its_object_and_for_no_other_reason() {
             holds(is.as_deref() == wanted, format!("{name}: {is:?}"))
         })
     };
-    let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
     let object = |name: &str| {
         json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": name}, "spec": {"podOffloadingStrategy": "Remote"}})

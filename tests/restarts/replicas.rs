@@ -10,54 +10,31 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
 use outrigger_tests::stream::{self, stream};
-use outrigger_tests::tenant::{Tenant, annotation, dpu, rule_for, tenant, tenant_is};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::tenant::{Tenant, dpu, rule_with, tenant, tenant_is};
+use outrigger_tests::{always, eventually, holds, until};
 use serde_json::json;
 use tonic::Code;
 
-use crate::{ONE_AT_A_TIME, companion_writes};
-
-/// Waits until the companions are those of these workloads, by uid.
-async fn companions(t: &Tenant, names: &[&str]) -> Vec<String> {
-    eventually(&format!("companions of {names:?}"), || async {
-        let all = t.companions().await?;
-        let mut found: Vec<&str> = all.iter().filter_map(|c| annotation(c, "workload-name")).collect();
-        found.sort_unstable();
-        if found != names {
-            return Err(format!("{found:?}"));
-        }
-        let mut uids: Vec<String> = all.iter().filter_map(|c| c.metadata.uid.clone()).collect();
-        uids.sort();
-        Ok(uids)
-    })
-    .await
-}
+use crate::{alone, companion_writes};
 
 #[tokio::test]
 async fn of_two_managers_the_one_with_the_latest_claim_writes() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
-    let [port, admin] = ports().unwrap();
-    o.start_replica("manager-2", port, admin).unwrap();
-    o.ready_at("manager-2", admin).await;
-    let t = Tenant::without_agent(o, "two", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
-    let tls = o.client_tls("two", &[&tenant_identity("two")]);
+    let (_one, o) = alone().await;
+    let (port, admin) = o.another_manager("manager-2", &[]).await;
+    let t = Tenant::with_rule_only(o, "two").await;
     let claim = async || {
         let status = t.object().get("two").await.unwrap().status.unwrap();
         status.stream.map(|s| (s.claim, s.connected, s.holder)).unwrap()
     };
-    let first = stream(o.grpc_port, &tls, &[b"two"]).await.unwrap();
-    t.sync(&first, &["w1", "w2"]).await;
-    let before = companions(&t, &["w1", "w2"]).await;
+    let first = t.tells(t.on_a(&["w1", "w2"])).await;
+    let before = t.serves(&["w1", "w2"]).await;
     let (number, connected, one) = claim().await;
     assert_eq!((number, connected), (1, true));
 
     // The agent jumps. Its old connection stays half open: nobody reads what is sent on it.
-    let second = stream(port, &tls, &[b"two"]).await.unwrap();
-    t.sync(&second, &["w1", "w2", "w3"]).await;
-    let after = companions(&t, &["w1", "w2", "w3"]).await;
-    assert!(before.iter().all(|uid| after.contains(uid)), "nothing was made twice");
+    let second = t.tells_at(port, t.on_a(&["w1", "w2", "w3"])).await;
+    let after = t.serves(&["w1", "w2", "w3"]).await;
+    assert!(before.iter().all(|(name, uid)| after.get(name) == Some(uid)), "nothing was made twice");
     let (number, _, two) = claim().await;
     assert_eq!(number, 2);
     assert_ne!(one, two);
@@ -65,14 +42,12 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     assert_eq!(status.code(), Code::Aborted, "{status}");
     let _ = first.0.send(stream::sync([])).await;
 
-    // The older claim writes nothing any more, whatever happens.
+    // The older claim no longer writes anything, whatever happens.
     let frozen = companion_writes(&o.manager_metrics().await);
     t.pods().delete(&t.companions().await.unwrap()[0].name_any(), &DeleteParams::default()).await.unwrap();
     t.sync(&second, &["w1", "w2"]).await;
-    companions(&t, &["w1", "w2"]).await;
-    let mut spec = rule_for("app", "web");
-    spec["template"]["metadata"]["labels"]["app"] = json!("newer");
-    t.rule("r", spec).await;
+    t.serves(&["w1", "w2"]).await;
+    t.rule("r", rule_with("/template/metadata/labels/app", json!("newer"))).await;
     eventually("all are replaced", || async {
         let all = t.ready(2).await;
         let new = all.iter().filter(|c| c.labels().get("app").is_some_and(|v| v == "newer")).count();
@@ -83,32 +58,31 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
     t.condition("r", "Synced", Status::True, "StreamConnected").await;
 
     // It jumps back: the first one knows no workloads until the sync, and then serves.
+    let tls = o.client_tls("two", &[&tenant_identity("two")]);
     let third = stream(o.grpc_port, &tls, &[b"two"]).await.unwrap();
     let status = second.1.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Aborted, "{status}");
     assert_eq!(claim().await, (3, true, one));
-    companions(&t, &["w1", "w2"]).await;
+    t.serves(&["w1", "w2"]).await;
     let frozen = companion_writes(&Outrigger::metrics_of(admin).await.unwrap());
     t.sync(&third, &["w2"]).await;
-    companions(&t, &["w2"]).await;
+    t.serves(&["w2"]).await;
     assert_eq!(companion_writes(&Outrigger::metrics_of(admin).await.unwrap()), frozen);
 
     // The leader goes: the other one leads, in its place.
     o.plane.command("term manager").unwrap();
     let status = third.1.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    let nodes: Api<Node> = Api::all(t.infra.clone());
+    let nodes = t.nodes();
     let began = std::time::Instant::now();
     o.plane.infra.apply(&[dpu("two-late", &t.node("a"))]).unwrap();
-    eventually("somebody leads", || async {
-        let node = nodes.get("two-late").await.map_err(|e| e.to_string())?;
+    until("somebody leads", &nodes, "two-late", |node| {
         holds(node.labels().contains_key(keys::NODE_TENANT), "nobody")
     })
     .await;
     println!("a new leader has acted after {:?}", began.elapsed());
-    let fourth = stream(port, &tls, &[b"two"]).await.unwrap();
-    t.sync(&fourth, &["w2", "w4"]).await;
-    companions(&t, &["w2", "w4"]).await;
+    let _fourth = t.tells_at(port, t.on_a(&["w2", "w4"])).await;
+    t.serves(&["w2", "w4"]).await;
     o.plane.command("start manager").unwrap();
     o.ready().await;
     o.plane.command("term manager-2").unwrap();
@@ -116,8 +90,7 @@ async fn of_two_managers_the_one_with_the_latest_claim_writes() {
 
 #[tokio::test]
 async fn a_host_that_two_claim_at_once_is_neithers() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     let infra: Client = o.plane.infra.client().await;
     let (tenants, nodes): (Api<Object>, Api<Node>) = (Api::all(infra.clone()), Api::all(infra));
     // As if both had been admitted in the same moment.
@@ -168,10 +141,8 @@ async fn a_host_that_two_claim_at_once_is_neithers() {
 
 #[tokio::test]
 async fn plain_text_is_for_a_socket_and_only_when_asked_for() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "plain", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let (_one, o) = alone().await;
+    let t = Tenant::with_rule_only(o, "plain").await;
     let [admin] = ports().unwrap();
     let socket = format!("unix://{}", o.plane.dir.join("grpc.sock").display());
     let kubeconfig = |name: &str| format!("--kubeconfig={}", o.plane.dir.join(name).display());
@@ -202,7 +173,7 @@ async fn plain_text_is_for_a_socket_and_only_when_asked_for() {
     ]
     .into();
     o.run("agent-plain", &agent).unwrap();
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     t.companion().await;
     o.plane.command("term manager-plain").unwrap();
     o.plane.command("term agent-plain").unwrap();

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_api::Machine;
 use outrigger_core::keys;
 use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, ports};
 use serde_json::{Value, json};
 
-use crate::ONE_AT_A_TIME;
+use crate::alone;
 
 const NAMESPACE: &str = "slots";
 
@@ -98,8 +97,7 @@ async fn counted(admin_ports: &[u16]) -> (u64, Vec<u64>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_slots_take_ten_of_two_hundred_guests_whichever_replica_is_asked() {
-    let _one = ONE_AT_A_TIME.lock().await;
-    let o = Outrigger::shared().await;
+    let (_one, o) = alone().await;
     o.plane.command("stop manager").unwrap();
     let [a, b, c, admin_a, admin_b, admin_c] = ports().unwrap();
     let admins = [admin_a, admin_b, admin_c];
@@ -111,10 +109,7 @@ async fn ten_slots_take_ten_of_two_hundred_guests_whichever_replica_is_asked() {
     }
     send_to(o, &[a, b, c]);
 
-    let kubeconfig = Kubeconfig::read_from(&o.plane.infra.kubeconfig).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    config.default_retry = false;
-    let client = Client::try_from(config).unwrap();
+    let client = o.plane.infra.client_without_retries().await;
     let (machines, pods): (Api<Machine>, Api<Pod>) =
         (Api::all(client.clone()), Api::namespaced(client.clone(), NAMESPACE));
 

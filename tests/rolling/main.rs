@@ -21,7 +21,6 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 /// How often every replica is replaced.
 const ROUNDS: usize = 2;
 
-/// Webhooks and managers behind their Services.
 struct Installed {
     outrigger: Outrigger,
     webhooks: Front,

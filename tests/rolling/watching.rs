@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 pub(crate) struct Seen {
     /// When each workload was created that asks for a companion, until the companion has been seen.
     pub(crate) waiting: BTreeMap<String, Instant>,
-    /// Workloads that ask for none any more; noted before they are told so.
+    /// Workloads that no longer ask for one; noted before their clusters show it.
     pub(crate) ended: BTreeSet<String>,
     /// From a workload's creation to its companion.
     pub(crate) lags: Vec<Duration>,
@@ -73,7 +73,6 @@ impl Seen {
     }
 }
 
-/// Watches the tenant's companions.
 pub(crate) struct Watching {
     pub(crate) seen: Arc<Mutex<Seen>>,
     task: JoinHandle<()>,

@@ -93,14 +93,9 @@ fn gone(seen: &Mutex<Seen>, living: &mut BTreeMap<String, String>, name: &str) {
 /// Waits until the companions are those of these workloads, each once, as they are now.
 pub(crate) async fn settled(t: &Tenant, living: &BTreeMap<String, String>) {
     eventually(&format!("{} has {} companions", t.id, living.len()), || async {
-        let all = t.companions().await?;
-        let mut found = BTreeMap::new();
-        for pod in &all {
-            let of = |key: &str| annotation(pod, key).unwrap_or_default().to_owned();
-            if found.insert(of("workload-name"), of("version")).is_some() {
-                return Err(format!("{} has two", of("workload-name")));
-            }
-        }
+        let all = t.by_workload().await?.into_iter();
+        let version = |pod| annotation(&pod, "version").unwrap_or_default().to_owned();
+        let found: BTreeMap<_, _> = all.map(|(name, pod)| (name, version(pod))).collect();
         let differs = |a: &BTreeMap<String, String>, b: &BTreeMap<String, String>| {
             a.iter()
                 .filter(|(k, v)| b.get(*k) != Some(*v))

@@ -153,9 +153,13 @@ impl Drop for ControlPlane {
 impl Cluster {
     /// A client as the cluster's administrator, for the runtime that it is called on.
     pub async fn client(&self) -> kube::Client {
-        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).expect("kubeconfig");
-        let options = KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("config");
+        kube::Client::try_from(config(&self.kubeconfig).await).expect("client")
+    }
+
+    /// The same without retries: a 503 is an answer.
+    pub async fn client_without_retries(&self) -> kube::Client {
+        let mut config = config(&self.kubeconfig).await;
+        config.default_retry = false;
         kube::Client::try_from(config).expect("client")
     }
 
@@ -190,6 +194,18 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// An object, or a list of objects: the arguments of `kubectl get`.
+    pub fn get(&self, args: &[&str]) -> anyhow::Result<Value> {
+        Ok(serde_json::from_str(&self.kubectl(&[&["get", "-o", "json"], args].concat())?)?)
+    }
+
+    /// Changes an object, `kind/name`: by a JSON patch if the patch is a list, else by a merge patch. `more` has further arguments of
+    /// kubectl.
+    pub fn patch(&self, object: &str, more: &[&str], patch: &Value) -> anyhow::Result<()> {
+        let kind = if patch.is_array() { "--type=json" } else { "--type=merge" };
+        self.kubectl(&[&["patch", object, kind, "-p", &patch.to_string()], more].concat()).map(drop)
+    }
+
     /// Applies objects.
     pub fn apply(&self, objects: &[Value]) -> anyhow::Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
@@ -214,6 +230,12 @@ impl Cluster {
         });
         Ok(std::fs::write(file, kubeconfig.to_string())?)
     }
+}
+
+/// The configuration of clients that a kubeconfig describes.
+pub async fn config(kubeconfig: &Path) -> kube::Config {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).expect("kubeconfig");
+    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("config")
 }
 
 /// Builds the control plane and returns its program.

@@ -1,5 +1,5 @@
 //! What a Service does, on loopback: a port whose connections go to replicas that are ready. As in a cluster, those who
-//! route learn late that one isn't any more.
+//! route learn late that one is no longer ready.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +64,7 @@ impl Front {
         Self { port, state, handle }
     }
 
-    /// Leads to one more replica from when it is ready until it isn't any more.
+    /// Leads to one more replica from when it is ready until it no longer is.
     pub fn add(&self, port: u16, admin: u16) {
         self.handle.spawn(self.state.clone().follow(port, admin));
     }
@@ -78,7 +78,7 @@ impl Front {
         .await;
     }
 
-    /// Connections so far, and those of them that went to a replica after it had said that it wasn't ready any more.
+    /// Connections so far, and those of them that went to a replica after it had said that it was no longer ready.
     pub fn connections(&self) -> (u64, u64) {
         (self.state.connections.load(Ordering::Relaxed), self.state.late.load(Ordering::Relaxed))
     }

@@ -1,9 +1,12 @@
 //! Certificates as an installation has them: `certs/` on the real cert-manager, and its Secrets in Pods' directories.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
 use serde_json::{Value, json};
@@ -74,8 +77,25 @@ impl Issued {
     }
 }
 
+/// The bundles of all entries of both webhook configurations, each once, PEM.
+pub fn bundles(infra: &Cluster) -> anyhow::Result<Vec<String>> {
+    let mut all = BTreeSet::new();
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        for webhook in infra.get(&[kind, "outrigger"])?["webhooks"].as_array().into_iter().flatten() {
+            let bundle = webhook["clientConfig"]["caBundle"].as_str().unwrap_or_default();
+            all.insert(String::from_utf8(STANDARD.decode(bundle)?)?);
+        }
+    }
+    Ok(all.into_iter().collect())
+}
+
+/// How many certificates a PEM text has.
+pub fn count(pem: &str) -> usize {
+    pem.matches("BEGIN CERTIFICATE").count()
+}
+
 /// The shipped configuration with the one change that loopback forces: another port. cert-manager injects the CA.
-pub(crate) fn on_port(mut configuration: Value, port: u16) -> anyhow::Result<Value> {
+pub fn on_port(mut configuration: Value, port: u16) -> anyhow::Result<Value> {
     for webhook in configuration["webhooks"].as_array_mut().context("no webhooks")? {
         let service = webhook.pointer_mut("/clientConfig/service").context("no Service")?;
         service["port"] = json!(port);
@@ -84,7 +104,7 @@ pub(crate) fn on_port(mut configuration: Value, port: u16) -> anyhow::Result<Val
 }
 
 /// The webhook's Service, leading to loopback: Services of this control plane lead nowhere, but API servers follow such names.
-pub(crate) fn to_loopback() -> Value {
+pub fn to_loopback() -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "outrigger-webhook", "namespace": SYSTEM},
         "spec": {"type": "ExternalName", "externalName": "localhost"}})
 }

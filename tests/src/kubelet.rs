@@ -62,7 +62,7 @@ impl Mount {
 
 /// Says for ever that Pods are ready whose containers are, once their Node is ready again.
 ///
-/// The node lifecycle controller sets the Ready condition of all Pods of a Node to false when that has not been heard of for 50 s. A
+/// The node lifecycle controller sets the Ready condition of all Pods of a Node to false when nothing has been received from that Node for 50 s. A
 /// kubelet sets it to what it knows as soon as it reaches the API server; kwok writes a Pod's status only when its phase changes.
 pub async fn reassert_ready(client: kube::Client) {
     let (nodes, pods): (Api<Node>, Api<Pod>) = (Api::all(client.clone()), Api::all(client.clone()));
@@ -87,7 +87,7 @@ pub async fn reassert_ready(client: kube::Client) {
                 let ready = json!({"metadata": {"uid": pod.uid()},
                     "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
                 let patch = Patch::Strategic(&ready);
-                // A Pod that has gone in the meantime is none of its Node any more; everything else is tried again.
+                // A Pod that was deleted meanwhile no longer belongs to its Node; everything else is retried.
                 let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &patch).await;
             }
         }

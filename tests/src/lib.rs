@@ -30,10 +30,13 @@ pub mod tenant;
 pub mod wire;
 pub mod writes;
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+use kube::Api;
+use serde::de::DeserializeOwned;
 
 /// The top of the work tree.
 pub fn root() -> PathBuf {
@@ -65,6 +68,23 @@ where
 /// `Ok` when it is so, else what was seen instead.
 pub fn holds(is: bool, seen: impl Into<String>) -> Result<(), String> {
     if is { Ok(()) } else { Err(seen.into()) }
+}
+
+/// Waits until an object's state is as wanted, and returns what `read` makes of it.
+pub async fn until<K, T>(what: &str, api: &Api<K>, name: &str, read: impl Fn(K) -> Result<T, String>) -> T
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    eventually(what, || async { read(api.get(name).await.map_err(|e| e.to_string())?) }).await
+}
+
+/// Waits until an object no longer exists.
+pub async fn is_gone<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, name: &str) {
+    eventually(&format!("{name} is gone"), || async {
+        let left = api.get_opt(name).await.map_err(|e| e.to_string())?;
+        holds(left.is_none(), format!("{left:?}"))
+    })
+    .await;
 }
 
 /// Makes sure that something stays true for a while.

@@ -228,7 +228,7 @@ async fn connect(asker: &Asker, counts: &Counts) -> Result<Sender, String> {
     }
 }
 
-/// One connection, from its first request to its last or until the other end doesn't want it any more.
+/// One connection, from its first request to its last or until the other end closes it.
 async fn connection(
     asker: &Asker,
     ticks: &mut Interval,

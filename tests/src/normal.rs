@@ -3,9 +3,11 @@
 //! Two runs whose objects are named after the run (tenants, Nodes, groups) end in equal states, unless something went wrong.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use kube::Client;
 use outrigger_core::keys;
+use regex::Regex;
 use serde_json::{Value, json};
 
 use crate::history::{Kind, Side};
@@ -176,7 +178,7 @@ fn strip(object: &mut Value) {
             results.into_iter().flatten().for_each(|result| remove(result, "", &["device"]));
         }
         "Tenant" => remove(object, "/status/stream", &["claim", "holder", "since", "lastSync", "workloads"]),
-        // Who asked in vain is in it too, for a while.
+        // It also has requests that were refused, for a while.
         "ConfigMap" if object["data"]["ledger"].is_string() => object["data"]["ledger"] = json!("grants"),
         _ => {}
     }
@@ -208,56 +210,15 @@ fn rename_token(name: &mut Value) {
 
 /// Replaces uids, times and addresses in a text, wherever they are in it.
 fn mask(text: &str) -> String {
-    const SHAPES: [(&str, &str); 3] = [
-        ("xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", "UID"),
-        ("9999-99-99T99:99:99", "TIME"),
-        ("10.9+.9+.9+", "IP"),
-    ];
-    let bytes = text.as_bytes();
-    let mut masked = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    'text: while at < bytes.len() {
-        let begins = at == 0 || !bytes[at - 1].is_ascii_alphanumeric();
-        for (shape, word) in SHAPES.iter().filter(|_| begins) {
-            if let Some(mut end) = matches(&bytes[at..], shape.as_bytes()).map(|len| at + len) {
-                // Fractions of a second, and the zone.
-                if *word == "TIME" {
-                    end += bytes[end..]
-                        .iter()
-                        .take_while(|b| b.is_ascii_digit() || matches!(b, b'.' | b'Z'))
-                        .count();
-                }
-                masked.extend_from_slice(word.as_bytes());
-                at = end;
-                continue 'text;
-            }
-        }
-        masked.push(bytes[at]);
-        at += 1;
-    }
-    String::from_utf8(masked).expect("whole characters are copied")
-}
-
-/// The length of a shape at the beginning of a text: `x` is a hex digit, `9` a digit, `+` more of them.
-fn matches(text: &[u8], shape: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    for shape in shape {
-        if *shape == b'+' {
-            at += text[at..].iter().take_while(|b| b.is_ascii_digit()).count();
-            continue;
-        }
-        let byte = *text.get(at)?;
-        let fits = match shape {
-            b'x' => byte.is_ascii_hexdigit(),
-            b'9' => byte.is_ascii_digit(),
-            other => byte == *other,
-        };
-        if !fits {
-            return None;
-        }
-        at += 1;
-    }
-    Some(at)
+    static SHAPES: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
+        [
+            (r"\b[[:xdigit:]]{8}(-[[:xdigit:]]{4}){3}-[[:xdigit:]]{12}", "UID"),
+            (r"\b\d{4}(-\d\d){2}T\d\d(:\d\d){2}[\d.Z]*", "TIME"),
+            (r"\b10(\.\d+){3}", "IP"),
+        ]
+        .map(|(shape, word)| (Regex::new(shape).expect("an expression"), word))
+    });
+    SHAPES.iter().fold(text.to_owned(), |text, (shape, word)| shape.replace_all(&text, *word).into_owned())
 }
 
 /// How a state differs from the one that was wanted, in words.

@@ -4,6 +4,9 @@
 //! takes a text without `# EOF`, a unit that isn't in the name, and buckets that don't make their count.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
 
 /// A family of samples.
 #[derive(Debug, Clone, Default)]
@@ -93,59 +96,36 @@ fn read(line: &str, families: &mut Vec<Family>) -> Result<(), String> {
 }
 
 fn is_name(name: &str) -> bool {
-    let first = name.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
-    first && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b':')
+    static NAME: LazyLock<Regex> = LazyLock::new(|| expression("^[a-zA-Z_][a-zA-Z0-9_:]*$"));
+    NAME.is_match(name)
 }
 
+fn expression(text: &str) -> Regex {
+    Regex::new(text).expect("an expression")
+}
+
+/// Reads a line without timestamp and exemplar, which nobody here makes.
 fn sample(line: &str) -> Result<Sample, String> {
-    let end = line.find(['{', ' ']).ok_or("no value")?;
-    let (name, mut rest) = line.split_at(end);
-    if !is_name(name) {
-        return Err(format!("{name:?} is no name"));
-    }
+    const LABEL: &str = r#"([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\[n"\\])*)""#;
+    static LABELS: LazyLock<Regex> = LazyLock::new(|| expression(LABEL));
+    static LINE: LazyLock<Regex> = LazyLock::new(|| {
+        let label = LABEL.replacen('(', "(?:", 1).replacen("((?:", "(?:(?:", 1);
+        expression(&format!("^([a-zA-Z_][a-zA-Z0-9_:]*)(?:\\{{((?:{label}(?:,{label})*)?)\\}})? ([^ ]+)$"))
+    });
+    static ESCAPE: LazyLock<Regex> = LazyLock::new(|| expression(r"\\(.)"));
+    let parts = LINE.captures(line).ok_or("no sample")?;
     let mut labels = BTreeMap::new();
-    if let Some(mut inside) = rest.strip_prefix('{') {
-        while !inside.starts_with('}') {
-            let (label, after) = inside.split_once("=\"").ok_or("a label without value")?;
-            let (value, after) = quoted(after)?;
-            if !is_name(label) || label.contains(':') {
-                return Err(format!("{label:?} is no label"));
-            }
-            if labels.insert(label.to_owned(), value).is_some() {
-                return Err(format!("{label} is there twice"));
-            }
-            inside = match after.strip_prefix(',') {
-                Some(more) if !more.starts_with('}') => more,
-                Some(_) => return Err("a comma before }".into()),
-                None => after,
-            };
-        }
-        rest = &inside[1..];
-    }
-    let value = rest.strip_prefix(' ').ok_or("no space before the value")?;
-    if value.contains(' ') {
-        return Err("a timestamp or exemplar, which nobody here makes".into());
-    }
-    let value = value.parse().map_err(|_| format!("{value:?} is no number"))?;
-    Ok(Sample { name: name.to_owned(), labels, value })
-}
-
-/// Reads up to the closing quote.
-fn quoted(text: &str) -> Result<(String, &str), String> {
-    let mut value = String::new();
-    let mut chars = text.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' => return Ok((value, &text[at + 1..])),
-            '\\' => match chars.next() {
-                Some((_, 'n')) => value.push('\n'),
-                Some((_, c @ ('\\' | '"'))) => value.push(c),
-                _ => return Err("a wrong escape".into()),
-            },
-            c => value.push(c),
+    for label in LABELS.captures_iter(parts.get(2).map_or("", |all| all.as_str())) {
+        let value = ESCAPE.replace_all(&label[2], |c: &Captures<'_>| match &c[1] {
+            "n" => "\n".to_owned(),
+            other => other.to_owned(),
+        });
+        if labels.insert(label[1].to_owned(), value.into_owned()).is_some() {
+            return Err(format!("{} is there twice", &label[1]));
         }
     }
-    Err("a value without end".into())
+    let value = parts[3].parse().map_err(|_| format!("{:?} is no number", &parts[3]))?;
+    Ok(Sample { name: parts[1].to_owned(), labels, value })
 }
 
 fn check(family: &Family) -> Result<(), String> {

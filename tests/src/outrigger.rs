@@ -9,14 +9,16 @@ use std::time::Duration;
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http_body_util::{BodyExt, Full};
 use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::OnceCell;
 
 use crate::control_plane::ControlPlane;
 use crate::issued::{self, Issued};
 use crate::pki::{Authority, Pair};
-use crate::{eventually, holds, root, shipped};
+use crate::{attacks, eventually, holds, openmetrics, shipped};
 
 /// What is installed in the infrastructure cluster.
 pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
@@ -175,19 +177,14 @@ impl Outrigger {
 
     /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service.
     pub fn webhook_configurations(&self) -> anyhow::Result<Vec<Value>> {
-        ["mutating", "validating"].iter().map(|kind| self.webhook_configuration(kind)).collect()
-    }
-
-    fn webhook_configuration(&self, kind: &str) -> anyhow::Result<Value> {
-        let text = std::fs::read_to_string(root().join(format!("webhooks/{kind}.yaml")))?;
-        let mut configuration: Value = serde_yaml::from_str(&text)?;
-        for webhook in configuration["webhooks"].as_array_mut().context("no webhooks")? {
+        let mut all = shipped::webhook_configurations()?;
+        for webhook in all.iter_mut().filter_map(|one| one["webhooks"].as_array_mut()).flatten() {
             let path = webhook["clientConfig"]["service"]["path"].as_str().context("no path")?.to_owned();
             let bundle = STANDARD.encode(self.authority.pem());
             let url = format!("https://127.0.0.1:{}{path}", self.webhook_port);
             webhook["clientConfig"] = json!({"url": url, "caBundle": bundle});
         }
-        Ok(configuration)
+        Ok(all)
     }
 
     /// Starts the webhook.
@@ -258,6 +255,15 @@ impl Outrigger {
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
         self.start_part(name, INFRASTRUCTURE, "manager", &shipped::with(&forced, more))
+    }
+
+    /// Starts a manager of another name on free ports, and waits until it is ready: its gRPC port and its admin port.
+    pub async fn another_manager(&self, name: &str, more: &[String]) -> (u16, u16) {
+        let [port, admin] = ports().expect("ports");
+        let more = shipped::with(&["--shutdown-delay=0s".to_owned()], more);
+        self.start_replica_with(name, port, admin, &more).expect("a manager");
+        self.ready_at(name, admin).await;
+        (port, admin)
     }
 
     /// Starts an agent for a tenant, named `agent-<tenant>`, which sees one namespace of the tenant cluster, or all.
@@ -334,6 +340,34 @@ impl Outrigger {
         get(admin_port, "/metrics").await.map(|(_, body)| body)
     }
 
+    /// The sum of all samples of a family with this suffix, in the metrics of the process with this admin port.
+    pub async fn metric(admin_port: u16, family: &str, suffix: &str) -> Result<f64, String> {
+        let families = openmetrics::parse(&Self::metrics_of(admin_port).await?)?;
+        Ok(families.get(family).ok_or("no such metric")?.sum(suffix, &[]))
+    }
+
+    /// Whether the manager with this admin port says that it leads.
+    pub async fn leads(admin_port: u16) -> Result<bool, String> {
+        Ok(Self::metric(admin_port, "outrigger_leader", "").await? > 0.5)
+    }
+
+    /// Posts a body to a webhook, as a client with these names or without a certificate: status and body of the answer.
+    pub async fn post(
+        &self,
+        port: u16,
+        names: Option<&[&str]>,
+        request: http::request::Builder,
+        body: impl Into<bytes::Bytes>,
+    ) -> Result<(u16, String), String> {
+        let tls = match names {
+            Some(names) => self.client_tls("client", names),
+            None => ClientTls { ca: self.authority.file(), identity: None },
+        };
+        let stream = attacks::dial(&tls, port, b"http/1.1").await.map_err(|e| format!("{e:#}"))?;
+        let request = request.method("POST").header("content-type", "application/json");
+        exchange(stream, request, body.into()).await
+    }
+
     /// The manager's metrics.
     pub async fn manager_metrics(&self) -> String {
         get(self.manager_admin, "/metrics").await.expect("metrics").1
@@ -363,18 +397,22 @@ pub async fn ask(port: u16, method: http::Method, path: &str, body: &str) -> Res
 }
 
 async fn ask_once(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
-    use http_body_util::{BodyExt, Full};
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| e.to_string())?;
+    let request = http::Request::builder().method(method).uri(path);
+    exchange(stream, request, bytes::Bytes::copy_from_slice(body.as_bytes())).await
+}
+
+/// One request on a connection of HTTP/1.1: status and body of the answer.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: http::request::Builder,
+    body: bytes::Bytes,
+) -> Result<(u16, String), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| text(&e))?;
     let io = hyper_util::rt::TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(|e| text(&e))?;
     tokio::spawn(connection);
-    let request = http::Request::builder()
-        .method(method)
-        .uri(path)
-        .header("host", "127.0.0.1")
-        .body(Full::new(bytes::Bytes::copy_from_slice(body.as_bytes())))
-        .map_err(|e| text(&e))?;
+    let request = request.header("host", "127.0.0.1").body(Full::new(body)).map_err(|e| text(&e))?;
     let response = sender.send_request(request).await.map_err(|e| text(&e))?;
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.map_err(|e| text(&e))?.to_bytes();

@@ -8,10 +8,11 @@ mod console;
 mod tests;
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use serde_json::Value;
+use walkdir::WalkDir;
 
 pub use console::Shown;
 
@@ -151,16 +152,11 @@ impl Page {
 pub fn pages() -> std::io::Result<Vec<String>> {
     let root = crate::root();
     let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned()];
-    let mut dirs = vec![PathBuf::from("docs")];
-    while let Some(dir) = dirs.pop() {
-        for entry in std::fs::read_dir(root.join(&dir))? {
-            let entry = entry?;
-            let path = dir.join(entry.file_name());
-            if entry.file_type()?.is_dir() {
-                dirs.push(path);
-            } else if path.extension().is_some_and(|end| end == "md") {
-                found.push(path.to_string_lossy().into_owned());
-            }
+    for entry in WalkDir::new(root.join("docs")) {
+        let entry = entry?;
+        if entry.file_type().is_file() && entry.path().extension().is_some_and(|end| end == "md") {
+            let path = entry.path().strip_prefix(&root).expect("it is below");
+            found.push(path.to_string_lossy().into_owned());
         }
     }
     found.sort();

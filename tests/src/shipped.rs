@@ -55,6 +55,13 @@ pub fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(all.into_iter().filter(|object| !object.is_null()).collect())
 }
 
+/// The shipped webhook configurations: the mutating one, and the validating one.
+pub fn webhook_configurations() -> anyhow::Result<Vec<Value>> {
+    let read =
+        |kind: &str| anyhow::Ok(std::fs::read_to_string(root().join(format!("webhooks/{kind}.yaml")))?);
+    ["mutating", "validating"].iter().map(|kind| Ok(serde_yaml::from_str(&read(kind)?)?)).collect()
+}
+
 /// Kind and name of an object, with its namespace where it has one.
 pub fn name(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();

@@ -1,19 +1,22 @@
 //! A tenant with its hosts, its DPUs and its namespaces, and what tests do with it.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::conditions::Status;
 use outrigger_api::{Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::outrigger::{Outrigger, SYSTEM, tenant_identity};
+use crate::outrigger::{Outrigger, SYSTEM, ports, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
-use crate::{eventually, holds};
+use crate::{eventually, holds, is_gone, until};
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -37,6 +40,47 @@ impl Tenant {
         let this = Self::without_agent(outrigger, id, hosts).await;
         outrigger.start_agent(id, Some(&this.source)).unwrap();
         this
+    }
+
+    /// A tenant with the host `a`, which has one DPU, its agent, and the rule `r` for the label `app: web`.
+    pub async fn with_rule(outrigger: &'static Outrigger, id: &str) -> Self {
+        let this = Self::new(outrigger, id, &[("a", 1)]).await;
+        this.rule("r", rule_for("app", "web")).await;
+        this
+    }
+
+    /// The same without an agent.
+    pub async fn with_rule_only(outrigger: &'static Outrigger, id: &str) -> Self {
+        let this = Self::without_agent(outrigger, id, &[("a", 1)]).await;
+        this.rule("r", rule_for("app", "web")).await;
+        this
+    }
+
+    /// As [`Self::with_rule`], with the workload `w` on that host, and its companion.
+    pub async fn with_companion(outrigger: &'static Outrigger, id: &str) -> (Self, Pod) {
+        let this = Self::with_rule(outrigger, id).await;
+        this.web("w").await;
+        let companion = this.companion().await;
+        (this, companion)
+    }
+
+    /// Starts the tenant's agent, which sees one namespace of the tenant cluster, with more arguments.
+    pub fn start_agent(&self, more: &[String]) {
+        let own = [format!("--namespace={}", self.source), format!("--rules-namespace={}", self.source)];
+        self.outrigger.start_agent_with(&self.id, &[&own, more].concat()).unwrap();
+    }
+
+    /// Starts the tenant's agent on an admin port, which is returned.
+    pub fn start_agent_with_admin(&self, more: &[String]) -> u16 {
+        let [admin] = ports().unwrap();
+        self.start_agent(&[&[format!("--admin-address=127.0.0.1:{admin}")], more].concat());
+        admin
+    }
+
+    /// The arguments by which an agent connects to a manager at this URL in plain text, and asks it often for its rules.
+    pub fn in_plain_text(manager: &str) -> [String; 3] {
+        let address = format!("--manager-address={manager}");
+        ["--insecure".to_owned(), address, "--periodic-check-interval=200ms".to_owned()]
     }
 
     /// A tenant whose workloads the test tells itself.
@@ -93,14 +137,11 @@ impl Tenant {
 
     /// Waits until its namespace is there and each of its DPUs is its own. A host without a DPU doesn't matter.
     async fn served(&self) {
-        eventually(&format!("tenant {} is served", self.id), || async {
-            let tenant = self.object().get(&self.id).await.map_err(|e| e.to_string())?;
+        until(&format!("tenant {} is served", self.id), &self.object(), &self.id, |tenant| {
             let conditions = tenant.status.unwrap_or_default().conditions;
             let ready = conditions.iter().find(|c| c.type_ == "Ready").ok_or("no condition")?;
-            if matches!(ready.reason.as_str(), "Served" | "NoDPU") {
-                return Ok(());
-            }
-            Err(format!("{}: {}", ready.reason, ready.message))
+            let served = matches!(ready.reason.as_str(), "Served" | "NoDPU");
+            holds(served, format!("{}: {}", ready.reason, ready.message))
         })
         .await;
     }
@@ -112,25 +153,15 @@ impl Tenant {
 
     /// Waits until a rule is gone on both sides.
     pub async fn rule_is_gone(&self, name: &str) {
-        eventually(&format!("{name} is gone on both sides"), || async {
-            let left = [self.own_rules().get_opt(name).await, self.rules().get_opt(name).await];
-            let left = left.into_iter().filter(|rule| !matches!(rule, Ok(None))).count();
-            holds(left == 0, format!("{left} are left"))
-        })
-        .await;
+        is_gone(&self.own_rules(), name).await;
+        is_gone(&self.rules(), name).await;
     }
 
     /// Deletes the Tenant, and waits until it is gone.
     pub async fn delete(&self) {
         let infra = &self.outrigger.plane.infra;
         infra.kubectl(&["delete", "tenant", &self.id, "--wait=false"]).unwrap();
-        eventually("the tenant is gone", || async {
-            let left = self.object().get_opt(&self.id).await.map_err(|e| e.to_string())?;
-            let conditions =
-                left.as_ref().map(|tenant| tenant.status.as_ref().map(|status| &status.conditions));
-            holds(left.is_none(), format!("{conditions:?}"))
-        })
-        .await;
+        is_gone(&self.object(), &self.id).await;
     }
 
     /// Opens a workload stream in an agent's place, and says that these are all workloads.
@@ -183,10 +214,7 @@ impl Tenant {
 
     /// Applies a rule in the tenant's own cluster.
     pub async fn own_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
-        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": name, "namespace": self.source}, "spec": spec});
-        let params = PatchParams::apply("test").force();
-        self.own_rules().patch(name, &params, &Patch::Apply(&rule)).await.map_err(|e| e.to_string())
+        applied(&self.own_rules(), &rule(&self.source, name, spec)).await
     }
 
     /// Applies a rule.
@@ -196,10 +224,7 @@ impl Tenant {
 
     /// Applies a rule that may be wrong.
     pub async fn try_rule(&self, name: &str, spec: Value) -> Result<WorkloadRule, String> {
-        let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-            "metadata": {"name": name, "namespace": self.namespace}, "spec": spec});
-        let params = PatchParams::apply("test").force();
-        self.rules().patch(name, &params, &Patch::Apply(&rule)).await.map_err(|e| e.to_string())
+        applied(&self.rules(), &rule(&self.namespace, name, spec)).await
     }
 
     /// Starts a Pod on a host of the tenant cluster.
@@ -211,6 +236,11 @@ impl Tenant {
             .create(&kube::api::PostParams::default(), &serde_json::from_value(pod).unwrap())
             .await
             .unwrap()
+    }
+
+    /// Starts a Pod with the label `app: web` on the host `a`.
+    pub async fn web(&self, name: &str) -> Pod {
+        self.start(name, "a", json!({"app": "web"})).await
     }
 
     /// Ends a Pod of the tenant cluster.
@@ -244,6 +274,58 @@ impl Tenant {
         .await
     }
 
+    /// The companions that aren't being deleted, by the names of their workloads. Two for one workload are an error.
+    pub async fn by_workload(&self) -> Result<BTreeMap<String, Pod>, String> {
+        let mut all = BTreeMap::new();
+        for pod in self.companions().await? {
+            let name = annotation(&pod, "workload-name").unwrap_or_default().to_owned();
+            if all.contains_key(&name) {
+                return Err(format!("{name} has two companions"));
+            }
+            all.insert(name, pod);
+        }
+        Ok(all)
+    }
+
+    /// Uids of the companions that aren't being deleted, by the names of their workloads.
+    pub async fn uids(&self) -> Result<BTreeMap<String, String>, String> {
+        let all = self.by_workload().await?;
+        Ok(all.into_iter().map(|(name, pod)| (name, pod.uid().unwrap_or_default())).collect())
+    }
+
+    /// Waits until just these workloads, in the order of their names, have a companion each. Returns the uids.
+    pub async fn serves(&self, names: &[&str]) -> BTreeMap<String, String> {
+        eventually(&format!("companions of {names:?}"), || async {
+            let all = self.uids().await?;
+            if all.keys().eq(names) { Ok(all) } else { Err(format!("{:?}", all.keys())) }
+        })
+        .await
+    }
+
+    /// Waits until so many companions, of so many in all, are as wanted.
+    pub async fn has(&self, what: &str, wanted: usize, of: usize, is: impl Fn(&Pod) -> bool) {
+        eventually(what, || async {
+            let all = self.companions().await?;
+            let found = all.iter().filter(|pod| is(pod)).count();
+            holds((found, all.len()) == (wanted, of), format!("{found} of {}", all.len()))
+        })
+        .await;
+    }
+
+    /// The Nodes of the infrastructure cluster.
+    pub fn nodes(&self) -> Api<Node> {
+        Api::all(self.infra.clone())
+    }
+
+    /// Waits until the one companion is another one than before, and ready.
+    pub async fn replaced(&self, before: &Pod) -> Pod {
+        eventually("there is another companion", || async {
+            let now = self.companion().await;
+            if now.uid() == before.uid() { Err("the same Pod".to_owned()) } else { Ok(now) }
+        })
+        .await
+    }
+
     /// The one companion, ready.
     pub async fn companion(&self) -> Pod {
         self.ready(1).await.remove(0)
@@ -262,29 +344,39 @@ impl Tenant {
 
     /// Waits until a condition of a rule is so, and returns its message.
     pub async fn condition(&self, rule: &str, kind: &str, status: Status, reason: &str) -> String {
-        eventually(&format!("{rule}: {kind}={} {reason}", status.as_str()), || async {
-            let rule = self.rules().get(rule).await.map_err(|e| e.to_string())?;
-            let conditions = rule.status.unwrap_or_default().conditions;
-            let found = conditions.iter().find(|c| c.type_ == kind).ok_or("no such condition")?;
-            if found.status == status.as_str() && found.reason == reason {
-                return Ok(found.message.clone());
-            }
-            Err(format!("{}={} {}: {}", kind, found.status, found.reason, found.message))
-        })
-        .await
+        condition(&self.rules(), rule, kind, status, reason).await.1
+    }
+
+    /// As [`Self::condition`], of a rule in the tenant's own cluster. Returns the rule too.
+    pub async fn own_condition(
+        &self,
+        rule: &str,
+        kind: &str,
+        status: Status,
+        reason: &str,
+    ) -> (WorkloadRule, String) {
+        condition(&self.own_rules(), rule, kind, status, reason).await
     }
 }
 
 /// Waits until a condition of a Tenant is so, and returns its message.
 pub async fn tenant_is(tenants: &Api<Object>, id: &str, kind: &str, status: Status, reason: &str) -> String {
-    eventually(&format!("tenant {id}: {kind}={} {reason}", status.as_str()), || async {
-        let tenant = tenants.get(id).await.map_err(|e| e.to_string())?;
-        let conditions = tenant.status.unwrap_or_default().conditions;
-        let found = conditions.iter().find(|c| c.type_ == kind).ok_or("no such condition")?;
-        if found.status == status.as_str() && found.reason == reason {
-            return Ok(found.message.clone());
+    condition(tenants, id, kind, status, reason).await.1
+}
+
+/// Waits until a condition of an object is so, and returns the object and the condition's message.
+async fn condition<K>(api: &Api<K>, name: &str, kind: &str, status: Status, reason: &str) -> (K, String)
+where
+    K: Clone + DeserializeOwned + Debug + Serialize,
+{
+    until(&format!("{name}: {kind}={} {reason}", status.as_str()), api, name, |object| {
+        let all = serde_json::to_value(&object).map_err(|e| e.to_string())?["status"]["conditions"].take();
+        let found = all.as_array().into_iter().flatten().find(|c| c["type"] == kind);
+        let found = found.ok_or_else(|| format!("no such condition: {all}"))?;
+        if found["status"] == status.as_str() && found["reason"] == reason {
+            return Ok((object, found["message"].as_str().unwrap_or_default().to_owned()));
         }
-        Err(format!("{}={} {}: {}", kind, found.status, found.reason, found.message))
+        Err(found.to_string())
     })
     .await
 }
@@ -297,6 +389,45 @@ pub fn tenant(id: &str, spec: Value) -> Value {
 /// A DPU in a host.
 pub fn dpu(name: &str, host: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {keys::DPU_HOST: host}}})
+}
+
+/// A rule.
+pub fn rule(namespace: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": name, "namespace": namespace}, "spec": spec})
+}
+
+/// A rule of the platform.
+pub fn admin_rule(namespace: &str, name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "AdminWorkloadRule",
+        "metadata": {"name": name, "namespace": namespace}, "spec": spec})
+}
+
+async fn applied(rules: &Api<WorkloadRule>, rule: &Value) -> Result<WorkloadRule, String> {
+    let name = rule["metadata"]["name"].as_str().unwrap();
+    let params = PatchParams::apply("test").force();
+    rules.patch(name, &params, &Patch::Apply(rule)).await.map_err(|e| e.to_string())
+}
+
+/// A namespace.
+pub fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
+/// A Node that is no DPU, with its own label as a kubelet sets it.
+pub fn host(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+}
+
+/// A Machine: nodes as (name, type), types with as many slots as are available of one processor each.
+pub fn machine(group: &str, pool: &[(&str, &str)], types: &[(&str, u32)]) -> Value {
+    let entry = |(name, type_): &(&str, &str)| json!({"name": name, "mode": "ready", "taint": true, "machineType": [{"name": type_}]});
+    let slots = |(name, available): &(&str, u32)| json!({"name": name, "available": available, "spec": {"cpu": "1", "memory": "1Gi"}});
+    json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": group, "labels": {keys::MACHINE_GROUP: group}},
+        "spec": {"nodePool": pool.iter().map(entry).collect::<Vec<_>>(),
+            "machineTypes": types.iter().map(slots).collect::<Vec<_>>()}})
 }
 
 /// A template with one container.
@@ -315,6 +446,17 @@ pub fn rule_for(label: &str, value: &str) -> Value {
             {"workloadKey": ".state.extra.labels.version", "asAnnotation": {"name": "version"}},
             {"asAnnotation": {"name": "entire-workload"}}],
         "template": template()})
+}
+
+/// The rule for the label `app: web` with one field changed, named by a JSON pointer.
+pub fn rule_with(pointer: &str, value: Value) -> Value {
+    let mut spec = rule_for("app", "web");
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    match spec.pointer_mut(parent).unwrap() {
+        Value::Array(list) => list[key.parse::<usize>().unwrap()] = value,
+        object => object[key] = value,
+    }
+    spec
 }
 
 /// Whether a Pod's Ready condition is true.

@@ -86,7 +86,7 @@ fn definition(name: &str, old: &Value, new: &Value, breaks: &mut Vec<String>) {
 
 fn version(path: &str, old: &Value, new: &Value, breaks: &mut Vec<String>) {
     if old["served"] == true && new["served"] != true {
-        breaks.push(format!("{path}: is not served any more"));
+        breaks.push(format!("{path}: is no longer served"));
     } else if old["storage"] == true && new["storage"] != true && new["served"] != true {
         breaks.push(format!("{path}: was what objects are stored in, and is not served"));
     }
@@ -111,7 +111,7 @@ fn version(path: &str, old: &Value, new: &Value, breaks: &mut Vec<String>) {
     let null = Value::Null;
     let of = |version: &'_ Value| version.pointer(schema).cloned().unwrap_or_default();
     if of(new) == null && of(old) != null {
-        breaks.push(format!("{path}: has no schema any more"));
+        breaks.push(format!("{path}: no longer has a schema"));
     } else {
         unseen(&format!("{path} "), &of(old), &of(new), breaks);
     }

@@ -25,7 +25,6 @@ fn records() -> PathBuf {
     root().join("tests/upgrades")
 }
 
-/// Each recorded version's directory.
 fn versions() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(records()).unwrap().map(|entry| entry.unwrap().path());
     let mut versions: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();

@@ -1,13 +1,13 @@
 //! The tools that compare: their configuration, and how they are called.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outrigger_tests::control_plane::tool;
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Descriptions may change, and enums may grow. All else that crdify doesn't know is a break.
 const CRDIFY: &str = r#"{"unhandledEnforcement": "Error", "validations": [
@@ -20,10 +20,10 @@ const BUF: &str =
 
 /// What crdify finds between two definitions: version and path, and what.
 pub(crate) fn crdify(old: &Value, new: &Value) -> Vec<String> {
-    let dir = Directory::new();
-    let config = dir.file("config.yaml", CRDIFY.as_bytes());
+    let dir = tempfile::tempdir().unwrap();
+    let config = file(&dir, "config.yaml", CRDIFY.as_bytes());
     let [old, new] = [("old.json", old), ("new.json", new)]
-        .map(|(name, crd)| format!("file://{}", dir.file(name, crd.to_string().as_bytes()).display()));
+        .map(|(name, crd)| format!("file://{}", file(&dir, name, crd.to_string().as_bytes()).display()));
     let mut command = Command::new(tool("crdify").unwrap());
     let output = command.arg("--config").arg(config).args(["-o", "json", &old, &new]).output().unwrap();
     let report = String::from_utf8(output.stdout).unwrap();
@@ -49,9 +49,9 @@ fn errors(results: &Value, at: &str, found: &mut Vec<String>) {
 
 /// What `buf breaking` finds between two interfaces.
 pub(crate) fn buf(old: &FileDescriptorSet, new: &FileDescriptorSet) -> Vec<String> {
-    let dir = Directory::new();
+    let dir = tempfile::tempdir().unwrap();
     let [old, new] =
-        [("old.binpb", old), ("new.binpb", new)].map(|(name, set)| dir.file(name, &set.encode_to_vec()));
+        [("old.binpb", old), ("new.binpb", new)].map(|(name, set)| file(&dir, name, &set.encode_to_vec()));
     let mut command = Command::new(tool("buf").unwrap());
     command.arg("breaking").arg(new).arg("--against").arg(old).args([
         "--config",
@@ -60,7 +60,7 @@ pub(crate) fn buf(old: &FileDescriptorSet, new: &FileDescriptorSet) -> Vec<Strin
         "json",
     ]);
     // It keeps a cache in the home directory otherwise.
-    let output = command.env("BUF_CACHE_DIR", &dir.0).output().unwrap();
+    let output = command.env("BUF_CACHE_DIR", dir.path()).output().unwrap();
     let report = String::from_utf8(output.stdout).unwrap();
     let found: Vec<Value> = report.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let failed = || String::from_utf8_lossy(&output.stderr).into_owned();
@@ -68,27 +68,9 @@ pub(crate) fn buf(old: &FileDescriptorSet, new: &FileDescriptorSet) -> Vec<Strin
     found.iter().map(|one| one["message"].as_str().unwrap().to_owned()).collect()
 }
 
-/// A directory that is removed at the end.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("upgrades").join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn file(&self, name: &str, content: &[u8]) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, content).unwrap();
-        path
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Writes a file of a directory, and returns its path.
+fn file(dir: &TempDir, name: &str, content: &[u8]) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, content).unwrap();
+    path
 }

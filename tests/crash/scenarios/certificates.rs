@@ -2,24 +2,18 @@
 
 use std::sync::Arc;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::holds;
+use outrigger_tests::issued::{bundles, count};
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_rustls::TlsConnector;
 
 use crate::run::Run;
 use crate::site::Part;
-
-/// How many certificates a PEM text has.
-fn count(pem: &str) -> usize {
-    pem.matches("BEGIN CERTIFICATE").count()
-}
 
 /// Takes everything out of a Secret.
 async fn empty(run: &Run, secret: &str) -> Result<(), String> {
@@ -95,24 +89,6 @@ pub(crate) async fn manager(run: &Run) -> Result<(), String> {
     Ok(())
 }
 
-/// The bundles of all entries of both configurations, each once, PEM.
-fn bundles(run: &Run) -> Result<Vec<String>, String> {
-    let mut all = Vec::new();
-    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
-        let infra = &run.outrigger().plane.infra;
-        let text = infra.kubectl(&["get", kind, "outrigger", "-o", "json"]).map_err(|e| format!("{e:#}"))?;
-        let configuration: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-        for webhook in configuration["webhooks"].as_array().into_iter().flatten() {
-            let bundle = webhook["clientConfig"]["caBundle"].as_str().unwrap_or_default();
-            let bundle = STANDARD.decode(bundle).map_err(|e| e.to_string())?;
-            all.push(String::from_utf8(bundle).map_err(|e| e.to_string())?);
-        }
-    }
-    all.sort();
-    all.dedup();
-    Ok(all)
-}
-
 /// The webhook makes a CA, and adds it to what the API server trusts already.
 pub(crate) async fn webhook(run: &Run) -> Result<(), String> {
     let outrigger = run.outrigger();
@@ -129,7 +105,7 @@ pub(crate) async fn webhook(run: &Run) -> Result<(), String> {
     ];
     start(run, "webhook", "outrigger-webhook", args)?;
     let published = || async {
-        let all = bundles(run)?;
+        let all = bundles(&outrigger.plane.infra).map_err(failed)?;
         let [bundle] = all.as_slice() else { return Err(format!("{} different bundles", all.len())) };
         // The one that was there, and its own.
         if count(bundle) != 2 || *bundle != trusted(run, keys::WEBHOOK_SELF_SIGNED).await? {

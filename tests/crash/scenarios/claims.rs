@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, made, templates};
 use outrigger_tests::holds;
-use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::tenant::{Tenant, rule_for, rule_with};
 use serde_json::{Value, json};
 
 use super::tenant;
@@ -32,12 +32,13 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let t = tenant(run, "", &[("a", 1)]).await?;
     let devices = Devices::publish(&t, &[("a", 8)]).await;
     run.begin();
-    let mut bare = rule_for("app", "web");
-    bare["template"] = devices.template();
-    run.act("the rule of claims is taken", || t.try_rule("bare", bare.clone())).await?;
+    run.act("the rule of claims is taken", || {
+        t.try_rule("bare", rule_with("/template", devices.template()).clone())
+    })
+    .await?;
     run.act("the rule with a claim is taken", || t.try_rule("with", with_claim(&devices, "r"))).await?;
     for name in ["w0", "w1"] {
-        t.start(name, "a", json!({"app": "web"})).await;
+        t.web(name).await;
     }
     run.companions(&t, 2, |_| true).await?;
     let two = run

@@ -6,7 +6,7 @@ use outrigger_api::Machine;
 use outrigger_api::machine::Usage;
 use outrigger_core::keys;
 use outrigger_tests::holds;
-use outrigger_tests::tenant::is_ready;
+use outrigger_tests::tenant::{is_ready, machine};
 use serde_json::{Value, json};
 
 use crate::run::Run;
@@ -17,14 +17,6 @@ fn guest(group: &str, name: &str) -> Value {
     let labels = json!({keys::MACHINE_GROUP: group, keys::MACHINE_TYPE: "t", keys::POD_ROLE: keys::GUEST});
     json!({"metadata": {"name": name, "labels": labels},
         "spec": {"containers": [{"name": "c", "image": "i"}], "terminationGracePeriodSeconds": 0}})
-}
-
-fn machine(group: &str) -> Value {
-    let types = json!([{"name": "t", "available": SLOTS, "spec": {"cpu": "1", "memory": "1Gi"}}]);
-    let pool = json!([{"name": format!("{group}-n1"), "mode": "ready", "taint": true, "machineType": [{"name": "t"}]}]);
-    json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
-        "metadata": {"name": group, "labels": {keys::MACHINE_GROUP: group}},
-        "spec": {"nodePool": pool, "machineTypes": types}})
 }
 
 /// Waits until the usage is this: reserved, used.
@@ -101,7 +93,8 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.act("the namespace takes Pods", account).await?;
     run.slots("t", SLOTS);
     run.begin();
-    let apply = || async { infra.apply(&[machine(&run.id)]).map_err(|error| format!("{error:#}")) };
+    let object = machine(&run.id, &[(&format!("{}-n1", run.id), "t")], &[("t", 2)]);
+    let apply = || async { infra.apply(std::slice::from_ref(&object)).map_err(|error| format!("{error:#}")) };
     run.act("the Machine is taken", apply).await?;
     usage(run, 2, 0).await?;
     let guests: Api<Pod> = Api::namespaced(run.infra.clone(), &run.id);

@@ -21,7 +21,7 @@ use crate::run::Run;
 pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Result<Tenant, String> {
     let id = format!("{}{part}", run.id);
     let tenant = Tenant::without_agent(run.outrigger(), &id, hosts).await;
-    run.site.start_agent(&id, &tenant.source).map_err(|error| format!("{error:#}"))?;
+    run.site.start_agent(&tenant);
     let stream = || async {
         let object = tenant.object().get(&id).await.map_err(|e| e.to_string())?;
         let stream = object.status.and_then(|status| status.stream).ok_or("the agent has never connected")?;

@@ -25,7 +25,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let t = tenant(run, "", &[("a", 1)]).await?;
     run.act("the rule is taken", || t.try_rule("r", of_image("one"))).await?;
     for i in 0..COMPANIONS {
-        t.start(&format!("w{i}"), "a", json!({"app": "web"})).await;
+        t.web(&format!("w{i}")).await;
     }
     run.companions(&t, COMPANIONS, |_| true).await?;
     run.keep_ready(&t, COMPANIONS - 1).await?;

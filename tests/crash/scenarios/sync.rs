@@ -34,7 +34,7 @@ async fn served(run: &Run, t: &Tenant, name: &str) -> Result<bool, String> {
 /// A rule is made, changed and deleted; another one stays.
 pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let t = tenant(run, "", &[("a", 1)]).await?;
-    t.start("w", "a", json!({"app": "web"})).await;
+    t.web("w").await;
     run.begin();
     run.act("the rule is made", || t.own_rule("fw", telling("first"))).await?;
     let made = run.companions(&t, 1, |pod| annotation(pod, "first") == Some("w")).await?;

@@ -18,7 +18,7 @@ use super::stage::*;
 async fn a_kubelet_keeps_to_its_own_dpu() {
     let s = Stage::with_agent("kubelet").await;
     s.t.rule("r", rule_for("app", "web")).await;
-    s.t.start("w", "a", json!({"app": "web"})).await;
+    s.t.web("w").await;
     let pod = s.pod(&s.t.companion().await.name_any());
     let theirs = format!("/api/v1/namespaces/tenant-{}", s.other);
     s.admin.post(&format!("{theirs}/secrets"), &json!({"metadata": {"name": "s"}})).await.unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a Pod that is there: its changes, its binding, its status, its end.
+//! A Pod that exists: its changes, its binding, its status, its end.
 
 use http::Method;
 use kube::ResourceExt;
@@ -84,7 +84,7 @@ async fn only_the_scheduler_binds_and_only_to_own_dpus() {
 async fn a_companion_keeps_what_outrigger_wrote_on_it() {
     let s = Stage::with_agent("marks").await;
     s.t.rule("r", rule_for("app", "web")).await;
-    s.t.start("w", "a", json!({"app": "web"})).await;
+    s.t.web("w").await;
     let pod = s.pod(&s.t.companion().await.name_any());
     let before = s.admin.get(&pod).await.unwrap();
     let mut failures = Failures::default();

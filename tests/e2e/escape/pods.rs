@@ -49,7 +49,7 @@ async fn no_pod_made_by_hand_gets_out() {
     failures.none();
 }
 
-/// What became of a rule: the reason of the condition that says it, and its message.
+/// The result for a rule: the reason of the condition that says it, and its message.
 fn told(rule: &Value) -> Option<String> {
     let conditions = rule["status"]["conditions"].as_array()?;
     let is = |reason: &str| conditions.iter().find(|c| c["reason"] == json!(reason));
@@ -61,7 +61,7 @@ fn told(rule: &Value) -> Option<String> {
 async fn no_template_of_a_rule_gets_out() {
     let s = Stage::with_agent("byrule").await;
     let (routes, more) = (s.routes().await, s.escapes("none").rules);
-    s.t.start("unconfined", "a", json!({"app": "web"})).await;
+    s.t.web("unconfined").await;
     let of_routes =
         routes.iter().enumerate().map(|(i, r)| rule(&format!("r{i}"), &changed(&good("p"), &r.refused)));
     let of_rules = more
@@ -158,7 +158,7 @@ async fn whatever_affinity_asks_for_only_the_own_dpu_is_left() {
         let any = json!({"spec": {"dpuSelectionPolicy": "Any"}});
         s.mallory.post(&s.rules(), &merged(&rule(&format!("r{i}"), &pod), &any)).await.unwrap();
     }
-    s.t.start("w", "a", json!({"app": "web"})).await;
+    s.t.web("w").await;
     // By hand and by a rule, each is where it may be, or the scheduler has found nothing for it.
     let of_case = |pods: &[Value], i: usize| -> Vec<Value> {
         let (by_hand, of_rule) = (json!(format!("p{i}")), json!(format!("r{i}")));

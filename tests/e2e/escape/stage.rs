@@ -1,17 +1,12 @@
 //! The users of these tests, the requests that they make, and how answers are checked.
 
-use std::sync::Arc;
-
 use http::Method;
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_cases::{Escape, Escapes, Layer, Name, Request, Requests, merged};
 use outrigger_core::keys;
-use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::control_plane::config;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
+use outrigger_tests::tenant::{Tenant, dpu, rule_for, rule_with, tenant};
 use outrigger_tests::{eventually, holds};
 use serde_json::{Value, json};
 
@@ -30,9 +25,7 @@ pub(super) type Answer = Result<Value, String>;
 impl User {
     /// The administrator, who may speak as anybody else.
     pub(super) async fn of(outrigger: &Outrigger, other: Option<(&str, &[&str])>) -> Self {
-        let kubeconfig = Kubeconfig::read_from(&outrigger.plane.infra.kubeconfig).unwrap();
-        let options = KubeConfigOptions::default();
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+        let mut config = config(&outrigger.plane.infra.kubeconfig).await;
         // A 503 is an answer here.
         config.default_retry = false;
         if let Some((name, groups)) = other {
@@ -73,7 +66,6 @@ impl User {
         self.ask(Method::GET, path, &Value::Null).await
     }
 
-    /// The objects of a list.
     pub(super) async fn list(&self, path: &str) -> Result<Vec<Value>, String> {
         Ok(self.get(path).await?["items"].as_array().unwrap().clone())
     }
@@ -188,7 +180,6 @@ impl Stage {
         read(&[&names[..], more].concat())
     }
 
-    /// The requests of a group.
     pub(super) fn requests(&self, group: &str, more: &[Name<'_>]) -> Vec<Request> {
         let all = self.named(more, |names| Requests::read(Layer::E2e, names, &json!({}))).groups;
         all.into_iter().find(|one| one.group == group).unwrap_or_else(|| panic!("no group {group}")).rows
@@ -369,10 +360,8 @@ pub(super) fn claim(name: &str, more: &Value) -> Value {
 
 /// A rule with a template, for the workloads of these tests.
 pub(super) fn rule(name: &str, template: &Value) -> Value {
-    let mut spec = rule_for("app", "web");
-    spec["template"] = template.clone();
     json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
-        "metadata": {"name": name}, "spec": spec})
+        "metadata": {"name": name}, "spec": rule_with("/template", template.clone())})
 }
 
 /// The same path, and nothing is kept.
@@ -388,21 +377,14 @@ pub(super) async fn webhook(
     pods: impl Iterator<Item = Value>,
 ) -> Vec<Answer> {
     let o = s.t.outrigger;
-    let tls = ClientTls { ca: o.authority.file(), identity: None }.config(&[b"http/1.1"]).unwrap();
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", o.webhook_port)).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
-    let stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
     let mut answers = Vec::new();
     for pod in pods {
         let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u",
             "kind": {"group": "", "version": "v1", "kind": "Pod"}, "operation": operation,
             "namespace": s.t.namespace, "userInfo": {"username": "u"}, "object": pod, "oldObject": old}});
-        let request = http::Request::post("/validate/pods").header("host", "127.0.0.1");
-        let request = request.body(Full::new(bytes::Bytes::from(review.to_string()))).unwrap();
-        let body = sender.send_request(request).await.unwrap().into_body().collect().await.unwrap();
-        let review: Value = serde_json::from_slice(&body.to_bytes()).unwrap();
+        let request = http::Request::builder().uri("/validate/pods");
+        let (_, body) = o.post(o.webhook_port, None, request, review.to_string()).await.unwrap();
+        let review: Value = serde_json::from_str(&body).unwrap();
         let (response, status) = (&review["response"], &review["response"]["status"]);
         answers.push(match response["allowed"] {
             Value::Bool(true) => Ok(Value::Null),

@@ -3,8 +3,8 @@
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
 use outrigger_core::{keys, machine};
-use outrigger_tests::{eventually, holds};
-use serde_json::{Value, json};
+use outrigger_tests::{holds, until};
+use serde_json::json;
 
 use super::stage::Stage;
 
@@ -35,8 +35,7 @@ async fn a_gpu_may_come_from_a_device_class() {
         "spec": {"containers": [{"name": "c", "image": "i"}]}}))
         .await;
     s.usage("t", [2, 1, 1, 0, 2]).await;
-    let pod = s.outrigger.plane.infra.kubectl(&["get", "pod", "-n", s.group, "g", "-o", "json"]).unwrap();
-    let pod: Value = serde_json::from_str(&pod).unwrap();
+    let pod = s.outrigger.plane.infra.get(&["pod", "-n", s.group, "g"]).unwrap();
     let resource = machine::of_device_class(class);
     for kind in ["requests", "limits"] {
         assert_eq!(pod["spec"]["containers"][0]["resources"][kind][&resource], "1", "{pod}");
@@ -44,8 +43,7 @@ async fn a_gpu_may_come_from_a_device_class() {
     let claim =
         pod["status"]["extendedResourceClaimStatus"]["resourceClaimName"].as_str().unwrap().to_owned();
     let claims: Api<ResourceClaim> = Api::namespaced(s.client.clone(), s.group);
-    eventually("the guest's GPU is allocated", || async {
-        let found = claims.get(&claim).await.map_err(|e| e.to_string())?;
+    until("the guest's GPU is allocated", &claims, &claim, |found| {
         let allocation = found.status.and_then(|status| status.allocation).ok_or("it isn't")?;
         let results = allocation.devices.and_then(|devices| devices.results).unwrap_or_default();
         let drivers: Vec<&str> = results.iter().map(|result| result.driver.as_str()).collect();

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use outrigger_core::keys;
-use outrigger_tests::tenant::node_of;
-use outrigger_tests::{eventually, holds, root};
+use outrigger_tests::tenant::{namespace, node_of};
+use outrigger_tests::{eventually, holds, root, until};
 use serde_json::{Value, json};
 
 mod gpus;
@@ -161,7 +161,7 @@ async fn a_guest_holds_its_slot_whatever_becomes_of_its_containers() {
     s.replicas("t", 2).await;
     // A guest in a namespace without the label counts as nothing, nor does what calls itself a reservation; Imperator counts
     // the latter in any namespace.
-    let plain = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mg-states-plain"}});
+    let plain = namespace("mg-states-plain");
     s.outrigger.plane.infra.apply(&[plain]).unwrap();
     let pods: Api<Pod> = Api::namespaced(s.client.clone(), "mg-states-plain");
     for (name, role) in [("guest", keys::GUEST), ("forged", keys::RESERVATION)] {
@@ -217,8 +217,7 @@ async fn reservations_follow_the_machine_and_are_put_right() {
     let params = PatchParams::default();
     let patch: Patch<Value> = Patch::Json(serde_json::from_value(size).unwrap());
     s.machines().patch("mg-edit", &params, &patch).await.unwrap();
-    eventually("reservations are larger", || async {
-        let set = s.sets().get("mg-edit-t1").await.map_err(|e| e.to_string())?;
+    until("reservations are larger", &s.sets(), "mg-edit-t1", |set| {
         let resources = set.spec.unwrap().template.spec.unwrap().containers[0].resources.clone().unwrap();
         let found = serde_json::to_value(resources.limits).unwrap();
         holds(found == json!({"cpu": "2", "memory": "1Gi"}), found.to_string())

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use outrigger_core::keys;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::{Value, json};
 
 use super::stage::*;
@@ -149,8 +149,7 @@ async fn a_node_belongs_to_the_pool_that_had_it_first() {
         Marks { annotation: Some(group.to_owned()), labels, taints }
     };
     s.marks("b", both("mg-second", "maintenance", "u")).await;
-    eventually("the second pool says so", || async {
-        let pool = s.pools().get("mg-second-node-pool").await.map_err(|e| e.to_string())?;
+    until("the second pool says so", &s.pools(), "mg-second-node-pool", |pool| {
         let conditions = pool.status.unwrap_or_default().conditions;
         let told = "Node \"mg-first-a\" is in MachineNodePool mg-first-node-pool already";
         holds(

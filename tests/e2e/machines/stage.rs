@@ -10,7 +10,7 @@ use outrigger_api::machine::Usage;
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::{PATIENCE, eventually, holds};
+use outrigger_tests::{PATIENCE, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// A group, and a namespace of the same name whose guests count.
@@ -136,8 +136,7 @@ impl Stage {
     pub(super) async fn usage(&self, type_: &str, wanted: [u32; 5]) {
         let [maximum, reserved, used, waiting, slots] = wanted;
         let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
-        eventually(&format!("the usage of {type_} is {wanted:?}"), || async {
-            let machine = self.machines().get(self.group).await.map_err(|e| e.to_string())?;
+        until(&format!("the usage of {type_} is {wanted:?}"), &self.machines(), self.group, |machine| {
             let all = machine.status.unwrap_or_default().available_machines;
             match all.iter().find(|m| m.name == type_) {
                 Some(found) if found.usage == wanted => Ok(()),
@@ -150,8 +149,7 @@ impl Stage {
     /// Waits until a type's StatefulSet has so many replicas.
     pub(super) async fn replicas(&self, type_: &str, wanted: i32) -> StatefulSet {
         let name = format!("{}-{type_}", self.group);
-        eventually(&format!("{name} has {wanted} replicas"), || async {
-            let set = self.sets().get(&name).await.map_err(|e| e.to_string())?;
+        until(&format!("{name} has {wanted} replicas"), &self.sets(), &name, |set| {
             let replicas = set.spec.as_ref().and_then(|spec| spec.replicas);
             if replicas == Some(wanted) { Ok(set) } else { Err(format!("{replicas:?}")) }
         })
@@ -160,8 +158,7 @@ impl Stage {
 
     /// Waits until Ready of the Machine is this, with a message that holds these words.
     pub(super) async fn ready(&self, status: &str, words: &str) {
-        eventually(&format!("Ready is {status}: {words}"), || async {
-            let machine = self.machines().get(self.group).await.map_err(|e| e.to_string())?;
+        until(&format!("Ready is {status}: {words}"), &self.machines(), self.group, |machine| {
             let generation = machine.metadata.generation;
             let conditions = machine.status.unwrap_or_default().conditions;
             let ready = conditions.iter().find(|c| c.type_ == "Ready");

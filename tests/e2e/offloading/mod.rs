@@ -12,7 +12,7 @@ use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, eventually, holds, is_gone, until};
 use serde_json::{Value, json};
 
 mod stage;
@@ -34,8 +34,7 @@ async fn remote_runs_on_selected_virtual_nodes_only() {
     // A bare Pod too.
     let bare = pod("bare", json!({"nodeSelector": {"stage": s.name}}));
     s.pods().create(&PostParams::default(), &serde_json::from_value(bare).unwrap()).await.unwrap();
-    eventually("it lands", || async {
-        let pod = s.pods().get("bare").await.map_err(|e| e.to_string())?;
+    until("it lands", &s.pods(), "bare", |pod| {
         holds(node_of(&pod) == s.node("us"), node_of(&pod).to_owned())
     })
     .await;
@@ -156,11 +155,7 @@ async fn a_deleted_namespaceoffloading_takes_the_label_along() {
     s.ask("Remote", true).unwrap();
     s.terms(1).await;
     s.objects().delete("offloading", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone", || async {
-        let left = s.objects().get_opt("offloading").await.map_err(|e| e.to_string())?;
-        left.map_or(Ok(()), |object| Err(format!("{:?}", object.metadata)))
-    })
-    .await;
+    is_gone(&s.objects(), "offloading").await;
     s.label(None).await;
     s.tolerated(false).await;
     // And a namespace with one goes as a whole.
@@ -215,7 +210,7 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
         })
         .await;
     }
-    // A label that somebody takes off comes back, and what is selected no more is not told any more.
+    // A label that somebody takes off comes back, and clusters that are no longer selected leave the status.
     s.outrigger
         .plane
         .infra
@@ -321,18 +316,9 @@ async fn what_a_namespaceoffloading_may_not_be_is_refused() {
     patch(skip).await.unwrap();
     patch(both).await.unwrap();
     patch(json!({"metadata": {"labels": null}})).await.unwrap();
-    let warned = s.outrigger.plane.infra.kubectl(&[
-        "patch",
-        "nsoff",
-        "offloading",
-        "-n",
-        s.name,
-        "--type=merge",
-        "--warnings-as-errors",
-        "-p",
-        r#"{"spec": {"podOffloadingStrategy": "Remote"}}"#,
-    ]);
-    let warned = warned.unwrap_err().to_string();
+    let strict = ["-n", s.name, "--warnings-as-errors"];
+    let remote = json!({"spec": {"podOffloadingStrategy": "Remote"}});
+    let warned = s.outrigger.plane.infra.patch("nsoff/offloading", &strict, &remote).unwrap_err().to_string();
     assert!(warned.contains("more restrictive setting"), "{warned}");
 }
 
@@ -363,8 +349,7 @@ async fn a_tenants_namespace_that_is_offloaded_has_both() {
         .create(&PostParams::default(), &serde_json::from_value(pod("p", json!({}))).unwrap())
         .await
         .unwrap();
-    eventually("it runs on the tenant's DPU", || async {
-        let pod = t.pods().get("p").await.map_err(|e| e.to_string())?;
+    until("it runs on the tenant's DPU", &t.pods(), "p", |pod| {
         holds(node_of(&pod) == t.node("a-dpu1"), node_of(&pod).to_owned())
     })
     .await;

@@ -1,14 +1,13 @@
-//! A namespace with nodes, and what becomes of its Pods.
+//! A namespace with nodes, and where its Pods are scheduled.
 
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use kube::api::{Api, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::node_of;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::tenant::{namespace, node_of};
+use outrigger_tests::{eventually, holds, until};
 use serde_json::{Value, json};
 
 pub(super) const REQUIRED: &str =
@@ -24,12 +23,7 @@ pub(super) struct Stage {
 impl Stage {
     pub(super) async fn new(name: &'static str) -> Self {
         let outrigger = Outrigger::shared().await;
-        let kubeconfig = Kubeconfig::read_from(&outrigger.plane.infra.kubeconfig).unwrap();
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        // A 503 is an answer here.
-        config.default_retry = false;
-        let client = Client::try_from(config).unwrap();
+        let client = outrigger.plane.infra.client_without_retries().await;
         let this = Self { outrigger, client, name };
         let virtual_node = |region: &str, more: Value| {
             let mut labels = json!({keys::NODE_TYPE: keys::VIRTUAL_NODE, "region": region, "stage": name});
@@ -38,7 +32,7 @@ impl Stage {
                 "spec": {"taints": [{"key": keys::NOT_ALLOWED, "value": "true", "effect": "NoExecute"}]}})
         };
         let objects = [
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+            namespace(name),
             json!({"apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": this.node("local"), "labels": {"region": "local", "stage": name}}}),
             virtual_node("us", json!({keys::REMOTE_CLUSTER: "us-1"})),
@@ -145,8 +139,7 @@ impl Stage {
 
     /// Waits until the NamespaceOffloading has this phase, and returns it.
     pub(super) async fn phase(&self, phase: &str) -> NamespaceOffloading {
-        eventually(&format!("the phase is {phase}"), || async {
-            let object = self.objects().get("offloading").await.map_err(|e| e.to_string())?;
+        until(&format!("the phase is {phase}"), &self.objects(), "offloading", |object| {
             let status = object.status.clone().unwrap_or_default();
             let current = status.observed_generation == object.metadata.generation;
             if current && status.offloading_phase.as_deref() == Some(phase) {
@@ -161,8 +154,7 @@ impl Stage {
     /// Waits until the namespace's label is this.
     pub(super) async fn label(&self, value: Option<&str>) -> Namespace {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        eventually(&format!("the label is {value:?}"), || async {
-            let namespace = namespaces.get(self.name).await.map_err(|e| e.to_string())?;
+        until(&format!("the label is {value:?}"), &namespaces, self.name, |namespace| {
             let is = namespace.labels().get(keys::OFFLOADED).cloned();
             if is.as_deref() == value { Ok(namespace) } else { Err(format!("{is:?}")) }
         })

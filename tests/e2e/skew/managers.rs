@@ -31,13 +31,12 @@ struct State {
     rules: BTreeMap<String, v1::Rule>,
     /// What was asked for, but for lists.
     calls: Vec<String>,
-    /// Names of the workloads that it has heard of.
+    /// Names of the workloads that it has received.
     workloads: Vec<String>,
     /// A rule that its list doesn't show yet: until somebody makes one of the same name.
     unseen: Option<String>,
     /// It keeps what it is given, all of it.
     keeps: bool,
-    /// The next list fails.
     fails: bool,
 }
 
@@ -47,7 +46,7 @@ impl Older {
         Self::default()
     }
 
-    /// One from before rules told whose they are, and what has become of them.
+    /// One from before rules had their owners and their status in answers.
     pub(super) fn silent() -> Self {
         Self { rules: true, ..Self::default() }
     }
@@ -99,9 +98,9 @@ impl Older {
         eventually(&format!("{calls:?}"), || async { self.are(calls) }).await;
     }
 
-    /// Waits until it has heard of these workloads.
+    /// Waits until it has received these workloads.
     pub(super) async fn hears(&self, names: &[&str]) {
-        eventually(&format!("{names:?} are told"), || async {
+        eventually(&format!("{names:?} are received"), || async {
             let heard = self.state.lock().unwrap().workloads.clone();
             holds(names.iter().all(|name| heard.iter().any(|h| h == name)), format!("{heard:?}"))
         })

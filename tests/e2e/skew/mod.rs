@@ -13,11 +13,11 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message as Kind;
 use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadSync};
-use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
+use outrigger_tests::outrigger::{Outrigger, get, tenant_identity};
 use outrigger_tests::stream::update;
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
 use outrigger_tests::wire::{Raw, messages};
-use outrigger_tests::{always, eventually, holds, root};
+use outrigger_tests::{always, eventually, holds, is_gone, root};
 use prost::Message as _;
 use serde_json::json;
 use std::time::Duration;
@@ -29,11 +29,9 @@ use managers::Older;
 /// What an agent has said on its stream: a sync with `first`, updates until `second` is ready, and the end of `first`. Made by
 /// [`record::record`].
 struct Recording {
-    /// Its version.
     version: &'static str,
     /// Its tenant, whose Pods were on the host `<tenant>-a`.
     tenant: &'static str,
-    /// The call.
     method: &'static str,
 }
 
@@ -56,8 +54,7 @@ impl Recording {
     /// A manager understands it: the one workload that is left has a companion.
     async fn is_understood(&self) {
         let o = Outrigger::shared().await;
-        let t = Tenant::without_agent(o, self.tenant, &[("a", 1)]).await;
-        t.rule("r", rule_for("app", "web")).await;
+        let t = Tenant::with_rule_only(o, self.tenant).await;
         let all = self.messages();
         assert!(all.len() >= 3, "a sync, an update, a delete: {}", all.len());
         let stream = replay(o, self.tenant, self.method, &all).await;
@@ -107,7 +104,7 @@ async fn what_an_agent_says_in_chunks_is_understood() {
     CHUNKED.is_understood().await;
 }
 
-/// A field that nobody has heard of yet: number 1999, some bytes.
+/// A field that no version knows yet: number 1999, some bytes.
 const UNKNOWN: &[u8] = &[0xfa, 0x7c, 3, b'n', b'e', b'w'];
 
 /// A message of a type with one field of this number that is a message too, with a field in each that nobody knows.
@@ -123,8 +120,7 @@ fn from_the_future(number: u8, inner: &[u8]) -> Bytes {
 #[tokio::test]
 async fn what_a_later_agent_adds_is_left_alone() {
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "skew-new", &[("a", 1)]).await;
-    t.rule("r", rule_for("app", "web")).await;
+    let t = Tenant::with_rule_only(o, "skew-new").await;
     let workload = update("later", &t.node("a")).encode_to_vec();
     let sync = WorkloadStreamRequest { message: Some(Kind::WorkloadSync(WorkloadSync::default())) };
     let all = [sync.encode_to_vec().into(), from_the_future(1, &workload)];
@@ -136,35 +132,8 @@ async fn what_a_later_agent_adds_is_left_alone() {
 }
 
 /// An agent for the tenant, at a manager in plain text. Returns its admin port.
-fn agent(o: &Outrigger, t: &Tenant, manager: u16) -> u16 {
-    let [admin] = ports().unwrap();
-    let kubeconfig = o.plane.dir.join(format!("agent-{}.kubeconfig", t.id));
-    o.plane.tenant.service_account("outrigger-system", "outrigger-agent", &kubeconfig).unwrap();
-    let args = [
-        "agent".to_owned(),
-        "--insecure".to_owned(),
-        format!("--manager-address=http://127.0.0.1:{manager}"),
-        format!("--tenant-id={}", t.id),
-        format!("--namespace={}", t.source),
-        format!("--rules-namespace={}", t.source),
-        "--periodic-check-interval=200ms".to_owned(),
-        format!("--admin-address=127.0.0.1:{admin}"),
-        format!("--kubeconfig={}", kubeconfig.display()),
-        "--shutdown-delay=0s".to_owned(),
-    ];
-    o.run(&format!("agent-{}", t.id), &args).unwrap();
-    admin
-}
-
-/// Waits until a rule of the tenant's own cluster has this condition.
-async fn told(t: &Tenant, rule: &str, kind: &str, reason: &str) -> String {
-    eventually(&format!("{rule}: {kind} {reason}"), || async {
-        let rule = t.own_rules().get(rule).await.map_err(|e| e.to_string())?;
-        let conditions = rule.status.clone().unwrap_or_default().conditions;
-        let found = conditions.iter().find(|c| c.type_ == kind).ok_or(format!("{:?}", rule.status))?;
-        if found.reason == reason { Ok(found.message.clone()) } else { Err(format!("{found:?}")) }
-    })
-    .await
+fn agent(t: &Tenant, manager: u16) -> u16 {
+    t.start_agent_with_admin(&Tenant::in_plain_text(&format!("http://127.0.0.1:{manager}")))
 }
 
 #[tokio::test]
@@ -173,13 +142,13 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     let t = Tenant::without_agent(o, "skew-norules", &[("a", 1)]).await;
     let older = Older::without_rules();
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
-    t.start("one", "a", json!({"app": "web"})).await;
-    let admin = agent(o, &t, older.serve());
-    let message = told(&t, "r", "Synced", "ManagerTooOld").await;
+    t.web("one").await;
+    let admin = agent(&t, older.serve());
+    let (_, message) = t.own_condition("r", "Synced", Status::False, "ManagerTooOld").await;
     assert!(message.contains("upgrade"), "{message}");
     // It takes no chunks either, and so hears everything in one message.
     older.hears(&["one"]).await;
-    t.start("two", "a", json!({"app": "web"})).await;
+    t.web("two").await;
     older.hears(&["one", "two"]).await;
     eventually("it is ready", || async {
         let (status, body) = get(admin, "/readyz").await?;
@@ -192,11 +161,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     assert_eq!(log.matches("does not support chunks").count(), 1, "{log}");
     // Nothing was made over there, so nothing holds the rule up.
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
-    eventually("it is gone", || async {
-        let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&t.own_rules(), "r").await;
 }
 
 #[tokio::test]
@@ -205,18 +170,18 @@ async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
     let t = Tenant::without_agent(o, "skew-silent", &[("a", 1)]).await;
     let older = Older::silent();
     older.has("byhand", b"{}");
-    agent(o, &t, older.serve());
+    agent(&t, older.serve());
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     older.eventually(&["create r"]).await;
-    told(&t, "r", "Synced", "Pending").await;
+    t.own_condition("r", "Synced", Status::Unknown, "Pending").await;
     // The same name, and nobody knows whose: it is not the agent's to change.
     t.own_rule("byhand", rule_for("app", "web")).await.unwrap();
-    told(&t, "byhand", "Accepted", "NameTaken").await;
+    t.own_condition("byhand", "Accepted", Status::False, "NameTaken").await;
     always("nothing is written again", Duration::from_secs(4), || async { older.are(&["create r"]) }).await;
     // Likewise when it turns up between the list and the call: nothing of it is written, also when the agent's rule goes.
     older.has_unseen("raced", b"{}");
     t.own_rule("raced", rule_for("app", "web")).await.unwrap();
-    told(&t, "raced", "Accepted", "NameTaken").await;
+    t.own_condition("raced", "Accepted", Status::False, "NameTaken").await;
     let raced = t.own_rules().get("raced").await.unwrap();
     assert!(raced.finalizers().is_empty(), "{:?}", raced.finalizers());
     t.own_rules().delete("raced", &DeleteParams::default()).await.unwrap();
@@ -224,11 +189,7 @@ async fn a_manager_that_tells_nothing_of_its_rules_gets_each_once() {
     older.eventually(&["create r", "refused raced", "update r"]).await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     older.eventually(&["create r", "refused raced", "update r", "delete r"]).await;
-    eventually("it is gone here", || async {
-        let left = t.own_rules().get_opt("r").await.map_err(|e| e.to_string())?;
-        holds(left.is_none(), "it is there")
-    })
-    .await;
+    is_gone(&t.own_rules(), "r").await;
     o.plane.command("term agent-skew-silent").unwrap();
 }
 
@@ -237,12 +198,12 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "skew-part", &[("a", 1)]).await;
     let older = Older::forgetful();
-    agent(o, &t, older.serve());
+    agent(&t, older.serve());
     let mut spec = rule_for("app", "web");
     t.own_rule("whole", spec.clone()).await.unwrap();
     spec["updateStrategy"] = json!({"type": "OnDelete"});
     let rule = t.own_rule("r", spec).await.unwrap();
-    let message = told(&t, "r", "Accepted", "ManagerTooOld").await;
+    let (_, message) = t.own_condition("r", "Accepted", Status::False, "ManagerTooOld").await;
     assert!(message.contains("drops fields"), "{message}");
     let writes = older.calls();
     always("nothing is written again", Duration::from_secs(5), || async {
@@ -252,7 +213,7 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     assert_eq!(writes.iter().filter(|call| call.ends_with(" whole")).count(), 1, "{writes:?}");
     assert!(!rule.finalizers().contains(&keys::ABANDON.to_owned()));
     older.is_upgraded();
-    told(&t, "r", "Synced", "Pending").await;
+    t.own_condition("r", "Synced", Status::Unknown, "Pending").await;
     t.own_rules().delete("r", &DeleteParams::default()).await.unwrap();
     eventually("it goes", || async {
         holds(older.calls().contains(&"delete r".to_owned()), format!("{:?}", older.calls()))

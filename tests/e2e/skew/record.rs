@@ -15,7 +15,6 @@ use outrigger_tests::tenant::Tenant;
 use outrigger_tests::wire::{messages, serve};
 use outrigger_tests::{eventually, holds};
 use prost::Message as _;
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 #[tokio::test]
@@ -33,8 +32,8 @@ async fn record() {
     };
     let path = format!("/universe.workload.v1.WorkloadService/{}", super::CHUNKED.method);
     let router = Router::new().route(&path, post(stream));
-    t.start("first", "a", json!({"app": "web"})).await;
-    super::agent(o, &t, serve(router, end.clone()));
+    t.web("first").await;
+    super::agent(&t, serve(router, end.clone()));
     // Whole messages: a frame may end anywhere, but never for long.
     let told = async |what: &str, is: &dyn Fn(&[Kind]) -> bool| {
         eventually(what, || async {
@@ -59,7 +58,7 @@ async fn record() {
         }
     };
     told("a sync", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadSyncEnd(_)))).await;
-    t.start("second", "a", json!({"app": "web"})).await;
+    t.web("second").await;
     told("second is ready", &ready("second")).await;
     t.end("first").await;
     told("the end of first", &|kinds| kinds.iter().any(|kind| matches!(kind, Kind::WorkloadDelete(_)))).await;

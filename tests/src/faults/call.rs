@@ -50,7 +50,7 @@ impl Verb {
     }
 }
 
-/// A request, and what became of it.
+/// A request, and its result.
 #[derive(Debug, Clone)]
 pub struct Call {
     /// Counts the requests of a proxy, from 1.

@@ -26,7 +26,7 @@ pub struct Calls {
     end: CancellationToken,
 }
 
-/// What becomes of the answer to a call, which the manager has given.
+/// What happens to the answer that the manager has given to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The call ends as cancelled by the other side.

@@ -179,7 +179,7 @@ impl Proxy {
         *self.shared.hook.lock() = Some(Arc::new(hook));
     }
 
-    /// Calls no hook any more.
+    /// Calls hooks no longer.
     pub fn off_write(&self) {
         *self.shared.hook.lock() = None;
     }
