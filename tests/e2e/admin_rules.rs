@@ -228,9 +228,14 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     })
     .await;
     // It waits for another, as a tenant's own would.
-    let told = status(&t.infra, UNIVERSE, "leaves", ("Ready", Status::False, "Pending"), [2, 2, 1]).await;
-    let message = &told.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
-    assert!(message.contains("of tenant ar-leaves: "), "{message}");
+    // The scheduler says why after the companion has been counted.
+    let pending = ("Ready", Status::False, "Pending");
+    eventually("the rule names the tenant whose companion waits", || async {
+        let told = status(&t.infra, UNIVERSE, "leaves", pending, [2, 2, 1]).await;
+        let message = &told.conditions.iter().find(|c| c.type_ == "Ready").unwrap().message;
+        if message.contains("of tenant ar-leaves: ") { Ok(()) } else { Err(message.clone()) }
+    })
+    .await;
     o.plane.infra.kubectl(&["delete", "tenant", "ar-leaves", "--timeout=90s"]).unwrap();
     assert_eq!((on(&kept).await, companions(&t.infra, "leaves").await.unwrap().len()), (0, 0));
     let none = ("Ready", Status::True, "NoMatch");

@@ -57,7 +57,7 @@ impl Stage {
 
     /// Starts the tenant's agent, which leads through a proxy.
     pub(crate) fn agent(&self, t: &Tenant, more: &[String]) {
-        t.start_agent(&[&[self.kubeconfig.clone()], more].concat());
+        t.start_agent(&[std::slice::from_ref(&self.kubeconfig), more].concat());
     }
 
     /// Whether no key of the shared manager's queues is being worked on.

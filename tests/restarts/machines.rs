@@ -43,7 +43,7 @@ async fn quiet(client: &kube::Client) -> BTreeMap<String, u64> {
 async fn usage(machines: &Api<Machine>, name: &str, type_: &str, wanted: [u32; 5]) {
     let [maximum, reserved, used, waiting, slots] = wanted;
     let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
-    until(&format!("the usage of {name} is {wanted:?}"), &machines, name, |machine| {
+    until(&format!("the usage of {name} is {wanted:?}"), machines, name, |machine| {
         let all = machine.status.unwrap_or_default().available_machines;
         match all.iter().find(|m| m.name == type_) {
             Some(found) if found.usage == wanted => Ok(()),

@@ -79,7 +79,7 @@ pub fn demands(pod: &Value, key: &str, value: &str) -> Result<(), FieldError> {
     if terms.is_empty() {
         return Err(FieldError::new(
             TERMS,
-            format_args!("is empty; every Pod of a tenant must require {}", wanted),
+            format_args!("is empty; every Pod of a tenant must require {wanted}"),
         ));
     }
     for (i, term) in terms.iter().enumerate() {

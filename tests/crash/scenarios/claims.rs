@@ -32,10 +32,8 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let t = tenant(run, "", &[("a", 1)]).await?;
     let devices = Devices::publish(&t, &[("a", 8)]).await;
     run.begin();
-    run.act("the rule of claims is taken", || {
-        t.try_rule("bare", rule_with("/template", devices.template()).clone())
-    })
-    .await?;
+    run.act("the rule of claims is taken", || t.try_rule("bare", rule_with("/template", devices.template())))
+        .await?;
     run.act("the rule with a claim is taken", || t.try_rule("with", with_claim(&devices, "r"))).await?;
     for name in ["w0", "w1"] {
         t.web(name).await;

@@ -159,9 +159,8 @@ mod tests {
         node(&caches, "dpu-b", "b");
         let terms = caches.allocated("n", "c").unwrap();
         let on_host = |host: &str| {
-            let wanted = [outrigger_core::selector::Requirement::is(keys::DPU_HOST, host)];
             let mut pod = json!({"spec": {}});
-            outrigger_core::selector::require(&mut pod, &wanted).unwrap();
+            outrigger_core::selector::require(&mut pod, keys::DPU_HOST, host).unwrap();
             opposition(&pod, &terms)
         };
         assert_eq!(on_host("b"), None);
