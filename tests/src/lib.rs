@@ -23,6 +23,7 @@ pub mod openmetrics;
 pub mod outrigger;
 pub mod page;
 pub mod pki;
+pub mod report;
 pub mod scenarios;
 pub mod shipped;
 pub mod stream;
