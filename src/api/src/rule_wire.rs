@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
-use outrigger_core::field::FieldError;
+use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::{RuleName, hex};
 use outrigger_core::json::Json;
 use outrigger_core::keys;
@@ -31,17 +31,17 @@ impl TryFrom<&v1::Rule> for WorkloadRule {
     fn try_from(rule: &v1::Rule) -> Result<Self, Self::Error> {
         let mut errors = Vec::new();
         if let Err(e) = RuleName::new(&rule.id) {
-            errors.push(FieldError::new("metadata.name", e));
+            errors.add("metadata.name", e);
         }
         let Some(data) = &rule.data else {
-            errors.push(FieldError::new("spec", "is missing; set rule.data"));
+            errors.add("spec", "is missing; set rule.data");
             return Err(errors);
         };
         if data.orchestrator_type != i32::from(v1::OrchestratorType::Kubernetes) {
-            errors.push(FieldError::new(
+            errors.add(
                 "orchestrator_type",
                 format_args!("is {}; use ORCHESTRATOR_TYPE_KUBERNETES (1)", data.orchestrator_type),
-            ));
+            );
         }
         let spec = spec(data, &mut errors);
         if !errors.is_empty() {
@@ -66,7 +66,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
             if operator.is_none() {
                 let path = format!("spec.workloadTerms[{t}].matchExpressions[{e}].operator");
                 let message = format!("is operation {}; use 1 (In) to 6 (Lt)", expression.operation);
-                errors.push(FieldError::new(path, message));
+                errors.add(path, message);
             }
             match_expressions.push(MatchExpression {
                 key: expression.key.clone(),
@@ -80,7 +80,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
     for (i, inject) in data.workload_info_inject.iter().enumerate() {
         let Some(Message::AsAnnotation(annotation)) = &inject.message else {
             let path = format!("spec.workloadInfoInject[{i}].asAnnotation");
-            errors.push(FieldError::new(path, "is missing; set as_annotation"));
+            errors.add(path, "is missing; set as_annotation");
             continue;
         };
         workload_info_inject.push(WorkloadInfoInject {
@@ -89,7 +89,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
         });
     }
     let template: Json = serde_json::from_slice(&data.rule_template).unwrap_or_else(|e| {
-        errors.push(FieldError::new("spec.template", format_args!("rule_template is not JSON: {e}")));
+        errors.add("spec.template", format_args!("rule_template is not JSON: {e}"));
         Json::default()
     });
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };

@@ -22,16 +22,8 @@ pub const ENTRY_BYTES: usize = 384;
 /// an allocation of at least 16, in a hash table that is half empty in the worst case.
 pub const ITEM_BYTES: usize = 192;
 
-/// Limits of one message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// Bytes on the wire.
-    pub bytes: usize,
-    /// Entries of all repeated fields.
-    pub entries: usize,
-    /// Items of all maps.
-    pub items: usize,
-}
+/// Limits of one message: the size that it may have at most.
+pub type Bounds = Measure;
 
 /// Size of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::field::{FieldError, join};
+use crate::field::{FieldError, FieldErrors, join};
 use crate::ids::{is_dns_subdomain, is_label_key, is_label_name, is_short_dns_label};
 use crate::json::list;
 use crate::quantity::Quantity;
@@ -49,10 +49,7 @@ pub const MAX_ID: usize = 32;
 pub fn faults_of_rule(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut faults = faults(spec, path);
     if faults.is_empty() && list(spec, "/devices/requests").is_empty() {
-        faults.push(FieldError::new(
-            format_args!("{path}.devices.requests"),
-            "is empty: name at least one device request",
-        ));
+        faults.add(format_args!("{path}.devices.requests"), "is empty: name at least one device request");
     }
     faults
 }
