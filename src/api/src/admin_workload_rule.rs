@@ -158,9 +158,6 @@ impl TenantSelector {
 
 impl AdminWorkloadRule {
     /// Validates the rule and converts it to the type that is evaluated.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<AdminRule, Vec<FieldError>> {
         let mut errors = Vec::new();
         // The fields that both kinds have are validated by the same code.

@@ -305,9 +305,6 @@ fn quantity(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 impl Machine {
     /// Converts the object to the type that controllers and admission use.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<domain::Machine, Vec<FieldError>> {
         let mut errors = Vec::new();
         let pool = self.spec.node_pool.iter().enumerate();

@@ -210,28 +210,22 @@ fn update_strategy_message(strategy: &UpdateStrategy) -> v1::RuleUpdateStrategy 
     v1::RuleUpdateStrategy { r#type: strategy.kind.clone(), max_unavailable: most.unwrap_or_default() }
 }
 
-fn operator(operation: i32) -> Option<Operator> {
-    match Operation::try_from(operation).ok()? {
-        Operation::Unspecified => None,
-        Operation::In => Some(Operator::In),
-        Operation::NotIn => Some(Operator::NotIn),
-        Operation::Exists => Some(Operator::Exists),
-        Operation::DoesNotExist => Some(Operator::DoesNotExist),
-        Operation::Gt => Some(Operator::Gt),
-        Operation::Lt => Some(Operator::Lt),
-    }
+const OPERATORS: [(Operation, Operator); 6] = [
+    (Operation::In, Operator::In),
+    (Operation::NotIn, Operator::NotIn),
+    (Operation::Exists, Operator::Exists),
+    (Operation::DoesNotExist, Operator::DoesNotExist),
+    (Operation::Gt, Operator::Gt),
+    (Operation::Lt, Operator::Lt),
+];
+
+fn operator(number: i32) -> Option<Operator> {
+    OPERATORS.iter().find(|(operation, _)| i32::from(*operation) == number).map(|(_, operator)| *operator)
 }
 
-fn operation(operator: &str) -> Operation {
-    match operator.parse() {
-        Err(()) => Operation::Unspecified,
-        Ok(Operator::In) => Operation::In,
-        Ok(Operator::NotIn) => Operation::NotIn,
-        Ok(Operator::Exists) => Operation::Exists,
-        Ok(Operator::DoesNotExist) => Operation::DoesNotExist,
-        Ok(Operator::Gt) => Operation::Gt,
-        Ok(Operator::Lt) => Operation::Lt,
-    }
+fn operation(name: &str) -> Operation {
+    let found = OPERATORS.iter().find(|(_, operator)| operator.as_str() == name);
+    found.map_or(Operation::Unspecified, |(operation, _)| *operation)
 }
 
 #[cfg(test)]

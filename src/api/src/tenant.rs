@@ -229,9 +229,6 @@ fn baseline() -> String {
 
 impl Tenant {
     /// Returns the tenant's id, which is its name.
-    ///
-    /// # Errors
-    /// If the name is not a valid id.
     pub fn id(&self) -> Result<TenantId, FieldError> {
         TenantId::new(&self.name_any()).map_err(|e| FieldError::new("metadata.name", e))
     }
@@ -245,9 +242,6 @@ impl Tenant {
     }
 
     /// Converts the object to the domain type.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<domain::Tenant, Vec<FieldError>> {
         let mut errors = Vec::new();
         let spec = &self.spec;

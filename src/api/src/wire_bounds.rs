@@ -83,17 +83,11 @@ impl OutOfBounds {
 }
 
 /// Compares the announced size of a message with its limit, before any of it is read.
-///
-/// # Errors
-/// If the size exceeds the limit.
 pub fn check_bytes(shape: &'static Shape, bytes: usize, bounds: &Bounds) -> Result<(), OutOfBounds> {
     within(shape, "bytes", bytes, bounds.bytes)
 }
 
 /// Measures a message and compares it with its limits.
-///
-/// # Errors
-/// If a count exceeds its limit, or the bytes are not a message.
 pub fn check(shape: &'static Shape, wire: &[u8], bounds: &Bounds) -> Result<Measure, OutOfBounds> {
     check_bytes(shape, wire.len(), bounds)?;
     let found = measure(shape, wire)?;
@@ -110,9 +104,6 @@ fn within(shape: &Shape, what: &'static str, found: usize, allowed: usize) -> Re
 }
 
 /// Counts the parts of a message, in linear time and without allocating.
-///
-/// # Errors
-/// If the bytes are not a message, or are nested deeper than [`MAX_DEPTH`].
 pub fn measure(shape: &'static Shape, wire: &[u8]) -> Result<Measure, OutOfBounds> {
     let mut walk = Walk { outermost: shape.name, found: Measure { bytes: wire.len(), ..Measure::default() } };
     walk.message(shape, wire, 1)?;

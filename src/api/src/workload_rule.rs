@@ -277,9 +277,6 @@ impl WorkloadRule {
     }
 
     /// Validates the rule and converts it to the type that is evaluated.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<Rule, Vec<FieldError>> {
         let spec = RuleSpec::try_from(self)?;
         let mut wrong: Vec<FieldError> =

@@ -25,9 +25,6 @@ pub fn workload_id(metadata: Option<&v1::WorkloadMetadata>) -> Result<WorkloadId
 }
 
 /// Converts a message to a workload. A missing state is the empty state: not bound, not ready, without labels.
-///
-/// # Errors
-/// If the metadata is missing or invalid.
 pub fn workload(update: v1::WorkloadUpdate) -> Result<Workload, FieldError> {
     let id = workload_id(update.workload_metadata.as_ref())?;
     let metadata = update.workload_metadata.unwrap_or_default();

@@ -3,12 +3,13 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::text::quoted;
 
 /// What is wrong with one field of an object, in the way the API server says it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct FieldError {
     /// Path of the field, `spec.affinity.nodeAffinity`.

@@ -101,9 +101,6 @@ impl InjectionSpec {
 
 impl Rule {
     /// Checks a rule and makes it fast. The template is carried as it is; [`crate::template::check`] is about it.
-    ///
-    /// # Errors
-    /// Everything that is wrong, in the order of the fields.
     pub fn compile(spec: RuleSpec) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         let resource_kind = match spec.resource_kind.as_str() {
