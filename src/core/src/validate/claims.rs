@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{entries, keys, reserved, text};
 use crate::device;
 use crate::field::{FieldError, FieldErrors, join};
+use crate::json::list;
 use crate::keys::POD_CLAIM_NAME;
 use crate::steps::step;
 use crate::tenant::Policy;
@@ -92,18 +93,16 @@ fn device_request(path: &str, request: &Value, policy: &Policy, faults: &mut Vec
 
 /// A claim that says it was made for a Pod is given to that Pod, which may be another workload's companion.
 fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
-    let (now, before) = (object.get("metadata"), old.get("metadata"));
-    let pod_claim = |metadata: Option<&Value>| {
-        metadata.and_then(|m| m.get("annotations")).and_then(|a| a.get(POD_CLAIM_NAME)).cloned()
-    };
-    if pod_claim(now) != pod_claim(before) {
+    let pod_claim = |object: &Value| object.pointer("/metadata/annotations")?.get(POD_CLAIM_NAME).cloned();
+    if pod_claim(object) != pod_claim(old) {
         faults.add(
             format_args!("metadata.annotations[{POD_CLAIM_NAME}]"),
             "is for claims that Kubernetes makes for a Pod; leave it as it was",
         );
     }
-    let before: HashSet<&Value> = owners(before).iter().collect();
-    for (i, owner) in owners(now).iter().enumerate() {
+    let owners = |object| list(object, "/metadata/ownerReferences").iter();
+    let before: HashSet<&Value> = owners(old).collect();
+    for (i, owner) in owners(object).enumerate() {
         step();
         if text(owner, "kind") == Some("Pod") && !before.contains(owner) {
             faults.add(
@@ -115,11 +114,6 @@ fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
             );
         }
     }
-}
-
-fn owners(metadata: Option<&Value>) -> &[Value] {
-    let list = metadata.and_then(|metadata| metadata.get("ownerReferences")).and_then(Value::as_array);
-    list.map_or(&[], Vec::as_slice)
 }
 
 /// A claim under a name that Outrigger will need would keep a workload from its device, or be taken for it.
