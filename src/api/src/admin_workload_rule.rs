@@ -206,7 +206,7 @@ fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors:
     let values = requirement.values.as_deref().unwrap_or_default();
     match (requirement.operator.as_str(), values) {
         (operator @ ("In" | "NotIn"), []) => {
-            errors.add(format_args!("{path}.values"), format_args!("{operator} needs at least one value"))
+            errors.add(format_args!("{path}.values"), format_args!("{operator} needs at least one value"));
         }
         ("In" | "NotIn", values) => {
             for (v, value) in values.iter().enumerate() {
@@ -215,7 +215,8 @@ fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors:
         }
         ("Exists" | "DoesNotExist", []) => {}
         (operator @ ("Exists" | "DoesNotExist"), _) => {
-            errors.add(format_args!("{path}.values"), format_args!("{operator} takes no values; remove them"))
+            errors
+                .add(format_args!("{path}.values"), format_args!("{operator} takes no values; remove them"));
         }
         (other, _) => errors.add(
             format_args!("{path}.operator"),
