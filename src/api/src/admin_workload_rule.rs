@@ -227,10 +227,9 @@ fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors:
 
 fn check_key(path: &str, key: &str, errors: &mut Vec<FieldError>) {
     if !is_label_key(key) {
-        errors.add(path, format_args!(
-                "{:?} is not a label key: use 1 to 63 letters, digits, '-', '_' and '.', optionally after a DNS subdomain and '/'",
-                quoted(key)
-            ));
+        let wanted =
+            "use 1 to 63 letters, digits, '-', '_' and '.', optionally after a DNS subdomain and '/'";
+        errors.add(path, format_args!("{:?} is not a label key: {wanted}", quoted(key)));
     }
 }
 

@@ -328,9 +328,8 @@ fn names(field: &str, list: &[String], errors: &mut Vec<FieldError>) -> BTreeSet
     for (i, name) in list.iter().enumerate() {
         let path = || format!("spec.{field}[{i}]");
         if !is_dns_subdomain(name) {
-            errors.add(path(), format_args!(
-                    "is {name:?}, which is not a name: use at most 253 lower-case letters, digits, '-' and '.'"
-                ));
+            let wanted = "use at most 253 lower-case letters, digits, '-' and '.'";
+            errors.add(path(), format_args!("is {name:?}, which is not a name: {wanted}"));
         } else if !names.insert(name.clone()) {
             errors.add(path(), format_args!("duplicates {name:?}; remove it"));
         }

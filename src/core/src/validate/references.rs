@@ -21,7 +21,9 @@ pub(super) fn accounts(pod: &Value, facts: &ValidationContext<'_>, faults: &mut 
             && name != DEFAULT_ACCOUNT
             && !facts.policy.service_accounts.contains(name)
         {
-            faults.add(format_args!("spec.{key}"), format_args!("is {:?}; use {DEFAULT_ACCOUNT:?}, or have it allowed by the Tenant's spec.serviceAccounts", quoted(name)));
+            let remedy = "or have it allowed by the Tenant's spec.serviceAccounts";
+            let message = format!("is {:?}; use {DEFAULT_ACCOUNT:?}, {remedy}", quoted(name));
+            faults.add(format_args!("spec.{key}"), message);
         }
     }
     for (path, volume) in entries(spec, "spec", "volumes") {
@@ -120,10 +122,11 @@ pub(super) fn device_classes(pod: &Value, facts: &ValidationContext<'_>, faults:
                     let Some(class) = implied.into_iter().chain(behind).find(|class| !allowed(class)) else {
                         continue;
                     };
-                    faults.add(format_args!("{path}.resources.{of}[{}]", quoted(name)), format_args!(
-                            "asks for a device of class {:?}; have it allowed by the Tenant's spec.deviceClasses",
-                            quoted(class)
-                        ));
+                    let remedy = "have it allowed by the Tenant's spec.deviceClasses";
+                    faults.add(
+                        format_args!("{path}.resources.{of}[{}]", quoted(name)),
+                        format_args!("asks for a device of class {:?}; {remedy}", quoted(class)),
+                    );
                 }
             }
         }
