@@ -6,6 +6,7 @@
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod any;
 mod expand;
 
 use serde::de::DeserializeOwned;

@@ -11,10 +11,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt};
 use kube::{CustomResource, KubeSchema};
-use outrigger_core::field::FieldError;
+use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::{TenantId, is_label_key, is_label_name};
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
+use outrigger_core::text::quoted;
 use outrigger_core::validate;
 use schemars::JsonSchema;
 use serde::de::Error as _;
@@ -157,9 +158,6 @@ impl TenantSelector {
 
 impl AdminWorkloadRule {
     /// Validates the rule and converts it to the type that is evaluated.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<AdminRule, Vec<FieldError>> {
         let mut errors = Vec::new();
         // The fields that both kinds have are validated by the same code.
@@ -184,7 +182,7 @@ fn selector(selector: Option<&LabelSelector>, errors: &mut Vec<FieldError>) -> T
     let Some(selector) = selector else { return TenantSelector::default() };
     let before = errors.len();
     for (key, value) in selector.match_labels.iter().flatten() {
-        let path = format!("{ROOT}.matchLabels[{}]", cut(key));
+        let path = format!("{ROOT}.matchLabels[{}]", quoted(key));
         check_key(&path, key, errors);
         check_value(&path, value, errors);
     }
@@ -197,7 +195,7 @@ fn selector(selector: Option<&LabelSelector>, errors: &mut Vec<FieldError>) -> T
     match Selector::try_from(selector.clone()) {
         Ok(selector) => TenantSelector(selector),
         Err(error) => {
-            errors.push(FieldError::new(ROOT, error));
+            errors.add(ROOT, error);
             TenantSelector::default()
         }
     }
@@ -207,54 +205,44 @@ fn check_requirement(path: &str, requirement: &LabelSelectorRequirement, errors:
     check_key(&format!("{path}.key"), &requirement.key, errors);
     let values = requirement.values.as_deref().unwrap_or_default();
     match (requirement.operator.as_str(), values) {
-        (operator @ ("In" | "NotIn"), []) => errors.push(FieldError::new(
-            format_args!("{path}.values"),
-            format_args!("{operator} needs at least one value"),
-        )),
+        (operator @ ("In" | "NotIn"), []) => {
+            errors.add(format_args!("{path}.values"), format_args!("{operator} needs at least one value"));
+        }
         ("In" | "NotIn", values) => {
             for (v, value) in values.iter().enumerate() {
                 check_value(&format!("{path}.values[{v}]"), value, errors);
             }
         }
         ("Exists" | "DoesNotExist", []) => {}
-        (operator @ ("Exists" | "DoesNotExist"), _) => errors.push(FieldError::new(
-            format_args!("{path}.values"),
-            format_args!("{operator} takes no values; remove them"),
-        )),
-        (other, _) => errors.push(FieldError::new(
+        (operator @ ("Exists" | "DoesNotExist"), _) => {
+            errors
+                .add(format_args!("{path}.values"), format_args!("{operator} takes no values; remove them"));
+        }
+        (other, _) => errors.add(
             format_args!("{path}.operator"),
-            format_args!("is {:?}; use one of In, NotIn, Exists, DoesNotExist", cut(other)),
-        )),
+            format_args!("is {:?}; use one of In, NotIn, Exists, DoesNotExist", quoted(other)),
+        ),
     }
 }
 
 fn check_key(path: &str, key: &str, errors: &mut Vec<FieldError>) {
     if !is_label_key(key) {
-        errors.push(FieldError::new(
-            path,
-            format_args!(
-                "{:?} is not a label key: use 1 to 63 letters, digits, '-', '_' and '.', optionally after a DNS subdomain and '/'",
-                cut(key)
-            ),
-        ));
+        let wanted =
+            "use 1 to 63 letters, digits, '-', '_' and '.', optionally after a DNS subdomain and '/'";
+        errors.add(path, format_args!("{:?} is not a label key: {wanted}", quoted(key)));
     }
 }
 
 fn check_value(path: &str, value: &str, errors: &mut Vec<FieldError>) {
     if !value.is_empty() && !is_label_name(value) {
-        errors.push(FieldError::new(
+        errors.add(
             path,
             format_args!(
                 "{:?} is not a label value: use up to 63 letters, digits, '-', '_' and '.'",
-                cut(value)
+                quoted(value)
             ),
-        ));
+        );
     }
-}
-
-/// Truncates a value for a message.
-fn cut(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 #[cfg(test)]

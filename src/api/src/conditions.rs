@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use outrigger_core::text::truncate_bytes;
 
 /// The status of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,18 +47,10 @@ pub fn condition(
         type_: kind.to_owned(),
         status: status.as_str().to_owned(),
         reason: reason.to_owned(),
-        message: cut(message),
+        message: truncate_bytes(message, MAX_MESSAGE, CUT).into_owned(),
         observed_generation: Some(generation),
         last_transition_time: Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
     }
-}
-
-fn cut(message: &str) -> String {
-    if message.len() <= MAX_MESSAGE {
-        return message.to_owned();
-    }
-    let end = message.floor_char_boundary(MAX_MESSAGE - CUT.len());
-    message.get(..end).unwrap_or_default().to_owned() + CUT
 }
 
 /// Returns `new` with the transition times of `old` wherever the status of a condition is unchanged.

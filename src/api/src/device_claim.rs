@@ -5,7 +5,7 @@
 
 use kube::KubeSchema;
 use outrigger_core::claim::{DeviceClaimSpec, DevicesSpec};
-use outrigger_core::field::FieldError;
+use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::json::Json;
 use outrigger_proto::v1;
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ pub(crate) fn from_wire(messages: &[v1::RuleDeviceClaim], errors: &mut Vec<Field
         let spec = (!message.spec.is_empty()).then(|| serde_json::from_slice(&message.spec));
         let spec = spec.transpose().unwrap_or_else(|e| {
             let path = format!("spec.deviceClaims[{i}].spec");
-            errors.push(FieldError::new(path, format_args!("is not JSON: {e}")));
+            errors.add(path, format_args!("is not JSON: {e}"));
             None
         });
         claims.push(DeviceClaim {

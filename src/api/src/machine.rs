@@ -9,10 +9,11 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema, ResourceExt};
-use outrigger_core::field::FieldError;
+use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::keys;
 use outrigger_core::machine as domain;
 use outrigger_core::quantity::Quantity;
+use outrigger_core::text::quoted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -304,9 +305,6 @@ fn quantity(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 impl Machine {
     /// Converts the object to the type that controllers and admission use.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<domain::Machine, Vec<FieldError>> {
         let mut errors = Vec::new();
         let pool = self.spec.node_pool.iter().enumerate();
@@ -339,13 +337,10 @@ impl PoolNode {
     /// error.
     pub fn compile(&self, path: &str, errors: &mut Vec<FieldError>) -> Option<domain::PoolNode> {
         let Some(mode) = domain::Mode::of(&self.mode) else {
-            errors.push(FieldError::new(
+            errors.add(
                 format_args!("{path}.mode"),
-                format_args!(
-                    "is {:?}; use ready or maintenance",
-                    self.mode.chars().take(80).collect::<String>()
-                ),
-            ));
+                format_args!("is {:?}; use ready or maintenance", quoted(&self.mode)),
+            );
             return None;
         };
         Some(domain::PoolNode {
@@ -362,9 +357,7 @@ impl MachineType {
         // Containers request whole milli-units; a finer size would never equal the requests of an admitted Pod.
         let mut read = |key: &str, text: &str| {
             let size: Result<Quantity, _> = text.parse();
-            size.map(Quantity::ceil_milli)
-                .map_err(|e| errors.push(FieldError::new(format_args!("{path}.spec.{key}"), e)))
-                .ok()
+            size.map(Quantity::ceil_milli).map_err(|e| errors.add(format_args!("{path}.spec.{key}"), e)).ok()
         };
         let cpu = read("cpu", &self.spec.cpu);
         let memory = read("memory", &self.spec.memory);

@@ -174,9 +174,6 @@ fn node_selector(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 
 impl NamespaceOffloading {
     /// Reads an object. A missing or null spec is read as an empty one, whose fields have their defaults.
-    ///
-    /// # Errors
-    /// If a field has a wrong type.
     pub fn read(object: &Value) -> Result<Self, serde_json::Error> {
         if object.get("spec").is_some_and(|spec| !spec.is_null()) {
             return Self::deserialize(object);
@@ -189,9 +186,6 @@ impl NamespaceOffloading {
     }
 
     /// Converts the object to the type that admission uses.
-    ///
-    /// # Errors
-    /// All validation errors of the selector, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<Offloading, Vec<FieldError>> {
         Offloading::new(&self.spec.pod_offloading_strategy, &self.spec.cluster_selector)
     }

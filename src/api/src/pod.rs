@@ -4,9 +4,6 @@
 //! type doesn't have the parser skips without building it, so a [`Pod`] takes what its metadata takes. It is read only: what is
 //! written to a Pod is a patch, or raw JSON.
 
-use std::borrow::Cow;
-
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1 as full;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
@@ -17,7 +14,8 @@ use serde::{Deserialize, Deserializer};
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A Pod with the fields that Outrigger reads.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Resource)]
+#[resource(inherit = full::Pod)]
 pub struct Pod {
     /// Its metadata, without the field managers' bookkeeping and [`LAST_APPLIED`].
     #[serde(default, deserialize_with = "metadata")]
@@ -39,15 +37,7 @@ pub struct Spec {
     pub node_name: Option<String>,
     /// What has to be taken away before it is scheduled.
     #[serde(default)]
-    pub scheduling_gates: Option<Vec<Gate>>,
-}
-
-/// A scheduling gate.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub struct Gate {
-    /// Its name.
-    #[serde(default)]
-    pub name: String,
+    pub scheduling_gates: Option<Vec<full::PodSchedulingGate>>,
 }
 
 /// A Pod's status.
@@ -101,47 +91,7 @@ pub struct Container {
 pub struct ContainerState {
     /// It waits, and why.
     #[serde(default)]
-    pub waiting: Option<Waiting>,
-}
-
-/// Why a container waits.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub struct Waiting {
-    /// In one word.
-    #[serde(default)]
-    pub reason: Option<String>,
-    /// For people.
-    #[serde(default)]
-    pub message: Option<String>,
-}
-
-impl Resource for Pod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        full::Pod::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        full::Pod::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        full::Pod::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        full::Pod::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
+    pub waiting: Option<full::ContainerStateWaiting>,
 }
 
 /// The fields of an object's metadata that Outrigger reads.
@@ -212,18 +162,8 @@ mod tests {
         assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some("h"));
         let status = pod.status.unwrap();
         assert_eq!(status.conditions.unwrap()[0].type_, "Ready");
-        assert_eq!(
-            status.container_statuses.unwrap()[0]
-                .state
-                .as_ref()
-                .unwrap()
-                .waiting
-                .as_ref()
-                .unwrap()
-                .reason
-                .as_deref(),
-            Some("Pulling")
-        );
+        let state = status.container_statuses.unwrap().remove(0).state.unwrap();
+        assert_eq!(state.waiting.unwrap().reason.as_deref(), Some("Pulling"));
     }
 
     #[test]

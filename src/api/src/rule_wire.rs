@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
-use outrigger_core::field::FieldError;
+use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::{RuleName, hex};
 use outrigger_core::json::Json;
 use outrigger_core::keys;
@@ -31,17 +31,17 @@ impl TryFrom<&v1::Rule> for WorkloadRule {
     fn try_from(rule: &v1::Rule) -> Result<Self, Self::Error> {
         let mut errors = Vec::new();
         if let Err(e) = RuleName::new(&rule.id) {
-            errors.push(FieldError::new("metadata.name", e));
+            errors.add("metadata.name", e);
         }
         let Some(data) = &rule.data else {
-            errors.push(FieldError::new("spec", "is missing; set rule.data"));
+            errors.add("spec", "is missing; set rule.data");
             return Err(errors);
         };
         if data.orchestrator_type != i32::from(v1::OrchestratorType::Kubernetes) {
-            errors.push(FieldError::new(
+            errors.add(
                 "orchestrator_type",
                 format_args!("is {}; use ORCHESTRATOR_TYPE_KUBERNETES (1)", data.orchestrator_type),
-            ));
+            );
         }
         let spec = spec(data, &mut errors);
         if !errors.is_empty() {
@@ -66,7 +66,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
             if operator.is_none() {
                 let path = format!("spec.workloadTerms[{t}].matchExpressions[{e}].operator");
                 let message = format!("is operation {}; use 1 (In) to 6 (Lt)", expression.operation);
-                errors.push(FieldError::new(path, message));
+                errors.add(path, message);
             }
             match_expressions.push(MatchExpression {
                 key: expression.key.clone(),
@@ -80,7 +80,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
     for (i, inject) in data.workload_info_inject.iter().enumerate() {
         let Some(Message::AsAnnotation(annotation)) = &inject.message else {
             let path = format!("spec.workloadInfoInject[{i}].asAnnotation");
-            errors.push(FieldError::new(path, "is missing; set as_annotation"));
+            errors.add(path, "is missing; set as_annotation");
             continue;
         };
         workload_info_inject.push(WorkloadInfoInject {
@@ -89,7 +89,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
         });
     }
     let template: Json = serde_json::from_slice(&data.rule_template).unwrap_or_else(|e| {
-        errors.push(FieldError::new("spec.template", format_args!("rule_template is not JSON: {e}")));
+        errors.add("spec.template", format_args!("rule_template is not JSON: {e}"));
         Json::default()
     });
     let or = |text: &str, default: &str| if text.is_empty() { default.to_owned() } else { text.to_owned() };
@@ -210,28 +210,22 @@ fn update_strategy_message(strategy: &UpdateStrategy) -> v1::RuleUpdateStrategy 
     v1::RuleUpdateStrategy { r#type: strategy.kind.clone(), max_unavailable: most.unwrap_or_default() }
 }
 
-fn operator(operation: i32) -> Option<Operator> {
-    match Operation::try_from(operation).ok()? {
-        Operation::Unspecified => None,
-        Operation::In => Some(Operator::In),
-        Operation::NotIn => Some(Operator::NotIn),
-        Operation::Exists => Some(Operator::Exists),
-        Operation::DoesNotExist => Some(Operator::DoesNotExist),
-        Operation::Gt => Some(Operator::Gt),
-        Operation::Lt => Some(Operator::Lt),
-    }
+const OPERATORS: [(Operation, Operator); 6] = [
+    (Operation::In, Operator::In),
+    (Operation::NotIn, Operator::NotIn),
+    (Operation::Exists, Operator::Exists),
+    (Operation::DoesNotExist, Operator::DoesNotExist),
+    (Operation::Gt, Operator::Gt),
+    (Operation::Lt, Operator::Lt),
+];
+
+fn operator(number: i32) -> Option<Operator> {
+    OPERATORS.iter().find(|(operation, _)| i32::from(*operation) == number).map(|(_, operator)| *operator)
 }
 
-fn operation(operator: &str) -> Operation {
-    match operator.parse() {
-        Err(()) => Operation::Unspecified,
-        Ok(Operator::In) => Operation::In,
-        Ok(Operator::NotIn) => Operation::NotIn,
-        Ok(Operator::Exists) => Operation::Exists,
-        Ok(Operator::DoesNotExist) => Operation::DoesNotExist,
-        Ok(Operator::Gt) => Operation::Gt,
-        Ok(Operator::Lt) => Operation::Lt,
-    }
+fn operation(name: &str) -> Operation {
+    let found = OPERATORS.iter().find(|(_, operator)| operator.as_str() == name);
+    found.map_or(Operation::Unspecified, |(operation, _)| *operation)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema, ResourceExt};
-use outrigger_core::field::FieldError;
+use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::{TenantId, is_dns_label, is_dns_subdomain};
 use outrigger_core::keys;
 use outrigger_core::tenant::{self as domain, Identity, PodSecurity, Policy};
@@ -229,9 +229,6 @@ fn baseline() -> String {
 
 impl Tenant {
     /// Returns the tenant's id, which is its name.
-    ///
-    /// # Errors
-    /// If the name is not a valid id.
     pub fn id(&self) -> Result<TenantId, FieldError> {
         TenantId::new(&self.name_any()).map_err(|e| FieldError::new("metadata.name", e))
     }
@@ -245,9 +242,6 @@ impl Tenant {
     }
 
     /// Converts the object to the domain type.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<domain::Tenant, Vec<FieldError>> {
         let mut errors = Vec::new();
         let spec = &self.spec;
@@ -262,7 +256,7 @@ impl Tenant {
         };
         if level.is_none() {
             let message = format!("is {:?}; use privileged, baseline or restricted", spec.pod_security);
-            errors.push(FieldError::new("spec.podSecurity", message));
+            errors.add("spec.podSecurity", message);
         }
         let service_accounts = names("serviceAccounts", &spec.service_accounts, &mut errors);
         let priority_classes = names("priorityClasses", &spec.priority_classes, &mut errors);
@@ -298,18 +292,15 @@ impl Tenant {
 
 fn check_namespace(namespace: &str, errors: &mut Vec<FieldError>) {
     if !is_dns_label(namespace) || namespace.len() > 63 {
-        errors.push(FieldError::new(
-            "spec.namespace",
-            format_args!("is {namespace:?}, which is not a namespace name"),
-        ));
+        errors.add("spec.namespace", format_args!("is {namespace:?}, which is not a namespace name"));
     } else if namespace == "default"
         || keys::SYSTEM_NAMESPACES.contains(&namespace)
         || namespace.starts_with("kube-")
     {
-        errors.push(FieldError::new(
+        errors.add(
             "spec.namespace",
             format_args!("is {namespace:?}, which is reserved for Kubernetes or Outrigger; use another"),
-        ));
+        );
     }
 }
 
@@ -319,13 +310,13 @@ fn identities(list: &[String], errors: &mut Vec<FieldError>) -> Vec<Identity> {
     for (i, name) in list.iter().enumerate() {
         match Identity::new(name) {
             Ok(identity) if identities.contains(&identity) => {
-                errors.push(FieldError::new(
+                errors.add(
                     format_args!("spec.identities[{i}]"),
                     format_args!("duplicates {name:?}; remove it"),
-                ));
+                );
             }
             Ok(identity) => identities.push(identity),
-            Err(e) => errors.push(FieldError::new(format_args!("spec.identities[{i}]"), e)),
+            Err(e) => errors.add(format_args!("spec.identities[{i}]"), e),
         }
     }
     identities
@@ -337,14 +328,10 @@ fn names(field: &str, list: &[String], errors: &mut Vec<FieldError>) -> BTreeSet
     for (i, name) in list.iter().enumerate() {
         let path = || format!("spec.{field}[{i}]");
         if !is_dns_subdomain(name) {
-            errors.push(FieldError::new(
-                path(),
-                format_args!(
-                    "is {name:?}, which is not a name: use at most 253 lower-case letters, digits, '-' and '.'"
-                ),
-            ));
+            let wanted = "use at most 253 lower-case letters, digits, '-' and '.'";
+            errors.add(path(), format_args!("is {name:?}, which is not a name: {wanted}"));
         } else if !names.insert(name.clone()) {
-            errors.push(FieldError::new(path(), format_args!("duplicates {name:?}; remove it")));
+            errors.add(path(), format_args!("duplicates {name:?}; remove it"));
         }
     }
     names

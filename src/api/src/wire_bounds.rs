@@ -22,16 +22,8 @@ pub const ENTRY_BYTES: usize = 384;
 /// an allocation of at least 16, in a hash table that is half empty in the worst case.
 pub const ITEM_BYTES: usize = 192;
 
-/// Limits of one message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// Bytes on the wire.
-    pub bytes: usize,
-    /// Entries of all repeated fields.
-    pub entries: usize,
-    /// Items of all maps.
-    pub items: usize,
-}
+/// Limits of one message: the size that it may have at most.
+pub type Bounds = Measure;
 
 /// Size of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,17 +83,11 @@ impl OutOfBounds {
 }
 
 /// Compares the announced size of a message with its limit, before any of it is read.
-///
-/// # Errors
-/// If the size exceeds the limit.
 pub fn check_bytes(shape: &'static Shape, bytes: usize, bounds: &Bounds) -> Result<(), OutOfBounds> {
     within(shape, "bytes", bytes, bounds.bytes)
 }
 
 /// Measures a message and compares it with its limits.
-///
-/// # Errors
-/// If a count exceeds its limit, or the bytes are not a message.
 pub fn check(shape: &'static Shape, wire: &[u8], bounds: &Bounds) -> Result<Measure, OutOfBounds> {
     check_bytes(shape, wire.len(), bounds)?;
     let found = measure(shape, wire)?;
@@ -118,9 +104,6 @@ fn within(shape: &Shape, what: &'static str, found: usize, allowed: usize) -> Re
 }
 
 /// Counts the parts of a message, in linear time and without allocating.
-///
-/// # Errors
-/// If the bytes are not a message, or are nested deeper than [`MAX_DEPTH`].
 pub fn measure(shape: &'static Shape, wire: &[u8]) -> Result<Measure, OutOfBounds> {
     let mut walk = Walk { outermost: shape.name, found: Measure { bytes: wire.len(), ..Measure::default() } };
     walk.message(shape, wire, 1)?;

@@ -7,12 +7,12 @@
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema, ResourceExt};
-use outrigger_core::field::FieldError;
+use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::RuleName;
 use outrigger_core::json::Json;
 use outrigger_core::rollout;
 use outrigger_core::rule::{
-    self, DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleError, RuleSpec,
+    self, DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, Rule, RuleSpec,
 };
 use outrigger_core::template;
 use schemars::JsonSchema;
@@ -277,25 +277,16 @@ impl WorkloadRule {
     }
 
     /// Validates the rule and converts it to the type that is evaluated.
-    ///
-    /// # Errors
-    /// All validation errors, with paths from the root of the custom resource.
     pub fn compile(&self) -> Result<Rule, Vec<FieldError>> {
-        let to_field = |errors: Vec<RuleError>| -> Vec<FieldError> {
-            errors.iter().map(|e| FieldError::new(e.path(), e.detail())).collect()
-        };
-        let spec = RuleSpec::try_from(self).map_err(to_field)?;
-        let mut wrong: Vec<FieldError> = template::check(&spec.template)
-            .into_iter()
-            .map(|e| FieldError::new(format_args!("spec.{}", e.path), e.message))
-            .collect();
+        let spec = RuleSpec::try_from(self)?;
+        let mut wrong: Vec<FieldError> =
+            template::check(&spec.template).into_iter().map(|error| error.below("spec")).collect();
         match Rule::compile(spec) {
             Ok(rule) if wrong.is_empty() => Ok(rule),
             Ok(_) => Err(wrong),
-            Err(errors) => {
-                let mut all = to_field(errors);
-                all.append(&mut wrong);
-                Err(all)
+            Err(mut errors) => {
+                errors.append(&mut wrong);
+                Err(errors)
             }
         }
     }
@@ -304,23 +295,23 @@ impl WorkloadRule {
 /// Validates everything that the schema validates once more, because the object may be older than the schema or come from a
 /// file.
 impl TryFrom<&WorkloadRule> for RuleSpec {
-    type Error = Vec<RuleError>;
+    type Error = Vec<FieldError>;
 
     fn try_from(rule: &WorkloadRule) -> Result<Self, Self::Error> {
         let mut errors = Vec::new();
         let spec = &rule.spec;
         let name = RuleName::new(&rule.name_any())
-            .map_err(|e| errors.push(RuleError::new("metadata.name", &rule.name_any(), e.to_string())))
+            .map_err(|e| errors.refuse("metadata.name", &rule.name_any(), e.to_string()))
             .ok();
         let policy = match spec.dpu_selection_policy.as_str() {
             "" | "SameNode" => DpuSelectionPolicy::SameNode,
             "Any" => DpuSelectionPolicy::Any,
             other => {
-                errors.push(RuleError::new(
+                errors.refuse(
                     "spec.dpuSelectionPolicy",
                     other,
                     "use SameNode (a DPU of the workload's host) or Any (any DPU of the tenant)",
-                ));
+                );
                 DpuSelectionPolicy::SameNode
             }
         };
@@ -359,17 +350,17 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
     }
 }
 
-fn terms(spec: &WorkloadRuleSpec, errors: &mut Vec<RuleError>) -> Vec<Vec<ExpressionSpec>> {
+fn terms(spec: &WorkloadRuleSpec, errors: &mut Vec<FieldError>) -> Vec<Vec<ExpressionSpec>> {
     let mut terms = Vec::with_capacity(spec.workload_terms.len());
     for (t, term) in spec.workload_terms.iter().enumerate() {
         let mut expressions = Vec::with_capacity(term.match_expressions.len());
         for (e, expression) in term.match_expressions.iter().enumerate() {
             let Ok(operator) = expression.operator.parse::<Operator>() else {
-                errors.push(RuleError::new(
+                errors.refuse(
                     format!("spec.workloadTerms[{t}].matchExpressions[{e}].operator"),
                     &expression.operator,
                     "use one of In, NotIn, Exists, DoesNotExist, Gt, Lt",
-                ));
+                );
                 continue;
             };
             expressions.push(ExpressionSpec {
@@ -384,15 +375,15 @@ fn terms(spec: &WorkloadRuleSpec, errors: &mut Vec<RuleError>) -> Vec<Vec<Expres
 }
 
 impl TryFrom<&UpdateStrategy> for rollout::UpdateStrategy {
-    type Error = RuleError;
+    type Error = FieldError;
 
-    fn try_from(strategy: &UpdateStrategy) -> Result<Self, RuleError> {
+    fn try_from(strategy: &UpdateStrategy) -> Result<Self, FieldError> {
         match strategy.kind.as_str() {
             "" | "RollingUpdate" => {}
             "OnDelete" => return Ok(Self::OnDelete),
             other => {
                 const USE: &str = "use RollingUpdate or OnDelete";
-                return Err(RuleError::new("spec.updateStrategy.type", other, USE));
+                return Err(FieldError::of_value("spec.updateStrategy.type", other, USE));
             }
         }
         let most = strategy.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
@@ -404,7 +395,11 @@ impl TryFrom<&UpdateStrategy> for rollout::UpdateStrategy {
             IntOrString::String(text) => format!("{text:?}"),
         };
         text.parse().map(Self::RollingUpdate).map_err(|why: &str| {
-            RuleError::new("spec.updateStrategy.rollingUpdate.maxUnavailable", text.trim_matches('"'), why)
+            FieldError::of_value(
+                "spec.updateStrategy.rollingUpdate.maxUnavailable",
+                text.trim_matches('"'),
+                why,
+            )
         })
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use outrigger_core::field::FieldError;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
+use outrigger_core::text::quoted;
 use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_proto::v1;
 
@@ -13,64 +15,38 @@ pub const CHUNK_WORKLOADS: usize = 1024;
 /// Maximum size of a chunk of a sync in bytes. A chunk with a single workload may be larger.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// A message that is not a valid workload.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {message}")]
-pub struct WireError {
-    /// Path of the field in the message, in proto spelling.
-    pub path: String,
-    /// The invalid value and the expected one.
-    pub message: String,
-}
-
-impl WireError {
-    fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into() }
-    }
-
-    /// Returns the error with its path below `parent`.
-    #[must_use]
-    pub fn under(mut self, parent: &str) -> Self {
-        self.path = format!("{parent}.{}", self.path);
-        self
-    }
-}
-
 /// Returns the workload's id from the metadata of a message.
 ///
 /// # Errors
-/// If the metadata or its id is missing or malformed.
-pub fn workload_id(metadata: Option<&v1::WorkloadMetadata>) -> Result<WorkloadId, WireError> {
-    let metadata = metadata.ok_or_else(|| WireError::new("workload_metadata", "is missing"))?;
-    WorkloadId::new(&metadata.id).map_err(|e| WireError::new("workload_metadata.id", e.to_string()))
+/// If the metadata or its id is missing or malformed, with the field's path in proto spelling.
+pub fn workload_id(metadata: Option<&v1::WorkloadMetadata>) -> Result<WorkloadId, FieldError> {
+    let metadata = metadata.ok_or_else(|| FieldError::new("workload_metadata", "is missing"))?;
+    WorkloadId::new(&metadata.id).map_err(|e| FieldError::new("workload_metadata.id", e))
 }
 
 /// Converts a message to a workload. A missing state is the empty state: not bound, not ready, without labels.
-///
-/// # Errors
-/// If the metadata is missing or invalid.
-pub fn workload(update: v1::WorkloadUpdate) -> Result<Workload, WireError> {
+pub fn workload(update: v1::WorkloadUpdate) -> Result<Workload, FieldError> {
     let id = workload_id(update.workload_metadata.as_ref())?;
     let metadata = update.workload_metadata.unwrap_or_default();
     match v1::OrchestratorType::try_from(metadata.orchestrator) {
         Ok(v1::OrchestratorType::Kubernetes) => {}
         Ok(v1::OrchestratorType::Unspecified) => {
-            return Err(WireError::new(
+            return Err(FieldError::new(
                 "workload_metadata.orchestrator",
                 "is ORCHESTRATOR_TYPE_UNSPECIFIED; use ORCHESTRATOR_TYPE_KUBERNETES (1)",
             ));
         }
         Err(_) => {
-            return Err(WireError::new(
+            return Err(FieldError::new(
                 "workload_metadata.orchestrator",
                 format!("{} is unknown; use ORCHESTRATOR_TYPE_KUBERNETES (1)", metadata.orchestrator),
             ));
         }
     }
     if metadata.resource_type != POD {
-        return Err(WireError::new(
+        return Err(FieldError::new(
             "workload_metadata.resource_type",
-            format!("{:?} is not supported; use {POD:?}", truncated(&metadata.resource_type)),
+            format!("{:?} is not supported; use {POD:?}", quoted(&metadata.resource_type)),
         ));
     }
     let state = update.workload_state.unwrap_or_default();
@@ -125,10 +101,6 @@ pub fn delete(id: &WorkloadId) -> v1::WorkloadDelete {
             ..Default::default()
         }),
     }
-}
-
-fn truncated(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! `outrigger review`
 
-use std::io::{BufWriter, Read, Write};
+use std::cell::{Cell, RefCell};
+use std::fmt::Display;
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 use std::process::ExitCode;
 
 use clap::Args;
-use outrigger_admission::review::{self, Request};
+use outrigger_admission::review;
+use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
 use crate::admission::{Admission, StateArgs};
@@ -40,77 +43,56 @@ impl ReviewArgs {
 /// # Errors
 /// At the first document that is no review, which is named by its number; when reading or writing fails.
 fn answer(admission: &Admission, input: impl Read, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut documents = Documents::new(input);
-    while let Some(mut request) = documents.next(out)? {
+    let (out, start) = (RefCell::new(out), Cell::new(0));
+    let input = BufReader::with_capacity(CHUNK, Prompt { input, out: &out, start: &start, taken: 0 });
+    let mut documents = Deserializer::from_reader(input).into_iter::<Box<RawValue>>();
+    for number in 1.. {
+        let wrong =
+            |reason: &dyn Display| InputError::new(format_args!("standard input: document {number}"), reason);
+        let document = match documents.next() {
+            None => break,
+            Some(Ok(document)) => document,
+            Some(Err(error)) if error.io_error_kind().is_some_and(|kind| kind != TOO_LARGE) => {
+                return Err(error.into());
+            }
+            Some(Err(error)) => return Err(wrong(&error).into()),
+        };
+        start.set(documents.byte_offset());
+        let mut request = review::read(document.get().as_bytes()).map_err(|error| wrong(&error))?;
         let decision = admission.decide(&mut request);
+        let mut out = out.borrow_mut();
         out.write_all(&review::write(&request.uid, &decision)?)?;
         out.write_all(b"\n")?;
     }
     Ok(())
 }
 
-/// A stream of JSON documents, of which one at a time is held in memory.
-struct Documents<R> {
-    input: R,
-    buffer: Vec<u8>,
-    /// Bytes of the buffer that have been consumed.
-    taken: usize,
-    ended: bool,
-    /// Number of documents that have been read.
-    number: usize,
-}
-
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
 
-impl<R: Read> Documents<R> {
-    fn new(input: R) -> Self {
-        Self { input, buffer: Vec::new(), taken: 0, ended: false, number: 0 }
-    }
+/// How reading ends in a document that has more than [`MAX_BODY`] bytes.
+const TOO_LARGE: ErrorKind = ErrorKind::FileTooLarge;
 
-    /// The next request; `None` at the end. `out` is flushed before it is waited for more input: whoever asks one by one
-    /// sees each answer before the next question.
-    fn next(&mut self, out: &mut impl Write) -> anyhow::Result<Option<Request>> {
-        loop {
-            let rest = self.buffer.get(self.taken..).unwrap_or_default();
-            let mut stream = serde_json::Deserializer::from_slice(rest).into_iter::<&RawValue>();
-            let wrong = |reason: &dyn std::fmt::Display| {
-                InputError::new(format_args!("standard input: document {}", self.number + 1), reason)
-            };
-            match stream.next() {
-                Some(Ok(document)) => {
-                    let length = stream.byte_offset();
-                    let request = review::read(document.get().as_bytes()).map_err(|error| wrong(&error))?;
-                    self.taken += length;
-                    self.number += 1;
-                    return Ok(Some(request));
-                }
-                None if self.ended => return Ok(None),
-                Some(Err(error)) if self.ended || !error.is_eof() => return Err(wrong(&error).into()),
-                _ if rest.len() > MAX_BODY => {
-                    return Err(wrong(&format_args!("has more than {MAX_BODY} bytes")).into());
-                }
-                _ => {
-                    out.flush()?;
-                    self.fill()?;
-                }
-            }
+/// An input that flushes the answers before it waits for more: whoever asks one by one sees each answer before the next
+/// question.
+struct Prompt<'a, R, W> {
+    input: R,
+    out: &'a RefCell<W>,
+    /// Where the document begins that is being read.
+    start: &'a Cell<usize>,
+    /// Bytes that have been read.
+    taken: usize,
+}
+
+impl<R: Read, W: Write> Read for Prompt<'_, R, W> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.taken - self.start.get() > MAX_BODY {
+            return Err(std::io::Error::new(TOO_LARGE, format!("has more than {MAX_BODY} bytes")));
         }
-    }
-
-    fn fill(&mut self) -> std::io::Result<()> {
-        self.buffer.drain(..std::mem::take(&mut self.taken));
-        let length = self.buffer.len();
-        self.buffer.resize(length + CHUNK, 0);
-        let read = loop {
-            match self.input.read(&mut self.buffer[length..]) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                other => break other,
-            }
-        };
-        self.buffer.truncate(length + *read.as_ref().unwrap_or(&0));
-        self.ended = read? == 0;
-        Ok(())
+        self.out.borrow_mut().flush()?;
+        let read = self.input.read(buffer)?;
+        self.taken += read;
+        Ok(read)
     }
 }
 

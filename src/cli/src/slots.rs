@@ -75,9 +75,6 @@ impl Slots {
 
     /// Takes the slot of a guest that has been admitted, and gives back that of one that is deleted. A dry run changes
     /// nothing.
-    ///
-    /// # Errors
-    /// The refusal where none is left.
     pub(crate) fn settle(
         &self,
         caches: &Caches,

@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_text_has_as_many_values_as_its_tree(value in crate::any::json(".*", ".*", 6), pretty in any::<bool>()) {
+        fn a_text_has_as_many_values_as_its_tree(value in outrigger_cases::any::json(".*", ".*", 6), pretty in any::<bool>()) {
             let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
             let measured = measure(text.as_bytes());
             prop_assert_eq!((measured.values, measured.depth), counted(&value), "{}", text);

@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::field::{FieldError, join};
+use crate::field::{FieldError, FieldErrors, join};
 use crate::ids::{is_dns_subdomain, is_label_key, is_label_name, is_short_dns_label};
-use crate::json::list;
+use crate::json::{list, text};
 use crate::quantity::Quantity;
 use crate::text::quoted;
 use read::Reader;
@@ -49,10 +49,7 @@ pub const MAX_ID: usize = 32;
 pub fn faults_of_rule(spec: &Value, path: &str) -> Vec<FieldError> {
     let mut faults = faults(spec, path);
     if faults.is_empty() && list(spec, "/devices/requests").is_empty() {
-        faults.push(FieldError::new(
-            format_args!("{path}.devices.requests"),
-            "is empty: name at least one device request",
-        ));
+        faults.add(format_args!("{path}.devices.requests"), "is empty: name at least one device request");
     }
     faults
 }
@@ -120,10 +117,9 @@ struct Names<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> Names<'a> {
     fn of(devices: &'a Map<String, Value>) -> Self {
-        let list = |value: Option<&'a Value>| value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        let name = |value: &'a Value| value.get("name").and_then(Value::as_str).unwrap_or_default();
-        let requests = list(devices.get("requests")).iter();
-        Self(requests.map(|r| (name(r), list(r.get("firstAvailable")).iter().map(name).collect())).collect())
+        let name = |value: &'a Value| text(value, "/name");
+        let requests = devices.get("requests").map_or(&[][..], |requests| list(requests, "")).iter();
+        Self(requests.map(|r| (name(r), list(r, "/firstAvailable").iter().map(name).collect())).collect())
     }
 
     fn has(&self, reference: &str) -> bool {

@@ -3,10 +3,13 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::text::quoted;
+
 /// What is wrong with one field of an object, in the way the API server says it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, thiserror::Error)]
 #[error("{path}: {message}")]
 pub struct FieldError {
     /// Path of the field, `spec.affinity.nodeAffinity`.
@@ -19,6 +22,14 @@ impl FieldError {
     /// An error about the field at `path`.
     pub fn new(path: impl fmt::Display, message: impl fmt::Display) -> Self {
         Self { path: path.to_string(), message: message.to_string() }
+    }
+
+    /// An error about the field at `path`, which holds `value`. An empty value isn't quoted.
+    pub fn of_value(path: impl fmt::Display, value: &str, message: impl fmt::Display) -> Self {
+        match value {
+            "" => Self::new(path, message),
+            value => Self::new(path, format_args!("{:?}: {message}", quoted(value))),
+        }
     }
 
     /// The same error of an object that is at `path`.
@@ -34,6 +45,25 @@ impl FieldError {
     /// That the field holds a value of another type than `wanted`, which comes with its article.
     pub fn wrong_type(path: &str, value: &Value, wanted: &str) -> Self {
         Self::new(path, format_args!("must be {wanted}, is {}", kind(value)))
+    }
+}
+
+/// Validation errors, collected in the order of the fields.
+pub trait FieldErrors {
+    /// Adds an error, as [`FieldError::new`] makes it.
+    fn add(&mut self, path: impl fmt::Display, message: impl fmt::Display);
+
+    /// Adds an error, as [`FieldError::of_value`] makes it.
+    fn refuse(&mut self, path: impl fmt::Display, value: &str, message: impl fmt::Display);
+}
+
+impl FieldErrors for Vec<FieldError> {
+    fn add(&mut self, path: impl fmt::Display, message: impl fmt::Display) {
+        self.push(FieldError::new(path, message));
+    }
+
+    fn refuse(&mut self, path: impl fmt::Display, value: &str, message: impl fmt::Display) {
+        self.push(FieldError::of_value(path, value, message));
     }
 }
 
@@ -54,26 +84,31 @@ pub fn join(parent: &str, key: &str) -> String {
     if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
 }
 
+/// What `read` makes of the field at `key`, or `None` where the field is absent or null. `wanted` names the type that `read`
+/// takes, with its article.
+pub(crate) fn typed<'a, T>(
+    parent: &'a Map<String, Value>,
+    path: &str,
+    key: &str,
+    wanted: &str,
+    read: impl Fn(&'a Value) -> Option<T>,
+) -> Result<Option<T>, FieldError> {
+    let Some(value) = parent.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
+    read(value).map(Some).ok_or_else(|| FieldError::wrong_type(&join(path, key), value, wanted))
+}
+
 /// An object at `key`, or `None` where it is absent or null.
 pub fn object<'a>(
     parent: &'a Map<String, Value>,
     path: &str,
     key: &str,
 ) -> Result<Option<&'a Map<String, Value>>, FieldError> {
-    match parent.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Object(map)) => Ok(Some(map)),
-        Some(other) => Err(FieldError::wrong_type(&join(path, key), other, "an object")),
-    }
+    typed(parent, path, key, "an object", Value::as_object)
 }
 
 /// A list at `key`, empty where it is absent or null.
 pub fn list<'a>(parent: &'a Map<String, Value>, path: &str, key: &str) -> Result<&'a [Value], FieldError> {
-    match parent.get(key) {
-        None | Some(Value::Null) => Ok(&[]),
-        Some(Value::Array(list)) => Ok(list),
-        Some(other) => Err(FieldError::wrong_type(&join(path, key), other, "a list")),
-    }
+    Ok(typed(parent, path, key, "a list", Value::as_array)?.map_or(&[], Vec::as_slice))
 }
 
 /// A text at `key`, or `None` where it is absent or null.
@@ -82,11 +117,7 @@ pub fn text<'a>(
     path: &str,
     key: &str,
 ) -> Result<Option<&'a str>, FieldError> {
-    match parent.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text)),
-        Some(other) => Err(FieldError::wrong_type(&join(path, key), other, "a string")),
-    }
+    typed(parent, path, key, "a string", Value::as_str)
 }
 
 /// The object itself.

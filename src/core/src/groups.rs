@@ -84,9 +84,6 @@ impl GroupClaims {
 
     /// Writes a claim down. `seen`: all Machines that the watch shows. `ended`: uids of those whose end it has shown lately.
     /// `is_over`: whether a claim's time is, see [`crate::slots::Sightings`]. Claims that no longer count are dropped.
-    ///
-    /// # Errors
-    /// Who has it.
     pub fn add(
         &mut self,
         claim: Claim,

@@ -50,6 +50,8 @@ macro_rules! id {
     };
 }
 
+pub(crate) use id;
+
 id! {
     /// Name of a tenant: a DNS label of at most 56 characters, so that `tenant-<id>` names a namespace.
     TenantId

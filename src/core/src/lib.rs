@@ -9,8 +9,6 @@
 //! function is synchronous and deterministic.
 
 pub mod admin;
-#[cfg(test)]
-mod any;
 pub mod bounds;
 pub mod claim;
 pub mod companion;

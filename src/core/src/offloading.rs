@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::field::{self, FieldError};
+use crate::json::{list, text};
 use crate::keys;
 use crate::selector::matching::Node;
 use crate::selector::product;
@@ -145,7 +146,7 @@ fn imposed(strategy: Strategy, selector: &[Value]) -> Vec<Value> {
 /// A term with one more expression.
 fn with(term: &Value, expression: &Value) -> Value {
     let mut term = term.as_object().cloned().unwrap_or_default();
-    let mut expressions = term.get("matchExpressions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut expressions = field::list(&term, "", "matchExpressions").unwrap_or_default().to_vec();
     product::add(&mut expressions, expression);
     term.insert("matchExpressions".to_owned(), Value::Array(expressions));
     Value::Object(term)
@@ -156,8 +157,7 @@ fn meaningless(selector: &[Value]) -> Vec<FieldError> {
     let mut faults = Vec::new();
     for (t, term) in selector.iter().enumerate() {
         for list in ["matchExpressions", "matchFields"] {
-            let all = term.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            for (e, expression) in all.iter().enumerate() {
+            for (e, expression) in product::entries(term, list).iter().enumerate() {
                 let path = format!("{TERMS}[{t}].{list}[{e}]");
                 faults.extend(expression_fault(expression, &path, list == "matchFields"));
             }
@@ -169,13 +169,8 @@ fn meaningless(selector: &[Value]) -> Vec<FieldError> {
 /// The rules of `ValidateNodeSelectorRequirement` and `ValidateNodeFieldSelectorRequirement` in Kubernetes'
 /// `pkg/apis/core/validation`.
 fn expression_fault(expression: &Value, path: &str, is_field: bool) -> Option<FieldError> {
-    let text = |key: &str| expression.get(key).and_then(Value::as_str).unwrap_or_default();
-    let (key, operator) = (text("key"), text("operator"));
-    let values: Vec<&str> = expression
-        .get("values")
-        .and_then(Value::as_array)
-        .map(|values| values.iter().filter_map(Value::as_str).collect())
-        .unwrap_or_default();
+    let (key, operator) = (text(expression, "/key"), text(expression, "/operator"));
+    let values: Vec<&str> = list(expression, "/values").iter().filter_map(Value::as_str).collect();
     let fault = |field: &str, message: String| Some(FieldError::new(format_args!("{path}.{field}"), message));
     if is_field {
         if key != "metadata.name" {

@@ -22,8 +22,7 @@ use crate::workload::Workload;
 mod compile;
 
 pub use compile::{
-    ExpressionSpec, InjectionSpec, MAX_EXPRESSIONS, MAX_INJECTIONS, MAX_TERMS, MAX_VALUES, RuleError,
-    RuleSpec,
+    ExpressionSpec, InjectionSpec, MAX_EXPRESSIONS, MAX_INJECTIONS, MAX_TERMS, MAX_VALUES, RuleSpec,
 };
 
 /// The only kind of workload so far.

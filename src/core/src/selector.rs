@@ -70,9 +70,6 @@ pub fn require(pod: &mut Value, key: &str, value: &str) -> Result<(), FieldError
 }
 
 /// Checks that no term of a Pod's required node affinity matches a node whose label has not this value.
-///
-/// # Errors
-/// The first term that could, or that there is no term at all.
 pub fn demands(pod: &Value, key: &str, value: &str) -> Result<(), FieldError> {
     let wanted = format!("{key} In [{value}]");
     let terms = terms(pod);

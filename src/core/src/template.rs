@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::claim;
 use crate::device;
-use crate::field::{self, FieldError};
+use crate::field::{self, FieldError, FieldErrors};
 use crate::json::Json;
 use crate::keys;
 use crate::text::quoted;
@@ -87,10 +87,7 @@ fn check_tree(template: &Value) -> Vec<FieldError> {
         Err(e) => errors.push(e),
         Ok(None) => {
             let needs = if kind == Kind::Pod { "containers" } else { "devices.requests" };
-            errors.push(FieldError::new(
-                "template.spec",
-                format_args!("is missing: the companion needs {needs}"),
-            ));
+            errors.add("template.spec", format_args!("is missing: the companion needs {needs}"));
         }
         Ok(Some(spec)) if kind == Kind::Pod => check_spec(spec, &mut errors),
         Ok(Some(_)) => {
@@ -110,10 +107,10 @@ fn check_fields(object: &Map<String, Value>, errors: &mut Vec<FieldError>) {
     let is_empty = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
     let known = |name: &str, value: &Value| FIELDS.contains(&name) || name == "status" && is_empty(value);
     for (name, _) in object.iter().filter(|(name, value)| !known(name, value)).take(MAX_UNKNOWN) {
-        errors.push(FieldError::new(
+        errors.add(
             format_args!("template.{}", quoted(name)),
             "is no field of a companion; remove it, a template has apiVersion, kind, metadata and spec",
-        ));
+        );
     }
 }
 
@@ -121,7 +118,7 @@ fn expect_text(object: &Map<String, Value>, key: &str, wanted: &str, errors: &mu
     let found = object.get(key).and_then(Value::as_str);
     if found != Some(wanted) {
         let is = found.map_or("is missing".to_owned(), |f| format!("is {:?}", quoted(f)));
-        errors.push(FieldError::new(format_args!("template.{key}"), format_args!("{is}; use {wanted:?}")));
+        errors.add(format_args!("template.{key}"), format_args!("{is}; use {wanted:?}"));
     }
 }
 
@@ -134,13 +131,13 @@ fn check_metadata(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) {
             Ok(Some(map)) => {
                 for (name, value) in map {
                     if keys::is_own(name) {
-                        errors.push(FieldError::new(
+                        errors.add(
                             format_args!("{path}[{name}]"),
                             format_args!("keys under {} are set by Outrigger alone; remove it", keys::DOMAIN),
-                        ));
+                        );
                     }
                     if !value.is_string() {
-                        errors.push(FieldError::new(format_args!("{path}[{name}]"), "must be a string"));
+                        errors.add(format_args!("{path}[{name}]"), "must be a string");
                     }
                 }
             }
@@ -148,10 +145,10 @@ fn check_metadata(metadata: &Map<String, Value>, errors: &mut Vec<FieldError>) {
     }
     for key in ["ownerReferences", "finalizers"] {
         if metadata.get(key).is_some_and(|v| !v.is_null() && v != &Value::Array(Vec::new())) {
-            errors.push(FieldError::new(
+            errors.add(
                 format_args!("template.metadata.{key}"),
                 "a companion belongs to its rule alone; remove it",
-            ));
+            );
         }
     }
 }
@@ -160,27 +157,27 @@ fn check_spec(spec: &Map<String, Value>, errors: &mut Vec<FieldError>) {
     match field::list(spec, "template.spec", "containers") {
         Err(e) => errors.push(e),
         Ok([]) => {
-            errors.push(FieldError::new("template.spec.containers", "is empty: at least one is needed"));
+            errors.add("template.spec.containers", "is empty: at least one is needed");
         }
         Ok(_) => {}
     }
     let gates = spec.get("schedulingGates").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     for (i, gate) in gates.iter().enumerate() {
         if let Some(name) = gate.get("name").and_then(Value::as_str).filter(|name| keys::is_own(name)) {
-            errors.push(FieldError::new(
+            errors.add(
                 format_args!("template.spec.schedulingGates[{i}]"),
                 format_args!(
                     "is {name:?}; gates under {} are set by Outrigger alone; remove it",
                     keys::DOMAIN
                 ),
-            ));
+            );
         }
     }
     if spec.get("nodeName").is_some_and(|v| !v.is_null() && v != "") {
-        errors.push(FieldError::new(
+        errors.add(
             "template.spec.nodeName",
             "would bypass the scheduler; use dpuSelectionPolicy, nodeSelector or node affinity",
-        ));
+        );
     }
 }
 

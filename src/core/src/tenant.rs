@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ids::{IdError, TenantId, bounded, is_short_dns_label, malformed};
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{IdError, TenantId, bounded, id, is_short_dns_label, malformed};
 
 /// A tenant that the platform has admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,9 +185,10 @@ impl PodSecurity {
     }
 }
 
-/// A name in a client certificate: a SPIFFE id (URI SAN) or a DNS name (DNS SAN).
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Identity(Arc<str>);
+id! {
+    /// A name in a client certificate: a SPIFFE id (URI SAN) or a DNS name (DNS SAN).
+    Identity
+}
 
 impl Identity {
     /// Longest SPIFFE id, in bytes (SPIFFE-ID, section 2.3).
@@ -213,17 +216,6 @@ impl Identity {
             ));
         }
         Ok(Self(value.into()))
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Identity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -69,7 +69,7 @@ pub(super) fn report(admission: &Admission, host_label: &str) -> Result<Report, 
             .push("there are no Nodes: DPUs, hosts and what Machines promise weren't looked at".to_owned());
     } else {
         look.findings.extend(nodes::dpus(&all, &tenants, host_label));
-        look.machines();
+        look.machines()?;
     }
     if classes.is_empty() {
         look.notes.push(
@@ -223,7 +223,7 @@ impl Examination<'_> {
         }
     }
 
-    fn machines(&mut self) {
+    fn machines(&mut self) -> Result<(), InputError> {
         let state = self.admission.state();
         let mut around = machines::ClusterResources::default();
         for node in state.of("", "Node") {
@@ -234,8 +234,9 @@ impl Examination<'_> {
             around.classes.insert(&class.name, resource);
         }
         for machine in state.of(keys::MACHINE_GROUP_DOMAIN, "Machine") {
-            self.findings.extend(machines::machine(&machine.value, &around));
+            self.findings.extend(machines::machine(&machine.read()?, &around));
         }
+        Ok(())
     }
 }
 

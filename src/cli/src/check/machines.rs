@@ -6,19 +6,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outrigger_core::json::list;
+use kube::ResourceExt;
+use outrigger_api::Machine;
+use outrigger_api::machine::{Gpu, PoolNode};
 use outrigger_core::keys;
 use outrigger_core::quantity::Quantity;
 use outrigger_core::text::quoted;
 use serde_json::Value;
 
 use super::findings::{
-    Finding, MACHINE_CAPACITY, MACHINE_GPU, MACHINE_GPU_LABEL, MACHINE_INVALID, MACHINE_NODE, NO_CLASS,
-    Subject,
+    Check, Finding, MACHINE_CAPACITY, MACHINE_GPU, MACHINE_GPU_LABEL, MACHINE_INVALID, MACHINE_NODE,
+    NO_CLASS, Subject,
 };
-
-/// Keys of a type's `gpu` that name a label of nodes: `family` is the label `TYPE.family`.
-const GPU_LABELS: [&str; 3] = ["family", "product", "machine"];
 
 /// The cluster's resources with which Machines are compared.
 #[derive(Debug, Default)]
@@ -35,181 +34,161 @@ struct Type<'a> {
     path: String,
     available: i128,
     takes: BTreeMap<&'a str, i128>,
-    gpu: Option<&'a Value>,
+    /// Its GPUs, where they are those of a resource.
+    gpu: Option<&'a Gpu>,
 }
 
 /// Everything that a Machine promises and its nodes can't hold.
-pub(crate) fn machine(machine: &Value, around: &ClusterResources<'_>) -> Vec<Finding> {
-    let name = machine.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-    let subject = Subject::cluster("Machine", name);
-    let mut findings = Vec::new();
-    let types = types(machine, &subject, &mut findings);
+pub(crate) fn machine(machine: &Machine, around: &ClusterResources<'_>) -> Vec<Finding> {
+    let subject = Subject::cluster("Machine", &machine.name_any());
+    let mut comparison = Comparison { machine, around, subject, findings: Vec::new() };
+    let types = comparison.types();
     let by_class: BTreeSet<&str> = around.classes.values().copied().flatten().collect();
     let mut supplied = BTreeSet::new();
     for kind in &types {
-        if let Some(gpu) = kind.gpu.and_then(|gpu| text(gpu, "type")) {
+        if let Some(gpu) = kind.gpu.map(|gpu| gpu.type_.as_str()) {
             // Devices of a class are in no node's allocatable.
             if by_class.contains(gpu) || gpu.starts_with(keys::DEVICE_CLASS_RESOURCE) {
                 supplied.insert(gpu);
             }
-            gpu_class(kind, gpu, &subject, around, &mut findings);
+            comparison.gpu_class(kind, gpu);
         }
     }
-    for (i, pool) in list(machine, "/spec/nodePool").iter().enumerate() {
+    for (i, pool) in machine.spec.node_pool.iter().enumerate() {
         let path = format!("spec.nodePool[{i}]");
-        let node = text(pool, "name").unwrap_or_default();
-        let Some(node) = around.nodes.get(node) else {
-            let message = format!("is {node:?}, and there is no such Node");
-            findings.push(Finding::new(&MACHINE_NODE, &subject, format_args!("{path}.name"), message));
+        let Some(node) = around.nodes.get(pool.name.as_str()) else {
+            let message = format!("is {:?}, and there is no such Node", pool.name);
+            comparison.add(&MACHINE_NODE, format!("{path}.name"), message);
             continue;
         };
-        let offered = offered(pool);
-        for kind in types.iter().filter(|kind| offered.contains(kind.name)) {
-            gpu_labels(kind, node, &path, &subject, &mut findings);
+        for kind in types.iter().filter(|kind| offers(pool, kind)) {
+            comparison.gpu_labels(kind, node, &path);
         }
     }
-    capacity(machine, &types, &supplied, around, &subject, &mut findings);
-    findings
+    comparison.capacity(&types, &supplied);
+    comparison.findings
 }
 
-fn types<'a>(machine: &'a Value, subject: &Subject, findings: &mut Vec<Finding>) -> Vec<Type<'a>> {
-    let mut types = Vec::new();
-    for (i, kind) in list(machine, "/spec/machineTypes").iter().enumerate() {
-        let path = format!("spec.machineTypes[{i}]");
-        let spec = kind.get("spec").unwrap_or(&Value::Null);
-        let mut takes = BTreeMap::new();
-        for resource in ["cpu", "memory"] {
-            let Some(value) = spec.get(resource).filter(|value| !value.is_null()) else { continue };
-            amount(resource, value, &format!("{path}.spec.{resource}"), subject, &mut takes, findings);
-        }
-        let gpu = spec.get("gpu").filter(|gpu| gpu.is_object());
-        if let Some((gpu, resource)) = gpu.and_then(|gpu| Some((gpu, text(gpu, "type")?))) {
-            let value = gpu.get("num").unwrap_or(&Value::Null);
-            amount(resource, value, &format!("{path}.spec.gpu.num"), subject, &mut takes, findings);
-        }
-        let available = kind.get("available").and_then(Value::as_i64).map_or(0, i128::from);
-        let name = text(kind, "name").unwrap_or_default();
-        types.push(Type { name, path, available, takes, gpu });
+/// A Machine that is compared with the cluster.
+struct Comparison<'a> {
+    machine: &'a Machine,
+    around: &'a ClusterResources<'a>,
+    subject: Subject,
+    findings: Vec<Finding>,
+}
+
+impl<'a> Comparison<'a> {
+    fn add(&mut self, check: &'static Check, path: String, message: String) {
+        self.findings.push(Finding::new(check, &self.subject, path, message));
     }
-    types
-}
 
-fn amount<'a>(
-    resource: &'a str,
-    value: &Value,
-    path: &str,
-    subject: &Subject,
-    takes: &mut BTreeMap<&'a str, i128>,
-    findings: &mut Vec<Finding>,
-) {
-    match Quantity::of(value).map(|quantity| quantity.nanos()).filter(|amount| *amount >= 0) {
-        Some(amount) => {
-            takes.insert(resource, amount);
+    fn types(&mut self) -> Vec<Type<'a>> {
+        let mut types = Vec::new();
+        for (i, kind) in self.machine.spec.machine_types.iter().enumerate() {
+            let path = format!("spec.machineTypes[{i}]");
+            let gpu = kind.spec.gpu.as_ref().filter(|gpu| !gpu.type_.is_empty());
+            let own = [("cpu", "cpu", &kind.spec.cpu), ("memory", "memory", &kind.spec.memory)];
+            let mut takes = BTreeMap::new();
+            for (resource, field, text) in
+                own.into_iter().chain(gpu.map(|gpu| (gpu.type_.as_str(), "gpu.num", &gpu.num)))
+            {
+                match text.parse::<Quantity>() {
+                    Ok(amount) if !amount.is_negative() => {
+                        takes.insert(resource, amount.nanos());
+                    }
+                    _ => {
+                        let message = format!(
+                            "is {:?}; use a quantity of 0 or more, such as 500m or 4Gi",
+                            quoted(text)
+                        );
+                        self.add(&MACHINE_INVALID, format!("{path}.spec.{field}"), message);
+                    }
+                }
+            }
+            types.push(Type { name: &kind.name, path, available: kind.available.into(), takes, gpu });
         }
-        None => {
-            let text = value.to_string();
-            let shown = quoted(&text);
-            let message = format!("is {shown}; use a quantity of 0 or more, such as 500m or 4Gi");
-            findings.push(Finding::new(&MACHINE_INVALID, subject, path, message));
-        }
+        types
     }
-}
 
-/// Names of the types that a node is for.
-fn offered(pool: &Value) -> BTreeSet<&str> {
-    list(pool, "/machineType").iter().filter_map(|kind| text(kind, "name")).collect()
-}
-
-fn gpu_labels(kind: &Type<'_>, node: &Value, path: &str, subject: &Subject, findings: &mut Vec<Finding>) {
-    let Some((gpu, resource)) = kind.gpu.and_then(|gpu| Some((gpu, text(gpu, "type")?))) else { return };
-    let labels = node.pointer("/metadata/labels");
-    for key in GPU_LABELS {
-        let Some(wanted) = text(gpu, key) else { continue };
-        let label = format!("{resource}.{key}");
-        let found = labels.and_then(|labels| labels.get(&label)).and_then(Value::as_str);
-        if found != Some(wanted) {
-            let node = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-            let is = found.map_or_else(|| "has no label".to_owned(), |found| format!("has {found:?} in"));
-            let message = format!("Node {node} {is} {label}, type {:?} promises {wanted:?}", kind.name);
-            findings.push(Finding::new(&MACHINE_GPU_LABEL, subject, path, message));
+    fn gpu_labels(&mut self, kind: &Type<'_>, node: &Value, path: &str) {
+        let Some(gpu) = kind.gpu else { return };
+        let labels = node.pointer("/metadata/labels");
+        let wanted = [("family", &gpu.family), ("product", &gpu.product), ("machine", &gpu.machine)];
+        for (key, wanted) in wanted.into_iter().filter(|(_, wanted)| !wanted.is_empty()) {
+            let label = format!("{}.{key}", gpu.type_);
+            let found = labels.and_then(|labels| labels.get(&label)).and_then(Value::as_str);
+            if found != Some(wanted) {
+                let node = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+                let is = found.map_or_else(|| "has no label".to_owned(), |found| format!("has {found:?} in"));
+                let message = format!("Node {node} {is} {label}, type {:?} promises {wanted:?}", kind.name);
+                self.add(&MACHINE_GPU_LABEL, path.to_owned(), message);
+            }
         }
     }
-}
 
-/// Whether a node's device plugin or a DeviceClass offers the GPU.
-fn gpu_class(
-    kind: &Type<'_>,
-    gpu: &str,
-    subject: &Subject,
-    around: &ClusterResources<'_>,
-    findings: &mut Vec<Finding>,
-) {
-    let path = format!("{}.spec.gpu.type", kind.path);
-    if let Some(class) = gpu.strip_prefix(keys::DEVICE_CLASS_RESOURCE) {
-        if !around.classes.contains_key(class) {
-            let message = format!("is {gpu:?}, and there is no DeviceClass {class:?}");
-            findings.push(Finding::new(&NO_CLASS, subject, path, message));
+    /// Whether a node's device plugin or a DeviceClass offers the GPU.
+    fn gpu_class(&mut self, kind: &Type<'_>, gpu: &str) {
+        let (around, path) = (self.around, format!("{}.spec.gpu.type", kind.path));
+        if let Some(class) = gpu.strip_prefix(keys::DEVICE_CLASS_RESOURCE) {
+            if !around.classes.contains_key(class) {
+                self.add(&NO_CLASS, path, format!("is {gpu:?}, and there is no DeviceClass {class:?}"));
+            }
+            return;
         }
-        return;
-    }
-    let of_class = around.classes.values().any(|resource| *resource == Some(gpu));
-    let of_node = around.nodes.values().any(|node| allocatable(node, gpu) > 0);
-    if !of_class && !of_node {
-        let message = format!(
-            "is {gpu:?}: no Node has it allocatable, and no DeviceClass has it as extendedResourceName"
-        );
-        findings.push(Finding::new(&MACHINE_GPU, subject, path, message));
-    }
-}
-
-/// Compares guests with nodes. `supplied`: resources of DeviceClasses, which nodes don't list.
-fn capacity(
-    machine: &Value,
-    types: &[Type<'_>],
-    supplied: &BTreeSet<&str>,
-    around: &ClusterResources<'_>,
-    subject: &Subject,
-    findings: &mut Vec<Finding>,
-) {
-    let pools = list(machine, "/spec/nodePool");
-    // What of all nodes' room the types take together, in millionths, by the set of nodes that they may use.
-    let mut shares: BTreeMap<BTreeSet<&str>, (i128, usize, Vec<&str>)> = BTreeMap::new();
-    for kind in types.iter().filter(|kind| kind.available > 0) {
-        let nodes: BTreeSet<&str> = pools
-            .iter()
-            .filter(|pool| offered(pool).contains(kind.name))
-            .filter_map(|pool| text(pool, "name"))
-            .filter(|name| around.nodes.contains_key(name))
-            .collect();
-        let holds = |name: &&str| around.nodes.get(*name).map_or(0, |node| guests(kind, node, supplied));
-        let room = nodes.iter().map(holds).fold(0_i128, i128::saturating_add);
-        let path = format!("{}.available", kind.path);
-        if kind.available > room {
+        let of_class = around.classes.values().any(|resource| *resource == Some(gpu));
+        let of_node = around.nodes.values().any(|node| allocatable(node, gpu) > 0);
+        if !of_class && !of_node {
             let message = format!(
-                "is {}; the {} of its group that {:?} may use {} {room}",
-                kind.available,
-                counted(nodes.len()),
-                kind.name,
-                if nodes.len() == 1 { "holds" } else { "hold" },
+                "is {gpu:?}: no Node has it allocatable, and no DeviceClass has it as extendedResourceName"
             );
-            findings.push(Finding::new(&MACHINE_CAPACITY, subject, path, message));
-            continue;
-        }
-        let (share, _, names) = shares.entry(nodes.clone()).or_insert((0, nodes.len(), Vec::new()));
-        *share = share.saturating_add(kind.available.saturating_mul(1_000_000) / room.max(1));
-        names.push(kind.name);
-    }
-    for (share, nodes, names) in shares.into_values() {
-        if share > 1_000_000 && names.len() > 1 {
-            let message = format!(
-                "types {} each fit the {} that they share, and together they need {} % of them",
-                names.join(", "),
-                counted(nodes),
-                share / 10_000
-            );
-            findings.push(Finding::new(&MACHINE_CAPACITY, subject, "spec.machineTypes", message));
+            self.add(&MACHINE_GPU, path, message);
         }
     }
+
+    /// Compares guests with nodes. `supplied`: resources of DeviceClasses, which nodes don't list.
+    fn capacity(&mut self, types: &[Type<'_>], supplied: &BTreeSet<&str>) {
+        // What of all nodes' room the types take together, in millionths, by the set of nodes that they may use.
+        let mut shares: BTreeMap<BTreeSet<&str>, (i128, Vec<&str>)> = BTreeMap::new();
+        for kind in types.iter().filter(|kind| kind.available > 0) {
+            let pools = self.machine.spec.node_pool.iter().filter(|pool| offers(pool, kind));
+            let nodes: BTreeMap<&str, &Value> = pools
+                .filter_map(|pool| self.around.nodes.get_key_value(pool.name.as_str()))
+                .map(|(name, node)| (*name, *node))
+                .collect();
+            let holds = nodes.values().map(|node| guests(kind, node, supplied));
+            let room = holds.fold(0_i128, i128::saturating_add);
+            if kind.available > room {
+                let message = format!(
+                    "is {}; the {} of its group that {:?} may use {} {room}",
+                    kind.available,
+                    counted(nodes.len()),
+                    kind.name,
+                    if nodes.len() == 1 { "holds" } else { "hold" },
+                );
+                self.add(&MACHINE_CAPACITY, format!("{}.available", kind.path), message);
+                continue;
+            }
+            let (share, names) = shares.entry(nodes.into_keys().collect()).or_default();
+            *share = share.saturating_add(kind.available.saturating_mul(1_000_000) / room.max(1));
+            names.push(kind.name);
+        }
+        for (nodes, (share, names)) in shares {
+            if share > 1_000_000 && names.len() > 1 {
+                let message = format!(
+                    "types {} each fit the {} that they share, and together they need {} % of them",
+                    names.join(", "),
+                    counted(nodes.len()),
+                    share / 10_000
+                );
+                self.add(&MACHINE_CAPACITY, "spec.machineTypes".to_owned(), message);
+            }
+        }
+    }
+}
+
+/// Whether a node is for guests of a type.
+fn offers(pool: &PoolNode, kind: &Type<'_>) -> bool {
+    pool.machine_type.iter().any(|offered| offered.name == kind.name)
 }
 
 fn counted(nodes: usize) -> String {
@@ -227,8 +206,4 @@ fn guests(kind: &Type<'_>, node: &Value, supplied: &BTreeSet<&str>) -> i128 {
 fn allocatable(node: &Value, resource: &str) -> i128 {
     let all = node.pointer("/status/allocatable").or_else(|| node.pointer("/status/capacity"));
     all.and_then(|all| all.get(resource)).and_then(Quantity::of).map_or(0, |quantity| quantity.nanos()).max(0)
-}
-
-fn text<'a>(of: &'a Value, key: &str) -> Option<&'a str> {
-    of.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
 }

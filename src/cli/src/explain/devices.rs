@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use outrigger_core::claim::Source;
+use outrigger_core::json::list;
 use outrigger_core::keys;
 use outrigger_core::rule::Rule;
 use outrigger_core::template::Kind;
@@ -74,12 +75,8 @@ impl KnownDevices {
             })];
         }
         if let Some(pod) = self.pods.get(&(namespace.to_owned(), companion.to_owned())) {
-            let claims = pod.pointer("/spec/resourceClaims").and_then(Value::as_array);
-            return claims
-                .into_iter()
-                .flatten()
-                .map(|claim| report(self.of_pod(rule, pod, claim, namespace)))
-                .collect();
+            let claims = list(pod, "/spec/resourceClaims").iter();
+            return claims.map(|claim| report(self.of_pod(rule, pod, claim, namespace))).collect();
         }
         let devices = rule.devices().claims().iter();
         devices
@@ -119,8 +116,8 @@ impl KnownDevices {
     ) -> ClaimQuestion<'a> {
         let text = |value: &'a Value, key: &str| value.get(key).and_then(Value::as_str);
         let name = text(claim, "name");
-        let statuses = pod.pointer("/status/resourceClaimStatuses").and_then(Value::as_array);
-        let generated = statuses.into_iter().flatten().find(|status| text(status, "name") == name);
+        let statuses = list(pod, "/status/resourceClaimStatuses");
+        let generated = statuses.iter().find(|status| text(status, "name") == name);
         let claim = text(claim, "resourceClaimName")
             .or_else(|| generated.and_then(|status| text(status, "resourceClaimName")));
         let device = rule.devices().claims().iter().find(|device| Some(device.name.as_str()) == name);

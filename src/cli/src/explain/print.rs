@@ -39,7 +39,7 @@ fn one_rule(rule: &RuleReport, out: &mut impl Write) -> Result<()> {
     let policy = if rule.policy.is_empty() { "SameNode" } else { &rule.policy };
     writeln!(out, "{BOLD}rule {}/{}{BOLD:#} ({policy})", rule.namespace, rule.name)?;
     for fault in &rule.errors {
-        writeln!(out, "  {BAD}error:{BAD:#} {}: {}", fault.path, fault.message)?;
+        writeln!(out, "  {BAD}error:{BAD:#} {fault}")?;
     }
     for warning in &rule.warnings {
         writeln!(out, "  {ODD}warning:{ODD:#} {warning}")?;

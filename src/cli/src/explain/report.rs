@@ -39,19 +39,13 @@ pub(super) struct RuleReport {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) policy: String,
-    pub(super) errors: Vec<Fault>,
+    pub(super) errors: Vec<FieldError>,
     pub(super) warnings: Vec<String>,
     pub(super) conditions: Vec<ConditionReport>,
     pub(super) events: Vec<String>,
     pub(super) workloads: Vec<WorkloadReport>,
     /// Companions of workloads that aren't known here.
     pub(super) companions: Vec<CompanionReport>,
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct Fault {
-    pub(super) path: String,
-    pub(super) message: String,
 }
 
 /// A condition of the rule's status that reports a problem.
@@ -216,9 +210,9 @@ fn rule_report(
         name,
     };
     match object.compile() {
-        Err(errors) => report.errors = faults(&errors),
+        Err(errors) => report.errors = errors,
         Ok(rule) => {
-            report.errors = faults(&forbidden(object, &rule, view, args));
+            report.errors = forbidden(object, &rule, view, args);
             let dpus = view.nodes.as_ref().map(|nodes| {
                 let tenant = view.tenant.as_ref().map(|tenant| tenant.as_str());
                 nodes
@@ -241,10 +235,6 @@ fn rule_report(
         report.companions = others(&report, view);
     }
     report
-}
-
-fn faults(errors: &[FieldError]) -> Vec<Fault> {
-    errors.iter().map(|e| Fault { path: e.path.clone(), message: e.message.clone() }).collect()
 }
 
 /// Fields of the template that admission denies to the tenant's Pods.

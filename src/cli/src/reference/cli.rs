@@ -20,12 +20,7 @@ pub(super) fn page(command: &Command) -> Page {
         let rows: Vec<_> = arguments(sub).map(row).collect();
         text += &table(["argument", "environment", "default", "meaning"], &rows);
     }
-    Page {
-        name: "cli".to_owned(),
-        title: "Command line".to_owned(),
-        about: "every subcommand and every flag".to_owned(),
-        text,
-    }
+    Page::new("cli", "Command line", "every subcommand and every flag", text)
 }
 
 /// The subcommands that are for users.

@@ -55,8 +55,7 @@ fn page(crd: &CustomResourceDefinition) -> anyhow::Result<Page> {
             text += &table(["at", "rule (CEL)", "else it says"], &fields.rules);
         }
     }
-    let name = names.kind.to_lowercase();
-    Ok(Page { name, title: names.kind.clone(), about: cell(about), text })
+    Ok(Page::new(&names.kind.to_lowercase(), &names.kind, &cell(about), text))
 }
 
 /// The names that kubectl knows it by.

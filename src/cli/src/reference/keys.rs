@@ -18,10 +18,10 @@ pub(super) fn page() -> Page {
             .collect();
         text += &format!("\n## {}\n\n{}", form.title(), table(["key", "on", "written by", "meaning"], &rows));
     }
-    Page {
-        name: "keys".to_owned(),
-        title: "Labels, annotations, taints, finalizers".to_owned(),
-        about: "every key on objects, who writes it and what it means".to_owned(),
+    Page::new(
+        "keys",
+        "Labels, annotations, taints, finalizers",
+        "every key on objects, who writes it and what it means",
         text,
-    }
+    )
 }

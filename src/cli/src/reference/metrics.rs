@@ -23,10 +23,5 @@ pub(super) fn page() -> Page {
         "\nBeside these the process' own, under the names that every Prometheus client gives them: {}.\n",
         standard.join(", ")
     );
-    Page {
-        name: "metrics".to_owned(),
-        title: "Metrics".to_owned(),
-        about: "every metric, its labels and their values".to_owned(),
-        text,
-    }
+    Page::new("metrics", "Metrics", "every metric, its labels and their values", text)
 }

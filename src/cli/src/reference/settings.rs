@@ -40,12 +40,12 @@ pub(super) fn page(command: &Command) -> Page {
          and [Operation](../operation.md#traces) what the servers read of OpenTelemetry's own variables.\n\n{}",
         table(["flag", "environment", "of", "default", "what"], &rows)
     );
-    Page {
-        name: "settings".to_owned(),
-        title: "Settings".to_owned(),
-        about: "flags and environment of webhook, manager and agent beside each other".to_owned(),
+    Page::new(
+        "settings",
+        "Settings",
+        "flags and environment of webhook, manager and agent beside each other",
         text,
-    }
+    )
 }
 
 #[cfg(test)]

@@ -194,67 +194,19 @@ fn our_own_kinds_are_validated() {
     assert_eq!(one(&silent)["status"]["code"], 400);
 }
 
+/// JSON with the keys and values of the objects that are reviewed, and with others.
 fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        ".{0,8}".prop_map(Value::from),
-        prop::sample::select(vec![
-            "tenant-blue",
-            "blue",
-            "Exists",
-            "In",
-            "v1",
-            "Pod",
-            keys::NODE_TENANT,
-            "@"
-        ])
-        .prop_map(Value::from),
-    ];
-    leaf.prop_recursive(5, 32, 5, |inner| {
-        let key = prop_oneof![
-            prop::sample::select(vec![
-                "metadata",
-                "spec",
-                "affinity",
-                "nodeAffinity",
-                "tolerations",
-                "containers",
-                "initContainers",
-                "requiredDuringSchedulingIgnoredDuringExecution",
-                "nodeSelectorTerms",
-                "matchExpressions",
-                "key",
-                "operator",
-                "values",
-                "annotations",
-                "labels",
-                "ownerReferences",
-                "volumes",
-                "securityContext",
-                "schedulingGates",
-                "workloadTerms",
-                "template",
-                "hosts",
-                "identities",
-                "target",
-                "name",
-                "devices",
-                keys::WORKLOAD,
-                keys::RULE_GENERATION,
-                keys::HOST,
-            ])
-            .prop_map(str::to_owned),
-            ".{0,6}",
-        ];
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-            prop::collection::btree_map(key, inner, 0..8)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
+    const TEXTS: &str = "tenant-blue blue Exists In v1 Pod @";
+    const KEYS: &str = "metadata spec affinity nodeAffinity tolerations containers initContainers \
+        requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions key operator values \
+        annotations labels ownerReferences volumes securityContext schedulingGates workloadTerms template hosts \
+        identities target name devices";
+    let of = |words: &'static str, more: &[&'static str]| {
+        let words: Vec<&str> = words.split_whitespace().chain(more.iter().copied()).collect();
+        prop_oneof![prop::sample::select(words).prop_map(str::to_owned), ".{0,8}"]
+    };
+    let keys = of(KEYS, &[keys::WORKLOAD, keys::RULE_GENERATION, keys::HOST]);
+    outrigger_cases::any::json(of(TEXTS, &[keys::NODE_TENANT]), keys, 5)
 }
 
 proptest! {
@@ -312,22 +264,11 @@ fn valid_machine() -> Value {
 
 /// Members that Pods and Machines have, with any value.
 fn odd_member() -> impl Strategy<Value = Value> {
-    let path = prop::sample::select(vec![
-        "spec.containers",
-        "spec.affinity",
-        "spec.affinity.nodeAffinity",
-        "spec.tolerations",
-        "spec.resources",
-        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
-        "metadata.name",
-        "metadata.labels",
-        "metadata.labels.imperator~tenzen-y~io/injecting-container",
-        "spec.nodePool",
-        "spec.machineTypes",
-        "spec",
-        "metadata",
-        "status",
-    ]);
+    const PATHS: &str = "spec.containers spec.affinity spec.affinity.nodeAffinity spec.tolerations spec.resources \
+        spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms metadata.name \
+        metadata.labels metadata.labels.imperator~tenzen-y~io/injecting-container spec.nodePool spec.machineTypes \
+        spec metadata status";
+    let path = prop::sample::select(PATHS.split_whitespace().collect::<Vec<_>>());
     (path, any_json()).prop_map(|(path, value)| {
         path.rsplit('.').fold(value, |value, key| json!({key.replace('~', "."): value}))
     })
@@ -415,6 +356,13 @@ fn slots_are_counted_within_a_stream() {
     assert_eq!(stream(&usage("maximum: 9, reserved: 0, slots: 2"), &["+a", "+b", "+c"]), "yyn");
 }
 
+/// The answer to a review on a state of several documents.
+fn ask(state: &[&str], request: &Value) -> Value {
+    let mut out = Vec::new();
+    answer(&admission_of(&state.join("---\n")), request.to_string().as_bytes(), &mut out).unwrap();
+    serde_json::from_slice::<Value>(&out).unwrap()["response"].take()
+}
+
 #[test]
 fn a_namespace_with_a_namespace_offloading_is_offloaded() {
     let state = |strategy: &str| {
@@ -423,12 +371,7 @@ fn a_namespace_with_a_namespace_offloading_is_offloaded() {
              kind: NamespaceOffloading\nmetadata: {{name: offloading, namespace: far}}\nspec: {{podOffloadingStrategy: {strategy}}}"
         )
     };
-    let answer = |strategy: &str| {
-        let mut out = Vec::new();
-        let request = review("1", "/Pod", "far", pod(json!({}))).to_string();
-        super::answer(&admission_of(&state(strategy)), request.as_bytes(), &mut out).unwrap();
-        serde_json::from_slice::<Value>(&out).unwrap()["response"].take()
-    };
+    let answer = |strategy: &str| ask(&[&state(strategy)], &review("1", "/Pod", "far", pod(json!({}))));
     assert_eq!(answer("Remote")["patchType"], "JSONPatch");
     assert_eq!(answer("LocalAndRemote")["patchType"], "JSONPatch");
     assert_eq!((answer("Local").get("patch"), &answer("Local")["allowed"]), (None, &json!(true)));
@@ -442,11 +385,6 @@ fn what_the_files_leave_out_is_as_the_controllers_would_make_it() {
         metadata: {name: offloading, namespace: far}\nspec: {podOffloadingStrategy: Remote}\n";
     const TENANT: &str =
         "apiVersion: outrigger.dev/v1alpha1\nkind: Tenant\nmetadata: {name: red}\nspec: {}\n";
-    let ask = |state: &[&str], request: &Value| {
-        let mut out = Vec::new();
-        super::answer(&admission_of(&state.join("---\n")), request.to_string().as_bytes(), &mut out).unwrap();
-        serde_json::from_slice::<Value>(&out).unwrap()["response"].take()
-    };
     let far = review("1", "/Pod", "far", pod(json!({})));
     for state in [&[FAR, REMOTE][..], &[REMOTE, FAR], &[REMOTE]] {
         let answer = ask(state, &far);

@@ -6,9 +6,10 @@ use serde_json::Value;
 use super::{Attribute, DeviceClaim, Devices, Source};
 use crate::companion;
 use crate::device::{self, MAX_DRIVER, MAX_SELECTORS, is_identifier};
+use crate::field::{FieldError, FieldErrors};
 use crate::ids::{RuleName, is_dns_subdomain, is_short_dns_label};
 use crate::json::{Json, list, text};
-use crate::rule::{DpuSelectionPolicy, RuleError, RuleSpec};
+use crate::rule::{DpuSelectionPolicy, RuleSpec};
 use crate::template::{self, Kind};
 
 /// Most device claims of a rule.
@@ -47,24 +48,24 @@ pub struct DeviceClaimSpec {
 }
 
 /// Checks what a rule says of devices. `template` is the tree of the rule's template. Adds what is wrong with it.
-pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleError>) -> Devices {
+pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldError>) -> Devices {
     let spec = &rule.devices;
     let host_attribute = host_attribute(rule, template, errors);
     if !spec.claims.is_empty() && template::kind(template) != Kind::Pod {
         let message =
             "is for Pods; the template is a ResourceClaim, which asks for devices itself: remove it";
-        errors.push(RuleError::new(CLAIMS, "", message));
+        errors.add(CLAIMS, message);
         return Devices::default();
     }
     if spec.claims.len() > MAX_CLAIMS {
         let message = format!("has {} entries, at most {MAX_CLAIMS} are allowed", spec.claims.len());
-        errors.push(RuleError::new(CLAIMS, "", message));
+        errors.add(CLAIMS, message);
     }
     let size: usize =
         spec.claims.iter().filter_map(|claim| claim.spec.as_ref()).map(|spec| spec.text().len()).sum();
     if size > MAX_BYTES {
         let message = format!("have {size} bytes of JSON together, at most {MAX_BYTES} are allowed");
-        errors.push(RuleError::new(CLAIMS, "", message));
+        errors.add(CLAIMS, message);
         return Devices::default();
     }
     let claims =
@@ -74,7 +75,7 @@ pub(crate) fn compile(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleEr
     Devices { claims, default_containers, host_attribute }
 }
 
-fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<RuleError>) -> Option<DeviceClaim> {
+fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<FieldError>) -> Option<DeviceClaim> {
     let claim = rule.devices.claims.get(i)?;
     let root = format!("{CLAIMS}[{i}]");
     let before = errors.len();
@@ -84,18 +85,15 @@ fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<RuleError>)
         (Some(spec), "") => {
             let path = format!("{root}.spec");
             match spec.excess() {
-                Some(excess) => errors.push(RuleError::new(path, "", excess.to_string())),
-                None => {
-                    let faults = device::faults_of_rule(&tree, &path);
-                    errors.extend(faults.into_iter().map(|f| RuleError::new(f.path, "", f.message)));
-                }
+                Some(excess) => errors.add(path, excess),
+                None => errors.extend(device::faults_of_rule(&tree, &path)),
             }
             let name = companion::device_template_name(&rule.name, &rule.uid, &claim.name, &tree);
             Some(Source::Template { name, spec: spec.clone() })
         }
         (None, name) if !name.is_empty() => other_rule(rule, name, &format!("{root}.fromRule"), errors),
         _ => {
-            errors.push(RuleError::new(&root, "", "needs exactly one of spec and fromRule"));
+            errors.add(&root, "needs exactly one of spec and fromRule");
             None
         }
     };
@@ -110,45 +108,41 @@ fn one(rule: &RuleSpec, template: &Value, i: usize, errors: &mut Vec<RuleError>)
     })
 }
 
-fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &mut Vec<RuleError>) {
+fn check_name(rule: &RuleSpec, template: &Value, i: usize, root: &str, errors: &mut Vec<FieldError>) {
     let Some(claim) = rule.devices.claims.get(i) else { return };
     let (path, name) = (format!("{root}.name"), &claim.name);
     if !is_short_dns_label(name) {
         let message =
             "must be 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
-        errors.push(RuleError::new(path, name, message));
+        errors.refuse(path, name, message);
     } else if rule.devices.claims.iter().take(i).any(|earlier| earlier.name == *name) {
-        errors.push(RuleError::new(path, name, "is the name of an earlier entry already"));
+        errors.refuse(path, name, "is the name of an earlier entry already");
     } else if let Some(at) =
         list(template, "/spec/resourceClaims").iter().position(|own| text(own, "/name") == name)
     {
         let message = format!("is the name of spec.template.spec.resourceClaims[{at}] already; use another");
-        errors.push(RuleError::new(path, name, message));
+        errors.refuse(path, name, message);
     }
 }
 
-fn other_rule(rule: &RuleSpec, name: &str, path: &str, errors: &mut Vec<RuleError>) -> Option<Source> {
+fn other_rule(rule: &RuleSpec, name: &str, path: &str, errors: &mut Vec<FieldError>) -> Option<Source> {
     match RuleName::new(name) {
         Ok(other) if other == rule.name => {
-            errors.push(RuleError::new(
-                path,
-                name,
-                "is the rule itself; name one whose template is a ResourceClaim",
-            ));
+            errors.refuse(path, name, "is the rule itself; name one whose template is a ResourceClaim");
             None
         }
         Ok(other) => Some(Source::Rule(other)),
         Err(error) => {
-            errors.push(RuleError::new(path, name, error.to_string()));
+            errors.refuse(path, name, error);
             None
         }
     }
 }
 
-fn check_containers(template: &Value, names: &[String], path: &str, errors: &mut Vec<RuleError>) {
+fn check_containers(template: &Value, names: &[String], path: &str, errors: &mut Vec<FieldError>) {
     if names.len() > MAX_CONTAINERS {
         let message = format!("has {} entries, at most {MAX_CONTAINERS} are allowed", names.len());
-        return errors.push(RuleError::new(path, "", message));
+        return errors.add(path, message);
     }
     let all = ["/spec/containers", "/spec/initContainers"].map(|pointer| list(template, pointer));
     let all: HashSet<&str> = all.into_iter().flatten().map(|container| text(container, "/name")).collect();
@@ -157,37 +151,37 @@ fn check_containers(template: &Value, names: &[String], path: &str, errors: &mut
         if !all.contains(name.as_str()) {
             let message =
                 "is no container of the template; use the name of one of its containers or initContainers";
-            errors.push(RuleError::new(path(), name, message));
+            errors.refuse(path(), name, message);
         } else if names.iter().take(c).any(|earlier| earlier == name) {
-            errors.push(RuleError::new(path(), name, "is named twice; remove one"));
+            errors.refuse(path(), name, "is named twice; remove one");
         }
     }
 }
 
-fn check_request(claim: &DeviceClaimSpec, spec: &Value, path: &str, errors: &mut Vec<RuleError>) {
+fn check_request(claim: &DeviceClaimSpec, spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let name = &claim.request;
     if name.is_empty() {
         return;
     }
     if !is_short_dns_label(name) {
         let message = "must be the name of a request: 1 to 63 lower-case letters, digits and '-'";
-        return errors.push(RuleError::new(path, name, message));
+        return errors.refuse(path, name, message);
     }
     // Of another rule's claim the requests aren't known here.
     if claim.spec.is_none() {
         return;
     }
     if !list(spec, "/devices/requests").iter().any(|request| text(request, "/name") == name) {
-        errors.push(RuleError::new(path, name, "is no request of spec.devices.requests"));
+        errors.refuse(path, name, "is no request of spec.devices.requests");
     }
 }
 
-fn host_attribute(rule: &RuleSpec, template: &Value, errors: &mut Vec<RuleError>) -> Option<Attribute> {
+fn host_attribute(rule: &RuleSpec, template: &Value, errors: &mut Vec<FieldError>) -> Option<Attribute> {
     let name = &rule.devices.host_attribute;
     if name.is_empty() {
         return None;
     }
-    let mut wrong = |message: &str| errors.push(RuleError::new(HOST_ATTRIBUTE, name, message));
+    let mut wrong = |message: &str| errors.refuse(HOST_ATTRIBUTE, name, message);
     let Some((domain, id)) = name
         .split_once('/')
         .filter(|(domain, id)| domain.len() <= MAX_DRIVER && is_dns_subdomain(domain) && is_identifier(id))

@@ -5,7 +5,7 @@ use crate::companion::{Action, Home, Observed, plan};
 use crate::ids::WorkloadId;
 use crate::index::Desired;
 use crate::json::Json;
-use crate::rule::{DpuSelectionPolicy, InjectionSpec, RuleError, RuleSpec};
+use crate::rule::{DpuSelectionPolicy, InjectionSpec, RuleSpec};
 use crate::template::Kind;
 use crate::workload::tests::nginx;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ fn with_attribute(attribute: &str) -> RuleSpec {
 
 fn paths(spec: RuleSpec) -> Vec<String> {
     let errors = Rule::compile(spec).err().unwrap_or_default();
-    errors.iter().map(RuleError::path).map(str::to_owned).collect()
+    errors.into_iter().map(|error| error.path).collect()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::field::{FieldError, join};
+use crate::field::{self, FieldError, FieldErrors, join};
 
 /// What an absent object is read as.
 static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
@@ -19,7 +19,7 @@ pub(super) struct Reader {
 impl Reader {
     /// Adds a fault.
     pub(super) fn fault(&mut self, path: impl fmt::Display, message: impl fmt::Display) {
-        self.faults.push(FieldError::new(path, message));
+        self.faults.add(path, message);
     }
 
     /// An object, `None` where it is absent.
@@ -115,11 +115,9 @@ impl Reader {
         wanted: &str,
         read: impl Fn(&'a Value) -> Option<T>,
     ) -> Option<T> {
-        let value = parent.get(key).filter(|value| !value.is_null())?;
-        let found = read(value);
-        if found.is_none() {
-            self.faults.push(FieldError::wrong_type(&join(path, key), value, wanted));
-        }
-        found
+        field::typed(parent, path, key, wanted, read).unwrap_or_else(|fault| {
+            self.faults.push(fault);
+            None
+        })
     }
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::offloading::cut;
 use super::{NO_NODE, Report};
 use crate::field::{self, FieldError};
+use crate::json::list;
 use crate::keys;
 use crate::machine::{MachineType, Mode, type_key};
 use crate::quantity::Quantity;
@@ -146,7 +147,7 @@ fn whole(spec: &Map<String, Value>, type_: &MachineType) -> Result<(), FieldErro
 /// `pod` and `old`: a guest after a resize and before. `type_`: its machine type, where there still is one.
 pub fn outgrown(pod: &Value, old: &Value, type_: Option<&MachineType>) -> Option<FieldError> {
     let mut before: HashMap<Option<&Value>, &Value> = HashMap::default();
-    for container in containers(old) {
+    for container in list(old, "/spec/containers") {
         step();
         before.entry(container.get("name")).or_insert(container);
     }
@@ -155,16 +156,12 @@ pub fn outgrown(pod: &Value, old: &Value, type_: Option<&MachineType>) -> Option
         let named = before.get(&container.get("name")).copied();
         larger(&format!("spec.containers[{i}]"), container, named.unwrap_or(&Value::Null), type_)
     };
-    containers(pod).iter().enumerate().find_map(find).or_else(|| {
+    list(pod, "/spec/containers").iter().enumerate().find_map(find).or_else(|| {
         let spec = |pod: &'_ Value| {
             pod.get("spec").and_then(|spec| Some(json!({"resources": spec.get("resources")?})))
         };
         larger("spec", &spec(pod).unwrap_or_default(), &spec(old).unwrap_or_default(), type_)
     })
-}
-
-fn containers(pod: &Value) -> &[Value] {
-    pod.pointer("/spec/containers").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 fn larger(path: &str, now: &Value, before: &Value, type_: Option<&MachineType>) -> Option<FieldError> {
@@ -189,11 +186,7 @@ fn larger(path: &str, now: &Value, before: &Value, type_: Option<&MachineType>) 
 
 /// A quantity, which may be a number as well.
 fn amount(value: &Value) -> Option<Quantity> {
-    match value {
-        Value::String(text) => text.parse().ok(),
-        Value::Number(number) => number.to_string().parse().ok(),
-        _ => None,
-    }
+    Quantity::of(value).filter(|_| !value.is_null())
 }
 
 /// A name in a warning, short enough that the warning is shown whole.

@@ -156,9 +156,6 @@ fn owned(pod: &Value, containers: &[&'static str]) -> Value {
 
 /// Refuses a Pod whose labels, annotations or scheduling gates are under Outrigger's domain. For requests that don't
 /// come from the manager: such keys are facts that others rely on.
-///
-/// # Errors
-/// The first such key.
 pub fn refuse_own_keys(pod: &Value) -> Result<(), FieldError> {
     for map in ["labels", "annotations"] {
         let found = pod.get("metadata").and_then(|m| m.get(map)).and_then(Value::as_object);

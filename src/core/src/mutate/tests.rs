@@ -132,7 +132,7 @@ fn without_a_tenant_or_a_rule_nothing_changes() {
 
 /// Any JSON at all.
 fn any_json() -> impl Strategy<Value = Value> {
-    crate::any::json("[a-z]{0,4}", "[a-z]{1,3}", 3)
+    outrigger_cases::any::json("[a-z]{0,4}", "[a-z]{1,3}", 3)
 }
 
 /// A Pod with node affinity of every shape, right and wrong, and with fields that no type knows.

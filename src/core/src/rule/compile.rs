@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use super::{DpuSelectionPolicy, Expression, Operator, POD, Rule, Test};
 use crate::claim::{self, DevicesSpec};
 use crate::companion;
+use crate::field::{FieldError, FieldErrors};
 use crate::ids::{RuleName, is_dns_label, is_label_name};
 use crate::json::Json;
 use crate::keys;
 use crate::path::Path;
 use crate::rollout::UpdateStrategy;
 use crate::template;
-use crate::text::quoted;
 
 /// Most terms of a rule.
 pub const MAX_TERMS: usize = 64;
@@ -99,47 +99,14 @@ impl InjectionSpec {
     }
 }
 
-/// What is wrong with a field of a rule.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {}", self.detail())]
-pub struct RuleError {
-    path: String,
-    value: String,
-    message: String,
-}
-
-impl RuleError {
-    /// An error about the field at `path` of the custom resource, which holds `value`.
-    pub fn new(path: impl Into<String>, value: &str, message: impl Into<String>) -> Self {
-        Self { path: path.into(), value: quoted(value).into_owned(), message: message.into() }
-    }
-
-    /// Path of the field, `spec.workloadTerms[0].matchExpressions[1].key`.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// The field's value, quoted, and what is wrong with it.
-    pub fn detail(&self) -> String {
-        if self.value.is_empty() {
-            self.message.clone()
-        } else {
-            format!("{:?}: {}", self.value, self.message)
-        }
-    }
-}
-
 impl Rule {
     /// Checks a rule and makes it fast. The template is carried as it is; [`crate::template::check`] is about it.
-    ///
-    /// # Errors
-    /// Everything that is wrong, in the order of the fields.
-    pub fn compile(spec: RuleSpec) -> Result<Self, Vec<RuleError>> {
+    pub fn compile(spec: RuleSpec) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         let resource_kind = match spec.resource_kind.as_str() {
             "" | POD => POD.to_owned(),
             other => {
-                errors.push(RuleError::new("spec.resourceKind", other, "is not supported; use v1/Pod"));
+                errors.refuse("spec.resourceKind", other, "is not supported; use v1/Pod");
                 String::new()
             }
         };
@@ -167,26 +134,21 @@ impl Rule {
     }
 }
 
-fn compile_terms(terms: &[Vec<ExpressionSpec>], errors: &mut Vec<RuleError>) -> Vec<Vec<Expression>> {
+fn compile_terms(terms: &[Vec<ExpressionSpec>], errors: &mut Vec<FieldError>) -> Vec<Vec<Expression>> {
     const ROOT: &str = "spec.workloadTerms";
     if terms.is_empty() {
-        errors.push(RuleError::new(
-            ROOT,
-            "",
-            "is empty, so no workload could match: add a term with an expression",
-        ));
+        errors.add(ROOT, "is empty, so no workload could match: add a term with an expression");
     }
     too_many(ROOT, terms.len(), MAX_TERMS, errors);
     let mut compiled = Vec::with_capacity(terms.len());
     for (t, term) in terms.iter().enumerate().take(MAX_TERMS) {
         let root = format!("{ROOT}[{t}].matchExpressions");
         if term.is_empty() {
-            errors.push(RuleError::new(
+            errors.add(
                 &root,
-                "",
                 "is empty, and such a term matches nothing: add an expression, \
                  for every workload {key: .metadata.id, operator: Exists}",
-            ));
+            );
         }
         too_many(&root, term.len(), MAX_EXPRESSIONS, errors);
         let expressions = term
@@ -202,19 +164,19 @@ fn compile_terms(terms: &[Vec<ExpressionSpec>], errors: &mut Vec<RuleError>) -> 
     compiled
 }
 
-fn too_many(path: &str, count: usize, max: usize, errors: &mut Vec<RuleError>) {
+fn too_many(path: &str, count: usize, max: usize, errors: &mut Vec<FieldError>) {
     if count > max {
-        errors.push(RuleError::new(path, "", format!("has {count} entries, at most {max} are allowed")));
+        errors.add(path, format!("has {count} entries, at most {max} are allowed"));
     }
 }
 
-fn compile_expression(spec: &ExpressionSpec, root: &str) -> Result<Expression, RuleError> {
+fn compile_expression(spec: &ExpressionSpec, root: &str) -> Result<Expression, FieldError> {
     let path = Path::parse(&spec.key)
-        .map_err(|error| RuleError::new(format!("{root}.key"), &spec.key, error.to_string()))?;
+        .map_err(|error| FieldError::of_value(format!("{root}.key"), &spec.key, error.to_string()))?;
     let values = format!("{root}.values");
     let operator = spec.operator.as_str();
     if !path.is_scalar() && !matches!(spec.operator, Operator::Exists | Operator::DoesNotExist) {
-        return Err(RuleError::new(
+        return Err(FieldError::of_value(
             format!("{root}.key"),
             &spec.key,
             format!("is an object, which {operator} can't compare; name a field in it, or use Exists"),
@@ -223,12 +185,12 @@ fn compile_expression(spec: &ExpressionSpec, root: &str) -> Result<Expression, R
     let test = match spec.operator {
         Operator::In | Operator::NotIn => {
             if spec.values.is_empty() {
-                return Err(RuleError::new(values, "", format!("{operator} needs at least one value")));
+                return Err(FieldError::new(values, format!("{operator} needs at least one value")));
             }
             if spec.values.len() > MAX_VALUES {
                 let count = spec.values.len();
                 let message = format!("has {count} entries, at most {MAX_VALUES} are allowed");
-                return Err(RuleError::new(values, "", message));
+                return Err(FieldError::new(values, message));
             }
             let mut sorted = spec.values.clone();
             sorted.sort_unstable();
@@ -238,20 +200,19 @@ fn compile_expression(spec: &ExpressionSpec, root: &str) -> Result<Expression, R
         Operator::Exists | Operator::DoesNotExist => {
             // The gRPC definition speaks of a single element here, the custom resource of none.
             if spec.values.len() > 1 {
-                return Err(RuleError::new(values, "", format!("{operator} takes no values; remove them")));
+                return Err(FieldError::new(values, format!("{operator} takes no values; remove them")));
             }
             if spec.operator == Operator::Exists { Test::Exists } else { Test::DoesNotExist }
         }
         Operator::Gt | Operator::Lt => {
             let [value] = spec.values.as_slice() else {
-                return Err(RuleError::new(
+                return Err(FieldError::new(
                     values,
-                    "",
                     format!("{operator} takes exactly one value, an integer"),
                 ));
             };
             let limit = value.parse().map_err(|_| {
-                RuleError::new(
+                FieldError::of_value(
                     format!("{values}[0]"),
                     value,
                     format!("{operator} needs an integer of 64 bits"),
@@ -263,24 +224,20 @@ fn compile_expression(spec: &ExpressionSpec, root: &str) -> Result<Expression, R
     Ok(Expression { path, test })
 }
 
-fn compile_injections(specs: &[InjectionSpec], errors: &mut Vec<RuleError>) -> Vec<(String, Path)> {
+fn compile_injections(specs: &[InjectionSpec], errors: &mut Vec<FieldError>) -> Vec<(String, Path)> {
     const ROOT: &str = "spec.workloadInfoInject";
     too_many(ROOT, specs.len(), MAX_INJECTIONS, errors);
     let mut compiled: Vec<(String, Path)> = Vec::with_capacity(specs.len());
     for (i, spec) in specs.iter().enumerate().take(MAX_INJECTIONS) {
         let name = format!("{ROOT}[{i}].asAnnotation.name");
         if let Err(why) = check_annotation(&spec.annotation) {
-            errors.push(RuleError::new(name, &spec.annotation, why));
+            errors.refuse(name, &spec.annotation, why);
         } else if specs.iter().take(i).any(|earlier| earlier.annotation == spec.annotation) {
-            errors.push(RuleError::new(name, &spec.annotation, "is written by an earlier entry already"));
+            errors.refuse(name, &spec.annotation, "is written by an earlier entry already");
         }
         match Path::parse(&spec.workload_key) {
             Ok(path) => compiled.push((spec.annotation.clone(), path)),
-            Err(e) => errors.push(RuleError::new(
-                format!("{ROOT}[{i}].workloadKey"),
-                &spec.workload_key,
-                e.to_string(),
-            )),
+            Err(e) => errors.refuse(format!("{ROOT}[{i}].workloadKey"), &spec.workload_key, e.to_string()),
         }
     }
     compiled

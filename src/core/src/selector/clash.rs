@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::product::entries;
 use super::terms;
 use crate::steps::step;
 
@@ -24,7 +25,7 @@ struct Says<'a> {
 
 impl<'a> Says<'a> {
     fn read(expression: &'a Value, field: bool) -> Option<Self> {
-        let values = expression.get("values").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let values = entries(expression, "values");
         Some(Self {
             field,
             key: expression.get("key")?.as_str()?,
@@ -211,18 +212,14 @@ impl<'s, 'a> Group<'s, 'a> {
 /// All that a term says.
 fn says(term: &Value) -> impl Iterator<Item = Says<'_>> {
     [("matchExpressions", false), ("matchFields", true)].into_iter().flat_map(move |(list, field)| {
-        let expressions = term.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        expressions.iter().filter_map(move |expression| Says::read(expression, field))
+        entries(term, list).iter().filter_map(move |expression| Says::read(expression, field))
     })
 }
 
 /// How many expressions and values a term has.
 fn size(term: &Value) -> usize {
-    let list = |of: &Value, name: &str| of.get(name).and_then(Value::as_array).map_or(0, Vec::len);
-    let of = |name: &str| {
-        let all = term.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        all.iter().map(|expression| 1 + list(expression, "values")).sum::<usize>()
-    };
+    let size = |expression| 1 + entries(expression, "values").len();
+    let of = |list: &str| entries(term, list).iter().map(size).sum::<usize>();
     1 + of("matchExpressions") + of("matchFields")
 }
 

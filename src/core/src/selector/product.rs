@@ -143,7 +143,8 @@ pub fn is_empty(term: &Value) -> bool {
     LISTS.iter().all(|list| entries(term, list).is_empty())
 }
 
-fn entries<'a>(term: &'a Value, list: &str) -> &'a [Value] {
+/// The entries of one of a term's lists.
+pub(crate) fn entries<'a>(term: &'a Value, list: &str) -> &'a [Value] {
     term.get(list).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 

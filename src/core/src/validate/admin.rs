@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{entries, isolation, text};
-use crate::field::FieldError;
+use crate::field::{FieldError, FieldErrors};
 use crate::keys;
 use crate::text::quoted;
 
@@ -16,22 +16,17 @@ pub fn template(template: &Value, root: &str) -> Vec<FieldError> {
     isolation::no_grace(spec, &path, &mut faults);
     for (path, toleration) in entries(spec, &path, "tolerations") {
         match text(toleration, "key") {
-            Some(key) if keys::is_own(key) => faults.push(FieldError::new(
-                path,
-                format_args!(
-                    "is for {}; taints under {} are tolerated as far as a companion needs it, remove it",
-                    quoted(key),
-                    keys::DOMAIN
-                ),
-            )),
+            Some(key) if keys::is_own(key) => {
+                let remedy = "are tolerated as far as a companion needs it, remove it";
+                let (key, domain) = (quoted(key), keys::DOMAIN);
+                faults.add(path, format_args!("is for {key}; taints under {domain} {remedy}"));
+            }
             // NoExecute is an effect that our taints don't have.
-            None if text(toleration, "effect") != Some("NoExecute") => faults.push(FieldError::new(
-                path,
-                format_args!(
-                    "has no key and so tolerates {} too, which a DPU has while it changes hands; name the taints' keys",
-                    keys::HANDOVER
-                ),
-            )),
+            None if text(toleration, "effect") != Some("NoExecute") => {
+                let why = "which a DPU has while it changes hands; name the taints' keys";
+                let message = format!("has no key and so tolerates {} too, {why}", keys::HANDOVER);
+                faults.add(path, message);
+            }
             _ => {}
         }
     }

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::{entries, keys, reserved, text};
 use crate::device;
-use crate::field::{FieldError, join};
+use crate::field::{FieldError, FieldErrors, join};
+use crate::json::list;
 use crate::keys::POD_CLAIM_NAME;
 use crate::steps::step;
 use crate::tenant::Policy;
@@ -68,68 +69,61 @@ fn spec_of(object: &Value) -> (&Value, &'static str) {
 
 fn device_request(path: &str, request: &Value, policy: &Policy, faults: &mut Vec<FieldError>) {
     if request.get("adminAccess") == Some(&Value::Bool(true)) {
-        faults.push(FieldError::new(
+        faults.add(
             format_args!("{path}.adminAccess"),
             "is true and reaches devices that others have; remove it",
-        ));
+        );
     }
     for (path, toleration) in entries(request, path, "tolerations") {
         if text(toleration, "key").unwrap_or_default().is_empty() {
-            faults.push(FieldError::new(
+            faults.add(
                 format_args!("{path}.key"),
                 "is missing, so it tolerates every taint, also of devices that are out of order; name one",
-            ));
+            );
         }
     }
     let class = text(request, "deviceClassName").unwrap_or_default();
     if !policy.device_classes.contains(class) {
-        faults.push(FieldError::new(
+        faults.add(
             format_args!("{path}.deviceClassName"),
             format_args!("is {:?}; have it allowed by the Tenant's spec.deviceClasses", quoted(class)),
-        ));
+        );
     }
 }
 
 /// A claim that says it was made for a Pod is given to that Pod, which may be another workload's companion.
 fn of_pods(object: &Value, old: &Value, faults: &mut Vec<FieldError>) {
-    let (now, before) = (object.get("metadata"), old.get("metadata"));
-    let pod_claim = |metadata: Option<&Value>| {
-        metadata.and_then(|m| m.get("annotations")).and_then(|a| a.get(POD_CLAIM_NAME)).cloned()
-    };
-    if pod_claim(now) != pod_claim(before) {
-        faults.push(FieldError::new(
+    let pod_claim = |object: &Value| object.pointer("/metadata/annotations")?.get(POD_CLAIM_NAME).cloned();
+    if pod_claim(object) != pod_claim(old) {
+        faults.add(
             format_args!("metadata.annotations[{POD_CLAIM_NAME}]"),
             "is for claims that Kubernetes makes for a Pod; leave it as it was",
-        ));
+        );
     }
-    let before: HashSet<&Value> = owners(before).iter().collect();
-    for (i, owner) in owners(now).iter().enumerate() {
+    let owners = |object| list(object, "/metadata/ownerReferences").iter();
+    let before: HashSet<&Value> = owners(old).collect();
+    for (i, owner) in owners(object).enumerate() {
         step();
         if text(owner, "kind") == Some("Pod") && !before.contains(owner) {
-            faults.push(FieldError::new(
+            faults.add(
                 format_args!("metadata.ownerReferences[{i}]"),
                 format_args!(
                     "is Pod {:?}: only Kubernetes makes claims of Pods; use a ResourceClaimTemplate",
                     quoted(text(owner, "name").unwrap_or_default())
                 ),
-            ));
+            );
         }
     }
-}
-
-fn owners(metadata: Option<&Value>) -> &[Value] {
-    let list = metadata.and_then(|metadata| metadata.get("ownerReferences")).and_then(Value::as_array);
-    list.map_or(&[], Vec::as_slice)
 }
 
 /// A claim under a name that Outrigger will need would keep a workload from its device, or be taken for it.
 fn foretold(object: &Value, faults: &mut Vec<FieldError>) {
     let name = object.get("metadata").and_then(|metadata| text(metadata, "name")).unwrap_or_default();
     if reserved::is_companion(name) {
-        faults.push(FieldError::new(
+        faults.add(
             "metadata.name",
             format_args!("is {:?}, a name as only companions have it; choose another", quoted(name)),
-        ));
+        );
     }
 }
 

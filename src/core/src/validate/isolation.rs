@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{ValidationContext, entries, text};
-use crate::field::FieldError;
+use crate::field::{FieldError, FieldErrors};
 use crate::keys;
 use crate::selector;
 use crate::text::quoted;
@@ -17,23 +17,23 @@ pub(super) fn placement(pod: &Value, facts: &ValidationContext<'_>, faults: &mut
 /// `spec.nodeName` at creation bypasses the scheduler.
 pub(super) fn unbound(pod: &Value, faults: &mut Vec<FieldError>) {
     if let Some(node) = pod.get("spec").and_then(|spec| text(spec, "nodeName")) {
-        faults.push(FieldError::new(
+        faults.add(
             "spec.nodeName",
             format_args!(
                 "is {:?}, which bypasses the scheduler; remove it and use node affinity",
                 quoted(node)
             ),
-        ));
+        );
     }
     let annotations = pod.get("metadata").and_then(|m| m.get("annotations"));
     if let Some(mirror) = annotations.and_then(|a| a.get(keys::MIRROR_POD)) {
-        faults.push(FieldError::new(
+        faults.add(
             format_args!("metadata.annotations[{}]", keys::MIRROR_POD),
             format_args!(
                 "is {}: static Pods don't belong into a tenant's namespace",
                 quoted(&mirror.to_string())
             ),
-        ));
+        );
     }
 }
 
@@ -42,10 +42,10 @@ pub(super) fn still_unbound(pod: &Value, old: &Value, faults: &mut Vec<FieldErro
     let node = |pod: &Value| pod.get("spec").and_then(|spec| text(spec, "nodeName")).map(str::to_owned);
     let (now, before) = (node(pod), node(old));
     if now != before {
-        faults.push(FieldError::new(
+        faults.add(
             "spec.nodeName",
             format_args!("changes from {before:?} to {now:?}; only the scheduler binds Pods"),
-        ));
+        );
     }
 }
 
@@ -59,10 +59,10 @@ pub(super) fn grace(pod: &Value, _: &ValidationContext<'_>, faults: &mut Vec<Fie
 pub(super) fn no_grace(spec: &Value, path: &str, faults: &mut Vec<FieldError>) {
     let grace = spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64);
     if let Some(seconds) = grace.filter(|seconds| *seconds < 1) {
-        faults.push(FieldError::new(
+        faults.add(
             format_args!("{path}.terminationGracePeriodSeconds"),
             format_args!("is {seconds}; use 1 or more, so that its end is waited for"),
-        ));
+        );
     }
 }
 
@@ -70,10 +70,10 @@ pub(super) fn no_grace(spec: &Value, path: &str, faults: &mut Vec<FieldError>) {
 pub(super) fn tolerations(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Vec<FieldError>) {
     for (path, toleration) in entries(&pod["spec"], "spec", "tolerations") {
         let Some(key) = text(toleration, "key") else {
-            faults.push(FieldError::new(
+            faults.add(
                 path,
                 "has no key and so tolerates every taint, other tenants' too; name the taints' keys",
-            ));
+            );
             continue;
         };
         if !keys::is_own(key) {
@@ -83,7 +83,7 @@ pub(super) fn tolerations(pod: &Value, facts: &ValidationContext<'_>, faults: &m
         let equal = matches!(text(toleration, "operator"), None | Some("Equal"));
         if key != keys::TENANT || !equal || value != facts.policy.tenant.as_str() {
             let operator = text(toleration, "operator").unwrap_or("Equal");
-            faults.push(FieldError::new(
+            faults.add(
                 path,
                 format_args!(
                     "is {} {} {:?}; of the taints under {} only {} Equal {:?} may be tolerated",
@@ -94,7 +94,7 @@ pub(super) fn tolerations(pod: &Value, facts: &ValidationContext<'_>, faults: &m
                     keys::TENANT,
                     facts.policy.tenant.as_str()
                 ),
-            ));
+            );
         }
     }
 }
@@ -104,10 +104,10 @@ pub(super) fn scheduler(pod: &Value, facts: &ValidationContext<'_>, faults: &mut
     if let Some(name) = text(&pod["spec"], "schedulerName")
         && !facts.schedulers.iter().any(|allowed| allowed == name)
     {
-        faults.push(FieldError::new(
+        faults.add(
             "spec.schedulerName",
             format_args!("is {:?}; use one of {}, or none", quoted(name), facts.schedulers.join(", ")),
-        ));
+        );
     }
 }
 
@@ -130,17 +130,14 @@ pub(super) fn pod_affinity(pod: &Value, facts: &ValidationContext<'_>, faults: &
 
 fn own_namespace(path: &str, term: &Value, namespace: &str, faults: &mut Vec<FieldError>) {
     if term.get("namespaceSelector").is_some_and(|selector| !selector.is_null()) {
-        faults.push(FieldError::new(
+        faults.add(
             format_args!("{path}.namespaceSelector"),
             "reaches other namespaces; remove it: without it the term is about the Pod's own",
-        ));
+        );
     }
     for (path, name) in entries(term, path, "namespaces") {
         if name.as_str() != Some(namespace) {
-            faults.push(FieldError::new(
-                path,
-                format_args!("is {name}; only the Pod's own, {namespace:?}, is allowed"),
-            ));
+            faults.add(path, format_args!("is {name}; only the Pod's own, {namespace:?}, is allowed"));
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{ValidationContext, entries, text};
-use crate::field::FieldError;
+use crate::field::{FieldError, FieldErrors};
 use crate::keys;
 use crate::steps::step;
 use crate::text::quoted;
@@ -19,10 +19,10 @@ pub(super) fn finalizers(pod: &Value, _: &ValidationContext<'_>, faults: &mut Ve
         step();
         let name = finalizer.as_str().unwrap_or_default();
         if !FINALIZERS.contains(&name) {
-            faults.push(FieldError::new(
+            faults.add(
                 path,
                 format_args!("is {:?}, which could keep the Pod from ever going; remove it", quoted(name)),
-            ));
+            );
         }
     }
 }
@@ -48,14 +48,14 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
         for key in now.keys().chain(before.keys().filter(|key| !now.contains_key(*key))) {
             let (new, old) = (now.get(key), before.get(key));
             if new != old {
-                faults.push(FieldError::new(
+                faults.add(
                     format_args!("metadata.{map}[{}]", quoted(key)),
                     format_args!(
                         "{}; only Outrigger itself may set keys under {}",
                         change(old, new),
                         keys::DOMAIN
                     ),
-                ));
+                );
             }
         }
     }
@@ -70,7 +70,7 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
     };
     let (now, before) = (gates(pod), gates(old));
     if now != before {
-        faults.push(FieldError::new(
+        faults.add(
             "spec.schedulingGates",
             format_args!(
                 "changes from {} to {}; only Outrigger itself may set gates under {}",
@@ -78,7 +78,7 @@ pub(super) fn unchanged(pod: &Value, old: &Value, manager: bool, faults: &mut Ve
                 quoted(&format!("{now:?}")),
                 keys::DOMAIN
             ),
-        ));
+        );
     }
 }
 

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use crate::claim::Source;
-use crate::field::FieldError;
+use crate::field::{FieldError, FieldErrors};
 use crate::mutate;
 use crate::rule::Rule;
 use crate::steps::step;
@@ -177,7 +177,7 @@ pub fn update(pod: &Value, old: &Value, facts: &ValidationContext<'_>) -> Vec<Fi
 fn all(pod: &Value, facts: &ValidationContext<'_>) -> Vec<FieldError> {
     let mut faults = Vec::new();
     if !pod.get("spec").is_some_and(Value::is_object) {
-        faults.push(FieldError::new("spec", "must be an object"));
+        faults.add("spec", "must be an object");
         return faults;
     }
     for check in CHECKS {

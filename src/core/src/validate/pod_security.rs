@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{entries, text};
-use crate::field::FieldError;
+use crate::field::{FieldError, FieldErrors};
 use crate::text::quoted;
 
 /// Capabilities that may be added.
@@ -51,13 +51,13 @@ pub fn baseline(pod: &Value, faults: &mut Vec<FieldError>) {
     for (path, volume) in entries(spec, "spec", "volumes") {
         if let Some(host_path) = volume.get("hostPath").filter(|v| !v.is_null()) {
             let at = host_path.get("path").and_then(Value::as_str).unwrap_or_default();
-            faults.push(FieldError::new(
+            faults.add(
                 format_args!("{path}.hostPath"),
                 format_args!(
                     "is {:?}, a directory of the DPU itself; use another kind of volume",
                     quoted(at)
                 ),
-            ));
+            );
         }
     }
     if let Some(context) = spec.get("securityContext") {
@@ -100,10 +100,7 @@ fn host_namespaces(spec: &Value, faults: &mut Vec<FieldError>) {
         ("hostUsers", "the DPU's users"),
     ] {
         if spec.get(key) == Some(&Value::Bool(true)) {
-            faults.push(FieldError::new(
-                format_args!("spec.{key}"),
-                format_args!("is true and shares {what}; remove it"),
-            ));
+            faults.add(format_args!("spec.{key}"), format_args!("is true and shares {what}; remove it"));
         }
     }
 }
@@ -113,10 +110,7 @@ fn container(path: &str, container: &Value, faults: &mut Vec<FieldError>) {
         let at = format!("{path}.securityContext");
         security_context(&at, context, faults);
         if context.get("privileged") == Some(&Value::Bool(true)) {
-            faults.push(FieldError::new(
-                format_args!("{at}.privileged"),
-                "is true, which is root on the DPU; remove it",
-            ));
+            faults.add(format_args!("{at}.privileged"), "is true, which is root on the DPU; remove it");
         }
         if let Some(capabilities) = context.get("capabilities") {
             for (at, name) in entries(capabilities, &format!("{at}.capabilities"), "add") {
@@ -197,8 +191,6 @@ fn security_context(path: &str, context: &Value, faults: &mut Vec<FieldError>) {
 }
 
 fn forbidden(path: String, value: &str, hint: &str, faults: &mut Vec<FieldError>) {
-    faults.push(FieldError::new(
-        path,
-        format_args!("is {:?}, which Pod Security level baseline forbids; {hint}", quoted(value)),
-    ));
+    faults
+        .add(path, format_args!("is {:?}, which Pod Security level baseline forbids; {hint}", quoted(value)));
 }

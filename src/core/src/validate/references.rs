@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{ValidationContext, entries, reserved, text};
 use crate::claim::{Source, own_shared_name};
-use crate::field::FieldError;
+use crate::field::{FieldError, FieldErrors};
 use crate::keys;
 use crate::steps::step;
 use crate::text::quoted;
@@ -21,10 +21,9 @@ pub(super) fn accounts(pod: &Value, facts: &ValidationContext<'_>, faults: &mut 
             && name != DEFAULT_ACCOUNT
             && !facts.policy.service_accounts.contains(name)
         {
-            faults.push(FieldError::new(
-                format_args!("spec.{key}"),
-                format_args!("is {:?}; use {DEFAULT_ACCOUNT:?}, or have it allowed by the Tenant's spec.serviceAccounts", quoted(name)),
-            ));
+            let remedy = "or have it allowed by the Tenant's spec.serviceAccounts";
+            let message = format!("is {:?}; use {DEFAULT_ACCOUNT:?}, {remedy}", quoted(name));
+            faults.add(format_args!("spec.{key}"), message);
         }
     }
     for (path, volume) in entries(spec, "spec", "volumes") {
@@ -34,24 +33,24 @@ pub(super) fn accounts(pod: &Value, facts: &ValidationContext<'_>, faults: &mut 
             if let Some(audience) =
                 source.get("serviceAccountToken").and_then(|token| text(token, "audience"))
             {
-                faults.push(FieldError::new(
+                faults.add(
                     format_args!("{path}.serviceAccountToken.audience"),
                     format_args!(
                         "is {:?}: a tenant's Pod gets no tokens for others than the API server; remove it",
                         quoted(audience)
                     ),
-                ));
+                );
             }
             // A signer of the platform may certify more than the Pod's tenant: that it is an agent, for example.
             if let Some(certificate) = source.get("podCertificate").filter(|source| !source.is_null()) {
                 let signer = text(certificate, "signerName").unwrap_or_default();
-                faults.push(FieldError::new(
+                faults.add(
                     format_args!("{path}.podCertificate.signerName"),
                     format_args!(
                         "is {:?}: a tenant's Pod gets no certificate of a signer of the platform; remove it",
                         quoted(signer)
                     ),
-                ));
+                );
             }
         }
     }
@@ -95,10 +94,7 @@ pub(super) fn claims(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Ve
         } else {
             continue;
         };
-        faults.push(FieldError::new(
-            format_args!("{path}.resourceClaimName"),
-            format_args!("is {:?}, {whose}", quoted(name)),
-        ));
+        faults.add(format_args!("{path}.resourceClaimName"), format_args!("is {:?}, {whose}", quoted(name)));
     }
 }
 
@@ -126,13 +122,11 @@ pub(super) fn device_classes(pod: &Value, facts: &ValidationContext<'_>, faults:
                     let Some(class) = implied.into_iter().chain(behind).find(|class| !allowed(class)) else {
                         continue;
                     };
-                    faults.push(FieldError::new(
+                    let remedy = "have it allowed by the Tenant's spec.deviceClasses";
+                    faults.add(
                         format_args!("{path}.resources.{of}[{}]", quoted(name)),
-                        format_args!(
-                            "asks for a device of class {:?}; have it allowed by the Tenant's spec.deviceClasses",
-                            quoted(class)
-                        ),
-                    ));
+                        format_args!("asks for a device of class {:?}; {remedy}", quoted(class)),
+                    );
                 }
             }
         }
@@ -150,14 +144,14 @@ pub(super) fn owners(pod: &Value, facts: &ValidationContext<'_>, faults: &mut Ve
         if group == keys::WORKLOAD_GROUP || keys::is_own(&format!("{group}/")) {
             let name = text(owner, "name").unwrap_or_default();
             let kind = text(owner, "kind").unwrap_or_default();
-            faults.push(FieldError::new(
+            faults.add(
                 path,
                 format_args!(
                     "is {} {:?}: only Outrigger makes companions; remove it",
                     quoted(kind),
                     quoted(name)
                 ),
-            ));
+            );
         }
     }
 }

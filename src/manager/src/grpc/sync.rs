@@ -64,7 +64,7 @@ impl Sync {
         for (i, update) in updates.into_iter().enumerate() {
             let size = usage::size(&update);
             let workload =
-                workload_wire::workload(update).map_err(|e| bad(e.under(&format!("{path}[{i}]"))))?;
+                workload_wire::workload(update).map_err(|e| bad(e.below(&format!("{path}[{i}]"))))?;
             workloads.push((workload, size));
         }
         let sizes = workloads.iter().map(|(workload, size)| (workload.id.clone(), *size));

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use outrigger_api::workload_wire::{self, WireError};
+use outrigger_api::workload_wire;
+use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::tenant::Tenant;
@@ -255,7 +256,7 @@ impl Workloads {
             Message::WorkloadUpdate(update) => self.update(session, update),
             Message::WorkloadDelete(delete) => {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
-                    .map_err(|e| bad(e.under("workload_delete")))?;
+                    .map_err(|e| bad(e.below("workload_delete")))?;
                 let mut data = session.state.lock();
                 data.stream.check(session.begun.number).map_err(aborted)?;
                 data.usage.delete(&id);
@@ -299,7 +300,7 @@ impl Workloads {
 
     fn update(&self, session: &Session, update: WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
         let size = usage::size(&update);
-        let workload = workload_wire::workload(update).map_err(|e| bad(e.under("workload_update")))?;
+        let workload = workload_wire::workload(update).map_err(|e| bad(e.below("workload_update")))?;
         let mut data = session.state.lock();
         data.stream.check(session.begun.number).map_err(aborted)?;
         data.usage.update(&workload.id, size, &session.tenant.limits).map_err(|e| exhausted(&e))?;
@@ -389,6 +390,6 @@ pub(super) fn exhausted(exceeded: &Exceeded) -> Status {
     Status::resource_exhausted(exceeded.to_string())
 }
 
-pub(super) fn bad(error: WireError) -> Status {
+pub(super) fn bad(error: FieldError) -> Status {
     Status::invalid_argument(error.to_string())
 }

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use outrigger_api::Machine;
 use outrigger_core::ids::TenantId;
 use outrigger_core::tenant::{Limits, Policy, Tenant};
 use serde_json::{Value, json};
@@ -93,12 +94,13 @@ fn claims_in_rules() {
     assert_eq!(devices::classes(&subject, &request(json!({})), "spec", &BTreeSet::from(["crypto"])), []);
 }
 
-fn machine(available: i64, gpu: Value) -> Value {
-    json!({"metadata": {"name": "general"}, "spec": {
+fn machine(available: i64, gpu: Value) -> Machine {
+    let machine = json!({"metadata": {"name": "general"}, "spec": {
         "nodePool": [{"name": "n1", "mode": "ready", "machineType": [{"name": "big"}, {"name": "small"}]},
             {"name": "n2", "mode": "ready", "machineType": [{"name": "big"}, {"name": "small"}]}],
         "machineTypes": [{"name": "big", "spec": {"cpu": "6", "memory": "8Gi", "gpu": gpu}, "available": available},
-            {"name": "small", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 1}]}})
+            {"name": "small", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 1}]}});
+    serde_json::from_value(machine).unwrap()
 }
 
 fn node(cpu: &str, labels: Value, gpus: i64) -> Value {
@@ -138,13 +140,12 @@ fn machines_against_their_nodes() {
     assert_eq!(missing[0].0, "machine-node-missing");
     assert_eq!((missing[0].1.as_str(), missing.len()), ("spec.nodePool[1].name", 1));
     let mut odd = machine(1, Value::Null);
-    odd["spec"]["machineTypes"][0]["spec"]["cpu"] = json!("many");
+    odd.spec.machine_types[0].spec.cpu = "many".to_owned();
     assert!(
         told(machines::machine(&odd, &around))
             .iter()
             .any(|(id, path, _)| { *id == "machine-invalid" && path == "spec.machineTypes[0].spec.cpu" })
     );
-    assert_eq!(machines::machine(&json!({"spec": {"nodePool": 1, "machineTypes": [1]}}), &around), []);
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn gpus_of_machines() {
     );
     let other = |around: &machines::ClusterResources<'_>, kind: &str| {
         let mut machine = machine(2, gpu(kind));
-        machine["spec"]["machineTypes"][0]["spec"]["gpu"]["family"] = Value::Null;
+        machine.spec.machine_types[0].spec.gpu.as_mut().unwrap().family.clear();
         ids(machines::machine(&machine, around))
     };
     let at = "spec.machineTypes[0].spec.gpu.type".to_owned();

@@ -68,9 +68,6 @@ pub(super) struct Installation {
 
 impl Installation {
     /// Reads what is there. `only`: the parts that belong into the cluster; where it is empty, those that are found.
-    ///
-    /// # Errors
-    /// When nothing of it may be read, or none of the parts is there.
     pub(super) async fn read(
         cluster: Cluster,
         admission: &AdmissionArgs,

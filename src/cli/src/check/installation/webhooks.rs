@@ -24,35 +24,12 @@ struct Callee {
     path: String,
     /// How many entries there are.
     entries: usize,
-    target: Target,
+    /// `HOST:PORT`
+    target: String,
+    /// The target is a Service, not a URL.
+    is_service: bool,
     /// The CA bundle, base64.
     bundle: String,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-enum Target {
-    Url(String),
-    Service { namespace: String, name: String, port: i64 },
-}
-
-impl Target {
-    fn address(&self) -> Option<Address> {
-        match self {
-            Self::Url(url) => Address::of_url(&format!("https://{url}")),
-            Self::Service { namespace, name, port } => {
-                Some(Address { host: format!("{name}.{namespace}.svc"), port: u16::try_from(*port).ok()? })
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Url(address) => f.write_str(address),
-            Self::Service { namespace, name, port } => write!(f, "{name}.{namespace}.svc:{port}"),
-        }
-    }
 }
 
 fn callees(configuration: &Value) -> Vec<Callee> {
@@ -62,21 +39,24 @@ fn callees(configuration: &Value) -> Vec<Callee> {
             continue;
         }
         let of = |pointer: &str| text(entry, pointer).to_owned();
-        let target = match text(entry, "/clientConfig/url") {
-            "" => Target::Service {
-                namespace: of("/clientConfig/service/namespace"),
-                name: of("/clientConfig/service/name"),
-                port: entry.pointer("/clientConfig/service/port").and_then(Value::as_i64).unwrap_or(PORT),
-            },
+        let url = text(entry, "/clientConfig/url");
+        let target = if url.is_empty() {
+            let [namespace, name] =
+                ["namespace", "name"].map(|key| of(&format!("/clientConfig/service/{key}")));
+            let port = entry.pointer("/clientConfig/service/port").and_then(Value::as_i64).unwrap_or(PORT);
+            format!("{name}.{namespace}.svc:{port}")
+        } else {
             // Each entry has its own path.
-            url => Target::Url(Address::of_url(url).map_or_else(|| url.to_owned(), |a| a.to_string())),
+            Address::of_url(url).map_or_else(|| url.to_owned(), |address| address.to_string())
         };
         let bundle = of("/clientConfig/caBundle");
-        match all.iter_mut().find(|other| other.target == target && other.bundle == bundle) {
+        match all.iter_mut().find(|other| {
+            (&other.target, other.is_service, &other.bundle) == (&target, url.is_empty(), &bundle)
+        }) {
             Some(other) => other.entries += 1,
             None => {
                 let path = format!("webhooks[{i}].clientConfig.caBundle");
-                all.push(Callee { path, entries: 1, target, bundle });
+                all.push(Callee { path, entries: 1, target, is_service: url.is_empty(), bundle });
             }
         }
     }
@@ -118,7 +98,7 @@ async fn callee(installation: &Installation, subject: &Subject, callee: &Callee,
         1 => callee.path.clone(),
         n => format!("{} (of {n} entries)", callee.path),
     };
-    if callee.bundle.is_empty() && matches!(callee.target, Target::Url(_)) {
+    if callee.bundle.is_empty() && !callee.is_service {
         cluster.note(format!(
             "{subject} {path}: is empty, so the API server trusts the CAs of its own machine, which can't be seen from here"
         ));
@@ -138,22 +118,18 @@ async fn callee(installation: &Installation, subject: &Subject, callee: &Callee,
         cluster.note(format!("{subject} {path}: {n} of the CAs can't be used to verify a certificate"));
     }
     let served = installation.entry(Part::Webhook, "tls.crt").await;
-    let address = callee.target.address();
-    let shown = match (&address, &callee.target) {
-        (None, _) => Err(anyhow::anyhow!("this is no address")),
+    let shown = match Address::of_url(&format!("https://{}", callee.target)) {
+        None => Err(anyhow::anyhow!("this is no address")),
         // Services are reached from within their cluster only, where a NetworkPolicy may forbid it.
-        (Some(address), Target::Service { .. }) if !cluster.is_own => {
-            of_secret(served.as_ref(), &pem, address)
-        }
-        (Some(address), Target::Service { .. }) => {
-            match address.shown(Who::ApiServer, &pem, &address.host).await {
-                Err(_) => of_secret(served.as_ref(), &pem, address),
-                shown => shown,
-            }
-        }
-        (Some(address), Target::Url(_)) => address.shown(Who::ApiServer, &pem, &address.host).await,
+        Some(address) if callee.is_service && !cluster.is_own => of_secret(served.as_ref(), &pem, &address),
+        Some(address) => match address.shown(Who::ApiServer, &pem, &address.host).await {
+            Err(_) if callee.is_service => of_secret(served.as_ref(), &pem, &address),
+            shown => shown,
+        },
     };
-    if let (Err(why), Target::Service { .. }) = (&shown, &callee.target) {
+    if let Err(why) = &shown
+        && callee.is_service
+    {
         cluster.note(format!("the certificate of {} can't be seen from here: {why:#}", callee.target));
         return findings;
     }
@@ -163,7 +139,7 @@ async fn callee(installation: &Installation, subject: &Subject, callee: &Callee,
         let what = "the webhook's certificate";
         findings.extend(certificates::one(subject, path, what, &shown.certificate, now));
     }
-    findings.extend(reach::connection(subject, &path, &callee.target.to_string(), &shown, &findings));
+    findings.extend(reach::connection(subject, &path, &callee.target, &shown, &findings));
     findings
 }
 

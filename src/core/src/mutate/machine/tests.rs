@@ -217,7 +217,7 @@ fn anything() -> impl Strategy<Value = Value> {
     let keys: Vec<&str> = KEYS.split_whitespace().chain([keys::INJECTING_CONTAINER]).collect();
     let texts = vec!["1Gi", "2", "b", "In", "Exists", "1e400", ""];
     let of = |all| prop::sample::select(all).prop_map(str::to_owned);
-    crate::any::json(of(texts), of(keys), 9)
+    outrigger_cases::any::json(of(texts), of(keys), 9)
 }
 
 proptest! {

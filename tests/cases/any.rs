@@ -1,10 +1,10 @@
-//! JSON of every shape, for tests.
+//! JSON of every shape.
 
 use proptest::prelude::*;
 use serde_json::Value;
 
 /// Nulls, booleans, numbers and texts in lists and objects, up to `depth` within each other.
-pub(crate) fn json(
+pub fn json(
     text: impl Strategy<Value = String> + 'static,
     key: impl Strategy<Value = String> + Clone + 'static,
     depth: u32,
