@@ -106,7 +106,7 @@ impl Selection {
 
 /// Returns the keys of the annotations that a rule names, in its expressions and in the values that it injects. An invalid path
 /// names none; validation reports it.
-pub fn keys_of(rule: &WorkloadRule) -> impl Iterator<Item = String> {
+pub(crate) fn keys_of(rule: &WorkloadRule) -> impl Iterator<Item = String> {
     let terms = rule.spec.workload_terms.iter().flat_map(|term| &term.match_expressions);
     let injected = rule.spec.workload_info_inject.iter().map(|inject| &inject.workload_key);
     let paths = terms.map(|expression| &expression.key).chain(injected);
@@ -139,7 +139,7 @@ impl NamedKeys {
 }
 
 /// Watches the rules, which have been listed, and publishes the selection.
-pub async fn follow(
+pub(crate) async fn follow(
     clock: Clock,
     rules: Arc<RuleStore>,
     allowed: Arc<[Pattern]>,

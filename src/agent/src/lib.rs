@@ -9,18 +9,18 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
-pub mod annotations;
+mod annotations;
 pub mod connect;
-pub mod context;
-pub mod metrics;
-pub mod namespaces;
+mod context;
+mod metrics;
+mod namespaces;
 pub mod pod;
 mod pod_watches;
 pub mod rules;
 mod sender;
-pub mod settings;
-pub mod store;
-pub mod stream;
+mod settings;
+mod store;
+mod stream;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -21,13 +21,13 @@ use tracing::warn;
 use crate::context::Context;
 
 /// Name of the ConfigMap.
-pub const CONFIG_MAP: &str = "workload-plugin-config";
+pub(crate) const CONFIG_MAP: &str = "workload-plugin-config";
 /// Key in the ConfigMap.
 const KEY: &str = "config";
 /// Selects all namespaces.
 const ALL: &str = "*";
 /// Maximum number of namespaces. Each has a watch.
-pub const MAX_NAMESPACES: usize = 256;
+pub(crate) const MAX_NAMESPACES: usize = 256;
 /// Maximum size of the value of the key, which exceeds the size of that many names.
 const MAX_TEXT: usize = 64 << 10;
 /// Maximum length of a name in messages.
@@ -35,7 +35,7 @@ const MAX_SHOWN: usize = 80;
 
 /// The namespaces whose Pods are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// All namespaces.
     All,
     /// These namespaces; at least one.
@@ -47,7 +47,7 @@ impl Scope {
     ///
     /// # Errors
     /// If a name is invalid, or there are too many names or none.
-    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+    pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut only = BTreeSet::new();
         let mut all = false;
         for name in names {
@@ -121,7 +121,7 @@ fn read(map: &ConfigMap) -> Result<Scope, String> {
 
 /// Watches the ConfigMap of a namespace and publishes its content, `None` until it is valid for the first time. Invalid content
 /// leaves the previous one in effect and is reported by Events, the log and readiness.
-pub async fn configured(
+pub(crate) async fn configured(
     context: Arc<Context>,
     namespace: String,
     ready: ReadyHandle,

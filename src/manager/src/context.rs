@@ -114,7 +114,7 @@ fn instance(environment: &Environment) -> String {
 
 /// The queues of the controllers.
 #[derive(Debug)]
-pub struct Queues {
+pub(crate) struct Queues {
     /// Companions.
     pub companions: Queue<CompanionId>,
     /// Rules of tenants and of the platform.
@@ -149,7 +149,7 @@ impl Queues {
 /// [`crate::watches`].
 #[derive(Debug)]
 #[allow(missing_docs)]
-pub struct Feeds {
+pub(crate) struct Feeds {
     pub namespaces: Feed<PartialObjectMeta<Namespace>>,
     pub tenants: Feed<Tenant>,
     pub nodes: Feed<Node>,

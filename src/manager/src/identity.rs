@@ -15,7 +15,7 @@ const MAX_DNS_NAMES: usize = 32;
 
 /// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Caller {
+pub(crate) enum Caller {
     /// Whoever reaches an address that is served in plain text: loopback or a socket file, and only when an administrator
     /// has asked for that.
     Local,
@@ -33,7 +33,7 @@ impl Caller {
     ///
     /// # Errors
     /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
-    pub fn of(peer: Option<&Peer>, plain: bool) -> Result<Self, Status> {
+    pub(crate) fn of(peer: Option<&Peer>, plain: bool) -> Result<Self, Status> {
         if plain {
             return Ok(Self::Local);
         }
@@ -43,7 +43,7 @@ impl Caller {
     }
 
     /// When the caller's certificate expires, if there is one.
-    pub fn not_after(&self) -> Option<SystemTime> {
+    pub(crate) fn not_after(&self) -> Option<SystemTime> {
         match self {
             Self::Local => None,
             Self::Certificate { not_after, .. } => Some(*not_after),
@@ -51,7 +51,7 @@ impl Caller {
     }
 
     /// Whether it bears one of these names.
-    pub fn is_one_of(&self, identities: &[Identity]) -> bool {
+    pub(crate) fn is_one_of(&self, identities: &[Identity]) -> bool {
         match self {
             Self::Local => false,
             Self::Certificate { names, .. } => names.iter().any(|name| identities.contains(name)),
@@ -73,7 +73,7 @@ impl std::fmt::Display for Caller {
 }
 
 /// The names of a certificate's holder; empty where it is not a client's certificate.
-pub fn name(certificate: &CertificateDer<'_>) -> String {
+pub(crate) fn name(certificate: &CertificateDer<'_>) -> String {
     read(certificate).map(|caller| caller.to_string()).unwrap_or_default()
 }
 

@@ -17,7 +17,7 @@ const LAG_BUCKETS: [f64; 14] =
 
 /// Metrics of a manager.
 #[derive(Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     /// Open workload streams.
     pub streams: Gauge<i64, AtomicI64>,
     /// Time from a workload's message to its companion's creation.
@@ -28,7 +28,7 @@ pub struct Metrics {
 
 /// Kind of a message on a workload stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum StreamMessage {
+pub(crate) enum StreamMessage {
     /// WorkloadUpdate
     Update,
     /// WorkloadDelete
@@ -41,7 +41,7 @@ pub enum StreamMessage {
 
 /// What is written to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// A companion is created.
     Create,
     /// A companion's annotations are patched.
@@ -52,7 +52,7 @@ pub enum Operation {
 
 /// How a write ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum WriteOutcome {
+pub(crate) enum WriteOutcome {
     /// Done.
     Ok,
     /// The API server refused it (4xx).
@@ -63,7 +63,7 @@ pub enum WriteOutcome {
 
 impl WriteOutcome {
     /// How a call ended.
-    pub fn of<T>(result: &Result<T, kube::Error>) -> Self {
+    pub(crate) fn of<T>(result: &Result<T, kube::Error>) -> Self {
         match result {
             Ok(_) => Self::Ok,
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
@@ -87,7 +87,7 @@ struct WriteLabels {
 
 impl Metrics {
     /// Metrics that the registry shows.
-    pub fn new(registry: &mut Registry) -> Self {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
         let this = Self {
             streams: Gauge::default(),
             latency: Histogram::new(LAG_BUCKETS),
@@ -102,12 +102,12 @@ impl Metrics {
     }
 
     /// A message has come in.
-    pub fn received(&self, kind: StreamMessage) {
+    pub(crate) fn received(&self, kind: StreamMessage) {
         self.messages.get_or_create(&MessageLabels { kind }).inc();
     }
 
     /// A write has ended.
-    pub fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {
+    pub(crate) fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {
         self.writes.get_or_create(&WriteLabels { operation, outcome }).observe(took.as_secs_f64());
     }
 }

@@ -22,7 +22,7 @@ use crate::writes;
 
 /// A companion, or what may be one.
 #[derive(Debug, Clone)]
-pub enum Object {
+pub(crate) enum Object {
     /// A Pod.
     Pod(Box<Pod>),
     /// A ResourceClaim.
@@ -43,7 +43,7 @@ impl From<ResourceClaim> for Object {
 
 impl Object {
     /// What it is.
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Pod(_) => Kind::Pod,
             Self::Claim(_) => Kind::Claim,
@@ -51,7 +51,7 @@ impl Object {
     }
 
     /// Its metadata.
-    pub fn metadata(&self) -> &ObjectMeta {
+    pub(crate) fn metadata(&self) -> &ObjectMeta {
         match self {
             Self::Pod(pod) => &pod.metadata,
             Self::Claim(claim) => &claim.metadata,
@@ -59,13 +59,13 @@ impl Object {
     }
 
     /// The companion of a tenant's rule that it is, and what is known of it.
-    pub fn observe(&self) -> Option<(CompanionKey, Observed)> {
+    pub(crate) fn observe(&self) -> Option<(CompanionKey, Observed)> {
         let (key, rule_uid) = of_tenant(self.metadata())?;
         Some((key, self.look(rule_uid)))
     }
 
     /// The companion of an admin rule that it is, and the tenant whose workload it serves.
-    pub fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
+    pub(crate) fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
         let (tenant, key, rule_uid) = of_admin(self.metadata())?;
         Some((tenant, key, self.look(rule_uid)))
     }

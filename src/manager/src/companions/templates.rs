@@ -28,7 +28,7 @@ use crate::writes;
 
 /// The templates that exist, by name and by rule.
 #[derive(Debug, Default)]
-pub struct Templates(RwLock<TemplateIndex>);
+pub(crate) struct Templates(RwLock<TemplateIndex>);
 
 #[derive(Debug, Default)]
 struct TemplateIndex {

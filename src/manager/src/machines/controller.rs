@@ -18,7 +18,7 @@ use crate::worker::{Action, Controller};
 
 /// A key of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
+pub(crate) enum Key {
     /// A Machine, by its name.
     Machine(Arc<str>),
     /// A MachineNodePool, by its name.

@@ -15,7 +15,7 @@ use super::validation::TemplateValidation;
 
 /// A rule as the API has it.
 #[derive(Debug, Clone, Default)]
-pub struct RuleEntry {
+pub(crate) struct RuleEntry {
     /// `metadata.uid`.
     pub uid: String,
     /// `metadata.generation`.
@@ -38,7 +38,7 @@ pub struct RuleEntry {
 
 /// Why a companion can't be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// The message for the user.
     pub message: String,
     /// Generation of the rule that was refused: another generation is not delayed.
@@ -58,7 +58,7 @@ impl RuleEntry {
 
 impl TenantData {
     /// A rule exists and looks like this. Returns the companions it may change.
-    pub fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
+    pub(crate) fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
         let Ok(name) = RuleName::new(&object.name_any()) else { return Vec::new() };
         let mut entry = RuleEntry {
             uid: object.metadata.uid.clone().unwrap_or_default(),
@@ -130,7 +130,7 @@ impl TenantData {
     }
 
     /// A rule is deleted. Returns the companions that it had, which the garbage collector deletes.
-    pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
+    pub(crate) fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         self.rules.remove(name);
         self.rollouts.forget(name);
         self.forget_refusals(name);
@@ -161,7 +161,7 @@ impl TenantData {
 
     /// Companions of a rule that can't be created, in the order of their workloads. A tenant may have as many refusals as matches, so
     /// those of other rules are skipped.
-    pub fn refusals_of<'a>(
+    pub(crate) fn refusals_of<'a>(
         &'a self,
         rule: &'a RuleName,
     ) -> impl Iterator<Item = (&'a CompanionKey, &'a Refusal)> {

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The state of a tenant's stream.
 #[derive(Debug, Clone, Default)]
-pub struct Stream {
+pub(crate) struct Stream {
     /// Counts this replica's streams; the latest is the one that counts.
     current: u64,
     /// Whether it is open, and claimed.
@@ -46,7 +46,7 @@ struct TenantVersion {
 
 /// The claim that a Tenant's status shows.
 #[derive(Debug, Clone, Copy)]
-pub struct ObservedClaim<'a> {
+pub(crate) struct ObservedClaim<'a> {
     /// uid of the Tenant. A Tenant that is created again counts from the beginning.
     pub uid: &'a str,
     /// resourceVersion of the Tenant.
@@ -59,7 +59,7 @@ pub struct ObservedClaim<'a> {
 
 /// A claim that this replica has raised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RaisedClaim {
+pub(crate) struct RaisedClaim {
     /// uid of the Tenant.
     pub uid: String,
     /// resourceVersion of the Tenant with the claim.
@@ -70,7 +70,7 @@ pub struct RaisedClaim {
 
 /// A stream that has begun.
 #[derive(Debug, Clone)]
-pub struct OpenedStream {
+pub(crate) struct OpenedStream {
     /// What it has to show with each message.
     pub number: u64,
     /// What ends it.
@@ -85,11 +85,11 @@ const PACE: Duration = Duration::from_millis(500);
 /// A stream that is not the latest of its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a newer stream of the same tenant has taken over")]
-pub struct Superseded;
+pub(crate) struct Superseded;
 
 impl Stream {
     /// A stream begins; it replaces the one before. `None` when `most` are open already.
-    pub fn begin(&mut self, most: usize, now: Instant) -> Option<OpenedStream> {
+    pub(crate) fn begin(&mut self, most: usize, now: Instant) -> Option<OpenedStream> {
         if self.open >= most {
             return None;
         }
@@ -121,7 +121,7 @@ impl Stream {
     ///
     /// # Errors
     /// When a newer stream has begun here, another replica has claimed since, or the claim was on an earlier Tenant of that name.
-    pub fn claimed(&mut self, stream: u64, raised: RaisedClaim) -> Result<(), Superseded> {
+    pub(crate) fn claimed(&mut self, stream: u64, raised: RaisedClaim) -> Result<(), Superseded> {
         let RaisedClaim { uid, resource_version, claim } = raised;
         if self.tenant.as_ref().is_some_and(|tenant| tenant.uid != uid) {
             if self.tenant.as_ref().is_some_and(|tenant| tenant.resource_version >= resource_version) {
@@ -146,12 +146,12 @@ impl Stream {
 
     /// # Errors
     /// When a newer stream has begun.
-    pub fn check(&self, stream: u64) -> Result<(), Superseded> {
+    pub(crate) fn check(&self, stream: u64) -> Result<(), Superseded> {
         if self.current == stream && !self.end.is_cancelled() { Ok(()) } else { Err(Superseded) }
     }
 
     /// A stream ends. Says nothing about workloads: they stay as they were last seen. Whether it was the current one.
-    pub fn end(&mut self, stream: u64, now: Timestamp) -> bool {
+    pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> bool {
         self.open = self.open.saturating_sub(1);
         let current = self.current == stream && self.connected;
         if current {
@@ -162,7 +162,7 @@ impl Stream {
     }
 
     /// The claim of this replica's latest stream; 0 for none.
-    pub fn claim(&self) -> u64 {
+    pub(crate) fn claim(&self) -> u64 {
         self.claim
     }
 

@@ -110,7 +110,7 @@ fn api(context: &Context) -> Api<Tenant> {
 
 /// How long a claim that no stream is for is kept: the agent whose stream it was raised for connects again before that, unless
 /// it has gone for good.
-pub const UNUSED: Duration = Duration::from_secs(10);
+pub(crate) const UNUSED: Duration = Duration::from_secs(10);
 
 /// The controller that gives up claims in this replica's name that no stream is for: the answer to their write was lost, and
 /// the agent didn't come back. As long as they stay no replica acts for the tenant.

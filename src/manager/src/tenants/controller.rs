@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// A key of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
+pub(crate) enum Key {
     /// A tenant: its namespace and its status.
     Tenant(TenantId),
     /// A Node: the tenant that it is assigned to.
