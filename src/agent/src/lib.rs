@@ -107,7 +107,6 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// The watched rules of the tenant's cluster.
 struct WatchedRules {
     store: Arc<RuleStore>,
     /// Done when all rules have been listed.
@@ -147,7 +146,6 @@ fn selection(
     receiver
 }
 
-/// Publishes the namespaces of the ConfigMap.
 fn configured(process: &Process, context: &Arc<Context>, namespace: &str) -> watch::Receiver<Option<Scope>> {
     let (sender, receiver) = watch::channel(None);
     let ready = process.readiness.wait_for(CONFIG_MAP);

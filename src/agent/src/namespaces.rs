@@ -20,11 +20,8 @@ use tracing::warn;
 
 use crate::context::Context;
 
-/// Name of the ConfigMap.
 pub(crate) const CONFIG_MAP: &str = "workload-plugin-config";
-/// Key in the ConfigMap.
 const KEY: &str = "config";
-/// Selects all namespaces.
 const ALL: &str = "*";
 /// Maximum number of namespaces. Each has a watch.
 pub(crate) const MAX_NAMESPACES: usize = 256;
@@ -36,7 +33,6 @@ const MAX_SHOWN: usize = 80;
 /// The namespaces whose Pods are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All namespaces.
     All,
     /// These namespaces; at least one.
     Only(BTreeSet<String>),
@@ -93,7 +89,6 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Content of the ConfigMap.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
@@ -170,7 +165,6 @@ pub(crate) async fn configured(
     tokio::join!(watch.follow(handle, feed.sink()), first, publish);
 }
 
-/// Reports errors of the ConfigMap.
 struct ErrorReporter<'a> {
     namespace: &'a str,
     warning: Warning,

@@ -87,7 +87,6 @@ pub struct AgentArgs {
 }
 
 impl AgentArgs {
-    /// Validates options that depend on each other.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.manager_address.is_plain() {
             if !self.insecure {
@@ -113,7 +112,6 @@ pub(crate) fn scope(names: &[String], rules_namespace: &str) -> anyhow::Result<O
     Ok(None)
 }
 
-/// Parses the annotations of the command line.
 pub(crate) fn allowed_annotations(patterns: &[String]) -> anyhow::Result<Arc<[Pattern]>> {
     let given = patterns.iter().filter(|pattern| !pattern.is_empty());
     let read =

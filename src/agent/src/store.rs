@@ -36,9 +36,7 @@ struct State {
     generation: u64,
     /// Whether the initial sync of the current stream is incomplete.
     syncing: bool,
-    /// Whether the current stream is open.
     open: bool,
-    /// The annotations that are kept and sent.
     selection: Selection,
     /// The annotations with which all Pods have been read.
     complete: Option<Selection>,
@@ -46,7 +44,6 @@ struct State {
     unsent: HashSet<WorkloadId>,
 }
 
-/// The stream was superseded by another one.
 struct Superseded;
 
 impl WorkloadStore {

@@ -45,25 +45,16 @@ pub struct Context {
     /// Whether this replica leads. The leader acts for tenants without a stream, and runs the controllers of Tenants, Machines and
     /// NamespaceOffloadings.
     pub leadership: Leadership,
-    /// Workloads, rules and companions by namespace.
     pub(crate) states: TenantStates,
-    /// Tenants and DPUs.
     pub(crate) registry: Registry,
-    /// The platform's rules.
     pub(crate) admin_rules: AdminRules,
-    /// ResourceClaimTemplates of rules.
     pub(crate) templates: Templates,
-    /// NamespaceOffloadings and virtual nodes.
     pub(crate) offloadings: OffloadingCache,
-    /// Machines, and what belongs to them.
     pub(crate) machines: MachineCache,
-    /// Keys that the controllers have to work on.
     pub(crate) queues: Queues,
     /// Where the objects of each kind come in.
     pub(crate) feeds: Feeds,
-    /// Writes Events.
     pub(crate) events: Events,
-    /// Counters and histograms.
     pub(crate) metrics: Metrics,
     /// Companions that a workload's message asked for, and since when.
     pub(crate) latency: CompanionLatency,
@@ -112,7 +103,6 @@ fn instance(environment: &Environment) -> String {
     format!("{}-{:08x}", host.as_deref().unwrap_or("manager"), environment.random.seed() & 0xffff_ffff)
 }
 
-/// The queues of the controllers.
 #[derive(Debug)]
 pub(crate) struct Queues {
     /// Companions.

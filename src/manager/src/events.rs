@@ -8,18 +8,15 @@ use outrigger_runtime::events;
 
 use crate::state::RuleId;
 
-/// Writes Events.
 pub(crate) struct Events {
     events: events::Events,
 }
 
 impl Events {
-    /// Events of this manager.
     pub(crate) fn new(client: kube::Client, instance: String) -> Self {
         Self { events: events::Events::new(client, keys::MANAGER, Some(instance)) }
     }
 
-    /// A companion of a rule can't be made.
     pub(crate) async fn companion_refused(&self, rule: &RuleId, uid: &str, message: &str) {
         let about = reference(rule, uid);
         self.events.publish(true, "CompanionRefused", "CreateCompanion", message, &about).await;

@@ -64,7 +64,6 @@ pub(crate) fn admin_rule() -> Value {
     rule
 }
 
-/// A workload with this id, called `web`.
 pub(crate) fn workload(id: &str) -> Workload {
     Workload {
         id: WorkloadId::new(id).unwrap(),

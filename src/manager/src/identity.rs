@@ -13,7 +13,6 @@ use x509_parser::prelude::FromDer;
 /// Most DNS names of a certificate that are looked at.
 const MAX_DNS_NAMES: usize = 32;
 
-/// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// Whoever reaches an address that is served in plain text: loopback or a socket file, and only when an administrator
@@ -23,7 +22,6 @@ pub(crate) enum Caller {
     Certificate {
         /// What it is called: its only URI SAN, or its DNS SANs.
         names: Vec<Identity>,
-        /// When the certificate ends.
         not_after: SystemTime,
     },
 }
@@ -42,7 +40,6 @@ impl Caller {
         read(leaf).map_err(|why| Status::unauthenticated(format!("client certificate: {why}")))
     }
 
-    /// When the caller's certificate expires, if there is one.
     pub(crate) fn not_after(&self) -> Option<SystemTime> {
         match self {
             Self::Local => None,

@@ -35,7 +35,6 @@ pub(crate) struct TracedStep<'a> {
 }
 
 impl CompanionLatency {
-    /// Without any request.
     pub(crate) fn new(clock: Clock, metrics: &Metrics) -> Self {
         Self { requests: Mutex::default(), clock, histogram: metrics.latency.clone() }
     }
@@ -53,7 +52,6 @@ impl CompanionLatency {
         }
     }
 
-    /// A step for a companion begins.
     pub(crate) fn begin<'a>(&'a self, id: &'a CompanionId) -> TracedStep<'a> {
         TracedStep { latency: self, id, request: self.requests.lock().remove(id) }
     }
@@ -68,7 +66,6 @@ impl TracedStep<'_> {
         span
     }
 
-    /// The companion has been created.
     pub(crate) fn created(&mut self) {
         if let Some(request) = self.request.take() {
             let took = self.latency.clock.now() - request.at;

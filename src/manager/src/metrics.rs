@@ -15,7 +15,6 @@ use prometheus_client::registry::Registry;
 const LAG_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Metrics of a manager.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     /// Open workload streams.
@@ -26,12 +25,9 @@ pub(crate) struct Metrics {
     writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
 }
 
-/// Kind of a message on a workload stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum StreamMessage {
-    /// WorkloadUpdate
     Update,
-    /// WorkloadDelete
     Delete,
     /// WorkloadSync, or the end of one in chunks
     Sync,
@@ -39,21 +35,15 @@ pub(crate) enum StreamMessage {
     Chunk,
 }
 
-/// What is written to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum Operation {
-    /// A companion is created.
     Create,
-    /// A companion's annotations are patched.
     Annotate,
-    /// A companion is deleted.
     Delete,
 }
 
-/// How a write ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub(crate) enum WriteOutcome {
-    /// Done.
     Ok,
     /// The API server refused it (4xx).
     Refused,
@@ -86,7 +76,6 @@ struct WriteLabels {
 }
 
 impl Metrics {
-    /// Metrics that the registry shows.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let this = Self {
             streams: Gauge::default(),
@@ -101,12 +90,10 @@ impl Metrics {
         this
     }
 
-    /// A message has come in.
     pub(crate) fn received(&self, kind: StreamMessage) {
         self.messages.get_or_create(&MessageLabels { kind }).inc();
     }
 
-    /// A write has ended.
     pub(crate) fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {
         self.writes.get_or_create(&WriteLabels { operation, outcome }).observe(took.as_secs_f64());
     }

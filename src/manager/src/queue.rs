@@ -30,7 +30,6 @@ pub(crate) trait Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static 
 /// A group of keys that share a turn.
 pub(crate) type Group = Arc<str>;
 
-/// How many keys of a queue wait for what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counts {
     /// To be handed out now.
@@ -49,7 +48,6 @@ pub(crate) struct Queue<K: Key> {
     wake: Notify,
     environment: Environment,
     backoff: ExponentialBuilder,
-    /// The longest pause after a failure.
     max: Duration,
 }
 
@@ -193,21 +191,11 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// Keys that wait to be handed out now.
-    pub(crate) fn len(&self) -> usize {
-        self.data.lock().ready.values().map(VecDeque::len).sum()
-    }
-
     /// How many keys wait for what.
     pub(crate) fn counts(&self) -> Counts {
         let data = self.data.lock();
         let ready = data.ready.values().map(VecDeque::len).sum();
         Counts { ready, delayed: data.timers.len(), busy: data.busy.len() }
-    }
-
-    /// Whether no key waits to be handed out now.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -220,7 +208,6 @@ impl<K: Key> QueueData<K> {
         true
     }
 
-    /// A key waits for its group's turn.
     fn line_up(&mut self, key: K) {
         let group = key.group();
         let line = self.ready.entry(group.clone()).or_default();
@@ -300,7 +287,7 @@ mod tests {
         assert_eq!(q.next().await, "a3");
         q.add(["c1"]);
         assert_eq!(q.next().await, "c1");
-        assert_eq!(q.len(), 1);
+        assert_eq!(q.counts().ready, 1);
     }
 
     fn queue() -> Queue<&'static str> {
@@ -319,7 +306,7 @@ mod tests {
         q.done(&"a");
         assert_eq!(q.next().await, "a");
         q.done(&"a");
-        assert!(q.is_empty());
+        assert_eq!(q.counts().ready, 0);
     }
 
     #[tokio::test(start_paused = true)]

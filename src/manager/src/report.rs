@@ -28,11 +28,9 @@ pub(crate) fn start(process: &mut Process, context: &Arc<Context>) {
     process.report("manager", move || reporter.state());
 }
 
-/// Counts tenants, workloads, companions and queued keys.
 #[derive(Debug, Clone)]
 struct Reporter(Arc<Context>);
 
-/// Where a tenant's stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum StreamState {
     Connected,
@@ -58,7 +56,6 @@ struct QueueLabels {
     state: Waits,
 }
 
-/// Numbers of one tenant, or of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Total {
     workloads: usize,

@@ -48,7 +48,6 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The version of an object as it was read.
     pub(crate) fn of<K: Resource>(object: &K) -> Self {
         Self {
             name: object.name_any(),

@@ -23,11 +23,9 @@ use crate::calls::Verb;
 use crate::environment::Clock;
 use crate::metrics;
 
-/// The metrics of this process.
 static METRICS: LazyLock<ApiMetrics> = LazyLock::new(ApiMetrics::default);
 
 tokio::task_local! {
-    /// The watch that this task reads.
     static CURRENT_WATCH: Arc<WatchState>;
 }
 
@@ -39,7 +37,6 @@ struct ApiMetrics {
     requests: Family<RequestLabels, Counter>,
 }
 
-/// One watch that is running.
 #[derive(Debug)]
 struct WatchState {
     /// All objects have been listed.
@@ -70,7 +67,6 @@ fn now() -> i64 {
     Clock::system().unix()
 }
 
-/// Registers all of these metrics.
 pub(crate) fn register(registry: &mut Registry) {
     metrics::collect(registry, Watches);
     metrics::WATCH_FAILURES.register(registry, METRICS.failures.clone());
@@ -92,7 +88,6 @@ pub(crate) fn received() {
     let _ = CURRENT_WATCH.try_with(|watch| watch.last_received.store(now(), Ordering::Relaxed));
 }
 
-/// The state of all watches, for `/debug/state`.
 pub(crate) fn state() -> Value {
     let names: Vec<_> = METRICS.watches.lock().keys().copied().collect();
     let states = names.into_iter().map(|name| {
@@ -132,12 +127,10 @@ impl WatchMetrics {
         Self { name, state }
     }
 
-    /// Sets whether all objects have been listed.
     pub(crate) fn synced(&self, synced: bool) {
         self.state.synced.store(synced, Ordering::Relaxed);
     }
 
-    /// A list or watch request has failed.
     pub(crate) fn failed(&self) {
         METRICS.failures.get_or_create(&WatchLabels { watch: self.name }).inc();
     }

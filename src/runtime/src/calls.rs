@@ -67,7 +67,6 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// The kind of this request.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let watch = |query: &str| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
         match *request.method() {

@@ -45,14 +45,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// The initialized log and traces.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    /// The level of the log.
     pub(crate) level: LogLevel,
-    /// The exporter of traces, if they are enabled.
     pub(crate) traces: Option<Traces>,
-    /// The thread that writes the log.
     pub(crate) output: Output,
 }
 

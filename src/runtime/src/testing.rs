@@ -24,7 +24,6 @@ use crate::tls::ServerTls;
 /// Timeout for events that must happen, also on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -119,7 +118,6 @@ pub(crate) fn serve(router: Router, tls: Option<Arc<ServerTls>>, limits: Limits)
     Running { address, drain, force, task }
 }
 
-/// One request over HTTP/1.1.
 pub(crate) async fn ask<S>(stream: S, path: &str) -> Result<String, hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

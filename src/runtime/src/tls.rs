@@ -164,7 +164,6 @@ impl ResolvesServerCert for NoCertificate {
     }
 }
 
-/// The result of loading the files last.
 #[derive(Debug)]
 struct LastLoad {
     files: Files,
@@ -172,7 +171,6 @@ struct LastLoad {
     failure: Option<String>,
 }
 
-/// The files' contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Files {
     pair: Option<(Vec<u8>, Vec<u8>)>,

@@ -14,7 +14,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-/// Histograms by labels.
 type Times<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// Metrics of a webhook.

@@ -19,7 +19,6 @@ pub struct RuleSpec {
     pub rule: Option<Arc<Rule>>,
 }
 
-/// Rules.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     /// By namespace and name.

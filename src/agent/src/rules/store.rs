@@ -56,7 +56,6 @@ impl RuleStore {
         self.feed.sink()
     }
 
-    /// Applies the response to a write.
     pub(super) fn apply_response(&self, rule: WorkloadRule) {
         self.feed.answer(rule);
     }

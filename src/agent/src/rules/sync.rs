@@ -59,7 +59,6 @@ pub struct Syncer {
     pub concurrency: usize,
 }
 
-/// State that is kept between rounds.
 struct Memory {
     client: Option<RuleClient>,
     last_success: Option<Timestamp>,

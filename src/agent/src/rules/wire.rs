@@ -21,7 +21,6 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-/// Timeout of a call.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Limits of one response. A brief list of a thousand rules with their conditions has request 2 MiB and 5,000 entries; a

@@ -34,7 +34,6 @@ pub(crate) use status::step;
 #[derive(Debug, Default)]
 pub(crate) struct AdminRules(Mutex<BTreeMap<RuleName, AdminRuleEntry>>);
 
-/// An admin rule as the API has it.
 #[derive(Debug, Clone)]
 pub(crate) struct AdminRuleEntry {
     pub(crate) version: Version,
@@ -47,7 +46,6 @@ pub(crate) struct AdminRuleEntry {
 }
 
 impl AdminRules {
-    /// The names of all admin rules.
     pub(crate) fn names(&self) -> Vec<RuleName> {
         self.0.lock().keys().cloned().collect()
     }

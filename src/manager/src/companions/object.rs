@@ -23,9 +23,7 @@ use crate::writes;
 /// A companion, or what may be one.
 #[derive(Debug, Clone)]
 pub(crate) enum Object {
-    /// A Pod.
     Pod(Box<Pod>),
-    /// A ResourceClaim.
     Claim(Box<ResourceClaim>),
 }
 
@@ -42,7 +40,6 @@ impl From<ResourceClaim> for Object {
 }
 
 impl Object {
-    /// What it is.
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Pod(_) => Kind::Pod,
@@ -50,7 +47,6 @@ impl Object {
         }
     }
 
-    /// Its metadata.
     pub(crate) fn metadata(&self) -> &ObjectMeta {
         match self {
             Self::Pod(pod) => &pod.metadata,
@@ -105,7 +101,6 @@ impl<'a> Objects<'a> {
         Api::namespaced(self.client.clone(), self.namespace)
     }
 
-    /// The one of this name.
     pub(crate) async fn get(&self, name: &str) -> Result<Option<Object>, kube::Error> {
         Ok(match self.kind {
             Kind::Pod => self.api::<Pod>().get_opt(name).await?.map(Object::from),
@@ -113,7 +108,6 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Changes one by a merge patch.
     pub(crate) async fn patch(&self, name: &str, patch: &Value) -> Result<Object, kube::Error> {
         let (params, patch) = (writes::patch(), Patch::Merge(patch));
         Ok(match self.kind {
@@ -122,7 +116,6 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Deletes the one with this uid.
     pub(crate) async fn delete(&self, name: &str, uid: &str) -> Result<(), kube::Error> {
         let params = writes::only(uid);
         match self.kind {

@@ -32,7 +32,6 @@ pub(crate) struct Templates(RwLock<TemplateIndex>);
 
 #[derive(Debug, Default)]
 struct TemplateIndex {
-    /// The owner by namespace and name.
     by_name: HashMap<Name, Owner>,
     /// uid of the rule -> its templates, with their uids.
     by_rule: HashMap<String, BTreeMap<Name, String>>,
@@ -42,7 +41,6 @@ struct TemplateIndex {
 
 type Name = (String, String);
 
-/// The rule that a template is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     uid: String,

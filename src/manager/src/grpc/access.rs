@@ -22,7 +22,6 @@ pub(super) struct Access {
     readiness: Readiness,
 }
 
-/// A call that has been admitted.
 #[derive(Debug, Clone)]
 pub(super) struct Admitted {
     /// Who calls.

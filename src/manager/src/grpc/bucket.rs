@@ -17,7 +17,6 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
     pub(super) fn new(depth: Duration, now: Instant) -> Self {
         Self { depth, full_at: now }
     }

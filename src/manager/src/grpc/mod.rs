@@ -34,7 +34,6 @@ use intake::Intake;
 use rules::Rules;
 use workloads::Workloads;
 
-/// What a call is answered with.
 type Answer<T> = Result<Response<T>, Status>;
 
 /// All services, behind the checks that every call has to pass. Whatever accepts connections may serve this: a listener of the

@@ -47,7 +47,6 @@ pub(super) struct Turn {
 }
 
 impl Rates {
-    /// Without any call so far.
     pub(super) fn new(clock: Clock) -> Self {
         Self { by_payer: Mutex::default(), clock }
     }

@@ -15,7 +15,6 @@ use crate::state::Namespace;
 /// Labels of a virtual node.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// NamespaceOffloadings and virtual nodes.
 #[derive(Debug, Default)]
 pub(crate) struct OffloadingCache {
     objects: RwLock<BTreeMap<String, Arc<NamespaceOffloading>>>,
@@ -53,17 +52,14 @@ impl OffloadingCache {
         }
     }
 
-    /// The NamespaceOffloading of a namespace.
     pub(crate) fn get(&self, namespace: &str) -> Option<Arc<NamespaceOffloading>> {
         self.objects.read().get(namespace).cloned()
     }
 
-    /// The keys of all namespaces that have one.
     pub(crate) fn keys(&self) -> Vec<Namespace> {
         self.objects.read().keys().map(|name| name.as_str().into()).collect()
     }
 
-    /// Calls back with all virtual nodes.
     pub(crate) fn with_nodes<T>(&self, look: impl FnOnce(&BTreeMap<String, Labels>) -> T) -> T {
         look(&self.nodes.read())
     }

@@ -89,7 +89,6 @@ fn fill(context: &Context, state: &TenantState, id: &RuleId) {
     }
 }
 
-/// A status that a rule should have.
 struct StatusChange {
     /// The rule that it was computed from.
     over: Version,
@@ -115,12 +114,10 @@ fn status_change(context: &Context, state: &TenantState, id: &RuleId) -> Option<
     (status != entry.status).then(|| StatusChange { over, before: entry.status.clone(), status })
 }
 
-/// A dry run of a rule's template.
 struct DryRun {
     namespace: Namespace,
     uid: String,
     hash: String,
-    /// The ResourceClaimTemplates of its device claims.
     templates: Vec<Template>,
     /// The companion, or the error that makes a dry run pointless.
     companion: Result<Value, String>,

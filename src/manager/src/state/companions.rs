@@ -12,7 +12,6 @@ use outrigger_core::template::Kind;
 
 use super::rollout::Availability;
 
-/// How many companions a rule has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// They exist and are not being deleted.
@@ -41,7 +40,6 @@ impl Counts {
     }
 }
 
-/// Companions by key, counted by rule.
 #[derive(Debug, Default)]
 pub(crate) struct CompanionCache {
     by_rule: BTreeMap<RuleName, RuleCompanions>,
@@ -63,7 +61,6 @@ struct RuleCompanions {
 }
 
 impl CompanionCache {
-    /// The companion with this key.
     pub(crate) fn get(&self, key: &CompanionKey) -> Option<&Observed> {
         self.by_rule.get(&key.rule)?.by_workload.get(&key.workload)
     }
@@ -74,7 +71,12 @@ impl CompanionCache {
     }
 
     /// An object is a companion and looks like this. Returns the key of the companion that it was before, if it was another.
-    pub(crate) fn applied(&mut self, name: &str, key: CompanionKey, observed: Observed) -> Option<CompanionKey> {
+    pub(crate) fn applied(
+        &mut self,
+        name: &str,
+        key: CompanionKey,
+        observed: Observed,
+    ) -> Option<CompanionKey> {
         let kind = observed.kind;
         let before = self.names.insert((kind, name.into()), key.clone()).filter(|before| *before != key);
         if let Some(before) = &before {
@@ -106,7 +108,6 @@ impl CompanionCache {
         }
     }
 
-    /// How many companions a rule has.
     pub(crate) fn counts(&self, rule: &RuleName) -> Counts {
         self.by_rule.get(rule).map(|of_rule| of_rule.counts).unwrap_or_default()
     }
@@ -132,7 +133,6 @@ impl CompanionCache {
         of_rule.flat_map(|of_rule| of_rule.unplaced.iter().filter_map(|w| of_rule.by_workload.get(w)))
     }
 
-    /// The companions of a rule.
     pub(crate) fn of_rule<'a>(
         &'a self,
         rule: &'a RuleName,
@@ -141,7 +141,6 @@ impl CompanionCache {
         of_rule.map(|(workload, o)| (CompanionKey { rule: rule.clone(), workload: workload.clone() }, o))
     }
 
-    /// All keys, in their order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = CompanionKey> {
         self.by_rule.keys().flat_map(|rule| self.of_rule(rule).map(|(key, _)| key))
     }

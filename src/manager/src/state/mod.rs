@@ -74,7 +74,6 @@ impl Key for RuleId {
     }
 }
 
-/// The states of all namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct TenantStates {
     admin: AdminNamespaces,
@@ -92,12 +91,10 @@ impl TenantStates {
         Self { admin, ..Self::default() }
     }
 
-    /// Where admin rules and their companions live.
     pub(crate) fn admin(&self) -> &AdminNamespaces {
         &self.admin
     }
 
-    /// An admin rule, cluster-wide.
     pub(crate) fn admin_rule_id(&self, name: &RuleName) -> RuleId {
         RuleId { namespace: self.admin.rules.clone(), name: name.clone() }
     }
@@ -135,7 +132,6 @@ impl TenantStates {
         self.by_namespace.read().get(namespace).cloned()
     }
 
-    /// Every state there is.
     pub(crate) fn all(&self) -> Vec<Arc<TenantState>> {
         self.by_namespace.read().values().cloned().collect()
     }
@@ -158,7 +154,6 @@ impl TenantStates {
         namespaces.iter().map(|namespace| self.state(namespace)).collect()
     }
 
-    /// The tenant that a namespace belongs to.
     pub(crate) fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
         let state = self.by_namespace.read().get(namespace).cloned()?;
         state.lock().tenant.clone()

@@ -47,7 +47,6 @@ struct RegistryData {
     quotas: HashMap<String, Quota>,
 }
 
-/// A tenant.
 #[derive(Debug)]
 pub(crate) struct TenantEntry {
     /// As the API has it.
@@ -57,7 +56,6 @@ pub(crate) struct TenantEntry {
 }
 
 impl TenantEntry {
-    /// Whether it is being deleted.
     pub(crate) fn deleting(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
     }
@@ -105,7 +103,6 @@ pub(crate) struct Quota {
 }
 
 impl Registry {
-    /// Knows nothing yet.
     pub(crate) fn new(host_label: String, admins: Vec<Identity>) -> Self {
         Self { data: RwLock::default(), host_label, admins, changes: watch::Sender::new(0) }
     }
@@ -120,17 +117,14 @@ impl Registry {
         self.changes.subscribe()
     }
 
-    /// A tenant.
     pub(crate) fn get(&self, id: &TenantId) -> Option<Arc<TenantEntry>> {
         self.data.read().tenants.get(id).cloned()
     }
 
-    /// Every tenant's id.
     pub(crate) fn ids(&self) -> Vec<TenantId> {
         self.data.read().tenants.keys().cloned().collect()
     }
 
-    /// A DPU.
     pub(crate) fn dpu(&self, node: &str) -> Option<Arc<Dpu>> {
         self.data.read().nodes.get(node).cloned()
     }
@@ -140,7 +134,6 @@ impl Registry {
         self.data.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
     }
 
-    /// Whether a tenant has a DPU in a host.
     pub(crate) fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
         let data = self.data.read();
         let owned = |node: &String| {

@@ -15,7 +15,6 @@ use super::companions::CompanionCache;
 use super::registry::Registry;
 use super::tenant::TenantData;
 
-/// The rollouts of one namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Rollouts {
     by_rule: BTreeMap<RuleName, Rollout>,
@@ -78,7 +77,6 @@ impl Rollouts {
         self.by_rule.entry(key.rule.clone()).or_default().waiting.insert(key.workload.clone());
     }
 
-    /// Whether a companion is being replaced.
     pub(crate) fn concerns(&self, key: &CompanionKey) -> bool {
         self.by_rule.get(&key.rule).is_some_and(|rollout| rollout.replaced.contains_key(&key.workload))
     }
@@ -97,7 +95,6 @@ impl Rollouts {
         rollout.replaced.insert(key.workload.clone(), Stage::Gone);
     }
 
-    /// Rules whose companions wait for their turn.
     pub(crate) fn waiting(&self) -> Vec<RuleName> {
         let waiting = self.by_rule.iter().filter(|(_, rollout)| !rollout.waiting.is_empty());
         waiting.map(|(rule, _)| rule.clone()).collect()
@@ -138,7 +135,6 @@ impl Rollouts {
         }
     }
 
-    /// Whether companions of a rule wait for their turn.
     pub(crate) fn waits(&self, rule: &RuleName) -> bool {
         self.by_rule.get(rule).is_some_and(|rollout| !rollout.waiting.is_empty())
     }
@@ -169,7 +165,6 @@ impl Rollouts {
         waiting.unwrap_or_default().into_iter().map(key).collect()
     }
 
-    /// A rule is deleted.
     pub(crate) fn forget(&mut self, rule: &RuleName) {
         self.by_rule.remove(rule);
     }

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::tenant::TenantData;
 use super::validation::TemplateValidation;
 
-/// A rule as the API has it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RuleEntry {
     /// `metadata.uid`.
@@ -36,7 +35,6 @@ pub(crate) struct RuleEntry {
     pub origin: String,
 }
 
-/// Why a companion can't be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// The message for the user.

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The state of a tenant's stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stream {
     /// Counts this replica's streams; the latest is the one that counts.
@@ -25,13 +24,11 @@ pub(crate) struct Stream {
     claimed_at: u64,
     /// The highest claim of another replica that was seen; 0 for none.
     foreign: u64,
-    /// Its holder has given it up.
     released: bool,
     /// Claims of this replica that are on their way to the API server.
     raising: usize,
     /// The highest claim in this replica's name that was seen.
     own: u64,
-    /// Ends the current stream.
     end: CancellationToken,
     /// When the next one may claim.
     next: Option<Instant>,
@@ -68,7 +65,6 @@ pub(crate) struct RaisedClaim {
     pub claim: u64,
 }
 
-/// A stream that has begun.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenedStream {
     /// What it has to show with each message.
@@ -100,7 +96,6 @@ impl Stream {
         Some(OpenedStream { number: self.current, end: self.end.clone(), not_before })
     }
 
-    /// A claim is about to be raised.
     pub(crate) fn raise_begins(&mut self) {
         self.raising += 1;
     }
@@ -159,11 +154,6 @@ impl Stream {
             self.lost_at = Some(now);
         }
         current
-    }
-
-    /// The claim of this replica's latest stream; 0 for none.
-    pub(crate) fn claim(&self) -> u64 {
-        self.claim
     }
 
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
@@ -331,7 +321,7 @@ mod tests {
         assert!(!stream.observed(shown(8, "", 81), ME));
         assert!(stream.acts(true) && !stream.acts(false));
         stream.restart();
-        assert_eq!(stream.claim(), 0);
+        assert_eq!(stream.claim, 0);
     }
 
     #[test]

@@ -23,7 +23,6 @@ pub(crate) struct TenantState {
     data: Mutex<TenantData>,
 }
 
-/// The contents of a state, behind its lock.
 #[derive(Debug, Default)]
 pub(crate) struct TenantData {
     /// The tenant that the namespace belongs to. Nothing is created in a namespace without a tenant.
@@ -57,17 +56,14 @@ impl TenantState {
         Self { namespace, admin_rules, data: Mutex::default() }
     }
 
-    /// The lock, for a moment.
     pub(crate) fn lock(&self) -> MutexGuard<'_, TenantData> {
         self.data.lock()
     }
 
-    /// Keys of this state, cluster-wide.
     pub(crate) fn ids(&self, keys: impl IntoIterator<Item = CompanionKey>) -> Vec<CompanionId> {
         keys.into_iter().map(|key| CompanionId { namespace: self.namespace.clone(), key }).collect()
     }
 
-    /// All rules of this state, cluster-wide.
     pub(crate) fn rule_ids(&self) -> Vec<RuleId> {
         self.lock().rules.keys().map(|name| self.rule_id(name)).collect()
     }

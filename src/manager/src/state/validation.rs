@@ -10,7 +10,6 @@ use tokio::time::Instant;
 /// Pause after the first validation that didn't succeed, and the longest that it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// What is known of a template.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TemplateValidation {
     verdict: Option<Result<(), String>>,
@@ -29,7 +28,6 @@ impl TemplateValidation {
         self.verdict == Some(Ok(()))
     }
 
-    /// The message of the API server's refusal.
     pub(crate) fn refusal(&self) -> Option<&str> {
         self.verdict.as_ref()?.as_ref().err().map(String::as_str)
     }

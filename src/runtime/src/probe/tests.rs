@@ -27,7 +27,6 @@ impl Made {
         Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
     }
 
-    /// A CA that this one has signed.
     fn beneath(&self, name: &str, life: (i64, i64)) -> Self {
         let mut params = params(name, life);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

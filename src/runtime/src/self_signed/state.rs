@@ -154,7 +154,6 @@ fn address(bytes: &[u8]) -> Option<String> {
     Some(ip.to_string())
 }
 
-/// A certificate as PEM.
 pub(super) fn pem_of(der: &[u8]) -> String {
     use base64::Engine;
     let text = base64::engine::general_purpose::STANDARD.encode(der);

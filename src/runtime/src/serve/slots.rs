@@ -24,7 +24,6 @@ use crate::environment::Clock;
 /// Minimum interval between warnings that connections are closed for others.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All connections of a server, and their limits.
 pub(super) struct ConnectionTable {
     name: &'static str,
     max_connections: usize,
@@ -33,7 +32,6 @@ pub(super) struct ConnectionTable {
     max_handshakes: usize,
     epoch: Instant,
     connections: Mutex<Connections>,
-    /// Handshakes in progress.
     handshakes: Arc<AtomicUsize>,
     freed: Notify,
 }
@@ -50,11 +48,8 @@ struct Connections {
 /// The limit that a new connection would exceed, where no other connection can be closed for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LimitReached {
-    /// Connections of the client's address.
     Address,
-    /// Connections of the client's identity.
     Identity,
-    /// Connections of the server.
     Server,
 }
 
@@ -75,9 +70,7 @@ pub(super) struct ConnectionState {
     in_handshake: AtomicBool,
     /// The table's count of handshakes in progress.
     handshakes: Arc<AtomicUsize>,
-    /// The client has a verified certificate.
     verified: AtomicBool,
-    /// There has been a request.
     had_request: AtomicBool,
     /// Requests that were received completely and whose response isn't complete.
     in_progress: AtomicU32,
@@ -264,19 +257,16 @@ impl ConnectionState {
         self.last_active.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The TLS handshake has finished or failed.
     pub(super) fn handshake_finished(&self) {
         if self.in_handshake.swap(false, Ordering::Relaxed) {
             self.handshakes.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The client's certificate has been verified.
     pub(super) fn verified(&self) {
         self.verified.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes have been received.
     pub(super) fn received(&self, http1: bool) {
         let now = self.now();
         self.last_active.store(now, Ordering::Relaxed);

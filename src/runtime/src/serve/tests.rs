@@ -339,7 +339,6 @@ async fn unix_sockets_are_served() {
     timeout(SOON, task).await.expect("it ends").unwrap();
 }
 
-/// A service as tonic generates it.
 #[derive(Clone)]
 struct Greeter;
 

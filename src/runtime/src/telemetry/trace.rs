@@ -50,7 +50,6 @@ pub struct TraceArgs {
     pub otlp_insecure: bool,
 }
 
-/// The exporter of traces.
 #[derive(Debug, Clone)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
@@ -281,7 +280,6 @@ mod tests {
 
     use super::*;
 
-    /// An exporter that keeps the spans.
     #[derive(Debug, Clone, Default)]
     struct Kept(Arc<Mutex<Vec<SpanData>>>);
 

@@ -117,7 +117,6 @@ fn identity(authority: &Authority) -> Mount {
     mount
 }
 
-/// Whether a client with this configuration is served.
 async fn served(server: &Running, config: &Arc<ClientConfig>) -> bool {
     match server.connect_tls(config).await {
         Err(_) => false,

@@ -35,10 +35,8 @@ static AT_ONCE: Semaphore = Semaphore::const_new(PAGES);
 /// Maximum number of pages in memory.
 const PAGES: usize = 2;
 
-/// A page or line exceeds the limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TooLong {
-    /// The limit, in bytes.
     most: usize,
     /// Its first object, `namespace/name`, if that could be read.
     first: Option<String>,
@@ -58,7 +56,6 @@ impl TooLong {
         Error::ReadEvents(io::Error::other(Self { most, first: first_name(text) }))
     }
 
-    /// Whether an error is of this type.
     pub(super) fn is(error: &Error) -> bool {
         matches!(error, Error::ReadEvents(io) if io.get_ref().is_some_and(|inner| inner.is::<Self>()))
     }
@@ -137,7 +134,6 @@ async fn text_of<K: Resource + Clone>(
     Ok((text, leave))
 }
 
-/// A list whose objects are not decoded yet.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(default)]
@@ -184,19 +180,15 @@ fn unmanaged(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A line of a watch.
 pub(super) enum Line<K> {
     /// An object was created or changed.
     Applied(K),
-    /// An object was deleted.
     Deleted(K),
     /// All events up to this resourceVersion have been sent.
     Bookmark(String),
-    /// The watch has failed.
     Failed(Error),
 }
 
-/// An open watch.
 pub(super) struct Lines<R> {
     answer: R,
     line: Vec<u8>,

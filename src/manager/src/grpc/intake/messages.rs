@@ -22,7 +22,6 @@ use crate::grpc::limits;
 /// (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 const HEADER: usize = 5;
 
-/// The messages of one call.
 #[derive(Debug)]
 pub(crate) struct Messages {
     body: Body,

@@ -42,10 +42,8 @@ const ADMINISTRATORS: &str = "";
 /// The service whose calls are about no tenant.
 const ADMIN_SERVICE: &str = "/universe.admin.workload.v1.";
 
-/// The service of workload streams.
 const STREAMS: &str = "/universe.workload.v1.WorkloadService/";
 
-/// Takes calls in.
 #[derive(Debug)]
 pub(super) struct Intake {
     access: Arc<Access>,
