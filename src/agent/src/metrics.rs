@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicI64;
 
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::metrics;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -19,8 +19,8 @@ pub struct Metrics {
     pub connected: Gauge<i64, AtomicI64>,
     /// Number of opened streams.
     pub connections: Counter,
-    messages: Family<MessageLabels, Counter>,
-    rounds: Family<RoundLabels, Counter>,
+    messages: Family<[(&'static str, Kind); 1], Counter>,
+    rounds: Family<[(&'static str, RoundOutcome); 1], Counter>,
 }
 
 /// Result of a synchronization round.
@@ -40,16 +40,6 @@ enum Kind {
     Delete,
     Sync,
     Chunk,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MessageLabels {
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RoundLabels {
-    outcome: RoundOutcome,
 }
 
 impl Metrics {
@@ -73,11 +63,11 @@ impl Metrics {
             Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => Kind::Sync,
             Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => Kind::Chunk,
         };
-        self.messages.get_or_create(&MessageLabels { kind }).inc();
+        self.messages.get_or_create(&[("kind", kind)]).inc();
     }
 
     /// Counts a synchronization round.
     pub fn round(&self, outcome: RoundOutcome) {
-        self.rounds.get_or_create(&RoundLabels { outcome }).inc();
+        self.rounds.get_or_create(&[("outcome", outcome)]).inc();
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Metrics {
     pub streams: Gauge<i64, AtomicI64>,
     /// Time from a workload's message to its companion's creation.
     pub latency: Histogram,
-    messages: Family<MessageLabels, Counter>,
+    messages: Family<[(&'static str, StreamMessage); 1], Counter>,
     writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
 }
 
@@ -65,11 +65,6 @@ impl WriteOutcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MessageLabels {
-    kind: StreamMessage,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     operation: Operation,
     outcome: WriteOutcome,
@@ -91,7 +86,7 @@ impl Metrics {
     }
 
     pub(crate) fn received(&self, kind: StreamMessage) {
-        self.messages.get_or_create(&MessageLabels { kind }).inc();
+        self.messages.get_or_create(&[("kind", kind)]).inc();
     }
 
     pub(crate) fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {

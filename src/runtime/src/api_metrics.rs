@@ -33,7 +33,7 @@ tokio::task_local! {
 struct ApiMetrics {
     /// The watches of each name. An agent has one for each namespace.
     watches: Mutex<BTreeMap<&'static str, Vec<Arc<WatchState>>>>,
-    failures: Family<WatchLabels, Counter>,
+    failures: Family<WatchLabel, Counter>,
     requests: Family<RequestLabels, Counter>,
 }
 
@@ -45,10 +45,7 @@ struct WatchState {
     last_received: AtomicI64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatchLabels {
-    watch: &'static str,
-}
+type WatchLabel = [(&'static str, &'static str); 1];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -120,7 +117,7 @@ impl WatchMetrics {
     /// A watch starts: it isn't synced, and its start counts as received.
     pub(crate) fn new(name: &'static str) -> Self {
         // `rate` and `increase` count the first failure only if the counter was exported with 0 before.
-        drop(METRICS.failures.get_or_create(&WatchLabels { watch: name }));
+        drop(METRICS.failures.get_or_create(&[("watch", name)]));
         let state =
             Arc::new(WatchState { synced: AtomicBool::new(false), last_received: AtomicI64::new(now()) });
         METRICS.watches.lock().entry(name).or_default().push(state.clone());
@@ -132,7 +129,7 @@ impl WatchMetrics {
     }
 
     pub(crate) fn failed(&self) {
-        METRICS.failures.get_or_create(&WatchLabels { watch: self.name }).inc();
+        METRICS.failures.get_or_create(&[("watch", self.name)]).inc();
     }
 
     /// Wraps the future that reads the watch: what it receives is recorded for this watch.
@@ -155,13 +152,13 @@ struct Watches;
 
 impl Collector for Watches {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (synced, received) = <(Family<WatchLabels, Gauge>, Family<WatchLabels, Gauge>)>::default();
+        let (synced, received) = <(Family<WatchLabel, Gauge>, Family<WatchLabel, Gauge>)>::default();
         let names: Vec<_> = METRICS.watches.lock().keys().copied().collect();
         for watch in names {
             let (_, all_synced, last_received) = METRICS.watches_called(watch);
-            synced.get_or_create(&WatchLabels { watch }).set(i64::from(all_synced));
+            synced.get_or_create(&[("watch", watch)]).set(i64::from(all_synced));
             if let Some(at) = last_received {
-                received.get_or_create(&WatchLabels { watch }).set(at);
+                received.get_or_create(&[("watch", watch)]).set(at);
             }
         }
         metrics::WATCH_SYNCED.show(&mut encoder, &synced)?;

@@ -103,21 +103,20 @@ impl std::error::Error for TimedOut {}
 impl TimedOut {
     /// The missed deadline that this error is, or was caused by.
     pub fn in_chain(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(found) = error.downcast_ref::<Self>() {
-                return Some(*found);
-            }
-            // `source` of an I/O error skips the error that it wraps.
-            if let Some(wrapped) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref)
-                && let Some(found) = Self::in_chain(wrapped)
-            {
-                return Some(found);
-            }
-            next = error.source();
-        }
-        None
+        causes(error).find_map(|error| error.downcast_ref::<Self>().copied())
     }
+}
+
+/// An error and everything that caused it. `source` of an I/O error skips the error that it wraps.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| {
+        match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        }
+    })
 }
 
 /// The service below each client: ends calls in time, and counts them.

@@ -84,6 +84,12 @@ impl Mount {
     }
 }
 
+/// Settings without any flags.
+pub(crate) fn settings<A: clap::Args>() -> A {
+    let command = A::augment_args(clap::Command::new("x"));
+    A::from_arg_matches(&command.get_matches_from(["x"])).unwrap()
+}
+
 /// A server under test. It ends with the test's runtime.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,

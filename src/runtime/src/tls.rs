@@ -59,19 +59,6 @@ pub struct ServerTlsArgs {
     pub self_signed: SelfSignedArgs,
 }
 
-impl Default for ServerTlsArgs {
-    /// No files: no TLS.
-    fn default() -> Self {
-        Self {
-            tls_cert_file: None,
-            tls_key_file: None,
-            tls_client_ca_file: None,
-            tls_reload_interval: RELOAD_INTERVAL,
-            self_signed: SelfSignedArgs::default(),
-        }
-    }
-}
-
 impl ServerTlsArgs {
     /// The server's TLS, or `None` if no files are set. With `--tls self-signed` it has no certificate yet.
     ///

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::serve::Limits;
-use crate::testing::{Authority, Mount, Running, SOON, ask, serve};
+use crate::testing::{Authority, Mount, Running, SOON, ask, serve, settings};
 
 fn load(mount: &Mount) -> anyhow::Result<ServerTls> {
     ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), None)
@@ -77,7 +77,7 @@ async fn clients_see_the_new_certificate_and_never_a_broken_one() {
         tls_cert_file: Some(mount.path("tls.crt")),
         tls_key_file: Some(mount.path("tls.key")),
         tls_reload_interval: Duration::from_millis(20),
-        ..ServerTlsArgs::default()
+        ..settings()
     };
     let tls = args.load().unwrap().unwrap();
     let server = serve(hello(), Some(tls.clone()), Limits::default());
@@ -160,7 +160,7 @@ async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
         tls_cert_file: Some(mount.path("tls.crt")),
         tls_key_file: Some(mount.path("tls.key")),
         tls_client_ca_file: Some(mount.path("ca.crt")),
-        ..ServerTlsArgs::default()
+        ..settings()
     };
     let tls = args.load_asking().unwrap().unwrap();
     let shown = axum::Router::new().route(
@@ -271,11 +271,11 @@ fn what_can_not_be_used_is_named() {
 
 #[test]
 fn settings_that_can_not_be_meant_are_refused() {
-    let half = ServerTlsArgs { tls_cert_file: Some("x".into()), ..ServerTlsArgs::default() };
+    let half = ServerTlsArgs { tls_cert_file: Some("x".into()), ..settings() };
     assert!(half.load().unwrap_err().to_string().contains("needed together"));
-    let never = ServerTlsArgs { tls_reload_interval: Duration::ZERO, ..ServerTlsArgs::default() };
+    let never = ServerTlsArgs { tls_reload_interval: Duration::ZERO, ..settings() };
     assert!(never.load().unwrap_err().to_string().contains("--tls-reload-interval"));
-    assert!(ServerTlsArgs::default().load().unwrap().is_none());
+    assert!(settings::<ServerTlsArgs>().load().unwrap().is_none());
 }
 
 #[test]

@@ -18,6 +18,8 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tracing::debug;
 
+use crate::calls::causes;
+
 /// Maximum size of a page of a list and of a line of a watch, in bytes. An object has at most 1.5 MiB in etcd, and up to six times
 /// as much as JSON because of escaped characters, so every object fits.
 pub(super) const MOST: usize = 16 << 20;
@@ -278,22 +280,10 @@ fn line<K: DeserializeOwned>(text: &[u8]) -> Result<Line<K>, Error> {
 
 /// Whether the connection of a watch was closed without an end of the stream.
 fn is_end(error: &io::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            if io.kind() == io::ErrorKind::UnexpectedEof {
-                return true;
-            }
-            // `source` of an I/O error skips the error that it wraps.
-            if let Some(inner) = io.get_ref() {
-                next = Some(inner);
-                continue;
-            }
-        }
-        next = error.source();
-    }
-    // hyper's decoder of chunks has no error type for it.
-    error.to_string().contains("unexpected EOF during chunk")
+    let is_eof = |io: &io::Error| io.kind() == io::ErrorKind::UnexpectedEof;
+    causes(error).any(|error| error.downcast_ref().is_some_and(is_eof))
+        // hyper's decoder of chunks has no error type for it.
+        || error.to_string().contains("unexpected EOF during chunk")
 }
 
 /// Number of bytes in which the name of the first object is searched.
