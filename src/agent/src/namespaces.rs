@@ -39,10 +39,7 @@ pub(crate) enum Scope {
 }
 
 impl Scope {
-    /// Validates configured names.
-    ///
-    /// # Errors
-    /// If a name is invalid, or there are too many names or none.
+    /// Validates configured names. Fails if a name is invalid, or there are too many names or none.
     pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut only = BTreeSet::new();
         let mut all = false;
@@ -95,10 +92,7 @@ struct Config {
     namespaces: Option<Vec<String>>,
 }
 
-/// Reads the namespaces from a ConfigMap.
-///
-/// # Errors
-/// If the value of the key is invalid or sets no namespaces.
+/// Reads the namespaces from a ConfigMap. Fails if the value of the key is invalid or sets no namespaces.
 fn read(map: &ConfigMap) -> Result<Scope, String> {
     let wrong = |error: String| format!("data.{KEY}: {error}");
     let text = map.data.as_ref().and_then(|data| data.get(KEY)).map_or("", String::as_str);

@@ -27,9 +27,7 @@ pub(crate) enum Caller {
 }
 
 impl Caller {
-    /// The caller at the other end of a connection. `plain`: connections are in plain text, because the settings say so.
-    ///
-    /// # Errors
+    /// The caller at the other end of a connection. `plain`: connections are in plain text, because the settings say so. Returns
     /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
     pub(crate) fn of(peer: Option<&Peer>, plain: bool) -> Result<Self, Status> {
         if plain {

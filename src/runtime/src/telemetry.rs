@@ -91,10 +91,7 @@ fn holds_no_object(metadata: &Metadata<'_>) -> bool {
 }
 
 /// Initializes the log, and traces if they are enabled. `service` is the service name in traces. It is called once, in a tokio
-/// runtime.
-///
-/// # Errors
-/// If the level or the endpoint of traces is invalid, or the log was initialized before.
+/// runtime. Fails if the level or the endpoint of traces is invalid, or the log was initialized before.
 pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> anyhow::Result<Telemetry> {
     let filter =
         filter(&log.log_level).with_context(|| format!("invalid --log-level {:?}", log.log_level))?;

@@ -449,10 +449,7 @@ fn latest(chain: &[CertificateDer<'_>]) -> Option<Validity> {
     chain.iter().filter_map(|ca| Validity::of(ca).ok()).max_by_key(|validity| validity.not_after)
 }
 
-/// The first certificate of a PEM file.
-///
-/// # Errors
-/// If the file can't be read or contains no certificate.
+/// The first certificate of a PEM file. Fails if the file can't be read or contains no certificate.
 pub(crate) fn first_certificate(path: &Path) -> anyhow::Result<CertificateDer<'static>> {
     chain(&read(path)?)?.into_iter().next().context("there is no certificate in it")
 }

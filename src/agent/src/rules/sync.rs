@@ -107,10 +107,8 @@ impl RuleMemory {
         (*of == generation && *until > now).then_some(state)
     }
 
-    /// Records the result for the rule. Returns the state to report, if there is one yet, and whether the rule was written.
-    ///
-    /// # Errors
-    /// If the manager can't authenticate the agent, which concerns all rules.
+    /// Records the result for the rule. Returns the state to report, if there is one yet, and whether the rule was written. Fails
+    /// if the manager can't authenticate the agent, which concerns all rules.
     fn record(
         &mut self,
         generation: i64,

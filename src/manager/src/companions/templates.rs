@@ -152,10 +152,8 @@ impl Templates {
         self.of_rule(namespace, rule.uid()).iter().any(|(name, _)| !is_wanted(name))
     }
 
-    /// Makes those of a rule's templates that aren't there.
-    ///
-    /// # Errors
-    /// What the first that couldn't be made means for the companion that needs it.
+    /// Makes those of a rule's templates that aren't there. The error is what the first that couldn't be made means for the
+    /// companion that needs it.
     pub(crate) async fn ensure(
         &self,
         context: &Context,

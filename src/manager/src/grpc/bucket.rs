@@ -25,10 +25,8 @@ impl Bucket {
         self.full_at <= now
     }
 
-    /// Takes an amount. Returns how long to wait before it may be used.
-    ///
-    /// # Errors
-    /// That time, when it is longer than `patience`; nothing is taken then.
+    /// Takes an amount. Returns how long to wait before it may be used. The error is that time, when it is longer than
+    /// `patience`; nothing is taken then.
     pub(super) fn take(
         &mut self,
         amount: u64,

@@ -112,10 +112,7 @@ pub fn tenant_id(metadata: &MetadataMap) -> Result<TenantId, Status> {
     TenantId::new(text).map_err(|e| Status::invalid_argument(format!("metadata {TENANT_ID}: {e}")))
 }
 
-/// For whom a call has come through [`Intake`].
-///
-/// # Errors
-/// INTERNAL when it hasn't: nothing is served without it.
+/// For whom a call has come through [`Intake`]. Returns INTERNAL when it hasn't: nothing is served without it.
 fn admitted<T>(request: &Request<T>) -> Result<Admitted, Status> {
     let admitted = request.extensions().get::<Option<Admitted>>().cloned().flatten();
     admitted.ok_or_else(|| Status::internal("the call's tenant was not looked up"))

@@ -52,10 +52,7 @@ impl Rates {
     }
 
     /// Waits until a call may be made. `limits`: those of the tenant; without any, which is so for administrators, there is no
-    /// rate.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when that takes too long.
+    /// rate. Returns RESOURCE_EXHAUSTED when that takes too long.
     pub(super) async fn turn(
         &self,
         payer: &Payer,

@@ -60,10 +60,7 @@ struct Written {
 }
 
 impl AnnotationPauses {
-    /// Whether a companion's facts may be written now, which then counts as done.
-    ///
-    /// # Errors
-    /// How much longer they have to wait.
+    /// Whether a companion's facts may be written now, which then counts as done. The error is how much longer they have to wait.
     pub(crate) fn write(&mut self, key: &CompanionKey, now: Instant) -> Result<(), Duration> {
         if self.by_key.len() >= self.sweep_at {
             self.by_key.retain(|_, written| now < written.at + 2 * written.pause);

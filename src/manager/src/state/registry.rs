@@ -148,11 +148,9 @@ impl Registry {
         self.data.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
     }
 
-    /// Whether the caller may act for a tenant now, and the tenant.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED, with the same message whether there is such a tenant or not, so that names can't be guessed; to
-    /// administrators NOT_FOUND. FAILED_PRECONDITION when the tenant can't be served.
+    /// Whether the caller may act for a tenant now, and the tenant. Returns PERMISSION_DENIED, with the same message whether
+    /// there is such a tenant or not, so that names can't be guessed; to administrators NOT_FOUND. FAILED_PRECONDITION when the
+    /// tenant can't be served.
     pub(crate) fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
         let data = self.data.read();
         let entry = data.tenants.get(id);

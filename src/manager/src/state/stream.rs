@@ -112,10 +112,8 @@ impl Stream {
         if same { self.claim.max(self.foreign).max(self.own) } else { 0 }
     }
 
-    /// The stream's claim has been raised: it is served from now on.
-    ///
-    /// # Errors
-    /// When a newer stream has begun here, another replica has claimed since, or the claim was on an earlier Tenant of that name.
+    /// The stream's claim has been raised: it is served from now on. Fails when a newer stream has begun here, another replica
+    /// has claimed since, or the claim was on an earlier Tenant of that name.
     pub(crate) fn claimed(&mut self, stream: u64, raised: RaisedClaim) -> Result<(), Superseded> {
         let RaisedClaim { uid, resource_version, claim } = raised;
         if self.tenant.as_ref().is_some_and(|tenant| tenant.uid != uid) {
@@ -139,8 +137,7 @@ impl Stream {
         Ok(())
     }
 
-    /// # Errors
-    /// When a newer stream has begun.
+    /// Fails when a newer stream has begun.
     pub(crate) fn check(&self, stream: u64) -> Result<(), Superseded> {
         if self.current == stream && !self.end.is_cancelled() { Ok(()) } else { Err(Superseded) }
     }

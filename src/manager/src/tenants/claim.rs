@@ -29,11 +29,9 @@ use crate::writes::{self, Version};
 /// Attempts at a claim while others write the same Tenant.
 const ATTEMPTS: usize = 20;
 
-/// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state.
-///
-/// # Errors
-/// UNAVAILABLE when the API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when
-/// the tenant is deleted.
+/// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state. Returns UNAVAILABLE when the
+/// API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when the tenant is
+/// deleted.
 pub(crate) async fn raise(
     context: &Context,
     id: &TenantId,

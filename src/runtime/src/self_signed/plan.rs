@@ -134,10 +134,8 @@ pub(super) fn foreign_cas(found: &[Certificate], spec: &CertificateSpec, now: i6
     all
 }
 
-/// The state after a step; `None` if it is unchanged. `found`: the certificates in all targets.
-///
-/// # Errors
-/// If a certificate can't be created.
+/// The state after a step; `None` if it is unchanged. `found`: the certificates in all targets. Fails if a certificate can't be
+/// created.
 pub(super) fn apply(
     step: Step,
     state: Option<&State>,

@@ -169,10 +169,8 @@ pub(super) fn pem_of(der: &[u8]) -> String {
 }
 
 impl State {
-    /// Reads the data of a Secret; `None` if it is empty.
-    ///
-    /// # Errors
-    /// If the data is invalid. The Secret isn't changed then, because others may use it.
+    /// Reads the data of a Secret; `None` if it is empty. Fails if the data is invalid. The Secret isn't changed then, because
+    /// others may use it.
     pub(super) fn read(data: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<Option<Self>> {
         if data.is_empty() {
             return Ok(None);

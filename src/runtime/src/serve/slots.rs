@@ -112,10 +112,8 @@ impl ConnectionTable {
         })
     }
 
-    /// Adds a connection from this address, and closes another one if a limit is reached.
-    ///
-    /// # Errors
-    /// If no other connection can be closed.
+    /// Adds a connection from this address, and closes another one if a limit is reached. Fails if no other connection can be
+    /// closed.
     pub(super) fn add(
         self: &Arc<Self>,
         address: Option<SocketAddr>,
@@ -161,10 +159,8 @@ impl ConnectionTable {
         Ok(ConnectionSlot { table: self.clone(), number, state })
     }
 
-    /// Records the identity of a connection's certificate, and closes another connection of this identity if the limit is reached.
-    ///
-    /// # Errors
-    /// If no other connection can be closed.
+    /// Records the identity of a connection's certificate, and closes another connection of this identity if the limit is
+    /// reached. Fails if no other connection can be closed.
     pub(super) fn identify(
         &self,
         state: &ConnectionState,

@@ -197,10 +197,7 @@ pub(super) struct Lines<R> {
     most: usize,
 }
 
-/// Opens a watch from a resourceVersion on.
-///
-/// # Errors
-/// If the API server returns an error.
+/// Opens a watch from a resourceVersion on. Fails if the API server returns an error.
 pub(super) async fn open<K: Resource + Clone>(
     api: &Api<K>,
     params: &WatchParams,
@@ -214,10 +211,8 @@ pub(super) async fn open<K: Resource + Clone>(
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    /// Reads the next line. `None` if the watch has ended, as it does every few minutes.
-    ///
-    /// # Errors
-    /// If the connection fails, or a line is too long or invalid.
+    /// Reads the next line. `None` if the watch has ended, as it does every few minutes. Fails if the connection fails, or a line
+    /// is too long or invalid.
     pub(super) async fn next<K: DeserializeOwned>(&mut self) -> Result<Option<Line<K>>, Error> {
         loop {
             // Frees the memory of a long line while waiting for the next.

@@ -55,11 +55,8 @@ impl Messages {
         Self { body, rest: Bytes::new(), shape, bounds, share }
     }
 
-    /// The next message; `None` at the end of the body.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when it is over a bound, INVALID_ARGUMENT when it is no message, DEADLINE_EXCEEDED when it comes too
-    /// slowly; what the connection says when it ends.
+    /// The next message; `None` at the end of the body. Returns RESOURCE_EXHAUSTED when it is over a bound, INVALID_ARGUMENT when
+    /// it is no message, DEADLINE_EXCEEDED when it comes too slowly; what the connection says when it ends.
     pub(crate) async fn next(&mut self) -> Result<Option<RawMessage>, Status> {
         let mut header = BytesMut::with_capacity(HEADER);
         if !self.read(&mut header, HEADER).await? {

@@ -147,10 +147,8 @@ impl Intake {
     }
 }
 
-/// A call of an identity begins. It ends when the permit is dropped.
-///
-/// # Errors
-/// RESOURCE_EXHAUSTED when the caller has as many open as one identity may have.
+/// A call of an identity begins. It ends when the permit is dropped. Returns RESOURCE_EXHAUSTED when the caller has as many open
+/// as one identity may have.
 fn open_call(calls: &Shared<Semaphore>, caller: &Caller) -> Result<OwnedSemaphorePermit, Status> {
     let identity: Arc<str> = caller.to_string().into();
     let own = calls.get(&identity, || Semaphore::new(CALLS_PER_IDENTITY));
