@@ -12,20 +12,16 @@ use prometheus_client::registry::Registry;
 
 /// Metrics of an agent. Cheap to clone; all clones share the same values.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics {
-    /// Number of workloads of the tenant's cluster.
+pub(crate) struct Metrics {
     pub workloads: Gauge<i64, AtomicI64>,
-    /// 1 if a stream is open.
     pub connected: Gauge<i64, AtomicI64>,
-    /// Number of opened streams.
     pub connections: Counter,
     messages: Family<[(&'static str, Kind); 1], Counter>,
     rounds: Family<[(&'static str, RoundOutcome); 1], Counter>,
 }
 
-/// Result of a synchronization round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum RoundOutcome {
+pub(crate) enum RoundOutcome {
     /// The clusters were compared.
     Ok,
     /// The manager was unreachable or failed.
@@ -43,8 +39,7 @@ enum Kind {
 }
 
 impl Metrics {
-    /// Creates the metrics and registers them.
-    pub fn new(registry: &mut Registry) -> Self {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
         let this = Self::default();
         metrics::AGENT_WORKLOADS.register(registry, this.workloads.clone());
         metrics::AGENT_CONNECTED.register(registry, this.connected.clone());
@@ -54,8 +49,7 @@ impl Metrics {
         this
     }
 
-    /// Counts a message that is being sent.
-    pub fn sent(&self, message: &Message) {
+    pub(crate) fn sent(&self, message: &Message) {
         let kind = match message {
             Message::WorkloadUpdate(_) => Kind::Update,
             Message::WorkloadDelete(_) => Kind::Delete,
@@ -66,8 +60,7 @@ impl Metrics {
         self.messages.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// Counts a synchronization round.
-    pub fn round(&self, outcome: RoundOutcome) {
+    pub(crate) fn round(&self, outcome: RoundOutcome) {
         self.rounds.get_or_create(&[("outcome", outcome)]).inc();
     }
 }

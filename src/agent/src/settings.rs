@@ -78,12 +78,10 @@ pub struct AgentArgs {
     pub insecure: bool,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub process: ProcessArgs,
+    pub(crate) process: ProcessArgs,
 }
 
 impl AgentArgs {

@@ -33,14 +33,11 @@ use crate::state::{CompanionId, RuleId, TenantStates};
 use crate::tenants;
 
 /// The context that all parts of a manager share. There is one in a process.
-pub struct Context {
-    /// The settings.
+pub(crate) struct Context {
     pub args: ManagerArgs,
     /// The name of this replica in claims and in the Lease: no other replica has it, and an earlier process didn't.
     pub identity: Arc<str>,
-    /// The API server of the infrastructure cluster.
     pub client: Client,
-    /// Time and randomness.
     pub environment: Environment,
     /// Whether this replica leads. The leader acts for tenants without a stream, and runs the controllers of Tenants, Machines and
     /// NamespaceOffloadings.
@@ -68,7 +65,7 @@ impl fmt::Debug for Context {
 
 impl Context {
     /// The context of a manager with empty state. Its metrics are registered in `registry`.
-    pub fn new(
+    pub(crate) fn new(
         args: ManagerArgs,
         client: Client,
         environment: Environment,
@@ -105,17 +102,12 @@ fn instance(environment: &Environment) -> String {
 
 #[derive(Debug)]
 pub(crate) struct Queues {
-    /// Companions.
     pub companions: Queue<CompanionId>,
-    /// Rules of tenants and of the platform.
     pub rules: Queue<RuleId>,
-    /// Tenants and DPUs.
     pub tenants: Queue<tenants::Key>,
     /// Tenants with a claim of this replica that no stream may be for.
     pub unused_claims: Queue<TenantId>,
-    /// Machines and their pools.
     pub machines: Queue<machines::Key>,
-    /// Namespaces with a NamespaceOffloading.
     pub offloadings: Queue<crate::state::Namespace>,
 }
 
@@ -146,17 +138,13 @@ pub(crate) struct Feeds {
     pub quotas: Feed<ResourceQuota>,
     pub rules: Feed<WorkloadRule>,
     pub admin_rules: Feed<AdminWorkloadRule>,
-    /// Companions that are Pods.
     pub pods: Feed<Pod>,
-    /// Companions that are ResourceClaims.
     pub claims: Feed<ResourceClaim>,
     pub templates: Feed<PartialObjectMeta<ResourceClaimTemplate>>,
     pub offloadings: Feed<NamespaceOffloading>,
     pub machines: Feed<Machine>,
     pub pools: Feed<MachineNodePool>,
-    /// Reservations' StatefulSets.
     pub sets: Feed<StatefulSet>,
-    /// Reservations' Services.
     pub services: Feed<Service>,
     /// Guests and reservations: one feed, so that a guest is never seen in its slot before its reservation is seen deleted.
     pub slot_pods: Feed<Pod>,

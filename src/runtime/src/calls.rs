@@ -4,7 +4,6 @@
 //! ends when nothing is received for [`SILENCE`]. Nothing is retried below the queues: a response with 429, 503 or 504 goes to
 //! the caller, which requeues its key. Only [`client`] builds clients, so all of them have these deadlines.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -81,24 +80,15 @@ impl Verb {
 }
 
 /// A call that has missed its deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimedOut {
     /// The response was not complete within [`DEADLINE`]. A write may or may not have been committed.
+    #[error("no complete response from the API server within {:?}", DEADLINE)]
     Answer,
     /// An open watch received nothing for [`SILENCE`].
+    #[error("the open watch received nothing from the API server for {:?}", SILENCE)]
     Silence,
 }
-
-impl fmt::Display for TimedOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Answer => write!(f, "no complete response from the API server within {DEADLINE:?}"),
-            Self::Silence => write!(f, "the open watch received nothing from the API server for {SILENCE:?}"),
-        }
-    }
-}
-
-impl std::error::Error for TimedOut {}
 
 impl TimedOut {
     /// The missed deadline that this error is, or was caused by.

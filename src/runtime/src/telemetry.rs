@@ -66,11 +66,8 @@ impl LogLevel {
         self.now.lock().clone()
     }
 
-    /// Sets these directives.
-    ///
-    /// # Errors
-    /// If they can't be parsed; the level is unchanged then.
-    pub fn set(&self, directives: &str) -> Result<(), String> {
+    /// Sets these directives. Fails if they can't be parsed; the level is unchanged then.
+    pub(crate) fn set(&self, directives: &str) -> Result<(), String> {
         let filter =
             filter(directives).map_err(|error| format!("invalid log level {directives:?}: {error}"))?;
         let mut now = self.now.lock();

@@ -21,7 +21,6 @@ pub struct RuleSpec {
 
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    /// By namespace and name.
     pub(super) tenants: Specs<(String, String), RuleSpec>,
     /// By name: all of them are in one namespace.
     pub(super) admin: Specs<String, RuleSpec>,

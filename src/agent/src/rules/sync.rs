@@ -43,15 +43,10 @@ const MAX_ORPHANS: usize = 50;
 /// Number of failures in a row before the status of a rule reports them. A proxy may return any error for a moment.
 const REPORT_AFTER: u32 = 3;
 
-/// Synchronizes the rules of both clusters.
-pub struct Syncer {
-    /// The context of the agent.
+pub(crate) struct Syncer {
     pub context: Arc<Context>,
-    /// Namespace of the rules in the tenant's cluster.
     pub namespace: String,
-    /// Cache of these rules.
     pub store: Arc<RuleStore>,
-    /// The workloads that are sent to the manager.
     pub workloads: Arc<WorkloadStore>,
     /// Time between two rounds without changes.
     pub interval: Duration,
@@ -161,8 +156,7 @@ impl From<Status> for CallError {
 }
 
 impl Syncer {
-    /// Synchronizes until the process shuts down.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut memory = Memory::new(self.context.environment.clock.now());
         let mut pace = Pace::default();
         let mut deferred = false;

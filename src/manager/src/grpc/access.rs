@@ -24,11 +24,8 @@ pub(super) struct Access {
 
 #[derive(Debug, Clone)]
 pub(super) struct Admitted {
-    /// Who calls.
     pub caller: Caller,
-    /// The tenant that the call is about.
     pub id: TenantId,
-    /// What it is.
     pub tenant: Arc<Tenant>,
 }
 

@@ -39,7 +39,6 @@ pub(super) struct MachineObjects {
     pub(super) nodes: ByName<NodeSummary>,
     /// Namespaces whose guests count.
     labelled: BTreeSet<String>,
-    /// By namespace and name.
     pods: BTreeMap<(String, String), PodSummary>,
     by_slot: BTreeMap<Slot, BTreeSet<(String, String)>>,
     /// Pools that have a node, by the node.

@@ -37,7 +37,6 @@ pub(crate) type Namespace = Arc<str>;
 pub(crate) struct CompanionId {
     /// The namespace of the tenant whose workload it serves. A tenant's own rule and its companion live there too.
     pub namespace: Namespace,
-    /// The companion within it.
     pub key: CompanionKey,
 }
 
@@ -58,7 +57,6 @@ impl Key for CompanionId {
 pub(crate) struct RuleId {
     /// The rule's namespace: the tenant's, or that of admin rules.
     pub namespace: Namespace,
-    /// The rule within it.
     pub name: RuleName,
 }
 

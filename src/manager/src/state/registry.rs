@@ -49,7 +49,6 @@ struct RegistryData {
 
 #[derive(Debug)]
 pub(crate) struct TenantEntry {
-    /// As the API has it.
     pub object: Arc<Tenant>,
     /// The tenant, or its validation errors.
     pub tenant: Result<Arc<tenant::Tenant>, Vec<FieldError>>,
@@ -85,13 +84,10 @@ pub(crate) struct Touched {
 /// A Node that is in some host, or that carries Outrigger's marks.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Dpu {
-    /// The host it sits in.
     pub host: Option<String>,
-    /// Outrigger's marks on it.
     pub marks: Marks,
     /// All taints, as the API has them.
     pub taints: Vec<serde_json::Value>,
-    /// Of the Node.
     pub resource_version: String,
 }
 

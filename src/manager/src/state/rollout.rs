@@ -41,7 +41,6 @@ enum Stage {
 /// How a rule's companions stand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Availability {
-    /// How many exist.
     pub existing: usize,
     /// How many of these aren't ready, without those that no DPU could run.
     pub unready: usize,

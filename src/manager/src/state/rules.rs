@@ -15,9 +15,7 @@ use super::validation::TemplateValidation;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RuleEntry {
-    /// `metadata.uid`.
     pub uid: String,
-    /// `metadata.generation`.
     pub generation: i64,
     /// `metadata.resourceVersion`; empty for an admin rule, which others keep.
     pub resource_version: String,
@@ -29,7 +27,6 @@ pub(crate) struct RuleEntry {
     pub validation: TemplateValidation,
     /// It is being deleted.
     pub deleting: bool,
-    /// Fingerprint of its spec.
     pub revision: String,
     /// The object in the tenant's cluster that it was made from.
     pub origin: String,
@@ -37,11 +34,9 @@ pub(crate) struct RuleEntry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The message for the user.
     pub message: String,
     /// Generation of the rule that was refused: another generation is not delayed.
     pub generation: i64,
-    /// When to retry the same generation.
     pub until: Instant,
 }
 

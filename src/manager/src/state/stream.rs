@@ -46,7 +46,6 @@ struct TenantVersion {
 pub(crate) struct ObservedClaim<'a> {
     /// uid of the Tenant. A Tenant that is created again counts from the beginning.
     pub uid: &'a str,
-    /// resourceVersion of the Tenant.
     pub resource_version: u64,
     /// The claim's number; 0 for none yet.
     pub claim: u64,
@@ -57,11 +56,9 @@ pub(crate) struct ObservedClaim<'a> {
 /// A claim that this replica has raised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RaisedClaim {
-    /// uid of the Tenant.
     pub uid: String,
     /// resourceVersion of the Tenant with the claim.
     pub resource_version: u64,
-    /// Its number.
     pub claim: u64,
 }
 
@@ -69,7 +66,6 @@ pub(crate) struct RaisedClaim {
 pub(crate) struct OpenedStream {
     /// What it has to show with each message.
     pub number: u64,
-    /// What ends it.
     pub end: CancellationToken,
     /// When it may claim, which is a write to the API server: an agent that connects again and again waits its turn.
     pub not_before: Instant,

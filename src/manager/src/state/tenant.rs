@@ -17,7 +17,6 @@ use crate::usage::Usage;
 /// One namespace: its tenant's workloads, its rules, their companions.
 #[derive(Debug)]
 pub(crate) struct TenantState {
-    /// The namespace's name.
     pub namespace: Namespace,
     admin_rules: Namespace,
     data: Mutex<TenantData>,
@@ -27,7 +26,6 @@ pub(crate) struct TenantState {
 pub(crate) struct TenantData {
     /// The tenant that the namespace belongs to. Nothing is created in a namespace without a tenant.
     pub tenant: Option<TenantId>,
-    /// Workloads and compiled rules.
     pub index: TenantIndex,
     /// Every rule there is, also those that don't compile; and the admin rules that are about the tenant.
     pub rules: BTreeMap<RuleName, RuleEntry>,
@@ -41,11 +39,8 @@ pub(crate) struct TenantData {
     pub pauses: FailurePauses,
     /// How often facts are written into companions.
     pub facts: AnnotationPauses,
-    /// Companions that are being brought to a new template.
     pub rollouts: Rollouts,
-    /// The tenant's stream.
     pub stream: Stream,
-    /// How much its workloads take.
     pub usage: Usage,
     /// The tenant is being deleted: nothing more is created for it.
     pub closing: bool,

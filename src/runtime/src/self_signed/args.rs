@@ -64,11 +64,8 @@ pub struct SelfSignedArgs {
 }
 
 impl SelfSignedArgs {
-    /// Validates the combination of settings.
-    ///
-    /// # Errors
-    /// If it is invalid; the message names the flag.
-    pub fn check(&self) -> anyhow::Result<()> {
+    /// Validates the combination of settings. Fails if it is invalid; the message names the flag.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         let (life, ca_life) = (self.self_signed_lifetime, self.self_signed_ca_lifetime);
         if life < SHORTEST {
             bail!("--self-signed-lifetime is {life:?}; use {SHORTEST:?} or more");

@@ -10,10 +10,6 @@ use super::*;
 use crate::serve::Limits;
 use crate::testing::{Authority, Mount, Running, SOON, ask, serve, settings};
 
-fn load(mount: &Mount) -> anyhow::Result<ServerTls> {
-    ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), None)
-}
-
 fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
 }
@@ -39,7 +35,7 @@ fn der(pem: &str) -> Vec<u8> {
 fn a_swapped_secret_is_used_and_a_broken_one_is_not() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     mount.publish_pair(&authority.pair());
-    let tls = load(&mount).unwrap();
+    let tls = mount.tls(false);
     let first = tls.config();
     assert!(!tls.refresh(), "nothing has changed");
 
@@ -134,8 +130,7 @@ async fn the_client_ca_changes_while_we_run() {
     let (one, two) = (identity(&first), identity(&second));
     let (one, two) = (client(&dir, &server_ca, Some(&one)), client(&dir, &server_ca, Some(&two)));
 
-    let ca = Some(mount.path("ca.crt"));
-    let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
+    let tls = mount.tls(true);
     let server = serve(hello(), Some(tls.clone()), Limits::default());
     assert_eq!((served(&server, &one).await, served(&server, &two).await), (true, false));
 
@@ -196,8 +191,7 @@ async fn connections_end_when_the_ca_of_their_certificate_is_withdrawn() {
     let (cert, key) = server_ca.pair();
     let both = format!("{}{}", first.pem(), second.pem());
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &both)]);
-    let ca = Some(mount.path("ca.crt"));
-    let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
+    let tls = mount.tls(true);
     let server = serve(hello(), Some(tls.clone()), Limits::default());
     let connect = async |authority: &Authority| {
         let identity = identity(authority);
@@ -227,10 +221,8 @@ async fn sessions_are_resumed_only_where_clients_are_not_verified() {
     let (cert, key) = authority.pair();
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
     let dir = tempfile::tempdir().unwrap();
-    for (ca, expected) in [(None, HandshakeKind::Resumed), (Some(mount.path("ca.crt")), HandshakeKind::Full)]
-    {
-        let tls = ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap();
-        let server = serve(hello(), Some(Arc::new(tls)), Limits::default());
+    for (verified, expected) in [(false, HandshakeKind::Resumed), (true, HandshakeKind::Full)] {
+        let server = serve(hello(), Some(mount.tls(verified)), Limits::default());
         let config = client(&dir, &authority, Some(&mount));
         // Tickets come with the first answer.
         assert!(served(&server, &config).await);
@@ -282,7 +274,7 @@ fn settings_that_can_not_be_meant_are_refused() {
 fn the_end_of_a_certificate_is_shown() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     mount.publish_pair(&authority.pair());
-    let tls = load(&mount).unwrap();
+    let tls = mount.tls(false);
     let mut registry = crate::admin::registry();
     tls.register(&mut registry, &Readiness::default());
     let mut text = String::new();
@@ -316,17 +308,10 @@ async fn what_is_given_is_served_and_nothing_before_it() {
 #[test]
 fn the_client_ca_that_ends_last_counts() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
-    let until = |year| {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        (params.self_signed(&key).unwrap().pem(), params.not_after.unix_timestamp())
-    };
-    let ((old, _), (new, end)) = (until(2030), until(2040));
+    let (old, new) = (Authority::of("old", (-60, 600)), Authority::of("new", (-60, 1200)));
+    let end = Validity::of(&CertificateDer::from_pem_slice(new.pem().as_bytes()).unwrap()).unwrap().not_after;
     let (cert, key) = authority.pair();
-    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &format!("{new}{old}"))]);
-    let ca = Some(mount.path("ca.crt"));
-    let tls = ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &(new.pem() + &old.pem()))]);
+    let tls = mount.tls(true);
     assert_eq!(tls.client_ca.not_after(), Some(end));
 }

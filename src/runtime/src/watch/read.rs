@@ -4,7 +4,6 @@
 //! again with half as many objects, and only one object is decoded at a time.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io;
 
 use futures::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
@@ -37,21 +36,16 @@ static AT_ONCE: Semaphore = Semaphore::const_new(PAGES);
 /// Maximum number of pages in memory.
 const PAGES: usize = 2;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an object exceeds the limit of {most} bytes; delete it or make it smaller: {}",
+    first.as_deref().unwrap_or("its name could not be read")
+)]
 pub(super) struct TooLong {
     most: usize,
     /// Its first object, `namespace/name`, if that could be read.
     first: Option<String>,
 }
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an object exceeds the limit of {} bytes; delete it or make it smaller: ", self.most)?;
-        f.write_str(self.first.as_deref().unwrap_or("its name could not be read"))
-    }
-}
-
-impl std::error::Error for TooLong {}
 
 impl TooLong {
     fn error(most: usize, text: &[u8]) -> Error {
