@@ -137,7 +137,6 @@ impl Caches {
     }
 }
 
-/// Sets or removes an entry.
 fn put<K: Hash + Eq, V>(map: &RwLock<HashMap<K, V>>, key: K, value: Option<V>) {
     let mut map = map.write();
     match value {

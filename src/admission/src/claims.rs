@@ -7,7 +7,6 @@ use crate::decision::{Admission, Context, Decision, Refusal};
 use crate::pods::with_facts;
 use crate::review::Request;
 
-/// Validates a claim or a template.
 pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
     let id = cx.owner(request)?;
     let writer = writer(cx, request);

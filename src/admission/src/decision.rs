@@ -52,7 +52,6 @@ pub trait StepObserver {
     fn finished(&self, _step: &'static str, _passed: bool) {}
 }
 
-/// Observes nothing.
 impl StepObserver for () {}
 
 /// What every handler decides by, besides the request.
@@ -72,7 +71,6 @@ impl<'a> Context<'a> {
         Self { caches, settings, steps: &() }
     }
 
-    /// Whether Outrigger's manager makes the request.
     pub(crate) fn is_manager(&self, request: &Request) -> bool {
         self.settings.managers.contains(&request.user_info.username)
     }
@@ -158,10 +156,8 @@ impl From<Decision> for Admission {
     }
 }
 
-/// Why a handler ends early.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The request is denied.
     Denied(Admission),
     /// The request can't be decided yet.
     Stale(CacheStale),

@@ -12,11 +12,8 @@ use crate::caches::Caches;
 use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
 use crate::review::Request;
 
-/// The offloading of a Pod's namespace; `None` where the namespace is not offloaded.
-///
-/// # Errors
-/// [`CacheStale`] where the namespace has the label and the cache shows no NamespaceOffloading. A guess could run the Pod in
-/// the wrong cluster.
+/// The offloading of a Pod's namespace; `None` where the namespace is not offloaded. Returns [`CacheStale`] where the namespace
+/// has the label and the cache shows no NamespaceOffloading. A guess could run the Pod in the wrong cluster.
 pub(crate) fn of(caches: &Caches, namespace: &str) -> Result<Option<Arc<Offloading>>, CacheStale> {
     if !caches.is_offloaded(namespace) {
         return Ok(None);

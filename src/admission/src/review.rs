@@ -220,7 +220,6 @@ pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
     })
 }
 
-/// The request in a review.
 fn envelope<'a, O: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<Request<O>, ReviewError> {
     let review: Incoming<'a, O> = serde_json::from_slice(body)?;
     if review.kind != "AdmissionReview" || review.api_version != API_VERSION {
@@ -331,7 +330,6 @@ struct Cause<'a> {
     message: &'a str,
 }
 
-/// The causes of a denial, if it has any.
 fn details(causes: &[FieldError]) -> Option<Details<'_>> {
     fn cause(error: &FieldError) -> Cause<'_> {
         Cause { reason: "FieldValueInvalid", field: &error.path, message: &error.message }

@@ -18,6 +18,14 @@ pub(crate) fn decide(path: &str, caches: &Caches, request: &mut Request) -> Resu
         .map(|admission| admission.decision)
 }
 
+/// Code, message and warnings. `allowed`: the code of what is admitted.
+pub(crate) fn told(decision: Decision, allowed: u16) -> (u16, String, Vec<String>) {
+    match decision {
+        Decision::Allow { warnings, .. } => (allowed, String::new(), warnings),
+        Decision::Deny { code, message, .. } => (code, message, Vec::new()),
+    }
+}
+
 pub(crate) fn denied(decision: Result<Decision, CacheStale>) -> (u16, String) {
     match decision {
         Ok(Decision::Deny { code, message, .. }) => (code, message),

@@ -20,7 +20,6 @@ pub use decide::{decide, kind_named};
 pub use endpoints::{Endpoint, endpoint, endpoints, watches};
 pub use yaml::configurations;
 
-/// One webhook of a configuration.
 struct Webhook {
     /// Its name in the configuration, without Outrigger's domain.
     name: &'static str,
@@ -66,14 +65,10 @@ struct Condition {
     holds: fn(&Request) -> bool,
 }
 
-/// A requirement of a namespaceSelector.
 #[derive(Clone, Copy)]
 enum Requirement {
-    /// The namespace has the label.
     Exists(&'static str),
-    /// It doesn't have the label.
     DoesNotExist(&'static str),
-    /// The label has the value.
     Is(&'static str, &'static str),
     /// The label is missing, or has another value.
     IsNot(&'static str, &'static str),

@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(60);
 
 /// Annotations that the command line allows: one key, all keys with a prefix, or all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Pattern {
+pub(crate) enum Pattern {
     /// `*`: all except [`LAST_APPLIED`].
     All,
     /// `example.com/*`: all keys with this prefix, which includes the slash.
@@ -68,21 +68,19 @@ impl FromStr for Pattern {
     }
 }
 
-/// The annotations that are sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection {
+pub(crate) struct Selection {
     allowed: Arc<[Pattern]>,
     named: BTreeSet<String>,
 }
 
 impl Selection {
     /// Creates a selection of the annotations that the command line allows and of those that rules name.
-    pub fn new(allowed: Arc<[Pattern]>, named: BTreeSet<String>) -> Self {
+    pub(crate) fn new(allowed: Arc<[Pattern]>, named: BTreeSet<String>) -> Self {
         Self { allowed, named }
     }
 
-    /// Reports whether an annotation with this key is sent.
-    pub fn includes(&self, key: &str) -> bool {
+    pub(crate) fn includes(&self, key: &str) -> bool {
         let includes = |pattern: &Pattern| match pattern {
             Pattern::All => true,
             Pattern::Prefix(prefix) => key.starts_with(prefix.as_str()),
@@ -91,14 +89,13 @@ impl Selection {
         key != LAST_APPLIED && (self.named.contains(key) || self.allowed.iter().any(includes))
     }
 
-    /// Returns the selection with additional keys.
     #[must_use]
-    pub fn with(&self, keys: impl Iterator<Item = String>) -> Self {
+    pub(crate) fn with(&self, keys: impl Iterator<Item = String>) -> Self {
         Self::new(self.allowed.clone(), self.named.iter().cloned().chain(keys).collect())
     }
 
     /// Reports whether it includes every annotation of another selection with the same allowed patterns.
-    pub fn covers(&self, other: &Self) -> bool {
+    pub(crate) fn covers(&self, other: &Self) -> bool {
         self.allowed == other.allowed
             && other.named.iter().all(|key| key == LAST_APPLIED || self.includes(key))
     }
@@ -106,7 +103,7 @@ impl Selection {
 
 /// Returns the keys of the annotations that a rule names, in its expressions and in the values that it injects. An invalid path
 /// names none; validation reports it.
-pub fn keys_of(rule: &WorkloadRule) -> impl Iterator<Item = String> {
+pub(crate) fn keys_of(rule: &WorkloadRule) -> impl Iterator<Item = String> {
     let terms = rule.spec.workload_terms.iter().flat_map(|term| &term.match_expressions);
     let injected = rule.spec.workload_info_inject.iter().map(|inject| &inject.workload_key);
     let paths = terms.map(|expression| &expression.key).chain(injected);
@@ -139,7 +136,7 @@ impl NamedKeys {
 }
 
 /// Watches the rules, which have been listed, and publishes the selection.
-pub async fn follow(
+pub(crate) async fn follow(
     clock: Clock,
     rules: Arc<RuleStore>,
     allowed: Arc<[Pattern]>,

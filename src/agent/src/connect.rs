@@ -59,13 +59,13 @@ impl FromStr for Address {
 
 impl Address {
     /// Reports whether the connection is not encrypted.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         !matches!(self, Self::Https { .. })
     }
 
     /// Reports whether plain text is allowed, because it doesn't leave the machine. The host must be a loopback address:
     /// `127.example.com` is a DNS name.
-    pub fn may_be_plain(&self) -> bool {
+    pub(crate) fn may_be_plain(&self) -> bool {
         let authority = match self {
             Self::Unix(_) => return true,
             Self::Https { authority, .. } | Self::Http(authority) => authority,
@@ -78,18 +78,18 @@ impl Address {
 
 /// Opens connections to the manager. Cheap to clone.
 #[derive(Clone)]
-pub struct Connector(Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync>);
+pub(crate) struct Connector(Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync>);
 
 impl Connector {
     /// Creates a connector that calls `open`.
-    pub fn new(
+    pub(crate) fn new(
         open: impl Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(open))
     }
 
     /// Creates a connector that calls [`connect`].
-    pub fn to(address: Address, tls: ClientTls, server_name: Option<String>) -> Self {
+    pub(crate) fn to(address: Address, tls: ClientTls, server_name: Option<String>) -> Self {
         let target = Arc::new((address, tls, server_name));
         Self::new(move || {
             let target = target.clone();
@@ -97,11 +97,8 @@ impl Connector {
         })
     }
 
-    /// Opens a connection.
-    ///
-    /// # Errors
-    /// The errors of [`connect`].
-    pub async fn connect(&self) -> anyhow::Result<Channel> {
+    /// Opens a connection, as [`connect`] does.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Channel> {
         (self.0)().await
     }
 }

@@ -12,19 +12,13 @@ use crate::connect::Connector;
 use crate::metrics::Metrics;
 
 /// Dependencies of an agent on its environment, and its metrics.
-pub struct Context {
-    /// Client of the tenant's cluster.
+pub(crate) struct Context {
     pub client: Client,
-    /// Clock and randomness.
     pub environment: Environment,
-    /// Opens connections to the manager.
     pub connector: Connector,
     /// Id of the tenant, as the metadata of calls.
     pub tenant: AsciiMetadataValue,
-    /// Publishes Events in the tenant's cluster.
     pub events: Arc<Events>,
-    /// Metrics.
     pub metrics: Metrics,
-    /// Cancelled when the process shuts down.
     pub drain: CancellationToken,
 }

@@ -9,18 +9,18 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
-pub mod annotations;
+mod annotations;
 pub mod connect;
-pub mod context;
-pub mod metrics;
-pub mod namespaces;
+mod context;
+mod metrics;
+mod namespaces;
 pub mod pod;
 mod pod_watches;
 pub mod rules;
 mod sender;
-pub mod settings;
-pub mod store;
-pub mod stream;
+mod settings;
+mod store;
+mod stream;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -107,7 +107,6 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// The watched rules of the tenant's cluster.
 struct WatchedRules {
     store: Arc<RuleStore>,
     /// Done when all rules have been listed.
@@ -147,7 +146,6 @@ fn selection(
     receiver
 }
 
-/// Publishes the namespaces of the ConfigMap.
 fn configured(process: &Process, context: &Arc<Context>, namespace: &str) -> watch::Receiver<Option<Scope>> {
     let (sender, receiver) = watch::channel(None);
     let ready = process.readiness.wait_for(CONFIG_MAP);

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicI64;
 
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_runtime::metrics;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::encoding::EncodeLabelValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -12,20 +12,16 @@ use prometheus_client::registry::Registry;
 
 /// Metrics of an agent. Cheap to clone; all clones share the same values.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics {
-    /// Number of workloads of the tenant's cluster.
+pub(crate) struct Metrics {
     pub workloads: Gauge<i64, AtomicI64>,
-    /// 1 if a stream is open.
     pub connected: Gauge<i64, AtomicI64>,
-    /// Number of opened streams.
     pub connections: Counter,
-    messages: Family<MessageLabels, Counter>,
-    rounds: Family<RoundLabels, Counter>,
+    messages: Family<[(&'static str, Kind); 1], Counter>,
+    rounds: Family<[(&'static str, RoundOutcome); 1], Counter>,
 }
 
-/// Result of a synchronization round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum RoundOutcome {
+pub(crate) enum RoundOutcome {
     /// The clusters were compared.
     Ok,
     /// The manager was unreachable or failed.
@@ -42,19 +38,8 @@ enum Kind {
     Chunk,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MessageLabels {
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RoundLabels {
-    outcome: RoundOutcome,
-}
-
 impl Metrics {
-    /// Creates the metrics and registers them.
-    pub fn new(registry: &mut Registry) -> Self {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
         let this = Self::default();
         metrics::AGENT_WORKLOADS.register(registry, this.workloads.clone());
         metrics::AGENT_CONNECTED.register(registry, this.connected.clone());
@@ -64,8 +49,7 @@ impl Metrics {
         this
     }
 
-    /// Counts a message that is being sent.
-    pub fn sent(&self, message: &Message) {
+    pub(crate) fn sent(&self, message: &Message) {
         let kind = match message {
             Message::WorkloadUpdate(_) => Kind::Update,
             Message::WorkloadDelete(_) => Kind::Delete,
@@ -73,11 +57,10 @@ impl Metrics {
             Message::WorkloadSync(_) | Message::WorkloadSyncEnd(_) => Kind::Sync,
             Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => Kind::Chunk,
         };
-        self.messages.get_or_create(&MessageLabels { kind }).inc();
+        self.messages.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// Counts a synchronization round.
-    pub fn round(&self, outcome: RoundOutcome) {
-        self.rounds.get_or_create(&RoundLabels { outcome }).inc();
+    pub(crate) fn round(&self, outcome: RoundOutcome) {
+        self.rounds.get_or_create(&[("outcome", outcome)]).inc();
     }
 }

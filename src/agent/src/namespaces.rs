@@ -20,14 +20,11 @@ use tracing::warn;
 
 use crate::context::Context;
 
-/// Name of the ConfigMap.
-pub const CONFIG_MAP: &str = "workload-plugin-config";
-/// Key in the ConfigMap.
+pub(crate) const CONFIG_MAP: &str = "workload-plugin-config";
 const KEY: &str = "config";
-/// Selects all namespaces.
 const ALL: &str = "*";
 /// Maximum number of namespaces. Each has a watch.
-pub const MAX_NAMESPACES: usize = 256;
+pub(crate) const MAX_NAMESPACES: usize = 256;
 /// Maximum size of the value of the key, which exceeds the size of that many names.
 const MAX_TEXT: usize = 64 << 10;
 /// Maximum length of a name in messages.
@@ -35,19 +32,15 @@ const MAX_SHOWN: usize = 80;
 
 /// The namespaces whose Pods are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
-    /// All namespaces.
+pub(crate) enum Scope {
     All,
     /// These namespaces; at least one.
     Only(BTreeSet<String>),
 }
 
 impl Scope {
-    /// Validates configured names.
-    ///
-    /// # Errors
-    /// If a name is invalid, or there are too many names or none.
-    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+    /// Validates configured names. Fails if a name is invalid, or there are too many names or none.
+    pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let mut only = BTreeSet::new();
         let mut all = false;
         for name in names {
@@ -93,17 +86,13 @@ impl fmt::Display for Scope {
     }
 }
 
-/// Content of the ConfigMap.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Config {
     namespaces: Option<Vec<String>>,
 }
 
-/// Reads the namespaces from a ConfigMap.
-///
-/// # Errors
-/// If the value of the key is invalid or sets no namespaces.
+/// Reads the namespaces from a ConfigMap. Fails if the value of the key is invalid or sets no namespaces.
 fn read(map: &ConfigMap) -> Result<Scope, String> {
     let wrong = |error: String| format!("data.{KEY}: {error}");
     let text = map.data.as_ref().and_then(|data| data.get(KEY)).map_or("", String::as_str);
@@ -121,7 +110,7 @@ fn read(map: &ConfigMap) -> Result<Scope, String> {
 
 /// Watches the ConfigMap of a namespace and publishes its content, `None` until it is valid for the first time. Invalid content
 /// leaves the previous one in effect and is reported by Events, the log and readiness.
-pub async fn configured(
+pub(crate) async fn configured(
     context: Arc<Context>,
     namespace: String,
     ready: ReadyHandle,
@@ -170,7 +159,6 @@ pub async fn configured(
     tokio::join!(watch.follow(handle, feed.sink()), first, publish);
 }
 
-/// Reports errors of the ConfigMap.
 struct ErrorReporter<'a> {
     namespace: &'a str,
     warning: Warning,

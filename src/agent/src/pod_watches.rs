@@ -20,7 +20,6 @@ use crate::context::Context;
 use crate::namespaces::Scope;
 use crate::store::WorkloadStore;
 
-/// A running watch.
 struct PodWatch {
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -54,7 +53,6 @@ impl PodWatch {
     }
 }
 
-/// All running watches.
 struct PodWatches {
     context: Arc<Context>,
     store: Arc<WorkloadStore>,

@@ -24,7 +24,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 /// A stream that lasted longer resets the delay.
 const STABLE: Duration = Duration::from_secs(10);
 
-/// Sends the workloads to the manager.
 pub(crate) struct Sender {
     pub(crate) context: Arc<Context>,
     pub(crate) store: Arc<WorkloadStore>,

@@ -78,16 +78,13 @@ pub struct AgentArgs {
     pub insecure: bool,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub process: ProcessArgs,
+    pub(crate) process: ProcessArgs,
 }
 
 impl AgentArgs {
-    /// Validates options that depend on each other.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         if self.manager_address.is_plain() {
             if !self.insecure {
@@ -113,7 +110,6 @@ pub(crate) fn scope(names: &[String], rules_namespace: &str) -> anyhow::Result<O
     Ok(None)
 }
 
-/// Parses the annotations of the command line.
 pub(crate) fn allowed_annotations(patterns: &[String]) -> anyhow::Result<Arc<[Pattern]>> {
     let given = patterns.iter().filter(|pattern| !pattern.is_empty());
     let read =

@@ -20,9 +20,8 @@ use tokio::sync::Notify;
 use crate::annotations::Selection;
 use crate::pod::workload;
 
-/// The workloads of the tenant.
 #[derive(Debug, Default)]
-pub struct WorkloadStore {
+pub(crate) struct WorkloadStore {
     state: Mutex<State>,
     /// Wakes the current stream.
     changed: Notify,
@@ -36,9 +35,7 @@ struct State {
     generation: u64,
     /// Whether the initial sync of the current stream is incomplete.
     syncing: bool,
-    /// Whether the current stream is open.
     open: bool,
-    /// The annotations that are kept and sent.
     selection: Selection,
     /// The annotations with which all Pods have been read.
     complete: Option<Selection>,
@@ -46,23 +43,16 @@ struct State {
     unsent: HashSet<WorkloadId>,
 }
 
-/// The stream was superseded by another one.
 struct Superseded;
 
 impl WorkloadStore {
-    /// Returns the number of workloads.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.state.lock().workloads.len()
-    }
-
-    /// Reports whether there are no workloads.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Starts a stream. Returns all workloads for the initial sync, and the generation of the stream, which supersedes the
     /// previous one.
-    pub fn start_stream(&self) -> (Vec<Arc<Workload>>, u64) {
+    pub(crate) fn start_stream(&self) -> (Vec<Arc<Workload>>, u64) {
         let started = {
             let mut state = self.state.lock();
             state.changed.clear();
@@ -77,25 +67,24 @@ impl WorkloadStore {
     }
 
     /// Records that the initial sync of this stream is complete.
-    pub fn sync_complete(&self, generation: u64) {
+    pub(crate) fn sync_complete(&self, generation: u64) {
         let mut state = self.state.lock();
         if state.generation == generation {
             state.syncing = false;
         }
     }
 
-    /// Records that the current stream has ended.
-    pub fn end_stream(&self) {
+    pub(crate) fn end_stream(&self) {
         self.state.lock().open = false;
     }
 
     /// Reports whether Pods are read with all annotations of the selection.
-    pub fn selects(&self, selection: &Selection) -> bool {
+    pub(crate) fn selects(&self, selection: &Selection) -> bool {
         self.state.lock().selection.covers(selection)
     }
 
     /// Sets the annotations that are kept and sent. Pods that were read without some of them have to be read again.
-    pub fn select(&self, selection: Selection) {
+    pub(crate) fn select(&self, selection: Selection) {
         let mut state = self.state.lock();
         let State { workloads, changed, .. } = &mut *state;
         for (id, workload) in workloads {
@@ -110,7 +99,7 @@ impl WorkloadStore {
     }
 
     /// Records that all Pods have been read with these annotations.
-    pub fn set_complete(&self, selection: &Selection) {
+    pub(crate) fn set_complete(&self, selection: &Selection) {
         let mut state = self.state.lock();
         if state.complete.as_ref() != Some(selection) {
             state.unsent = state.changed.iter().cloned().collect();
@@ -120,7 +109,7 @@ impl WorkloadStore {
 
     /// Reports whether the manager has these annotations: all Pods have been read with them, and an open stream has received the
     /// changes. Otherwise a rule that names them would take them for absent.
-    pub fn has_sent_annotations(&self, keys: impl Iterator<Item = String>) -> bool {
+    pub(crate) fn has_sent_annotations(&self, keys: impl Iterator<Item = String>) -> bool {
         let mut keys = keys.peekable();
         if keys.peek().is_none() {
             return true;
@@ -132,7 +121,7 @@ impl WorkloadStore {
 
     /// Waits for the next change for the stream of this generation. Returns `None` if the stream is superseded. The future can be
     /// dropped without losing a change.
-    pub async fn next_change(&self, generation: u64) -> Option<Message> {
+    pub(crate) async fn next_change(&self, generation: u64) -> Option<Message> {
         loop {
             match self.take_change(generation) {
                 Ok(Some(message)) => return Some(message),
@@ -183,7 +172,7 @@ impl WorkloadStore {
 
     /// Returns the sink for a watch of the Pods of one namespace or of all. Its first list removes workloads of earlier watches of
     /// the same namespaces.
-    pub fn pods(self: &Arc<Self>, namespace: Option<String>) -> impl FnMut(Event<Pod>) + Send + use<> {
+    pub(crate) fn pods(self: &Arc<Self>, namespace: Option<String>) -> impl FnMut(Event<Pod>) + Send + use<> {
         let (this, store) = (self.clone(), self.clone());
         let feed = Feed::new(move |change: Change<Pod>| match change {
             Change::Applied(pod) => store.apply(pod),
@@ -208,8 +197,7 @@ impl WorkloadStore {
         }
     }
 
-    /// Removes the workloads of all other namespaces.
-    pub fn keep_namespaces(&self, namespaces: &BTreeSet<String>) {
+    pub(crate) fn keep_namespaces(&self, namespaces: &BTreeSet<String>) {
         let gone: Vec<WorkloadId> = {
             let state = self.state.lock();
             let others = state.workloads.values().filter(|w| !namespaces.contains(&w.resource_namespace));

@@ -26,7 +26,7 @@ enum Progress {
 
 /// Returns the messages of a stream, whose initial sync is sent in chunks if `chunked` is set. Messages are created when they can
 /// be sent, so the set of changes waits and not a queue of messages.
-pub fn messages(store: Arc<WorkloadStore>, chunked: bool) -> impl Stream<Item = Message> + Send {
+pub(crate) fn messages(store: Arc<WorkloadStore>, chunked: bool) -> impl Stream<Item = Message> + Send {
     stream::unfold(Progress::New, move |progress| {
         let store = store.clone();
         async move {
@@ -58,7 +58,7 @@ pub fn messages(store: Arc<WorkloadStore>, chunked: bool) -> impl Stream<Item = 
 }
 
 /// Converts a message for a manager without chunks; returns `None` for messages that it doesn't support.
-pub fn unchunked(message: Message) -> Option<WorkloadStreamRequest> {
+pub(crate) fn unchunked(message: Message) -> Option<WorkloadStreamRequest> {
     let message = match message {
         Message::WorkloadUpdate(update) => workload_stream_request::Message::WorkloadUpdate(update),
         Message::WorkloadDelete(delete) => workload_stream_request::Message::WorkloadDelete(delete),

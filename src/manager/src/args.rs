@@ -112,16 +112,13 @@ pub struct ManagerArgs {
     pub lease_namespace: String,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub tls: ServerTlsArgs,
+    pub(crate) tls: ServerTlsArgs,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub process: ProcessArgs,
+    pub(crate) process: ProcessArgs,
 }
 
 fn identity(text: &str) -> Result<Identity, IdError> {
@@ -130,15 +127,13 @@ fn identity(text: &str) -> Result<Identity, IdError> {
 
 impl ManagerArgs {
     /// The namespaces of admin rules and their companions.
-    pub fn admin_namespaces(&self) -> AdminNamespaces {
+    pub(crate) fn admin_namespaces(&self) -> AdminNamespaces {
         AdminNamespaces::new(&self.admin_rules_namespace, &self.admin_resources_namespace)
     }
 
-    /// Checks settings that depend on each other, and loads the certificates; `None` where connections are in plain text.
-    ///
-    /// # Errors
-    /// When settings contradict each other, or a file can't be used.
-    pub fn transport(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
+    /// Checks settings that depend on each other, and loads the certificates; `None` where connections are in plain text. Fails
+    /// when settings contradict each other, or a file can't be used.
+    pub(crate) fn transport(&self) -> anyhow::Result<Option<Arc<ServerTls>>> {
         let tls = self.tls.load()?;
         match (&tls, self.insecure) {
             (Some(_), true) => bail!("--insecure is given together with a certificate; remove one of them"),

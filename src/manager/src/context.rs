@@ -33,37 +33,25 @@ use crate::state::{CompanionId, RuleId, TenantStates};
 use crate::tenants;
 
 /// The context that all parts of a manager share. There is one in a process.
-pub struct Context {
-    /// The settings.
+pub(crate) struct Context {
     pub args: ManagerArgs,
     /// The name of this replica in claims and in the Lease: no other replica has it, and an earlier process didn't.
     pub identity: Arc<str>,
-    /// The API server of the infrastructure cluster.
     pub client: Client,
-    /// Time and randomness.
     pub environment: Environment,
     /// Whether this replica leads. The leader acts for tenants without a stream, and runs the controllers of Tenants, Machines and
     /// NamespaceOffloadings.
     pub leadership: Leadership,
-    /// Workloads, rules and companions by namespace.
     pub(crate) states: TenantStates,
-    /// Tenants and DPUs.
     pub(crate) registry: Registry,
-    /// The platform's rules.
     pub(crate) admin_rules: AdminRules,
-    /// ResourceClaimTemplates of rules.
     pub(crate) templates: Templates,
-    /// NamespaceOffloadings and virtual nodes.
     pub(crate) offloadings: OffloadingCache,
-    /// Machines, and what belongs to them.
     pub(crate) machines: MachineCache,
-    /// Keys that the controllers have to work on.
     pub(crate) queues: Queues,
     /// Where the objects of each kind come in.
     pub(crate) feeds: Feeds,
-    /// Writes Events.
     pub(crate) events: Events,
-    /// Counters and histograms.
     pub(crate) metrics: Metrics,
     /// Companions that a workload's message asked for, and since when.
     pub(crate) latency: CompanionLatency,
@@ -77,7 +65,7 @@ impl fmt::Debug for Context {
 
 impl Context {
     /// The context of a manager with empty state. Its metrics are registered in `registry`.
-    pub fn new(
+    pub(crate) fn new(
         args: ManagerArgs,
         client: Client,
         environment: Environment,
@@ -112,20 +100,14 @@ fn instance(environment: &Environment) -> String {
     format!("{}-{:08x}", host.as_deref().unwrap_or("manager"), environment.random.seed() & 0xffff_ffff)
 }
 
-/// The queues of the controllers.
 #[derive(Debug)]
-pub struct Queues {
-    /// Companions.
+pub(crate) struct Queues {
     pub companions: Queue<CompanionId>,
-    /// Rules of tenants and of the platform.
     pub rules: Queue<RuleId>,
-    /// Tenants and DPUs.
     pub tenants: Queue<tenants::Key>,
     /// Tenants with a claim of this replica that no stream may be for.
     pub unused_claims: Queue<TenantId>,
-    /// Machines and their pools.
     pub machines: Queue<machines::Key>,
-    /// Namespaces with a NamespaceOffloading.
     pub offloadings: Queue<crate::state::Namespace>,
 }
 
@@ -149,24 +131,20 @@ impl Queues {
 /// [`crate::watches`].
 #[derive(Debug)]
 #[allow(missing_docs)]
-pub struct Feeds {
+pub(crate) struct Feeds {
     pub namespaces: Feed<PartialObjectMeta<Namespace>>,
     pub tenants: Feed<Tenant>,
     pub nodes: Feed<Node>,
     pub quotas: Feed<ResourceQuota>,
     pub rules: Feed<WorkloadRule>,
     pub admin_rules: Feed<AdminWorkloadRule>,
-    /// Companions that are Pods.
     pub pods: Feed<Pod>,
-    /// Companions that are ResourceClaims.
     pub claims: Feed<ResourceClaim>,
     pub templates: Feed<PartialObjectMeta<ResourceClaimTemplate>>,
     pub offloadings: Feed<NamespaceOffloading>,
     pub machines: Feed<Machine>,
     pub pools: Feed<MachineNodePool>,
-    /// Reservations' StatefulSets.
     pub sets: Feed<StatefulSet>,
-    /// Reservations' Services.
     pub services: Feed<Service>,
     /// Guests and reservations: one feed, so that a guest is never seen in its slot before its reservation is seen deleted.
     pub slot_pods: Feed<Pod>,

@@ -8,35 +8,32 @@ use outrigger_runtime::events;
 
 use crate::state::RuleId;
 
-/// Writes Events.
-pub struct Events {
+pub(crate) struct Events {
     events: events::Events,
 }
 
 impl Events {
-    /// Events of this manager.
-    pub fn new(client: kube::Client, instance: String) -> Self {
+    pub(crate) fn new(client: kube::Client, instance: String) -> Self {
         Self { events: events::Events::new(client, keys::MANAGER, Some(instance)) }
     }
 
-    /// A companion of a rule can't be made.
-    pub async fn companion_refused(&self, rule: &RuleId, uid: &str, message: &str) {
+    pub(crate) async fn companion_refused(&self, rule: &RuleId, uid: &str, message: &str) {
         let about = reference(rule, uid);
         self.events.publish(true, "CompanionRefused", "CreateCompanion", message, &about).await;
     }
 
     /// A problem of a rule that its author has to solve.
-    pub async fn rule(&self, rule: &RuleId, uid: &str, reason: &str, message: &str) {
+    pub(crate) async fn rule(&self, rule: &RuleId, uid: &str, reason: &str, message: &str) {
         self.events.publish(true, reason, "ReconcileRule", message, &reference(rule, uid)).await;
     }
 
     /// A tenant's Ready condition has another reason than before.
-    pub async fn tenant(&self, tenant: &Tenant, good: bool, reason: &str, message: &str) {
+    pub(crate) async fn tenant(&self, tenant: &Tenant, good: bool, reason: &str, message: &str) {
         self.events.publish(!good, reason, "ReconcileTenant", message, &tenant.object_ref(&())).await;
     }
 
     /// A problem of a Machine or its pool that an administrator has to solve.
-    pub async fn machine(&self, about: &ObjectReference, reason: &str, message: &str) {
+    pub(crate) async fn machine(&self, about: &ObjectReference, reason: &str, message: &str) {
         self.events.publish(true, reason, "ReconcileMachine", message, about).await;
     }
 }

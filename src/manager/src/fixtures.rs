@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use clap::{Args, FromArgMatches};
 use kube::Client;
 use outrigger_core::ids::{TenantId, WorkloadId};
 use outrigger_core::workload::{Orchestrator, Workload};
@@ -17,12 +18,8 @@ use crate::state::stream::RaisedClaim;
 
 /// The settings of a manager that is given none.
 pub(crate) fn args() -> ManagerArgs {
-    #[derive(clap::Parser)]
-    struct Command {
-        #[command(flatten)]
-        args: ManagerArgs,
-    }
-    <Command as clap::Parser>::parse_from(["manager"]).args
+    let command = ManagerArgs::augment_args(clap::Command::new("manager"));
+    ManagerArgs::from_arg_matches(&command.get_matches_from(["manager"])).unwrap()
 }
 
 /// The context of a manager with default settings and this client.
@@ -64,7 +61,6 @@ pub(crate) fn admin_rule() -> Value {
     rule
 }
 
-/// A workload with this id, called `web`.
 pub(crate) fn workload(id: &str) -> Workload {
     Workload {
         id: WorkloadId::new(id).unwrap(),
@@ -77,23 +73,5 @@ pub(crate) fn workload(id: &str) -> Workload {
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         extra: BTreeMap::new(),
-    }
-}
-
-/// Applies a merge patch as the API server does (RFC 7396).
-pub(crate) fn merge_patch(into: &mut Value, patch: &Value) {
-    let Some(patch) = patch.as_object() else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            into.as_object_mut().unwrap().remove(key);
-        } else {
-            merge_patch(&mut into[key.as_str()], value);
-        }
     }
 }

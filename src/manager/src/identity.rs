@@ -13,9 +13,8 @@ use x509_parser::prelude::FromDer;
 /// Most DNS names of a certificate that are looked at.
 const MAX_DNS_NAMES: usize = 32;
 
-/// Who calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Caller {
+pub(crate) enum Caller {
     /// Whoever reaches an address that is served in plain text: loopback or a socket file, and only when an administrator
     /// has asked for that.
     Local,
@@ -23,17 +22,14 @@ pub enum Caller {
     Certificate {
         /// What it is called: its only URI SAN, or its DNS SANs.
         names: Vec<Identity>,
-        /// When the certificate ends.
         not_after: SystemTime,
     },
 }
 
 impl Caller {
-    /// The caller at the other end of a connection. `plain`: connections are in plain text, because the settings say so.
-    ///
-    /// # Errors
+    /// The caller at the other end of a connection. `plain`: connections are in plain text, because the settings say so. Returns
     /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
-    pub fn of(peer: Option<&Peer>, plain: bool) -> Result<Self, Status> {
+    pub(crate) fn of(peer: Option<&Peer>, plain: bool) -> Result<Self, Status> {
         if plain {
             return Ok(Self::Local);
         }
@@ -42,8 +38,7 @@ impl Caller {
         read(leaf).map_err(|why| Status::unauthenticated(format!("client certificate: {why}")))
     }
 
-    /// When the caller's certificate expires, if there is one.
-    pub fn not_after(&self) -> Option<SystemTime> {
+    pub(crate) fn not_after(&self) -> Option<SystemTime> {
         match self {
             Self::Local => None,
             Self::Certificate { not_after, .. } => Some(*not_after),
@@ -51,7 +46,7 @@ impl Caller {
     }
 
     /// Whether it bears one of these names.
-    pub fn is_one_of(&self, identities: &[Identity]) -> bool {
+    pub(crate) fn is_one_of(&self, identities: &[Identity]) -> bool {
         match self {
             Self::Local => false,
             Self::Certificate { names, .. } => names.iter().any(|name| identities.contains(name)),
@@ -73,7 +68,7 @@ impl std::fmt::Display for Caller {
 }
 
 /// The names of a certificate's holder; empty where it is not a client's certificate.
-pub fn name(certificate: &CertificateDer<'_>) -> String {
+pub(crate) fn name(certificate: &CertificateDer<'_>) -> String {
     read(certificate).map(|caller| caller.to_string()).unwrap_or_default()
 }
 

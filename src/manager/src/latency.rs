@@ -13,7 +13,7 @@ use crate::state::CompanionId;
 
 /// The companions that a workload's message has asked for, and when. There is one entry for each that waits for its step.
 #[derive(Debug)]
-pub struct CompanionLatency {
+pub(crate) struct CompanionLatency {
     requests: Mutex<HashMap<CompanionId, CompanionRequest>>,
     clock: Clock,
     histogram: Histogram,
@@ -21,55 +21,52 @@ pub struct CompanionLatency {
 
 /// The message that asked for a companion's step.
 #[derive(Debug, Clone)]
-pub struct CompanionRequest {
+pub(crate) struct CompanionRequest {
     at: Instant,
     origin: Origin,
 }
 
 /// A step that is under way. The request for it is forgotten at its end, unless it is put back.
 #[derive(Debug)]
-pub struct TracedStep<'a> {
+pub(crate) struct TracedStep<'a> {
     latency: &'a CompanionLatency,
     id: &'a CompanionId,
     request: Option<CompanionRequest>,
 }
 
 impl CompanionLatency {
-    /// Without any request.
-    pub fn new(clock: Clock, metrics: &Metrics) -> Self {
+    pub(crate) fn new(clock: Clock, metrics: &Metrics) -> Self {
         Self { requests: Mutex::default(), clock, histogram: metrics.latency.clone() }
     }
 
     /// The request of a message that came in now, in this span.
-    pub fn request(&self, span: &Span) -> CompanionRequest {
+    pub(crate) fn request(&self, span: &Span) -> CompanionRequest {
         CompanionRequest { at: self.clock.now(), origin: Origin::of(span) }
     }
 
     /// A message asks for these companions. One that an earlier message has asked for waits since then.
-    pub fn requested(&self, ids: &[CompanionId], by: &CompanionRequest) {
+    pub(crate) fn requested(&self, ids: &[CompanionId], by: &CompanionRequest) {
         let mut requests = self.requests.lock();
         for id in ids {
             requests.entry(id.clone()).or_insert_with(|| by.clone());
         }
     }
 
-    /// A step for a companion begins.
-    pub fn begin<'a>(&'a self, id: &'a CompanionId) -> TracedStep<'a> {
+    pub(crate) fn begin<'a>(&'a self, id: &'a CompanionId) -> TracedStep<'a> {
         TracedStep { latency: self, id, request: self.requests.lock().remove(id) }
     }
 }
 
 impl TracedStep<'_> {
     /// A span of what is done to the companion, in the trace of the message; none where no message asked for it.
-    pub fn span(&self, action: &'static str) -> Span {
+    pub(crate) fn span(&self, action: &'static str) -> Span {
         let Some(request) = &self.request else { return Span::none() };
         let span = debug_span!("companion", action, otel.kind = "client");
         request.origin.continued_by(&span);
         span
     }
 
-    /// The companion has been created.
-    pub fn created(&mut self) {
+    pub(crate) fn created(&mut self) {
         if let Some(request) = self.request.take() {
             let took = self.latency.clock.now() - request.at;
             self.latency.histogram.observe(took.as_secs_f64());
@@ -77,7 +74,7 @@ impl TracedStep<'_> {
     }
 
     /// Another step follows for the same message.
-    pub fn continues(&mut self) {
+    pub(crate) fn continues(&mut self) {
         if let Some(request) = self.request.take() {
             self.latency.requests.lock().insert(self.id.clone(), request);
         }

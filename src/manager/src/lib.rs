@@ -12,27 +12,27 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
-pub mod admin;
-pub mod args;
+mod admin;
+mod args;
 pub mod companions;
 mod conditions;
-pub mod context;
-pub mod events;
+mod context;
+mod events;
 #[cfg(test)]
 mod fixtures;
 pub mod grpc;
-pub mod identity;
-pub mod latency;
-pub mod machines;
-pub mod metrics;
-pub mod offloading;
-pub mod queue;
-pub mod report;
-pub mod rules;
-pub mod state;
-pub mod tenants;
+mod identity;
+mod latency;
+mod machines;
+mod metrics;
+mod offloading;
+mod queue;
+mod report;
+mod rules;
+mod state;
+mod tenants;
 pub mod usage;
-pub mod watches;
+mod watches;
 mod worker;
 mod writes;
 
@@ -96,7 +96,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
 
 /// Starts a manager except for its connections: reports, watches and controllers. The caller also serves [`grpc::router`] on a
 /// transport, and sets the leadership of the context.
-pub fn start(process: &mut Process, context: &Arc<Context>) {
+fn start(process: &mut Process, context: &Arc<Context>) {
     report::start(process, context);
     watches::start(process, context);
     // Companions that exist have to be known before any is made, rules before a sync is used, and all tenants before a DPU is

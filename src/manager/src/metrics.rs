@@ -15,23 +15,19 @@ use prometheus_client::registry::Registry;
 const LAG_BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
-/// Metrics of a manager.
 #[derive(Debug)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     /// Open workload streams.
     pub streams: Gauge<i64, AtomicI64>,
     /// Time from a workload's message to its companion's creation.
     pub latency: Histogram,
-    messages: Family<MessageLabels, Counter>,
+    messages: Family<[(&'static str, StreamMessage); 1], Counter>,
     writes: Family<WriteLabels, Histogram, fn() -> Histogram>,
 }
 
-/// Kind of a message on a workload stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum StreamMessage {
-    /// WorkloadUpdate
+pub(crate) enum StreamMessage {
     Update,
-    /// WorkloadDelete
     Delete,
     /// WorkloadSync, or the end of one in chunks
     Sync,
@@ -39,21 +35,15 @@ pub enum StreamMessage {
     Chunk,
 }
 
-/// What is written to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Operation {
-    /// A companion is created.
+pub(crate) enum Operation {
     Create,
-    /// A companion's annotations are patched.
     Annotate,
-    /// A companion is deleted.
     Delete,
 }
 
-/// How a write ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum WriteOutcome {
-    /// Done.
+pub(crate) enum WriteOutcome {
     Ok,
     /// The API server refused it (4xx).
     Refused,
@@ -63,7 +53,7 @@ pub enum WriteOutcome {
 
 impl WriteOutcome {
     /// How a call ended.
-    pub fn of<T>(result: &Result<T, kube::Error>) -> Self {
+    pub(crate) fn of<T>(result: &Result<T, kube::Error>) -> Self {
         match result {
             Ok(_) => Self::Ok,
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {
@@ -75,19 +65,13 @@ impl WriteOutcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct MessageLabels {
-    kind: StreamMessage,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     operation: Operation,
     outcome: WriteOutcome,
 }
 
 impl Metrics {
-    /// Metrics that the registry shows.
-    pub fn new(registry: &mut Registry) -> Self {
+    pub(crate) fn new(registry: &mut Registry) -> Self {
         let this = Self {
             streams: Gauge::default(),
             latency: Histogram::new(LAG_BUCKETS),
@@ -101,13 +85,11 @@ impl Metrics {
         this
     }
 
-    /// A message has come in.
-    pub fn received(&self, kind: StreamMessage) {
-        self.messages.get_or_create(&MessageLabels { kind }).inc();
+    pub(crate) fn received(&self, kind: StreamMessage) {
+        self.messages.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// A write has ended.
-    pub fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {
+    pub(crate) fn wrote(&self, operation: Operation, outcome: WriteOutcome, took: Duration) {
         self.writes.get_or_create(&WriteLabels { operation, outcome }).observe(took.as_secs_f64());
     }
 }

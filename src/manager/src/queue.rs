@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// A key of a [`Queue`]. Logs show it as its [`Display`].
-pub trait Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static {
+pub(crate) trait Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static {
     /// The group that the key belongs to; by default it has one of its own.
     fn group(&self) -> Group {
         self.to_string().into()
@@ -28,11 +28,10 @@ pub trait Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static {
 }
 
 /// A group of keys that share a turn.
-pub type Group = Arc<str>;
+pub(crate) type Group = Arc<str>;
 
-/// How many keys of a queue wait for what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// To be handed out now.
     pub ready: usize,
     /// For their time.
@@ -43,13 +42,12 @@ pub struct Counts {
 
 /// A queue for many producers and one consumer.
 #[derive(Debug)]
-pub struct Queue<K: Key> {
+pub(crate) struct Queue<K: Key> {
     data: Mutex<QueueData<K>>,
     /// Wakes the consumer. One permit is enough: there is one consumer, and it looks at everything when it wakes.
     wake: Notify,
     environment: Environment,
     backoff: ExponentialBuilder,
-    /// The longest pause after a failure.
     max: Duration,
 }
 
@@ -73,7 +71,7 @@ struct QueueData<K: Key> {
 impl<K: Key> Queue<K> {
     /// An empty queue. `min` and `max` bound the pause after the first and after many failures of one key. Pauses are random
     /// within a factor of two, so that keys which failed together don't come back together, and none is longer than `max`.
-    pub fn new(environment: &Environment, min: Duration, max: Duration) -> Self {
+    pub(crate) fn new(environment: &Environment, min: Duration, max: Duration) -> Self {
         Self {
             data: Mutex::new(QueueData {
                 ready: HashMap::default(),
@@ -101,13 +99,13 @@ impl<K: Key> Queue<K> {
 
     /// At most so many keys of one group are handed out at the same time, 1 at least.
     #[must_use]
-    pub fn share(self, share: usize) -> Self {
+    pub(crate) fn share(self, share: usize) -> Self {
         self.data.lock().share = share.max(1);
         self
     }
 
     /// Adds keys, to be handed out as soon as possible.
-    pub fn add(&self, keys: impl IntoIterator<Item = K>) {
+    pub(crate) fn add(&self, keys: impl IntoIterator<Item = K>) {
         let mut any = false;
         {
             let mut data = self.data.lock();
@@ -121,7 +119,7 @@ impl<K: Key> Queue<K> {
     }
 
     /// Adds a key, to be handed out after `delay` at the earliest. An earlier time that it is waiting for stays.
-    pub fn add_after(&self, key: K, delay: Duration) {
+    pub(crate) fn add_after(&self, key: K, delay: Duration) {
         let at = self.environment.clock.now() + delay;
         {
             let mut data = self.data.lock();
@@ -139,7 +137,7 @@ impl<K: Key> Queue<K> {
     }
 
     /// Adds a key that could not be dealt with, after a pause that grows with each failure in a row.
-    pub fn retry(&self, key: K) {
+    pub(crate) fn retry(&self, key: K) {
         let pause = {
             let mut data = self.data.lock();
             // Each key has its own jitter.
@@ -151,12 +149,12 @@ impl<K: Key> Queue<K> {
     }
 
     /// Says that a key was dealt with: its next failure counts as the first again.
-    pub fn forget(&self, key: &K) {
+    pub(crate) fn forget(&self, key: &K) {
         self.data.lock().failures.remove(key);
     }
 
     /// Says that the work on a key that [`Self::next`] handed out is over.
-    pub fn done(&self, key: &K) {
+    pub(crate) fn done(&self, key: &K) {
         let any = {
             let mut data = self.data.lock();
             if data.busy.remove(key) {
@@ -174,7 +172,7 @@ impl<K: Key> Queue<K> {
     }
 
     /// The next key; waits for one. To be called from one task only. Dropping the future loses nothing.
-    pub async fn next(&self) -> K {
+    pub(crate) async fn next(&self) -> K {
         loop {
             let timer = {
                 let mut data = self.data.lock();
@@ -193,21 +191,11 @@ impl<K: Key> Queue<K> {
         }
     }
 
-    /// Keys that wait to be handed out now.
-    pub fn len(&self) -> usize {
-        self.data.lock().ready.values().map(VecDeque::len).sum()
-    }
-
     /// How many keys wait for what.
-    pub fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         let data = self.data.lock();
         let ready = data.ready.values().map(VecDeque::len).sum();
         Counts { ready, delayed: data.timers.len(), busy: data.busy.len() }
-    }
-
-    /// Whether no key waits to be handed out now.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -220,7 +208,6 @@ impl<K: Key> QueueData<K> {
         true
     }
 
-    /// A key waits for its group's turn.
     fn line_up(&mut self, key: K) {
         let group = key.group();
         let line = self.ready.entry(group.clone()).or_default();
@@ -300,7 +287,7 @@ mod tests {
         assert_eq!(q.next().await, "a3");
         q.add(["c1"]);
         assert_eq!(q.next().await, "c1");
-        assert_eq!(q.len(), 1);
+        assert_eq!(q.counts().ready, 1);
     }
 
     fn queue() -> Queue<&'static str> {
@@ -319,7 +306,7 @@ mod tests {
         q.done(&"a");
         assert_eq!(q.next().await, "a");
         q.done(&"a");
-        assert!(q.is_empty());
+        assert_eq!(q.counts().ready, 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,11 +28,9 @@ pub(crate) fn start(process: &mut Process, context: &Arc<Context>) {
     process.report("manager", move || reporter.state());
 }
 
-/// Counts tenants, workloads, companions and queued keys.
 #[derive(Debug, Clone)]
 struct Reporter(Arc<Context>);
 
-/// Where a tenant's stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum StreamState {
     Connected,
@@ -40,10 +38,7 @@ enum StreamState {
     Elsewhere,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StreamLabels {
-    stream: StreamState,
-}
+type StreamLabel = [(&'static str, StreamState); 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
 enum Waits {
@@ -58,7 +53,6 @@ struct QueueLabels {
     state: Waits,
 }
 
-/// Numbers of one tenant, or of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Total {
     workloads: usize,
@@ -160,20 +154,20 @@ fn number(count: impl TryInto<i64>) -> Number {
 
 impl Collector for Reporter {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let tenants = Family::<StreamLabels, Number>::default();
-        let workloads = Family::<StreamLabels, Number>::default();
+        let tenants = Family::<StreamLabel, Number>::default();
+        let workloads = Family::<StreamLabel, Number>::default();
         for stream in [StreamState::Connected, StreamState::Lost, StreamState::Elsewhere] {
-            tenants.get_or_create(&StreamLabels { stream }).set(0);
+            tenants.get_or_create(&[("stream", stream)]).set(0);
         }
         for stream in [StreamState::Connected, StreamState::Lost] {
-            workloads.get_or_create(&StreamLabels { stream }).set(0);
+            workloads.get_or_create(&[("stream", stream)]).set(0);
         }
         let mut all = Total::default();
         for OfTenant { stream, total, .. } in self.look() {
-            tenants.get_or_create(&StreamLabels { stream }).inc();
+            tenants.get_or_create(&[("stream", stream)]).inc();
             if stream != StreamState::Elsewhere {
                 let count = i64::try_from(total.workloads).unwrap_or(i64::MAX);
-                workloads.get_or_create(&StreamLabels { stream }).inc_by(count);
+                workloads.get_or_create(&[("stream", stream)]).inc_by(count);
             }
             all.wanted += total.wanted;
             all.created += total.created;

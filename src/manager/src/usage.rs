@@ -18,26 +18,22 @@ pub fn size(update: &WorkloadUpdate) -> usize {
 
 /// Sizes of a tenant's workloads, as [`size`] counts them.
 #[derive(Debug, Default)]
-pub struct Usage {
+pub(crate) struct Usage {
     sizes: HashMap<WorkloadId, u32>,
     bytes: u64,
 }
 
-/// A limit that would be exceeded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Tenant spec.limits.{limit}: {would} would be used, at most {allowed} are allowed")]
-pub struct Exceeded {
+pub(crate) struct Exceeded {
     limit: &'static str,
     would: u64,
     allowed: u64,
 }
 
 impl Usage {
-    /// A workload is new, or has another size now.
-    ///
-    /// # Errors
-    /// When that is too much; nothing has changed then.
-    pub fn update(&mut self, id: &WorkloadId, size: usize, limits: &Limits) -> Result<(), Exceeded> {
+    /// A workload is new, or has another size now. Fails when that is too much; nothing has changed then.
+    pub(crate) fn update(&mut self, id: &WorkloadId, size: usize, limits: &Limits) -> Result<(), Exceeded> {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let before = self.sizes.get(id).copied();
         let count = self.sizes.len() + usize::from(before.is_none());
@@ -51,15 +47,12 @@ impl Usage {
     }
 
     /// A workload is deleted.
-    pub fn delete(&mut self, id: &WorkloadId) {
+    pub(crate) fn delete(&mut self, id: &WorkloadId) {
         self.bytes -= u64::from(self.sizes.remove(id).unwrap_or_default());
     }
 
-    /// Adds workloads, as long as all together are within the limits.
-    ///
-    /// # Errors
-    /// When they aren't. They have been added all the same.
-    pub fn extend(
+    /// Adds workloads, as long as all together are within the limits. Fails when they aren't. They have been added all the same.
+    pub(crate) fn extend(
         &mut self,
         more: impl Iterator<Item = (WorkloadId, usize)>,
         limits: &Limits,
@@ -69,7 +62,7 @@ impl Usage {
     }
 
     /// A workload has this size, whatever the limits are.
-    pub fn set(&mut self, id: &WorkloadId, size: usize) {
+    pub(crate) fn set(&mut self, id: &WorkloadId, size: usize) {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let before = match self.sizes.get_mut(id) {
             Some(known) => std::mem::replace(known, size),
@@ -78,25 +71,23 @@ impl Usage {
         self.bytes = self.bytes - u64::from(before) + u64::from(size);
     }
 
-    /// Whether a workload is among them.
-    pub fn contains(&self, id: &WorkloadId) -> bool {
+    pub(crate) fn contains(&self, id: &WorkloadId) -> bool {
         self.sizes.contains_key(id)
     }
 
     /// Forgets those that aren't among others.
-    pub fn retain(&mut self, others: &Self) {
+    pub(crate) fn retain(&mut self, others: &Self) {
         self.sizes.retain(|id, _| others.contains(id));
         self.bytes = self.sizes.values().map(|size| u64::from(*size)).sum();
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.sizes.len()
     }
 }
 
 /// Compares a number of workloads, and their bytes, with the limits.
-pub fn within(count: u64, bytes: u64, limits: &Limits) -> Result<(), Exceeded> {
+pub(crate) fn within(count: u64, bytes: u64, limits: &Limits) -> Result<(), Exceeded> {
     if count > u64::from(limits.workloads) {
         return Err(Exceeded { limit: "workloads", would: count, allowed: limits.workloads.into() });
     }

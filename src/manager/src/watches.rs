@@ -336,9 +336,9 @@ mod tests {
             "metadata": {"name": "blue", "uid": "t"}, "spec": {}});
         context.registry.tenant(Change::Applied(serde_json::from_value(blue).unwrap()));
         context.feeds.pods.event(Event::Applied(companion("blue")));
-        assert_eq!(context.queues.tenants.len(), 0);
+        assert_eq!(context.queues.tenants.counts().ready, 0);
         context.feeds.pods.event(Event::Applied(companion("gone")));
-        assert_eq!(context.queues.tenants.len(), 1);
+        assert_eq!(context.queues.tenants.counts().ready, 1);
     }
 
     #[tokio::test]
@@ -351,7 +351,7 @@ mod tests {
         };
         let queued = || {
             let queues = &context.queues;
-            (queues.tenants.len(), queues.offloadings.len(), queues.machines.len())
+            (queues.tenants.counts().ready, queues.offloadings.counts().ready, queues.machines.counts().ready)
         };
         context.feeds.namespaces.event(Event::Applied(namespace(json!({}))));
         assert_eq!(

@@ -48,7 +48,6 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The version of an object as it was read.
     pub(crate) fn of<K: Resource>(object: &K) -> Self {
         Self {
             name: object.name_any(),
@@ -63,10 +62,7 @@ impl Version {
 }
 
 /// Writes a status, or the fields of it that have to change, over the version that it was computed from, and over no other: a
-/// replica that has been replaced overwrites nothing.
-///
-/// # Errors
-/// As the API server says; a conflict where the object has changed since.
+/// replica that has been replaced overwrites nothing. Fails with a conflict where the object has changed since.
 pub(crate) async fn status<K>(api: &Api<K>, over: &Version, status: impl Serialize) -> kube::Result<K>
 where
     K: Clone + DeserializeOwned + Debug,
@@ -76,10 +72,8 @@ where
 }
 
 /// Adds the manager's finalizer to an object, or removes it. `None` where nothing had to be written. The list is replaced as a
-/// whole, so it is written only if nobody has changed it meanwhile.
-///
-/// # Errors
-/// As the API server says; a conflict where the object has changed since.
+/// whole, so it is written only if nobody has changed it meanwhile. Fails with a conflict where the object has
+/// changed since.
 pub(crate) async fn finalizer<K>(
     api: &Api<K>,
     over: &Version,

@@ -23,11 +23,9 @@ use crate::calls::Verb;
 use crate::environment::Clock;
 use crate::metrics;
 
-/// The metrics of this process.
 static METRICS: LazyLock<ApiMetrics> = LazyLock::new(ApiMetrics::default);
 
 tokio::task_local! {
-    /// The watch that this task reads.
     static CURRENT_WATCH: Arc<WatchState>;
 }
 
@@ -35,11 +33,10 @@ tokio::task_local! {
 struct ApiMetrics {
     /// The watches of each name. An agent has one for each namespace.
     watches: Mutex<BTreeMap<&'static str, Vec<Arc<WatchState>>>>,
-    failures: Family<WatchLabels, Counter>,
+    failures: Family<WatchLabel, Counter>,
     requests: Family<RequestLabels, Counter>,
 }
 
-/// One watch that is running.
 #[derive(Debug)]
 struct WatchState {
     /// All objects have been listed.
@@ -48,10 +45,7 @@ struct WatchState {
     last_received: AtomicI64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatchLabels {
-    watch: &'static str,
-}
+type WatchLabel = [(&'static str, &'static str); 1];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -70,7 +64,6 @@ fn now() -> i64 {
     Clock::system().unix()
 }
 
-/// Registers all of these metrics.
 pub(crate) fn register(registry: &mut Registry) {
     metrics::collect(registry, Watches);
     metrics::WATCH_FAILURES.register(registry, METRICS.failures.clone());
@@ -92,7 +85,6 @@ pub(crate) fn received() {
     let _ = CURRENT_WATCH.try_with(|watch| watch.last_received.store(now(), Ordering::Relaxed));
 }
 
-/// The state of all watches, for `/debug/state`.
 pub(crate) fn state() -> Value {
     let names: Vec<_> = METRICS.watches.lock().keys().copied().collect();
     let states = names.into_iter().map(|name| {
@@ -125,21 +117,19 @@ impl WatchMetrics {
     /// A watch starts: it isn't synced, and its start counts as received.
     pub(crate) fn new(name: &'static str) -> Self {
         // `rate` and `increase` count the first failure only if the counter was exported with 0 before.
-        drop(METRICS.failures.get_or_create(&WatchLabels { watch: name }));
+        drop(METRICS.failures.get_or_create(&[("watch", name)]));
         let state =
             Arc::new(WatchState { synced: AtomicBool::new(false), last_received: AtomicI64::new(now()) });
         METRICS.watches.lock().entry(name).or_default().push(state.clone());
         Self { name, state }
     }
 
-    /// Sets whether all objects have been listed.
     pub(crate) fn synced(&self, synced: bool) {
         self.state.synced.store(synced, Ordering::Relaxed);
     }
 
-    /// A list or watch request has failed.
     pub(crate) fn failed(&self) {
-        METRICS.failures.get_or_create(&WatchLabels { watch: self.name }).inc();
+        METRICS.failures.get_or_create(&[("watch", self.name)]).inc();
     }
 
     /// Wraps the future that reads the watch: what it receives is recorded for this watch.
@@ -162,13 +152,13 @@ struct Watches;
 
 impl Collector for Watches {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (synced, received) = <(Family<WatchLabels, Gauge>, Family<WatchLabels, Gauge>)>::default();
+        let (synced, received) = <(Family<WatchLabel, Gauge>, Family<WatchLabel, Gauge>)>::default();
         let names: Vec<_> = METRICS.watches.lock().keys().copied().collect();
         for watch in names {
             let (_, all_synced, last_received) = METRICS.watches_called(watch);
-            synced.get_or_create(&WatchLabels { watch }).set(i64::from(all_synced));
+            synced.get_or_create(&[("watch", watch)]).set(i64::from(all_synced));
             if let Some(at) = last_received {
-                received.get_or_create(&WatchLabels { watch }).set(at);
+                received.get_or_create(&[("watch", watch)]).set(at);
             }
         }
         metrics::WATCH_SYNCED.show(&mut encoder, &synced)?;

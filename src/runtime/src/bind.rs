@@ -131,7 +131,6 @@ fn tcp(address: SocketAddr, both: bool) -> anyhow::Result<TcpListener> {
     Ok(TcpListener::from_std(socket.into())?)
 }
 
-/// An accepted connection.
 pub(crate) enum Accepted {
     Tcp(TcpStream, SocketAddr),
     Unix(tokio::net::UnixStream),

@@ -4,7 +4,6 @@
 //! ends when nothing is received for [`SILENCE`]. Nothing is retried below the queues: a response with 429, 503 or 504 goes to
 //! the caller, which requeues its key. Only [`client`] builds clients, so all of them have these deadlines.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -67,7 +66,6 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// The kind of this request.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let watch = |query: &str| query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"));
         match *request.method() {
@@ -82,43 +80,33 @@ impl Verb {
 }
 
 /// A call that has missed its deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TimedOut {
     /// The response was not complete within [`DEADLINE`]. A write may or may not have been committed.
+    #[error("no complete response from the API server within {:?}", DEADLINE)]
     Answer,
     /// An open watch received nothing for [`SILENCE`].
+    #[error("the open watch received nothing from the API server for {:?}", SILENCE)]
     Silence,
 }
-
-impl fmt::Display for TimedOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Answer => write!(f, "no complete response from the API server within {DEADLINE:?}"),
-            Self::Silence => write!(f, "the open watch received nothing from the API server for {SILENCE:?}"),
-        }
-    }
-}
-
-impl std::error::Error for TimedOut {}
 
 impl TimedOut {
     /// The missed deadline that this error is, or was caused by.
     pub fn in_chain(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(found) = error.downcast_ref::<Self>() {
-                return Some(*found);
-            }
-            // `source` of an I/O error skips the error that it wraps.
-            if let Some(wrapped) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref)
-                && let Some(found) = Self::in_chain(wrapped)
-            {
-                return Some(found);
-            }
-            next = error.source();
-        }
-        None
+        causes(error).find_map(|error| error.downcast_ref::<Self>().copied())
     }
+}
+
+/// An error and everything that caused it. `source` of an I/O error skips the error that it wraps.
+pub(crate) fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| {
+        match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped),
+            None => error.source(),
+        }
+    })
 }
 
 /// The service below each client: ends calls in time, and counts them.

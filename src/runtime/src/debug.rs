@@ -97,7 +97,6 @@ async fn state(State(state): State<Arc<DebugState>>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Load of the tokio runtime.
 fn tokio_state() -> Value {
     let metrics = tokio::runtime::Handle::current().metrics();
     let workers = metrics.num_workers();

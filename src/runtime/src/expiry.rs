@@ -7,7 +7,6 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Context;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
@@ -75,12 +74,7 @@ struct State {
 }
 
 /// The metric. It has a certificate once its validity is known.
-type Ends = Family<Labels, Gauge<i64, AtomicI64>>;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
-    r#use: &'static str,
-}
+type Ends = Family<[(&'static str, &'static str); 1], Gauge<i64, AtomicI64>>;
 
 /// Registers the metric of all certificates of this process, and their warnings. It is called once, because it is one metric.
 pub fn register(all: &[&Expiry], registry: &mut Registry, readiness: &Readiness) {
@@ -95,7 +89,7 @@ pub fn register(all: &[&Expiry], registry: &mut Registry, readiness: &Readiness)
         });
         let mut state = expiry.state.lock();
         if let Some(validity) = state.validity {
-            ends.get_or_create(&Labels { r#use: expiry.what }).set(validity.not_after);
+            ends.get_or_create(&[("use", expiry.what)]).set(validity.not_after);
         }
         state.shown = Some((ends.clone(), warning));
     }
@@ -111,7 +105,7 @@ impl Expiry {
     pub fn set(&self, validity: Validity) {
         let mut state = self.state.lock();
         if let Some((ends, _)) = &state.shown {
-            ends.get_or_create(&Labels { r#use: self.what }).set(validity.not_after);
+            ends.get_or_create(&[("use", self.what)]).set(validity.not_after);
         }
         state.validity = Some(validity);
     }

@@ -174,9 +174,7 @@ impl Observed {
 enum LeaseState {
     /// The Lease has to be read before it can be written.
     Unknown,
-    /// There is no Lease.
     Absent,
-    /// The Lease was observed.
     Observed(Box<Observed>),
 }
 

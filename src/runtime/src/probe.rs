@@ -129,7 +129,6 @@ where
     bail!("the server presented no certificate")
 }
 
-/// A client's rules with a CA bundle.
 #[derive(Debug)]
 struct ClientRules {
     who: Who,
@@ -198,7 +197,6 @@ impl ClientRules {
     }
 }
 
-/// Verifies with a client's rules, and records the result.
 #[derive(Debug)]
 struct RecordingVerifier {
     rules: ClientRules,

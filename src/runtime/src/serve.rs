@@ -122,7 +122,6 @@ pub struct Server {
     leaving: CancellationToken,
 }
 
-/// State that all connections of a server share.
 struct Shared {
     name: &'static str,
     http1: auto::Builder<TokioExecutor>,

@@ -45,14 +45,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// The initialized log and traces.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    /// The level of the log.
     pub(crate) level: LogLevel,
-    /// The exporter of traces, if they are enabled.
     pub(crate) traces: Option<Traces>,
-    /// The thread that writes the log.
     pub(crate) output: Output,
 }
 
@@ -70,11 +66,8 @@ impl LogLevel {
         self.now.lock().clone()
     }
 
-    /// Sets these directives.
-    ///
-    /// # Errors
-    /// If they can't be parsed; the level is unchanged then.
-    pub fn set(&self, directives: &str) -> Result<(), String> {
+    /// Sets these directives. Fails if they can't be parsed; the level is unchanged then.
+    pub(crate) fn set(&self, directives: &str) -> Result<(), String> {
         let filter =
             filter(directives).map_err(|error| format!("invalid log level {directives:?}: {error}"))?;
         let mut now = self.now.lock();
@@ -95,10 +88,7 @@ fn holds_no_object(metadata: &Metadata<'_>) -> bool {
 }
 
 /// Initializes the log, and traces if they are enabled. `service` is the service name in traces. It is called once, in a tokio
-/// runtime.
-///
-/// # Errors
-/// If the level or the endpoint of traces is invalid, or the log was initialized before.
+/// runtime. Fails if the level or the endpoint of traces is invalid, or the log was initialized before.
 pub(crate) fn init(service: &'static str, log: &LogArgs, trace: &TraceArgs) -> anyhow::Result<Telemetry> {
     let filter =
         filter(&log.log_level).with_context(|| format!("invalid --log-level {:?}", log.log_level))?;

@@ -10,7 +10,7 @@ use axum::Router;
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -18,31 +18,58 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::bind::Bind;
+use crate::expiry::now;
 use crate::serve::{Limits, Server};
 use crate::tls::ServerTls;
 
 /// Timeout for events that must happen, also on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// A certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+/// A certificate with this name for `webhook.svc` and `127.0.0.1`, valid between these times from now, in seconds.
+fn params(name: &str, (from, to): (i64, i64)) -> CertificateParams {
+    let mut params = CertificateParams::new(["webhook.svc", "127.0.0.1"].map(str::to_owned)).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    let at = |offset| time::OffsetDateTime::from_unix_timestamp(now() + offset).unwrap();
+    (params.not_before, params.not_after) = (at(from), at(to));
+    params
+}
+
+pub(crate) fn ca_params(name: &str, life: (i64, i64)) -> CertificateParams {
+    let mut params = params(name, life);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params
+}
 
 impl Authority {
     pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::new(vec![]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+        Self::of("CA", (-600, 600))
+    }
+
+    pub(crate) fn of(name: &str, life: (i64, i64)) -> Self {
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::self_signed(ca_params(name, life), key).unwrap())
+    }
+
+    /// A CA that this one has signed.
+    pub(crate) fn beneath(&self, name: &str, life: (i64, i64)) -> Self {
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::signed_by(ca_params(name, life), key, &self.0).unwrap())
     }
 
     pub(crate) fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// A certificate for `127.0.0.1` and its key, PEM.
-    pub(crate) fn pair(&self) -> (String, String) {
+    /// A certificate and its key, PEM.
+    pub(crate) fn leaf(&self, life: (i64, i64)) -> (String, String) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+        (params("leaf", life).signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())
+    }
+
+    pub(crate) fn pair(&self) -> (String, String) {
+        self.leaf((-60, 600))
     }
 }
 
@@ -83,6 +110,18 @@ impl Mount {
     pub(crate) fn pair(&self) -> (PathBuf, PathBuf) {
         (self.path("tls.crt"), self.path("tls.key"))
     }
+
+    /// The TLS of a server with `tls.crt` and `tls.key`, which verifies clients by `ca.crt` if it is asked to.
+    pub(crate) fn tls(&self, verified: bool) -> Arc<ServerTls> {
+        let (cert, key) = self.pair();
+        Arc::new(ServerTls::load(cert, key, verified.then(|| self.path("ca.crt"))).unwrap())
+    }
+}
+
+/// Settings without any flags.
+pub(crate) fn settings<A: clap::Args>() -> A {
+    let command = A::augment_args(clap::Command::new("x"));
+    A::from_arg_matches(&command.get_matches_from(["x"])).unwrap()
 }
 
 /// A server under test. It ends with the test's runtime.
@@ -119,7 +158,6 @@ pub(crate) fn serve(router: Router, tls: Option<Arc<ServerTls>>, limits: Limits)
     Running { address, drain, force, task }
 }
 
-/// One request over HTTP/1.1.
 pub(crate) async fn ask<S>(stream: S, path: &str) -> Result<String, hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

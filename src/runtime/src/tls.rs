@@ -59,19 +59,6 @@ pub struct ServerTlsArgs {
     pub self_signed: SelfSignedArgs,
 }
 
-impl Default for ServerTlsArgs {
-    /// No files: no TLS.
-    fn default() -> Self {
-        Self {
-            tls_cert_file: None,
-            tls_key_file: None,
-            tls_client_ca_file: None,
-            tls_reload_interval: RELOAD_INTERVAL,
-            self_signed: SelfSignedArgs::default(),
-        }
-    }
-}
-
 impl ServerTlsArgs {
     /// The server's TLS, or `None` if no files are set. With `--tls self-signed` it has no certificate yet.
     ///
@@ -164,7 +151,6 @@ impl ResolvesServerCert for NoCertificate {
     }
 }
 
-/// The result of loading the files last.
 #[derive(Debug)]
 struct LastLoad {
     files: Files,
@@ -172,7 +158,6 @@ struct LastLoad {
     failure: Option<String>,
 }
 
-/// The files' contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Files {
     pair: Option<(Vec<u8>, Vec<u8>)>,
@@ -464,10 +449,7 @@ fn latest(chain: &[CertificateDer<'_>]) -> Option<Validity> {
     chain.iter().filter_map(|ca| Validity::of(ca).ok()).max_by_key(|validity| validity.not_after)
 }
 
-/// The first certificate of a PEM file.
-///
-/// # Errors
-/// If the file can't be read or contains no certificate.
+/// The first certificate of a PEM file. Fails if the file can't be read or contains no certificate.
 pub(crate) fn first_certificate(path: &Path) -> anyhow::Result<CertificateDer<'static>> {
     chain(&read(path)?)?.into_iter().next().context("there is no certificate in it")
 }

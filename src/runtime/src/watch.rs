@@ -156,7 +156,6 @@ where
     }
 }
 
-/// Why a watch has failed.
 #[derive(Debug)]
 enum Failure {
     /// The watch can't continue from its resourceVersion: all objects are listed again.
@@ -165,7 +164,6 @@ enum Failure {
     Failed(Error),
 }
 
-/// A watch that has started.
 struct Follower<'m, K, S> {
     watch: Watch<K>,
     ready: Option<ReadyHandle>,

@@ -226,7 +226,6 @@ impl Part {
         Ok(())
     }
 
-    /// The next bytes of the body.
     async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, Stop> {
         loop {
             let frame = tokio::select! {
@@ -278,7 +277,6 @@ impl Part {
         }
     }
 
-    /// The body is complete.
     fn arrived(self, bytes: Bytes) -> Held {
         self.budget.bodies.lock().end(&self.key);
         Held { bytes, _part: self }

@@ -101,10 +101,8 @@ impl Ledgers {
     }
 }
 
-/// Waits for a call of the API server, at most for [`CALL`].
-///
-/// # Errors
-/// The code of its refusal, where it has answered, and its own message or the reason why there is none.
+/// Waits for a call of the API server, at most for [`CALL`]. The error is the code of its refusal, where it has answered, and its
+/// own message or the reason why there is none.
 async fn answered<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, (Option<u16>, String)> {
     match timeout(CALL, call).await {
         Ok(Ok(answer)) => Ok(answer),

@@ -60,20 +60,16 @@ pub struct WebhookArgs {
     pub tls_client_auth: ClientAuth,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub admission: AdmissionArgs,
+    pub(crate) admission: AdmissionArgs,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub tls: ServerTlsArgs,
+    pub(crate) tls: ServerTlsArgs,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub cluster: ClusterArgs,
+    pub(crate) cluster: ClusterArgs,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub process: ProcessArgs,
+    pub(crate) process: ProcessArgs,
 }
 
 /// Which clients need a certificate.

@@ -68,7 +68,6 @@ pub struct AdmissionService {
     pub clock: Clock,
 }
 
-/// Serves one path.
 fn serve(endpoint: &'static Endpoint) -> MethodRouter<Arc<AdmissionService>> {
     type Service = State<Arc<AdmissionService>>;
     post(move |State(service): Service, Traced(span): Traced, request: extract::Request| async move {
@@ -119,7 +118,6 @@ impl Rejection {
         Self { verdict, response: Box::new(response) }
     }
 
-    /// A task has panicked.
     fn broken(error: &JoinError) -> Self {
         Self::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("the review could not be decided: {error}"))
     }

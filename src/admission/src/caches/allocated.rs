@@ -22,14 +22,12 @@ const MAX_BYTES: usize = 16 * 1024;
 /// Claim -> terms of its allocation's node selector.
 type OfNamespace = BTreeMap<String, Arc<[Value]>>;
 
-/// The allocations.
 #[derive(Debug)]
 pub(super) struct Allocated {
     /// By namespace. Claims that Kubernetes creates for one Pod are left out: they are the majority, and no other Pod can name them.
     terms: RwLock<HashMap<String, OfNamespace>>,
     /// Node -> its host.
     hosts: RwLock<HashMap<String, String>>,
-    /// The Node label that names the host.
     host_label: Box<str>,
 }
 

@@ -19,7 +19,6 @@ pub(super) struct Claims {
     pods: Arc<BTreeMap<String, String>>,
 }
 
-/// The DeviceClasses.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
     /// Name to its extended resource, if it has one.
@@ -29,14 +28,12 @@ pub(super) struct Classes {
 }
 
 impl Claims {
-    /// The number of objects.
     pub(super) fn count(&self) -> usize {
         self.workloads.len() + self.pods.len()
     }
 }
 
 impl Classes {
-    /// The number of objects.
     pub(super) fn count(&self) -> usize {
         self.classes.len()
     }

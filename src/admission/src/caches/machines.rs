@@ -23,7 +23,6 @@ const REMEMBERED: Duration = Duration::from_secs(2 * GRANT_SECONDS);
 /// Maximum number of remembered ends, about 10 MB. The slot of a forgotten guest becomes free when its grant expires.
 const MOST_ENDS: usize = 1 << 16;
 
-/// Machines and guests.
 #[derive(Debug, Default)]
 pub(super) struct Machines {
     machines: RwLock<HashMap<String, Arc<CachedMachine>>>,
@@ -33,7 +32,6 @@ pub(super) struct Machines {
 }
 
 impl Machines {
-    /// The number of Machines.
     pub(super) fn count(&self) -> usize {
         self.machines.read().len()
     }
@@ -48,7 +46,6 @@ pub struct CachedMachine {
     pub uid: String,
     /// `metadata.generation`.
     pub generation: i64,
-    /// `metadata.creationTimestamp`.
     created: Option<Time>,
     /// Its group, where it has one.
     pub group: Option<String>,

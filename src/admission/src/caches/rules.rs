@@ -19,10 +19,8 @@ pub struct RuleSpec {
     pub rule: Option<Arc<Rule>>,
 }
 
-/// Rules.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    /// By namespace and name.
     pub(super) tenants: Specs<(String, String), RuleSpec>,
     /// By name: all of them are in one namespace.
     pub(super) admin: Specs<String, RuleSpec>,

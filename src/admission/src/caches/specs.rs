@@ -18,7 +18,6 @@ pub struct Cached<T> {
     pub spec: T,
 }
 
-/// Specs of a kind.
 #[derive(Debug)]
 pub(super) struct Specs<K, T>(RwLock<HashMap<K, Cached<T>>>);
 

@@ -182,7 +182,6 @@ fn create(caches: &Caches, request: &Request) -> Result<Admission, Refusal> {
     Ok(Admission { reserve, ..allowed })
 }
 
-/// Whether a request creates a guest.
 pub(crate) fn is_creation(request: &Request) -> bool {
     request.operation == "CREATE" && request.sub_resource.is_empty() && guest(&request.object).is_some()
 }

@@ -2,7 +2,7 @@ use outrigger_api::Change;
 use serde_json::json;
 
 use super::*;
-use crate::tests::{decide, namespace, patched, request_for};
+use crate::tests::{decide, namespace, patched, request_for, told};
 
 fn object(generation: i64, spec: Value) -> Change<NamespaceOffloading> {
     let object = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
@@ -115,14 +115,6 @@ fn with(name: &str, spec: &Value) -> Value {
         "metadata": {"name": name, "namespace": "n"}, "spec": spec})
 }
 
-/// Code, message and warnings.
-fn told(decision: Decision) -> (u16, Value, Vec<String>) {
-    match decision {
-        Decision::Allow { warnings, .. } => (200, Value::Null, warnings),
-        Decision::Deny { code, message, .. } => (code, message.into(), Vec::new()),
-    }
-}
-
 #[test]
 fn answers_as_liqo_does() {
     let cases: Value =
@@ -134,11 +126,15 @@ fn answers_as_liqo_does() {
             &with(name, &case["spec"]),
             &with(name, &case["oldSpec"]),
         );
-        let (code, message, warnings) = told(answer);
+        let (code, message, warnings) = told(answer, 200);
         assert_eq!(code == 200, expect["allowed"], "{}", case["name"]);
         assert_eq!(
-            (json!(code), message, json!(warnings)),
-            (expect["code"].clone(), expect["message"].clone(), expect["warnings"].clone()),
+            (json!(code), &*message, json!(warnings)),
+            (
+                expect["code"].clone(),
+                expect["message"].as_str().unwrap_or_default(),
+                expect["warnings"].clone()
+            ),
             "{}",
             case["name"]
         );
@@ -147,13 +143,10 @@ fn answers_as_liqo_does() {
 
 #[test]
 fn what_the_cases_leave_out() {
-    let ask = |operation: &str, object: &Value, old: &Value| told(ask(operation, object, old));
+    let ask = |operation: &str, object: &Value, old: &Value| told(ask(operation, object, old), 200);
     let selected = with("offloading", &json!({"namespaceMappingStrategy": "SelectedName"}));
     let (code, message, _) = ask("CREATE", &selected, &Value::Null);
-    assert_eq!(
-        (code, message.as_str().unwrap().contains("RemoteNamespaceName value cannot be empty")),
-        (403, true)
-    );
+    assert_eq!((code, message.contains("RemoteNamespaceName value cannot be empty")), (403, true));
     assert_eq!(ask("UPDATE", &selected, &selected).0, 200, "it was so before");
     let named = |name: &str| {
         with("offloading", &json!({"namespaceMappingStrategy": "SelectedName", "remoteNamespaceName": name}))
@@ -165,7 +158,7 @@ fn what_the_cases_leave_out() {
         with("offloading", &json!({})),
         with("offloading", &json!({"namespaceMappingStrategy": "DefaultName"})),
     );
-    assert_eq!(ask("UPDATE", &plain, &filled), (200, Value::Null, Vec::new()));
+    assert_eq!(ask("UPDATE", &plain, &filled), (200, String::new(), Vec::new()));
     let strategy = |s: &str| with("offloading", &json!({"podOffloadingStrategy": s}));
     assert_eq!(ask("UPDATE", &strategy("Remote"), &strategy("Local")).2.len(), 1);
     assert_eq!(ask("UPDATE", &strategy("LocalAndRemote"), &strategy("Remote")).2.len(), 0);
@@ -185,11 +178,11 @@ fn what_the_cases_leave_out() {
     let path = "spec.clusterSelector.nodeSelectorTerms[0].matchExpressions[0].values: is [x]";
     for old in [Value::Null, plain] {
         let (code, message, _) = ask(if old.is_null() { "CREATE" } else { "UPDATE" }, &bad, &old);
-        assert_eq!((code, message.as_str().unwrap().starts_with(path)), (422, true), "{message}");
+        assert_eq!((code, message.starts_with(path)), (422, true), "{message}");
     }
     assert_eq!(ask("UPDATE", &bad, &bad).0, 200, "it was so before");
     let (code, message, _) = ask("CREATE", &with("offloading", &json!("x")), &Value::Null);
-    assert_eq!((code, message.as_str().unwrap().starts_with("spec")), (422, true));
+    assert_eq!((code, message.starts_with("spec")), (422, true));
 }
 
 #[test]
@@ -197,6 +190,6 @@ fn the_clusters_own_namespaces_stay_local() {
     let object = with("offloading", &json!({}));
     let mut request = request_for("NamespaceOffloading", "kube-system", &object, &Value::Null);
     let decision = decide("/validate/namespaceoffloadings", &Caches::default(), &mut request);
-    let (code, message, _) = told(decision.unwrap());
-    assert_eq!((code, message.as_str().unwrap().contains("\"kube-system\"")), (403, true));
+    let (code, message, _) = told(decision.unwrap(), 200);
+    assert_eq!((code, message.contains("\"kube-system\"")), (403, true));
 }

@@ -19,7 +19,6 @@ const WRITES: Rate = Rate { burst: 1000.0, minute: 300.0 };
 const BYTES: Rate = Rate { burst: 64.0 * MIB, minute: 32.0 * MIB };
 const MIB: f64 = (1 << 20) as f64;
 
-/// A token bucket.
 #[derive(Debug)]
 struct Bucket {
     left: f64,
@@ -38,7 +37,6 @@ impl Bucket {
     }
 }
 
-/// The token buckets of status writes.
 #[derive(Debug)]
 pub(super) struct Budget {
     rules: HashMap<String, Bucket>,
@@ -49,7 +47,6 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Creates a budget with full buckets.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             rules: HashMap::default(),
@@ -83,7 +80,6 @@ impl Budget {
         std::mem::take(&mut self.deferred)
     }
 
-    /// Removes the buckets of all other rules.
     pub(super) fn retain(&mut self, uids: &HashSet<String>) {
         self.rules.retain(|uid, _| uids.contains(uid));
     }

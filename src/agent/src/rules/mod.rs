@@ -14,5 +14,5 @@ mod store;
 mod sync;
 pub mod wire;
 
-pub use store::RuleStore;
-pub use sync::Syncer;
+pub(crate) use store::RuleStore;
+pub(crate) use sync::Syncer;

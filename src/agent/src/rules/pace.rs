@@ -10,11 +10,8 @@ const NOTIFY_AFTER: u32 = 3;
 /// Whether the tenant is notified of a failed round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// Not yet.
     None,
-    /// For the first time.
     First,
-    /// Repeatedly.
     Again,
 }
 
@@ -28,7 +25,6 @@ impl Notice {
     }
 }
 
-/// Results of the latest rounds.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// Remaining rounds at the short interval.
@@ -54,7 +50,6 @@ impl Pace {
         Notice::after(self.unsupported)
     }
 
-    /// Records a failed round.
     pub(super) fn failed(&mut self) -> Notice {
         self.failures = self.failures.saturating_add(1);
         Notice::after(self.failures)

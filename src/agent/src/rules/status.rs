@@ -8,7 +8,6 @@ use outrigger_proto::v1;
 
 use super::sanitize;
 
-/// State of the synchronization of a rule.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum SyncState {
     /// The infrastructure cluster has the current rule; `None` until the manager reports a status.

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 /// Rules by name. The latest state of each rule counts, whether it comes from the watch or from the response to a
 /// write.
 #[derive(Debug)]
-pub struct RuleStore {
+pub(crate) struct RuleStore {
     index: Arc<RuleIndex>,
     feed: Feed<WorkloadRule>,
 }
@@ -36,27 +36,24 @@ impl Default for RuleStore {
 }
 
 impl RuleStore {
-    /// Returns all rules.
-    pub fn all(&self) -> Vec<Arc<WorkloadRule>> {
+    pub(crate) fn all(&self) -> Vec<Arc<WorkloadRule>> {
         self.index.rules.lock().values().cloned().collect()
     }
 
     /// Waits until a rule changes apart from its status.
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.index.changed.notified().await;
     }
 
     /// Subscribes to changes of rules apart from their status, in addition to the task that waits in [`Self::changed`].
-    pub fn changes(&self) -> watch::Receiver<()> {
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.index.changes.subscribe()
     }
 
-    /// Returns the sink of the watch.
-    pub fn watch(&self) -> impl FnMut(Event<WorkloadRule>) + Send + use<> {
+    pub(crate) fn watch(&self) -> impl FnMut(Event<WorkloadRule>) + Send + use<> {
         self.feed.sink()
     }
 
-    /// Applies the response to a write.
     pub(super) fn apply_response(&self, rule: WorkloadRule) {
         self.feed.answer(rule);
     }

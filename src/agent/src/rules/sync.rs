@@ -43,15 +43,10 @@ const MAX_ORPHANS: usize = 50;
 /// Number of failures in a row before the status of a rule reports them. A proxy may return any error for a moment.
 const REPORT_AFTER: u32 = 3;
 
-/// Synchronizes the rules of both clusters.
-pub struct Syncer {
-    /// The context of the agent.
+pub(crate) struct Syncer {
     pub context: Arc<Context>,
-    /// Namespace of the rules in the tenant's cluster.
     pub namespace: String,
-    /// Cache of these rules.
     pub store: Arc<RuleStore>,
-    /// The workloads that are sent to the manager.
     pub workloads: Arc<WorkloadStore>,
     /// Time between two rounds without changes.
     pub interval: Duration,
@@ -59,7 +54,6 @@ pub struct Syncer {
     pub concurrency: usize,
 }
 
-/// State that is kept between rounds.
 struct Memory {
     client: Option<RuleClient>,
     last_success: Option<Timestamp>,
@@ -108,10 +102,8 @@ impl RuleMemory {
         (*of == generation && *until > now).then_some(state)
     }
 
-    /// Records the result for the rule. Returns the state to report, if there is one yet, and whether the rule was written.
-    ///
-    /// # Errors
-    /// If the manager can't authenticate the agent, which concerns all rules.
+    /// Records the result for the rule. Returns the state to report, if there is one yet, and whether the rule was written. Fails
+    /// if the manager can't authenticate the agent, which concerns all rules.
     fn record(
         &mut self,
         generation: i64,
@@ -164,8 +156,7 @@ impl From<Status> for CallError {
 }
 
 impl Syncer {
-    /// Synchronizes until the process shuts down.
-    pub async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut memory = Memory::new(self.context.environment.clock.now());
         let mut pace = Pace::default();
         let mut deferred = false;

@@ -21,7 +21,6 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-/// Timeout of a call.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Limits of one response. A brief list of a thousand rules with their conditions has request 2 MiB and 5,000 entries; a
@@ -45,10 +44,8 @@ impl RuleClient {
         Self { channel, tenant }
     }
 
-    /// Lists the tenant's rules in brief form, by name.
-    ///
-    /// # Errors
-    /// The status of the call; `OUT_OF_RANGE` if the response exceeds a limit.
+    /// Lists the tenant's rules in brief form, by name. Returns `OUT_OF_RANGE` if the response exceeds
+    /// a limit.
     pub(super) async fn list(&self) -> Result<BTreeMap<String, v1::Rule>, Status> {
         let mut rules = BTreeMap::new();
         let mut tokens = HashSet::default();
@@ -71,36 +68,22 @@ impl RuleClient {
         }
     }
 
-    /// Reads a rule, bypassing the manager's caches.
-    ///
-    /// # Errors
-    /// The status of the call; `OUT_OF_RANGE` if the response exceeds a limit.
+    /// Reads a rule, bypassing the manager's caches. Returns `OUT_OF_RANGE` if the response exceeds
+    /// a limit.
     pub(super) async fn get(&self, id: String) -> Result<Option<v1::Rule>, Status> {
         let answer: v1::GetResponse =
             self.unary("/universe.workload.v1.WorkloadRuleService/Get", v1::GetRequest { id }).await?;
         Ok(answer.rule)
     }
 
-    /// Creates a rule.
-    ///
-    /// # Errors
-    /// The status of the call.
     pub(super) async fn create(&self, rule: Option<v1::Rule>) -> Result<(), Status> {
         self.write_client().create(self.request(v1::CreateRequest { rule })).await.map(drop)
     }
 
-    /// Replaces a rule.
-    ///
-    /// # Errors
-    /// The status of the call.
     pub(super) async fn update(&self, rule: Option<v1::Rule>) -> Result<(), Status> {
         self.write_client().update(self.request(v1::UpdateRequest { rule })).await.map(drop)
     }
 
-    /// Deletes a rule.
-    ///
-    /// # Errors
-    /// The status of the call.
     pub(super) async fn delete(&self, id: String) -> Result<(), Status> {
         self.write_client().delete(self.request(v1::DeleteRequest { id })).await.map(drop)
     }

@@ -32,9 +32,8 @@ pub(crate) use status::step;
 /// All admin rules. The lock is held while rules are added to states, so that of two concurrent changes the later one sees the
 /// earlier. It is taken before any state's lock.
 #[derive(Debug, Default)]
-pub struct AdminRules(Mutex<BTreeMap<RuleName, AdminRuleEntry>>);
+pub(crate) struct AdminRules(Mutex<BTreeMap<RuleName, AdminRuleEntry>>);
 
-/// An admin rule as the API has it.
 #[derive(Debug, Clone)]
 pub(crate) struct AdminRuleEntry {
     pub(crate) version: Version,
@@ -47,8 +46,7 @@ pub(crate) struct AdminRuleEntry {
 }
 
 impl AdminRules {
-    /// The names of all admin rules.
-    pub fn names(&self) -> Vec<RuleName> {
+    pub(crate) fn names(&self) -> Vec<RuleName> {
         self.0.lock().keys().cloned().collect()
     }
 
@@ -57,7 +55,7 @@ impl AdminRules {
     }
 
     /// A rule exists and looks like this. Returns the companions that it may change.
-    pub fn apply(&self, context: &Context, object: &AdminWorkloadRule) -> Vec<CompanionId> {
+    pub(crate) fn apply(&self, context: &Context, object: &AdminWorkloadRule) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
         let mut rules = self.0.lock();
         let entry = AdminRuleEntry::new(object, rules.remove(&name));
@@ -67,7 +65,7 @@ impl AdminRules {
     }
 
     /// A rule is deleted. Returns the companions that it had.
-    pub fn remove(&self, context: &Context, name: &str) -> Vec<CompanionId> {
+    pub(crate) fn remove(&self, context: &Context, name: &str) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(name) else { return Vec::new() };
         let mut rules = self.0.lock();
         rules.remove(&name);
@@ -76,7 +74,7 @@ impl AdminRules {
 
     /// The tenant of a namespace has changed: other rules may be about it now. Returns the companions and the rules that
     /// this concerns.
-    pub fn update_admin_rules(
+    pub(crate) fn update_admin_rules(
         &self,
         context: &Context,
         state: &TenantState,

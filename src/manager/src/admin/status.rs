@@ -119,7 +119,6 @@ fn difference(
     gone.chain(changed).collect()
 }
 
-/// The part of the status that this replica knows.
 struct ReplicaView {
     /// Entries of the tenants that it acts for.
     own: Vec<(String, TenantMatches)>,

@@ -188,7 +188,7 @@ async fn nothing_is_written_when_nothing_has_changed() {
     world.told("blue", &["a"]);
     let status = world.changes(true).unwrap();
     let mut stored = json!({});
-    fixtures::merge_patch(&mut stored, &status);
+    json_patch::merge(&mut stored, &status);
     let mut object = fixtures::admin_rule();
     object["status"] = stored;
     world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());

@@ -302,7 +302,6 @@ impl Companion<'_> {
         }
     }
 
-    /// The objects of a kind in the companion's namespace.
     fn objects(&self, kind: Kind) -> Objects<'_> {
         Objects::new(&self.context.client, &self.location.namespace, kind)
     }

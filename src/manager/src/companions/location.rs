@@ -7,7 +7,6 @@ use crate::state::{CompanionId, Namespace, TenantStates};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CompanionLocation {
-    /// The tenant whose workload it serves.
     pub(crate) tenant: TenantId,
     /// Its namespace: the tenant's, or that of all companions of admin rules.
     pub(crate) namespace: Namespace,
@@ -17,7 +16,6 @@ pub(crate) struct CompanionLocation {
 }
 
 impl CompanionLocation {
-    /// The location as the domain takes it.
     pub(crate) fn home(&self) -> Home<'_> {
         Home { tenant: &self.tenant, namespace: &self.namespace, owned: self.owned }
     }

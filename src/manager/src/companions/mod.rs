@@ -1,9 +1,9 @@
 //! Companions: the objects that serve matched workloads, where they live, what is observed of them, and their controller.
 
 pub(crate) mod location;
-pub mod object;
+pub(crate) mod object;
 pub mod observe;
-pub mod templates;
+pub(crate) mod templates;
 
 mod controller;
 pub(crate) mod refusal;

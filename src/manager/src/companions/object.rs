@@ -22,10 +22,8 @@ use crate::writes;
 
 /// A companion, or what may be one.
 #[derive(Debug, Clone)]
-pub enum Object {
-    /// A Pod.
+pub(crate) enum Object {
     Pod(Box<Pod>),
-    /// A ResourceClaim.
     Claim(Box<ResourceClaim>),
 }
 
@@ -42,16 +40,14 @@ impl From<ResourceClaim> for Object {
 }
 
 impl Object {
-    /// What it is.
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Pod(_) => Kind::Pod,
             Self::Claim(_) => Kind::Claim,
         }
     }
 
-    /// Its metadata.
-    pub fn metadata(&self) -> &ObjectMeta {
+    pub(crate) fn metadata(&self) -> &ObjectMeta {
         match self {
             Self::Pod(pod) => &pod.metadata,
             Self::Claim(claim) => &claim.metadata,
@@ -59,13 +55,13 @@ impl Object {
     }
 
     /// The companion of a tenant's rule that it is, and what is known of it.
-    pub fn observe(&self) -> Option<(CompanionKey, Observed)> {
+    pub(crate) fn observe(&self) -> Option<(CompanionKey, Observed)> {
         let (key, rule_uid) = of_tenant(self.metadata())?;
         Some((key, self.look(rule_uid)))
     }
 
     /// The companion of an admin rule that it is, and the tenant whose workload it serves.
-    pub fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
+    pub(crate) fn observe_admin(&self) -> Option<(TenantId, CompanionKey, Observed)> {
         let (tenant, key, rule_uid) = of_admin(self.metadata())?;
         Some((tenant, key, self.look(rule_uid)))
     }
@@ -105,7 +101,6 @@ impl<'a> Objects<'a> {
         Api::namespaced(self.client.clone(), self.namespace)
     }
 
-    /// The one of this name.
     pub(crate) async fn get(&self, name: &str) -> Result<Option<Object>, kube::Error> {
         Ok(match self.kind {
             Kind::Pod => self.api::<Pod>().get_opt(name).await?.map(Object::from),
@@ -113,7 +108,6 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Changes one by a merge patch.
     pub(crate) async fn patch(&self, name: &str, patch: &Value) -> Result<Object, kube::Error> {
         let (params, patch) = (writes::patch(), Patch::Merge(patch));
         Ok(match self.kind {
@@ -122,7 +116,6 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// Deletes the one with this uid.
     pub(crate) async fn delete(&self, name: &str, uid: &str) -> Result<(), kube::Error> {
         let params = writes::only(uid);
         match self.kind {

@@ -4,7 +4,6 @@ use kube::core::Status;
 use outrigger_core::claim;
 use serde_json::Value;
 
-/// Why a write of a companion failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WriteFailure {
     /// The object is not what the write expected: the cache is stale.

@@ -28,11 +28,10 @@ use crate::writes;
 
 /// The templates that exist, by name and by rule.
 #[derive(Debug, Default)]
-pub struct Templates(RwLock<TemplateIndex>);
+pub(crate) struct Templates(RwLock<TemplateIndex>);
 
 #[derive(Debug, Default)]
 struct TemplateIndex {
-    /// The owner by namespace and name.
     by_name: HashMap<Name, Owner>,
     /// uid of the rule -> its templates, with their uids.
     by_rule: HashMap<String, BTreeMap<Name, String>>,
@@ -42,7 +41,6 @@ struct TemplateIndex {
 
 type Name = (String, String);
 
-/// The rule that a template is of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     uid: String,
@@ -154,10 +152,8 @@ impl Templates {
         self.of_rule(namespace, rule.uid()).iter().any(|(name, _)| !is_wanted(name))
     }
 
-    /// Makes those of a rule's templates that aren't there.
-    ///
-    /// # Errors
-    /// What the first that couldn't be made means for the companion that needs it.
+    /// Makes those of a rule's templates that aren't there. The error is what the first that couldn't be made means for the
+    /// companion that needs it.
     pub(crate) async fn ensure(
         &self,
         context: &Context,

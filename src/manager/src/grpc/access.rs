@@ -22,14 +22,10 @@ pub(super) struct Access {
     readiness: Readiness,
 }
 
-/// A call that has been admitted.
 #[derive(Debug, Clone)]
 pub(super) struct Admitted {
-    /// Who calls.
     pub caller: Caller,
-    /// The tenant that the call is about.
     pub id: TenantId,
-    /// What it is.
     pub tenant: Arc<Tenant>,
 }
 
@@ -39,19 +35,14 @@ impl Access {
         Self { context: context.clone(), readiness: readiness.clone() }
     }
 
-    /// Who calls.
-    ///
-    /// # Errors
-    /// UNAUTHENTICATED when there is no certificate, or it is none of a client.
+    /// Who calls. Returns UNAUTHENTICATED when there is no certificate, or it is none of a client.
     pub(super) fn caller(&self, peer: Option<&Peer>) -> Result<Caller, Status> {
         Caller::of(peer, self.context.args.insecure)
             .inspect_err(|status| warn!(reason = status.message(), "refused call"))
     }
 
-    /// The tenant that a call is about, when the caller may act for it.
-    ///
-    /// # Errors
-    /// As [`Self::authorize`]; INVALID_ARGUMENT when no tenant is named, UNAVAILABLE when this replica isn't ready.
+    /// The tenant that a call is about, when the caller may act for it. Fails as [`Self::authorize`]; INVALID_ARGUMENT when no
+    /// tenant is named, UNAVAILABLE when this replica isn't ready.
     pub(super) fn tenant(&self, caller: Caller, metadata: &MetadataMap) -> Result<Admitted, Status> {
         let id = super::tenant_id(metadata)?;
         self.ready()?;
@@ -59,10 +50,8 @@ impl Access {
         Ok(Admitted { caller, id, tenant })
     }
 
-    /// Admits administrators only, whatever the call is about.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED to all other callers, tenants included; UNAVAILABLE when this replica isn't ready.
+    /// Admits administrators only, whatever the call is about. Returns PERMISSION_DENIED to all other callers, tenants included;
+    /// UNAVAILABLE when this replica isn't ready.
     pub(super) fn admin(&self, caller: &Caller) -> Result<(), Status> {
         if !self.context.registry.is_admin(caller) {
             warn!(%caller, "refused call: the caller is no administrator");
@@ -79,10 +68,8 @@ impl Access {
         }
     }
 
-    /// Whether the caller may act for the tenant now.
-    ///
-    /// # Errors
-    /// As [`crate::state::registry::Registry::authorize`]. The log has both names.
+    /// Whether the caller may act for the tenant now. Fails as [`crate::state::registry::Registry::authorize`]. The log has both
+    /// names.
     pub(super) fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<Tenant>, Status> {
         self.context.registry.authorize(caller, id).inspect_err(|status| {
             warn!(%caller, tenant = %id, code = %status.code(), reason = status.message(), "refused call");

@@ -23,7 +23,6 @@ pub(super) struct AdminRules {
 }
 
 impl AdminRules {
-    /// Serves those who are administrators.
     pub(super) fn new(context: &Arc<Context>, access: &Arc<Access>) -> Self {
         Self { context: context.clone(), access: access.clone() }
     }

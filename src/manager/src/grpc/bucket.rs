@@ -17,7 +17,6 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
     pub(super) fn new(depth: Duration, now: Instant) -> Self {
         Self { depth, full_at: now }
     }
@@ -26,10 +25,8 @@ impl Bucket {
         self.full_at <= now
     }
 
-    /// Takes an amount. Returns how long to wait before it may be used.
-    ///
-    /// # Errors
-    /// That time, when it is longer than `patience`; nothing is taken then.
+    /// Takes an amount. Returns how long to wait before it may be used. The error is that time, when it is longer than
+    /// `patience`; nothing is taken then.
     pub(super) fn take(
         &mut self,
         amount: u64,

@@ -79,11 +79,9 @@ pub const RULE_CALL_PATIENCE: Duration = Duration::from_secs(10);
 /// Seconds of `ruleCallsPerSecond` and `ruleBytesPerSecond` that may come at once after a pause.
 pub const RULE_BURST_SECONDS: u32 = 10;
 
-/// Reads a size of messages of a stream, which has to be within what the budget of a tenant is made for.
-///
-/// # Errors
-/// When it is no number, or too much.
-pub fn message_bytes(text: &str) -> Result<usize, String> {
+/// Reads a size of messages of a stream, which has to be within what the budget of a tenant is made for. Fails when it is no
+/// number, or too much.
+pub(crate) fn message_bytes(text: &str) -> Result<usize, String> {
     let most = STREAM_MESSAGE.bytes;
     match text.parse() {
         Ok(bytes) if bytes <= most => Ok(bytes),

@@ -34,16 +34,12 @@ use intake::Intake;
 use rules::Rules;
 use workloads::Workloads;
 
-/// What a call is answered with.
 type Answer<T> = Result<Response<T>, Status>;
 
 /// All services, behind the checks that every call has to pass. Whatever accepts connections may serve this: a listener of the
 /// process, or a connection in memory. It has to say who calls by a [`Peer`](outrigger_runtime::serve::Peer) among the extensions
-/// of each request.
-///
-/// # Errors
-/// When the descriptors of the services can't be used for reflection.
-pub fn router(process: &Process, context: &Arc<Context>) -> anyhow::Result<axum::Router> {
+/// of each request. Fails when the descriptors of the services can't be used for reflection.
+pub(crate) fn router(process: &Process, context: &Arc<Context>) -> anyhow::Result<axum::Router> {
     let access = Arc::new(Access::new(context, &process.readiness));
     let clock = context.environment.clock;
     let intake = Arc::new(Intake::new(access.clone(), clock, context.args.max_message_bytes));
@@ -93,11 +89,9 @@ async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
     }
 }
 
-/// The tenant that a call's metadata names.
-///
-/// # Errors
-/// INVALID_ARGUMENT when `tenant-id` is missing, there several times, or no tenant's id.
-pub fn tenant_id(metadata: &MetadataMap) -> Result<TenantId, Status> {
+/// The tenant that a call's metadata names. Returns INVALID_ARGUMENT when `tenant-id` is missing, there several times, or no
+/// tenant's id.
+pub(crate) fn tenant_id(metadata: &MetadataMap) -> Result<TenantId, Status> {
     let mut values = metadata.get_all(TENANT_ID).iter();
     let Some(value) = values.next() else {
         return Err(Status::invalid_argument(format!(
@@ -113,10 +107,7 @@ pub fn tenant_id(metadata: &MetadataMap) -> Result<TenantId, Status> {
     TenantId::new(text).map_err(|e| Status::invalid_argument(format!("metadata {TENANT_ID}: {e}")))
 }
 
-/// For whom a call has come through [`Intake`].
-///
-/// # Errors
-/// INTERNAL when it hasn't: nothing is served without it.
+/// For whom a call has come through [`Intake`]. Returns INTERNAL when it hasn't: nothing is served without it.
 fn admitted<T>(request: &Request<T>) -> Result<Admitted, Status> {
     let admitted = request.extensions().get::<Option<Admitted>>().cloned().flatten();
     admitted.ok_or_else(|| Status::internal("the call's tenant was not looked up"))

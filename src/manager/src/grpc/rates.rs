@@ -47,16 +47,12 @@ pub(super) struct Turn {
 }
 
 impl Rates {
-    /// Without any call so far.
     pub(super) fn new(clock: Clock) -> Self {
         Self { by_payer: Mutex::default(), clock }
     }
 
     /// Waits until a call may be made. `limits`: those of the tenant; without any, which is so for administrators, there is no
-    /// rate.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when that takes too long.
+    /// rate. Returns RESOURCE_EXHAUSTED when that takes too long.
     pub(super) async fn turn(
         &self,
         payer: &Payer,

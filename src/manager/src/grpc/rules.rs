@@ -19,7 +19,6 @@ use super::verbs::{self, Wire};
 use crate::context::Context;
 use crate::state::{RuleEntry, TenantState};
 
-/// Serves the rules of tenants.
 #[derive(Clone)]
 pub(super) struct Rules(pub Arc<Context>);
 

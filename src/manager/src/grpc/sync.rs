@@ -35,10 +35,8 @@ pub(super) struct Sync {
 }
 
 impl Sync {
-    /// A sync begins. `announced`: how many workloads it will have; 0 where that isn't known.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when there are too many.
+    /// A sync begins. `announced`: how many workloads it will have; 0 where that isn't known. Returns RESOURCE_EXHAUSTED when
+    /// there are too many.
     pub(super) fn begin(
         state: Arc<TenantState>,
         stream: u64,
@@ -50,11 +48,9 @@ impl Sync {
     }
 
     /// Takes in some workloads. `path`: the field of the message that has them. Tens of thousands take a moment, so this isn't
-    /// for the threads that serve everybody.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT for what is no workload, RESOURCE_EXHAUSTED when there are too many: nothing of the message counts then.
-    /// ABORTED when a newer stream has begun. Workloads received by then stay known.
+    /// for the threads that serve everybody. Returns INVALID_ARGUMENT for what is no workload, RESOURCE_EXHAUSTED when there are
+    /// too many: nothing of the message counts then. ABORTED when a newer stream has begun. Workloads received by then stay
+    /// known.
     pub(super) fn take(
         &mut self,
         updates: Vec<WorkloadUpdate>,
@@ -98,10 +94,7 @@ impl Sync {
         if data.index.synced() { keys } else { Vec::new() }
     }
 
-    /// The sync has ended: workloads that it did not contain are deleted.
-    ///
-    /// # Errors
-    /// ABORTED when a newer stream has begun.
+    /// The sync has ended: workloads that it did not contain are deleted. Returns ABORTED when a newer stream has begun.
     pub(super) fn end(self) -> Result<Vec<CompanionKey>, Status> {
         let state = self.state.clone();
         let mut data = self.lock(&state)?;

@@ -36,7 +36,6 @@ use crate::state::stream::{OpenedStream, Superseded};
 use crate::tenants::claim::{self, UNUSED};
 use crate::usage::{self, Exceeded};
 
-/// Serves workload streams.
 #[derive(Clone)]
 pub(super) struct Workloads {
     context: Arc<Context>,
@@ -66,7 +65,6 @@ impl WorkloadService for Workloads {
 type Messages =
     Pin<Box<dyn Stream<Item = Result<DecodedMessage<WorkloadChunkedStreamRequest>, Status>> + Send>>;
 
-/// One open stream.
 struct Session {
     caller: Caller,
     id: TenantId,
@@ -78,7 +76,6 @@ struct Session {
     claim: u64,
     /// A sync that the Tenant's status doesn't show yet.
     untold: bool,
-    /// Whether its call has chunks.
     chunked: bool,
     /// A sync in chunks that has begun and hasn't ended.
     sync: Option<Sync>,
@@ -91,7 +88,6 @@ const TELL: Duration = Duration::from_secs(5);
 const BURST: Duration = Duration::from_millis(100);
 
 impl Workloads {
-    /// Serves streams until `drain` is cancelled.
     pub(super) fn new(context: &Arc<Context>, access: &Arc<Access>, drain: &CancellationToken) -> Self {
         Self { context: context.clone(), access: access.clone(), drain: drain.clone() }
     }

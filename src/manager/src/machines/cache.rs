@@ -24,7 +24,6 @@ use super::pods::{PodSummary, Role, Slot};
 /// Age and name of a pool: who was first keeps a node.
 type PoolAge = (Timestamp, String);
 
-/// Machines, their pools, nodes, guests and reservations.
 #[derive(Debug)]
 pub(crate) struct MachineCache {
     core_namespace: String,
@@ -40,14 +39,12 @@ pub(super) struct MachineObjects {
     pub(super) nodes: ByName<NodeSummary>,
     /// Namespaces whose guests count.
     labelled: BTreeSet<String>,
-    /// By namespace and name.
     pods: BTreeMap<(String, String), PodSummary>,
     by_slot: BTreeMap<Slot, BTreeSet<(String, String)>>,
     /// Pools that have a node, by the node.
     claims: BTreeMap<String, BTreeSet<PoolAge>>,
 }
 
-/// Objects by their names.
 type ByName<K> = BTreeMap<String, Arc<K>>;
 
 /// Takes a change in. Returns what there was before, and what there is now.
@@ -92,7 +89,6 @@ pub(super) fn group(machine: &Machine) -> Option<&str> {
 }
 
 impl MachineCache {
-    /// Nothing is known yet.
     pub(crate) fn new(core_namespace: &str) -> Self {
         Self { core_namespace: core_namespace.to_owned(), inner: RwLock::default() }
     }
@@ -113,7 +109,6 @@ impl MachineCache {
         names.into_iter().map(|name| Key::Machine(name.into())).collect()
     }
 
-    /// A MachineNodePool.
     pub(crate) fn pool(&self, change: Change<MachineNodePool>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let (before, now) = take(&mut inner.pools, change);
@@ -151,7 +146,6 @@ impl MachineCache {
         touched.into_iter().collect()
     }
 
-    /// A Node exists, or is deleted.
     pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> Vec<Key> {
         let new = node.map(|node| Arc::new(NodeSummary::of(node)));
         let mut inner = self.inner.write();
@@ -228,21 +222,18 @@ impl MachineCache {
         if changed { inner.all_machines() } else { Vec::new() }
     }
 
-    /// A StatefulSet of reservations.
     pub(crate) fn set(&self, change: Change<StatefulSet>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let both = take(&mut inner.sets, change);
         inner.concerned(both)
     }
 
-    /// A Service of reservations.
     pub(crate) fn service(&self, change: Change<Service>) -> Vec<Key> {
         let mut inner = self.inner.write();
         let both = take(&mut inner.services, change);
         inner.concerned(both)
     }
 
-    /// The keys of all Machines and pools.
     pub(crate) fn all(&self) -> Vec<Key> {
         let inner = self.inner.read();
         let pools = inner.pools.keys().map(|name| Key::Pool(name.as_str().into()));
@@ -279,7 +270,6 @@ impl MachineCache {
         self.inner.read().pools_of(group).min().map(|(_, name)| name)
     }
 
-    /// Nodes that are marked for a group.
     pub(super) fn marked(&self, group: &str) -> Vec<(String, Arc<NodeSummary>)> {
         let inner = self.inner.read();
         let marked = inner.nodes.iter().filter(|(_, node)| node.groups().contains(group));

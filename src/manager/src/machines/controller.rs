@@ -16,12 +16,9 @@ use crate::context::Context;
 use crate::queue::{self, Queue};
 use crate::worker::{Action, Controller};
 
-/// A key of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
-    /// A Machine, by its name.
+pub(crate) enum Key {
     Machine(Arc<str>),
-    /// A MachineNodePool, by its name.
     Pool(Arc<str>),
 }
 
@@ -56,7 +53,6 @@ impl Ledgers {
     }
 }
 
-/// The controller of Machines and MachineNodePools.
 pub(crate) struct Machines {
     pub(super) context: Arc<Context>,
     /// What is remembered of each Machine, by its name.

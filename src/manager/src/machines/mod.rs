@@ -13,6 +13,6 @@ mod pods;
 mod pool;
 
 pub(crate) use cache::MachineCache;
-pub use controller::Key;
+pub(crate) use controller::Key;
 pub(crate) use controller::Machines;
 pub(crate) use machine::SETTLE;

@@ -21,7 +21,6 @@ pub(super) fn pool_spec(machine: &Machine, group: &str) -> MachineNodePoolSpec {
     }
 }
 
-/// The MachineNodePool.
 pub(super) fn pool(machine: &Machine, group: &str) -> Value {
     json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "MachineNodePool",
         "metadata": {"name": pool_name(group), "labels": {keys::MACHINE_GROUP: group},

@@ -8,7 +8,6 @@ use outrigger_runtime::pod::Pod;
 
 pub(super) type Slot = (String, String);
 
-/// What a Pod is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Role {
     /// It takes a slot.
@@ -17,7 +16,6 @@ pub(super) enum Role {
     Reservation(u32),
 }
 
-/// A guest or a reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodSummary {
     pub(super) slot: Slot,

@@ -15,9 +15,8 @@ use crate::state::Namespace;
 /// Labels of a virtual node.
 pub(super) type Labels = BTreeMap<String, String>;
 
-/// NamespaceOffloadings and virtual nodes.
 #[derive(Debug, Default)]
-pub struct OffloadingCache {
+pub(crate) struct OffloadingCache {
     objects: RwLock<BTreeMap<String, Arc<NamespaceOffloading>>>,
     nodes: RwLock<BTreeMap<String, Labels>>,
 }
@@ -25,7 +24,7 @@ pub struct OffloadingCache {
 impl OffloadingCache {
     /// A NamespaceOffloading. Returns the namespace to look at: none for one of another name than the one that counts, and
     /// none for one that is deleted, because its finalizer has gone before.
-    pub fn object(&self, change: Change<NamespaceOffloading>) -> Option<Namespace> {
+    pub(crate) fn object(&self, change: Change<NamespaceOffloading>) -> Option<Namespace> {
         match change {
             Change::Applied(object) if object.name_any() == offloading::NAME => {
                 let namespace = object.namespace().unwrap_or_default();
@@ -53,18 +52,15 @@ impl OffloadingCache {
         }
     }
 
-    /// The NamespaceOffloading of a namespace.
-    pub fn get(&self, namespace: &str) -> Option<Arc<NamespaceOffloading>> {
+    pub(crate) fn get(&self, namespace: &str) -> Option<Arc<NamespaceOffloading>> {
         self.objects.read().get(namespace).cloned()
     }
 
-    /// The keys of all namespaces that have one.
-    pub fn keys(&self) -> Vec<Namespace> {
+    pub(crate) fn keys(&self) -> Vec<Namespace> {
         self.objects.read().keys().map(|name| name.as_str().into()).collect()
     }
 
-    /// Calls back with all virtual nodes.
-    pub fn with_nodes<T>(&self, look: impl FnOnce(&BTreeMap<String, Labels>) -> T) -> T {
+    pub(crate) fn with_nodes<T>(&self, look: impl FnOnce(&BTreeMap<String, Labels>) -> T) -> T {
         look(&self.nodes.read())
     }
 }

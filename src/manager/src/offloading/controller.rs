@@ -26,7 +26,6 @@ use crate::writes::{self, Version};
 
 impl queue::Key for Namespace {}
 
-/// The controller of NamespaceOffloadings.
 pub(crate) struct Offloadings(pub(crate) Arc<Context>);
 
 impl Controller for Offloadings {

@@ -8,5 +8,5 @@ mod cache;
 mod controller;
 mod status;
 
-pub use cache::OffloadingCache;
+pub(crate) use cache::OffloadingCache;
 pub(crate) use controller::Offloadings;

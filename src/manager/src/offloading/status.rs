@@ -167,7 +167,7 @@ mod tests {
             t1,
         );
         let mut stored = serde_json::to_value(&first).unwrap();
-        crate::fixtures::merge_patch(&mut stored, &patch(Some(&first), &fewer));
+        json_patch::merge(&mut stored, &patch(Some(&first), &fewer));
         assert_eq!(serde_json::from_value::<NamespaceOffloadingStatus>(stored).unwrap(), fewer);
         let none = compute(&object(json!({"podOffloadingStrategy": "Local"}), Value::Null), &nodes(), t1);
         assert_eq!(patch(Some(&fewer), &none)["remoteNamespacesConditions"], json!({"c1": null}));

@@ -23,7 +23,7 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// Rules that the API server has said to be deleted, by uid. A uid is never used again, so an entry never becomes wrong.
 #[derive(Debug, Default)]
-pub struct DeletedRules {
+pub(crate) struct DeletedRules {
     confirmed: Mutex<HashMap<String, Instant>>,
 }
 

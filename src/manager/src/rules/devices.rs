@@ -80,7 +80,6 @@ pub(crate) async fn keep_admins(context: &Context, id: &RuleId, rule: &Arc<Rule>
     step(context, id, &location, rule, found).await;
 }
 
-/// Where a rule's companions of a tenant live.
 fn location(context: &Context, namespace: &Namespace, id: &RuleId) -> Option<CompanionLocation> {
     let key = CompanionKey { rule: id.name.clone(), workload: "".into() };
     context.states.location(&CompanionId { namespace: namespace.clone(), key })

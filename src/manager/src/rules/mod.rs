@@ -1,6 +1,6 @@
 //! The controller of rules: validates their templates by a dry run, keeps their ResourceClaimTemplates, and writes their status.
 
-pub mod deleted;
+pub(crate) mod deleted;
 
 pub(crate) mod devices;
 
@@ -29,7 +29,7 @@ use crate::worker::{Action, Controller};
 use crate::writes::{self, Version};
 
 /// How long a rule's status waits for more changes before it is written: companions change in crowds.
-pub const SETTLE: Duration = Duration::from_millis(200);
+pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 
 /// Least time between two writes of one rule's status.
 pub(crate) const PACE: Duration = Duration::from_secs(1);
@@ -89,7 +89,6 @@ fn fill(context: &Context, state: &TenantState, id: &RuleId) {
     }
 }
 
-/// A status that a rule should have.
 struct StatusChange {
     /// The rule that it was computed from.
     over: Version,
@@ -115,12 +114,10 @@ fn status_change(context: &Context, state: &TenantState, id: &RuleId) -> Option<
     (status != entry.status).then(|| StatusChange { over, before: entry.status.clone(), status })
 }
 
-/// A dry run of a rule's template.
 struct DryRun {
     namespace: Namespace,
     uid: String,
     hash: String,
-    /// The ResourceClaimTemplates of its device claims.
     templates: Vec<Template>,
     /// The companion, or the error that makes a dry run pointless.
     companion: Result<Value, String>,

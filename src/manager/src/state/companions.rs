@@ -12,9 +12,8 @@ use outrigger_core::template::Kind;
 
 use super::rollout::Availability;
 
-/// How many companions a rule has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// They exist and are not being deleted.
     pub created: i64,
     /// Of these, those that are ready: Pods whose Ready condition is true, claims that have devices.
@@ -28,7 +27,7 @@ pub struct Counts {
 impl Counts {
     /// A note for users about claims that can't be deleted, to be appended to a message; empty where there are none. Nothing deletes
     /// the Pods that use them, because others may own those.
-    pub fn leaving_note(&self) -> String {
+    pub(crate) fn leaving_note(&self) -> String {
         match self.leaving {
             0 => String::new(),
             1 => {
@@ -41,9 +40,8 @@ impl Counts {
     }
 }
 
-/// Companions by key, counted by rule.
 #[derive(Debug, Default)]
-pub struct CompanionCache {
+pub(crate) struct CompanionCache {
     by_rule: BTreeMap<RuleName, RuleCompanions>,
     /// A second object with the key of one in `by_rule`, of another kind: two replicas may have made one each, when a rule's
     /// template became one of another kind.
@@ -63,18 +61,22 @@ struct RuleCompanions {
 }
 
 impl CompanionCache {
-    /// The companion with this key.
-    pub fn get(&self, key: &CompanionKey) -> Option<&Observed> {
+    pub(crate) fn get(&self, key: &CompanionKey) -> Option<&Observed> {
         self.by_rule.get(&key.rule)?.by_workload.get(&key.workload)
     }
 
     /// An object that has the key of a companion besides it, and is of another kind. There should be none.
-    pub fn duplicate(&self, key: &CompanionKey) -> Option<&Observed> {
+    pub(crate) fn duplicate(&self, key: &CompanionKey) -> Option<&Observed> {
         self.duplicates.get(key)
     }
 
     /// An object is a companion and looks like this. Returns the key of the companion that it was before, if it was another.
-    pub fn applied(&mut self, name: &str, key: CompanionKey, observed: Observed) -> Option<CompanionKey> {
+    pub(crate) fn applied(
+        &mut self,
+        name: &str,
+        key: CompanionKey,
+        observed: Observed,
+    ) -> Option<CompanionKey> {
         let kind = observed.kind;
         let before = self.names.insert((kind, name.into()), key.clone()).filter(|before| *before != key);
         if let Some(before) = &before {
@@ -89,14 +91,14 @@ impl CompanionCache {
     }
 
     /// An object is deleted, or is no longer a companion. Returns the key of the companion that it was.
-    pub fn deleted(&mut self, kind: Kind, name: &str) -> Option<CompanionKey> {
+    pub(crate) fn deleted(&mut self, kind: Kind, name: &str) -> Option<CompanionKey> {
         let key = self.names.remove(&(kind, name.into()))?;
         self.remove(&key, kind);
         Some(key)
     }
 
     /// The API server has accepted a deletion by this replica.
-    pub fn deleting(&mut self, key: &CompanionKey, uid: &str) {
+    pub(crate) fn deleting(&mut self, key: &CompanionKey, uid: &str) {
         if let Some(observed) = self.get(key).filter(|o| o.uid == uid) {
             let observed = Observed { terminating: true, ready: false, ..observed.clone() };
             self.set(key, Some(observed));
@@ -106,18 +108,17 @@ impl CompanionCache {
         }
     }
 
-    /// How many companions a rule has.
-    pub fn counts(&self, rule: &RuleName) -> Counts {
+    pub(crate) fn counts(&self, rule: &RuleName) -> Counts {
         self.by_rule.get(rule).map(|of_rule| of_rule.counts).unwrap_or_default()
     }
 
     /// How many companions of a rule were made from the template with this hash, and are not being deleted.
-    pub fn updated(&self, rule: &RuleName, hash: &str) -> i64 {
+    pub(crate) fn updated(&self, rule: &RuleName, hash: &str) -> i64 {
         self.by_rule.get(rule).and_then(|of_rule| of_rule.templates.get(hash)).copied().unwrap_or_default()
     }
 
     /// How many of a rule's companions are available, for its rollout; `has_dpu` tells whether a DPU is in a host.
-    pub fn availability(&self, rule: &RuleName, has_dpu: impl Fn(&str) -> bool) -> Availability {
+    pub(crate) fn availability(&self, rule: &RuleName, has_dpu: impl Fn(&str) -> bool) -> Availability {
         let Some(of_rule) = self.by_rule.get(rule) else { return Availability::default() };
         let existing = of_rule.by_workload.len();
         let available = usize::try_from(of_rule.counts.ready + of_rule.counts.idle).unwrap_or_default();
@@ -127,13 +128,12 @@ impl CompanionCache {
     }
 
     /// The companions of a rule that the scheduler has found no Node for.
-    pub fn unplaced<'a>(&'a self, rule: &RuleName) -> impl Iterator<Item = &'a Observed> + use<'a> {
+    pub(crate) fn unplaced<'a>(&'a self, rule: &RuleName) -> impl Iterator<Item = &'a Observed> + use<'a> {
         let of_rule = self.by_rule.get(rule).into_iter();
         of_rule.flat_map(|of_rule| of_rule.unplaced.iter().filter_map(|w| of_rule.by_workload.get(w)))
     }
 
-    /// The companions of a rule.
-    pub fn of_rule<'a>(
+    pub(crate) fn of_rule<'a>(
         &'a self,
         rule: &'a RuleName,
     ) -> impl Iterator<Item = (CompanionKey, &'a Observed)> + 'a {
@@ -141,8 +141,7 @@ impl CompanionCache {
         of_rule.map(|(workload, o)| (CompanionKey { rule: rule.clone(), workload: workload.clone() }, o))
     }
 
-    /// All keys, in their order.
-    pub fn keys(&self) -> impl Iterator<Item = CompanionKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = CompanionKey> {
         self.by_rule.keys().flat_map(|rule| self.of_rule(rule).map(|(key, _)| key))
     }
 

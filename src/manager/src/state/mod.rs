@@ -17,27 +17,26 @@ use parking_lot::{Mutex, RwLock};
 use self::companions::CompanionCache;
 use crate::queue::{Group, Key};
 
-pub mod companions;
-pub mod pauses;
-pub mod registry;
-pub mod rollout;
+pub(crate) mod companions;
+pub(crate) mod pauses;
+pub(crate) mod registry;
+pub(crate) mod rollout;
 mod rules;
-pub mod stream;
+pub(crate) mod stream;
 mod tenant;
-pub mod validation;
+pub(crate) mod validation;
 
-pub use rules::{Refusal, RuleEntry};
-pub use tenant::{TenantData, TenantState};
+pub(crate) use rules::{Refusal, RuleEntry};
+pub(crate) use tenant::{TenantData, TenantState};
 
 /// A namespace of the infrastructure cluster, by name.
-pub type Namespace = Arc<str>;
+pub(crate) type Namespace = Arc<str>;
 
 /// A companion, cluster-wide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CompanionId {
+pub(crate) struct CompanionId {
     /// The namespace of the tenant whose workload it serves. A tenant's own rule and its companion live there too.
     pub namespace: Namespace,
-    /// The companion within it.
     pub key: CompanionKey,
 }
 
@@ -55,10 +54,9 @@ impl Key for CompanionId {
 
 /// A rule, cluster-wide.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RuleId {
+pub(crate) struct RuleId {
     /// The rule's namespace: the tenant's, or that of admin rules.
     pub namespace: Namespace,
-    /// The rule within it.
     pub name: RuleName,
 }
 
@@ -74,9 +72,8 @@ impl Key for RuleId {
     }
 }
 
-/// The states of all namespaces.
 #[derive(Debug, Default)]
-pub struct TenantStates {
+pub(crate) struct TenantStates {
     admin: AdminNamespaces,
     by_namespace: RwLock<BTreeMap<Namespace, Arc<TenantState>>>,
     by_tenant: RwLock<BTreeMap<TenantId, BTreeSet<Namespace>>>,
@@ -84,26 +81,24 @@ pub struct TenantStates {
 }
 
 /// The companions of admin rules that one tenant has. They may be seen before its namespace is, and outlive it.
-pub type SharedCompanions = Arc<Mutex<CompanionCache>>;
+pub(crate) type SharedCompanions = Arc<Mutex<CompanionCache>>;
 
 impl TenantStates {
     /// None yet. `admin`: where admin rules and their companions live.
-    pub fn new(admin: AdminNamespaces) -> Self {
+    pub(crate) fn new(admin: AdminNamespaces) -> Self {
         Self { admin, ..Self::default() }
     }
 
-    /// Where admin rules and their companions live.
-    pub fn admin(&self) -> &AdminNamespaces {
+    pub(crate) fn admin(&self) -> &AdminNamespaces {
         &self.admin
     }
 
-    /// An admin rule, cluster-wide.
-    pub fn admin_rule_id(&self, name: &RuleName) -> RuleId {
+    pub(crate) fn admin_rule_id(&self, name: &RuleName) -> RuleId {
         RuleId { namespace: self.admin.rules.clone(), name: name.clone() }
     }
 
     /// The companions of admin rules that a tenant has. Its lock is taken after a state's.
-    pub fn admin_companions_of(&self, tenant: &TenantId) -> SharedCompanions {
+    pub(crate) fn admin_companions_of(&self, tenant: &TenantId) -> SharedCompanions {
         if let Some(store) = self.admin_companions.read().get(tenant) {
             return store.clone();
         }
@@ -111,13 +106,13 @@ impl TenantStates {
     }
 
     /// Those of all tenants, in the order of their ids.
-    pub fn all_admin_companions(&self) -> Vec<(TenantId, SharedCompanions)> {
+    pub(crate) fn all_admin_companions(&self) -> Vec<(TenantId, SharedCompanions)> {
         let all = self.admin_companions.read();
         all.iter().map(|(tenant, companions)| (tenant.clone(), companions.clone())).collect()
     }
 
     /// The state of a namespace, made when it is asked for the first time.
-    pub fn state(&self, namespace: &str) -> Arc<TenantState> {
+    pub(crate) fn state(&self, namespace: &str) -> Arc<TenantState> {
         if let Some(state) = self.known(namespace) {
             return state;
         }
@@ -131,18 +126,17 @@ impl TenantStates {
     }
 
     /// The state of a namespace, if it was asked for before.
-    pub fn known(&self, namespace: &str) -> Option<Arc<TenantState>> {
+    pub(crate) fn known(&self, namespace: &str) -> Option<Arc<TenantState>> {
         self.by_namespace.read().get(namespace).cloned()
     }
 
-    /// Every state there is.
-    pub fn all(&self) -> Vec<Arc<TenantState>> {
+    pub(crate) fn all(&self) -> Vec<Arc<TenantState>> {
         self.by_namespace.read().values().cloned().collect()
     }
 
     /// The state of a tenant: that of its namespace. Where several namespaces carry the tenant's label, `tenant-<id>`
     /// comes first, then the first in the alphabet, so that every replica picks the same.
-    pub fn of_tenant(&self, tenant: &TenantId) -> Option<Arc<TenantState>> {
+    pub(crate) fn of_tenant(&self, tenant: &TenantId) -> Option<Arc<TenantState>> {
         let namespace = {
             let by_tenant = self.by_tenant.read();
             let namespaces = by_tenant.get(tenant)?;
@@ -153,19 +147,18 @@ impl TenantStates {
     }
 
     /// The states of all namespaces that carry a tenant's label: one, unless somebody has labeled more.
-    pub fn of(&self, tenant: &TenantId) -> Vec<Arc<TenantState>> {
+    pub(crate) fn of(&self, tenant: &TenantId) -> Vec<Arc<TenantState>> {
         let namespaces = self.by_tenant.read().get(tenant).cloned().unwrap_or_default();
         namespaces.iter().map(|namespace| self.state(namespace)).collect()
     }
 
-    /// The tenant that a namespace belongs to.
-    pub fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
+    pub(crate) fn tenant_of(&self, namespace: &str) -> Option<TenantId> {
         let state = self.by_namespace.read().get(namespace).cloned()?;
         state.lock().tenant.clone()
     }
 
     /// A namespace belongs to this tenant, or to none. Returns the companions that this concerns.
-    pub fn set_tenant(&self, namespace: &str, tenant: Option<TenantId>) -> Vec<CompanionId> {
+    pub(crate) fn set_tenant(&self, namespace: &str, tenant: Option<TenantId>) -> Vec<CompanionId> {
         let state = self.state(namespace);
         let mut data = state.lock();
         if data.tenant == tenant {

@@ -12,7 +12,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// FailurePauses by companion. A companion that hasn't failed for twice the longest pause is forgiven.
 #[derive(Debug, Default)]
-pub struct FailurePauses {
+pub(crate) struct FailurePauses {
     by_key: HashMap<CompanionKey, Pause>,
 }
 
@@ -24,7 +24,7 @@ struct Pause {
 
 impl FailurePauses {
     /// How much longer a failed companion has to wait; `None` when it may be replaced now.
-    pub fn wait(&mut self, key: &CompanionKey, now: Instant) -> Option<Duration> {
+    pub(crate) fn wait(&mut self, key: &CompanionKey, now: Instant) -> Option<Duration> {
         self.by_key.retain(|_, pause| now < pause.until + 2 * LONGEST);
         match self.by_key.get_mut(key) {
             None => {
@@ -47,7 +47,7 @@ const FACT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 /// How often facts are written into a companion: the first change at once, later ones with exponential backoff while they go on,
 /// so that a workload whose labels change all the time costs a write now and then. What is written is the latest.
 #[derive(Debug, Default)]
-pub struct AnnotationPauses {
+pub(crate) struct AnnotationPauses {
     by_key: HashMap<CompanionKey, Written>,
     /// Entries at which those that no longer matter are dropped.
     sweep_at: usize,
@@ -60,11 +60,8 @@ struct Written {
 }
 
 impl AnnotationPauses {
-    /// Whether a companion's facts may be written now, which then counts as done.
-    ///
-    /// # Errors
-    /// How much longer they have to wait.
-    pub fn write(&mut self, key: &CompanionKey, now: Instant) -> Result<(), Duration> {
+    /// Whether a companion's facts may be written now, which then counts as done. The error is how much longer they have to wait.
+    pub(crate) fn write(&mut self, key: &CompanionKey, now: Instant) -> Result<(), Duration> {
         if self.by_key.len() >= self.sweep_at {
             self.by_key.retain(|_, written| now < written.at + 2 * written.pause);
             self.sweep_at = 2 * self.by_key.len() + 64;

@@ -24,7 +24,7 @@ use crate::identity::Caller;
 
 /// What is known of tenants and DPUs. One for the whole process.
 #[derive(Debug)]
-pub struct Registry {
+pub(crate) struct Registry {
     data: RwLock<RegistryData>,
     /// Node label that names the host of a DPU.
     host_label: String,
@@ -47,18 +47,15 @@ struct RegistryData {
     quotas: HashMap<String, Quota>,
 }
 
-/// A tenant.
 #[derive(Debug)]
-pub struct TenantEntry {
-    /// As the API has it.
+pub(crate) struct TenantEntry {
     pub object: Arc<Tenant>,
     /// The tenant, or its validation errors.
     pub tenant: Result<Arc<tenant::Tenant>, Vec<FieldError>>,
 }
 
 impl TenantEntry {
-    /// Whether it is being deleted.
-    pub fn deleting(&self) -> bool {
+    pub(crate) fn deleting(&self) -> bool {
         self.object.metadata.deletion_timestamp.is_some()
     }
 
@@ -77,7 +74,7 @@ impl TenantEntry {
 
 /// The keys that a change of a Tenant concerns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
+pub(crate) struct Touched {
     /// Nodes whose owner may have changed.
     pub nodes: Vec<String>,
     /// Tenants whose namespace or status may have.
@@ -86,62 +83,54 @@ pub struct Touched {
 
 /// A Node that is in some host, or that carries Outrigger's marks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dpu {
-    /// The host it sits in.
+pub(crate) struct Dpu {
     pub host: Option<String>,
-    /// Outrigger's marks on it.
     pub marks: Marks,
     /// All taints, as the API has them.
     pub taints: Vec<serde_json::Value>,
-    /// Of the Node.
     pub resource_version: String,
 }
 
 /// How much of a tenant's limits is used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Quota {
+pub(crate) struct Quota {
     /// What has reached its limit, in words.
     pub full: Vec<String>,
 }
 
 impl Registry {
-    /// Knows nothing yet.
-    pub fn new(host_label: String, admins: Vec<Identity>) -> Self {
+    pub(crate) fn new(host_label: String, admins: Vec<Identity>) -> Self {
         Self { data: RwLock::default(), host_label, admins, changes: watch::Sender::new(0) }
     }
 
     /// The Node label that names the host of a DPU.
-    pub fn host_label(&self) -> &str {
+    pub(crate) fn host_label(&self) -> &str {
         &self.host_label
     }
 
     /// Changes of tenants from now on.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// A tenant.
-    pub fn get(&self, id: &TenantId) -> Option<Arc<TenantEntry>> {
+    pub(crate) fn get(&self, id: &TenantId) -> Option<Arc<TenantEntry>> {
         self.data.read().tenants.get(id).cloned()
     }
 
-    /// Every tenant's id.
-    pub fn ids(&self) -> Vec<TenantId> {
+    pub(crate) fn ids(&self) -> Vec<TenantId> {
         self.data.read().tenants.keys().cloned().collect()
     }
 
-    /// A DPU.
-    pub fn dpu(&self, node: &str) -> Option<Arc<Dpu>> {
+    pub(crate) fn dpu(&self, node: &str) -> Option<Arc<Dpu>> {
         self.data.read().nodes.get(node).cloned()
     }
 
     /// Every Node that is a DPU or carries Outrigger's marks.
-    pub fn dpus(&self) -> Vec<(String, Arc<Dpu>)> {
+    pub(crate) fn dpus(&self) -> Vec<(String, Arc<Dpu>)> {
         self.data.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
     }
 
-    /// Whether a tenant has a DPU in a host.
-    pub fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
+    pub(crate) fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
         let data = self.data.read();
         let owned = |node: &String| {
             step();
@@ -151,16 +140,14 @@ impl Registry {
     }
 
     /// What of a tenant's namespace has reached its limit.
-    pub fn full(&self, namespace: &str) -> Vec<String> {
+    pub(crate) fn full(&self, namespace: &str) -> Vec<String> {
         self.data.read().quotas.get(namespace).map(|quota| quota.full.clone()).unwrap_or_default()
     }
 
-    /// Whether the caller may act for a tenant now, and the tenant.
-    ///
-    /// # Errors
-    /// PERMISSION_DENIED, with the same message whether there is such a tenant or not, so that names can't be guessed; to
-    /// administrators NOT_FOUND. FAILED_PRECONDITION when the tenant can't be served.
-    pub fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
+    /// Whether the caller may act for a tenant now, and the tenant. Returns PERMISSION_DENIED, with the same message whether
+    /// there is such a tenant or not, so that names can't be guessed; to administrators NOT_FOUND. FAILED_PRECONDITION when the
+    /// tenant can't be served.
+    pub(crate) fn authorize(&self, caller: &Caller, id: &TenantId) -> Result<Arc<tenant::Tenant>, Status> {
         let data = self.data.read();
         let entry = data.tenants.get(id);
         if !self.is_admin(caller) && !entry.is_some_and(|entry| data.is_its_own(caller, id, entry)) {
@@ -180,12 +167,12 @@ impl Registry {
     }
 
     /// Whether the caller may act for every tenant, and for the platform.
-    pub fn is_admin(&self, caller: &Caller) -> bool {
+    pub(crate) fn is_admin(&self, caller: &Caller) -> bool {
         *caller == Caller::Local || caller.is_one_of(&self.admins)
     }
 
     /// Identities of a tenant that another one has too; neither can be served by them.
-    pub fn shared_identities(&self, id: &TenantId) -> Vec<(Identity, TenantId)> {
+    pub(crate) fn shared_identities(&self, id: &TenantId) -> Vec<(Identity, TenantId)> {
         let data = self.data.read();
         let Some(Ok(own)) = data.tenants.get(id).map(|entry| entry.tenant.as_ref()) else {
             return Vec::new();
@@ -198,12 +185,12 @@ impl Registry {
     }
 
     /// Other tenants that lay claim to a host, in alphabetical order.
-    pub fn rivals(&self, host: &str, id: &TenantId) -> Vec<TenantId> {
+    pub(crate) fn rivals(&self, host: &str, id: &TenantId) -> Vec<TenantId> {
         self.data.read().claimants(host).filter(|other| *other != id).cloned().collect()
     }
 
     /// The tenant that a DPU should be assigned to.
-    pub fn verdict(&self, dpu: &Dpu) -> Ownership {
+    pub(crate) fn verdict(&self, dpu: &Dpu) -> Ownership {
         let data = self.data.read();
         let owner = dpu.marks.owner.as_deref();
         let tenants: Vec<&TenantId> = dpu.host.iter().flat_map(|host| data.claimants(host)).collect();
@@ -217,7 +204,7 @@ impl Registry {
     }
 
     /// A tenant has changed. Most changes are of its status, and touch nothing: each stream that begins or ends makes one.
-    pub fn tenant(&self, change: Change<Tenant>) -> Touched {
+    pub(crate) fn tenant(&self, change: Change<Tenant>) -> Touched {
         let (name, object) = match change {
             Change::Applied(object) => (object.name_any(), Some(object)),
             Change::Gone { name, .. } => (name, None),
@@ -264,7 +251,7 @@ impl Registry {
 
     /// A Node exists, or is deleted. Returns the tenants that it concerns, and whether anything of it that matters is other
     /// than before.
-    pub fn node(&self, name: &str, node: Option<&Node>) -> (Vec<TenantId>, bool) {
+    pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> (Vec<TenantId>, bool) {
         let new = node.and_then(|node| self.dpu_of(node)).map(Arc::new);
         let mut data = self.data.write();
         let old = match &new {
@@ -287,7 +274,7 @@ impl Registry {
     }
 
     /// A ResourceQuota of a tenant's namespace has changed. Whether that matters.
-    pub fn quota(&self, change: Change<ResourceQuota>) -> (String, bool) {
+    pub(crate) fn quota(&self, change: Change<ResourceQuota>) -> (String, bool) {
         let (namespace, quota) = match change {
             Change::Applied(quota) => (quota.namespace().unwrap_or_default(), full(&quota)),
             Change::Gone { namespace, .. } => (namespace, Quota::default()),

@@ -15,9 +15,8 @@ use super::companions::CompanionCache;
 use super::registry::Registry;
 use super::tenant::TenantData;
 
-/// The rollouts of one namespace.
 #[derive(Debug, Default)]
-pub struct Rollouts {
+pub(crate) struct Rollouts {
     by_rule: BTreeMap<RuleName, Rollout>,
 }
 
@@ -41,8 +40,7 @@ enum Stage {
 
 /// How a rule's companions stand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Availability {
-    /// How many exist.
+pub(crate) struct Availability {
     pub existing: usize,
     /// How many of these aren't ready, without those that no DPU could run.
     pub unready: usize,
@@ -50,7 +48,7 @@ pub struct Availability {
 
 impl Rollouts {
     /// Whether a companion of an earlier template may be replaced now, which then counts as decided. Otherwise it waits.
-    pub fn ask(
+    pub(crate) fn ask(
         &mut self,
         key: &CompanionKey,
         ready: bool,
@@ -74,17 +72,16 @@ impl Rollouts {
     }
 
     /// A companion waits, whatever the budget: its rule's new template has not been validated.
-    pub fn wait(&mut self, key: &CompanionKey) {
+    pub(crate) fn wait(&mut self, key: &CompanionKey) {
         self.by_rule.entry(key.rule.clone()).or_default().waiting.insert(key.workload.clone());
     }
 
-    /// Whether a companion is being replaced.
-    pub fn concerns(&self, key: &CompanionKey) -> bool {
+    pub(crate) fn concerns(&self, key: &CompanionKey) -> bool {
         self.by_rule.get(&key.rule).is_some_and(|rollout| rollout.replaced.contains_key(&key.workload))
     }
 
     /// A replacement that was decided didn't happen.
-    pub fn undo(&mut self, key: &CompanionKey) {
+    pub(crate) fn undo(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.replaced.remove(&key.workload);
         }
@@ -92,19 +89,18 @@ impl Rollouts {
     }
 
     /// A companion should exist and doesn't, for an unknown time.
-    pub fn missing(&mut self, key: &CompanionKey) {
+    pub(crate) fn missing(&mut self, key: &CompanionKey) {
         let rollout = self.by_rule.entry(key.rule.clone()).or_default();
         rollout.replaced.insert(key.workload.clone(), Stage::Gone);
     }
 
-    /// Rules whose companions wait for their turn.
-    pub fn waiting(&self) -> Vec<RuleName> {
+    pub(crate) fn waiting(&self) -> Vec<RuleName> {
         let waiting = self.by_rule.iter().filter(|(_, rollout)| !rollout.waiting.is_empty());
         waiting.map(|(rule, _)| rule.clone()).collect()
     }
 
     /// A companion is like this now.
-    pub fn observed(&mut self, key: &CompanionKey, now: Option<&Observed>) {
+    pub(crate) fn observed(&mut self, key: &CompanionKey, now: Option<&Observed>) {
         let Some(rollout) = self.by_rule.get_mut(&key.rule) else { return };
         let Some(stage) = rollout.replaced.get_mut(&key.workload) else { return };
         let serves = now.is_some_and(|o| o.ready && !o.terminating);
@@ -123,7 +119,7 @@ impl Rollouts {
     }
 
     /// A companion that is no longer wanted takes no part in a rollout.
-    pub fn unwanted(&mut self, key: &CompanionKey) {
+    pub(crate) fn unwanted(&mut self, key: &CompanionKey) {
         if let Some(rollout) = self.by_rule.get_mut(&key.rule) {
             rollout.waiting.remove(&key.workload);
             rollout.replaced.remove(&key.workload);
@@ -138,13 +134,12 @@ impl Rollouts {
         }
     }
 
-    /// Whether companions of a rule wait for their turn.
-    pub fn waits(&self, rule: &RuleName) -> bool {
+    pub(crate) fn waits(&self, rule: &RuleName) -> bool {
         self.by_rule.get(rule).is_some_and(|rollout| !rollout.waiting.is_empty())
     }
 
     /// The companions whose turn has come. [`Self::ask`] decides about each again.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         rule: &RuleName,
         strategy: UpdateStrategy,
@@ -163,14 +158,13 @@ impl Rollouts {
     }
 
     /// No companion waits now. Returns those that did: [`Self::ask`] decides about each again.
-    pub fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
+    pub(crate) fn restart(&mut self, rule: &RuleName) -> Vec<CompanionKey> {
         let waiting = self.by_rule.get_mut(rule).map(|rollout| std::mem::take(&mut rollout.waiting));
         let key = |workload| CompanionKey { rule: rule.clone(), workload };
         waiting.unwrap_or_default().into_iter().map(key).collect()
     }
 
-    /// A rule is deleted.
-    pub fn forget(&mut self, rule: &RuleName) {
+    pub(crate) fn forget(&mut self, rule: &RuleName) {
         self.by_rule.remove(rule);
     }
 }
@@ -186,7 +180,7 @@ impl Rollout {
 impl TenantData {
     /// The workloads are known for the first time. Companions that should exist and don't are down, whatever deleted them: a rollout
     /// that another process began continues from there.
-    pub fn first_sync(&mut self, keys: &[CompanionKey]) {
+    pub(crate) fn first_sync(&mut self, keys: &[CompanionKey]) {
         for key in keys {
             let wanted = matches!(self.index.desired(key), Desired::Wanted { .. });
             if wanted
@@ -198,7 +192,7 @@ impl TenantData {
     }
 
     /// Whether a companion of an earlier template may be replaced now; otherwise it waits for its turn.
-    pub fn may_replace(&mut self, key: &CompanionKey, registry: &Registry) -> bool {
+    pub(crate) fn may_replace(&mut self, key: &CompanionKey, registry: &Registry) -> bool {
         let (Some(rule), Some(entry)) = (self.index.rule(&key.rule), self.rules.get(&key.rule)) else {
             return false;
         };
@@ -215,7 +209,7 @@ impl TenantData {
     }
 
     /// Companions whose turn in a rollout has come.
-    pub fn turns(&mut self, rule: &RuleName, registry: &Registry) -> Vec<CompanionKey> {
+    pub(crate) fn turns(&mut self, rule: &RuleName, registry: &Registry) -> Vec<CompanionKey> {
         if !self.rollouts.waits(rule)
             || !self.rules.get(rule).is_some_and(|entry| entry.validation.has_passed())
         {
@@ -230,13 +224,13 @@ impl TenantData {
     }
 
     /// Companions whose turn has come in any rollout.
-    pub fn all_turns(&mut self, registry: &Registry) -> Vec<CompanionKey> {
+    pub(crate) fn all_turns(&mut self, registry: &Registry) -> Vec<CompanionKey> {
         let rules = self.rollouts.waiting();
         rules.iter().flat_map(|rule| self.turns(rule, registry)).collect()
     }
 
     /// A companion may be other than before.
-    pub fn companion_observed(&mut self, key: &CompanionKey) {
+    pub(crate) fn companion_observed(&mut self, key: &CompanionKey) {
         if self.rollouts.concerns(key) {
             let now = self.with_companions(&key.rule, |companions| companions.get(key).cloned()).flatten();
             self.rollouts.observed(key, now.as_ref());

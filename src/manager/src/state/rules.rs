@@ -13,12 +13,9 @@ use tokio::time::Instant;
 use super::tenant::TenantData;
 use super::validation::TemplateValidation;
 
-/// A rule as the API has it.
 #[derive(Debug, Clone, Default)]
-pub struct RuleEntry {
-    /// `metadata.uid`.
+pub(crate) struct RuleEntry {
     pub uid: String,
-    /// `metadata.generation`.
     pub generation: i64,
     /// `metadata.resourceVersion`; empty for an admin rule, which others keep.
     pub resource_version: String,
@@ -30,20 +27,16 @@ pub struct RuleEntry {
     pub validation: TemplateValidation,
     /// It is being deleted.
     pub deleting: bool,
-    /// Fingerprint of its spec.
     pub revision: String,
     /// The object in the tenant's cluster that it was made from.
     pub origin: String,
 }
 
-/// Why a companion can't be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The message for the user.
+pub(crate) struct Refusal {
     pub message: String,
     /// Generation of the rule that was refused: another generation is not delayed.
     pub generation: i64,
-    /// When to retry the same generation.
     pub until: Instant,
 }
 
@@ -58,7 +51,7 @@ impl RuleEntry {
 
 impl TenantData {
     /// A rule exists and looks like this. Returns the companions it may change.
-    pub fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
+    pub(crate) fn apply_rule(&mut self, object: &WorkloadRule) -> Vec<CompanionKey> {
         let Ok(name) = RuleName::new(&object.name_any()) else { return Vec::new() };
         let mut entry = RuleEntry {
             uid: object.metadata.uid.clone().unwrap_or_default(),
@@ -130,7 +123,7 @@ impl TenantData {
     }
 
     /// A rule is deleted. Returns the companions that it had, which the garbage collector deletes.
-    pub fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
+    pub(crate) fn remove_rule(&mut self, name: &RuleName) -> Vec<CompanionKey> {
         self.rules.remove(name);
         self.rollouts.forget(name);
         self.forget_refusals(name);
@@ -161,7 +154,7 @@ impl TenantData {
 
     /// Companions of a rule that can't be created, in the order of their workloads. A tenant may have as many refusals as matches, so
     /// those of other rules are skipped.
-    pub fn refusals_of<'a>(
+    pub(crate) fn refusals_of<'a>(
         &'a self,
         rule: &'a RuleName,
     ) -> impl Iterator<Item = (&'a CompanionKey, &'a Refusal)> {

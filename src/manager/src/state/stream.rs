@@ -6,9 +6,8 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The state of a tenant's stream.
 #[derive(Debug, Clone, Default)]
-pub struct Stream {
+pub(crate) struct Stream {
     /// Counts this replica's streams; the latest is the one that counts.
     current: u64,
     /// Whether it is open, and claimed.
@@ -25,13 +24,11 @@ pub struct Stream {
     claimed_at: u64,
     /// The highest claim of another replica that was seen; 0 for none.
     foreign: u64,
-    /// Its holder has given it up.
     released: bool,
     /// Claims of this replica that are on their way to the API server.
     raising: usize,
     /// The highest claim in this replica's name that was seen.
     own: u64,
-    /// Ends the current stream.
     end: CancellationToken,
     /// When the next one may claim.
     next: Option<Instant>,
@@ -46,10 +43,9 @@ struct TenantVersion {
 
 /// The claim that a Tenant's status shows.
 #[derive(Debug, Clone, Copy)]
-pub struct ObservedClaim<'a> {
+pub(crate) struct ObservedClaim<'a> {
     /// uid of the Tenant. A Tenant that is created again counts from the beginning.
     pub uid: &'a str,
-    /// resourceVersion of the Tenant.
     pub resource_version: u64,
     /// The claim's number; 0 for none yet.
     pub claim: u64,
@@ -59,21 +55,17 @@ pub struct ObservedClaim<'a> {
 
 /// A claim that this replica has raised.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RaisedClaim {
-    /// uid of the Tenant.
+pub(crate) struct RaisedClaim {
     pub uid: String,
     /// resourceVersion of the Tenant with the claim.
     pub resource_version: u64,
-    /// Its number.
     pub claim: u64,
 }
 
-/// A stream that has begun.
 #[derive(Debug, Clone)]
-pub struct OpenedStream {
+pub(crate) struct OpenedStream {
     /// What it has to show with each message.
     pub number: u64,
-    /// What ends it.
     pub end: CancellationToken,
     /// When it may claim, which is a write to the API server: an agent that connects again and again waits its turn.
     pub not_before: Instant,
@@ -85,11 +77,11 @@ const PACE: Duration = Duration::from_millis(500);
 /// A stream that is not the latest of its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a newer stream of the same tenant has taken over")]
-pub struct Superseded;
+pub(crate) struct Superseded;
 
 impl Stream {
     /// A stream begins; it replaces the one before. `None` when `most` are open already.
-    pub fn begin(&mut self, most: usize, now: Instant) -> Option<OpenedStream> {
+    pub(crate) fn begin(&mut self, most: usize, now: Instant) -> Option<OpenedStream> {
         if self.open >= most {
             return None;
         }
@@ -100,7 +92,6 @@ impl Stream {
         Some(OpenedStream { number: self.current, end: self.end.clone(), not_before })
     }
 
-    /// A claim is about to be raised.
     pub(crate) fn raise_begins(&mut self) {
         self.raising += 1;
     }
@@ -117,11 +108,9 @@ impl Stream {
         if same { self.claim.max(self.foreign).max(self.own) } else { 0 }
     }
 
-    /// The stream's claim has been raised: it is served from now on.
-    ///
-    /// # Errors
-    /// When a newer stream has begun here, another replica has claimed since, or the claim was on an earlier Tenant of that name.
-    pub fn claimed(&mut self, stream: u64, raised: RaisedClaim) -> Result<(), Superseded> {
+    /// The stream's claim has been raised: it is served from now on. Fails when a newer stream has begun here, another replica
+    /// has claimed since, or the claim was on an earlier Tenant of that name.
+    pub(crate) fn claimed(&mut self, stream: u64, raised: RaisedClaim) -> Result<(), Superseded> {
         let RaisedClaim { uid, resource_version, claim } = raised;
         if self.tenant.as_ref().is_some_and(|tenant| tenant.uid != uid) {
             if self.tenant.as_ref().is_some_and(|tenant| tenant.resource_version >= resource_version) {
@@ -144,14 +133,13 @@ impl Stream {
         Ok(())
     }
 
-    /// # Errors
-    /// When a newer stream has begun.
-    pub fn check(&self, stream: u64) -> Result<(), Superseded> {
+    /// Fails when a newer stream has begun.
+    pub(crate) fn check(&self, stream: u64) -> Result<(), Superseded> {
         if self.current == stream && !self.end.is_cancelled() { Ok(()) } else { Err(Superseded) }
     }
 
     /// A stream ends. Says nothing about workloads: they stay as they were last seen. Whether it was the current one.
-    pub fn end(&mut self, stream: u64, now: Timestamp) -> bool {
+    pub(crate) fn end(&mut self, stream: u64, now: Timestamp) -> bool {
         self.open = self.open.saturating_sub(1);
         let current = self.current == stream && self.connected;
         if current {
@@ -159,11 +147,6 @@ impl Stream {
             self.lost_at = Some(now);
         }
         current
-    }
-
-    /// The claim of this replica's latest stream; 0 for none.
-    pub fn claim(&self) -> u64 {
-        self.claim
     }
 
     /// A Tenant's status shows this claim. Whether what this replica knows of the tenant is out of date from now on: another
@@ -331,7 +314,7 @@ mod tests {
         assert!(!stream.observed(shown(8, "", 81), ME));
         assert!(stream.acts(true) && !stream.acts(false));
         stream.restart();
-        assert_eq!(stream.claim(), 0);
+        assert_eq!(stream.claim, 0);
     }
 
     #[test]

@@ -16,19 +16,16 @@ use crate::usage::Usage;
 
 /// One namespace: its tenant's workloads, its rules, their companions.
 #[derive(Debug)]
-pub struct TenantState {
-    /// The namespace's name.
+pub(crate) struct TenantState {
     pub namespace: Namespace,
     admin_rules: Namespace,
     data: Mutex<TenantData>,
 }
 
-/// The contents of a state, behind its lock.
 #[derive(Debug, Default)]
-pub struct TenantData {
+pub(crate) struct TenantData {
     /// The tenant that the namespace belongs to. Nothing is created in a namespace without a tenant.
     pub tenant: Option<TenantId>,
-    /// Workloads and compiled rules.
     pub index: TenantIndex,
     /// Every rule there is, also those that don't compile; and the admin rules that are about the tenant.
     pub rules: BTreeMap<RuleName, RuleEntry>,
@@ -42,11 +39,8 @@ pub struct TenantData {
     pub pauses: FailurePauses,
     /// How often facts are written into companions.
     pub facts: AnnotationPauses,
-    /// Companions that are being brought to a new template.
     pub rollouts: Rollouts,
-    /// The tenant's stream.
     pub stream: Stream,
-    /// How much its workloads take.
     pub usage: Usage,
     /// The tenant is being deleted: nothing more is created for it.
     pub closing: bool,
@@ -57,23 +51,20 @@ impl TenantState {
         Self { namespace, admin_rules, data: Mutex::default() }
     }
 
-    /// The lock, for a moment.
-    pub fn lock(&self) -> MutexGuard<'_, TenantData> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TenantData> {
         self.data.lock()
     }
 
-    /// Keys of this state, cluster-wide.
-    pub fn ids(&self, keys: impl IntoIterator<Item = CompanionKey>) -> Vec<CompanionId> {
+    pub(crate) fn ids(&self, keys: impl IntoIterator<Item = CompanionKey>) -> Vec<CompanionId> {
         keys.into_iter().map(|key| CompanionId { namespace: self.namespace.clone(), key }).collect()
     }
 
-    /// All rules of this state, cluster-wide.
-    pub fn rule_ids(&self) -> Vec<RuleId> {
+    pub(crate) fn rule_ids(&self) -> Vec<RuleId> {
         self.lock().rules.keys().map(|name| self.rule_id(name)).collect()
     }
 
     /// A rule, cluster-wide.
-    pub fn rule_id(&self, name: &RuleName) -> RuleId {
+    pub(crate) fn rule_id(&self, name: &RuleName) -> RuleId {
         let namespace = if name.is_admin() { &self.admin_rules } else { &self.namespace };
         RuleId { namespace: namespace.clone(), name: name.clone() }
     }
@@ -81,7 +72,7 @@ impl TenantState {
 
 impl TenantData {
     /// All companions that exist, those of admin rules too.
-    pub fn companion_keys(&self) -> Vec<CompanionKey> {
+    pub(crate) fn companion_keys(&self) -> Vec<CompanionKey> {
         let mut keys: Vec<_> = self.companions.keys().collect();
         if let Some(store) = &self.admin_companions {
             keys.extend(store.lock().keys());
@@ -104,13 +95,13 @@ impl TenantData {
 
     /// Whether this replica creates companions and writes statuses for this namespace. `leads`: it leads, and so acts for tenants
     /// that no replica serves.
-    pub fn acts(&self, leads: bool) -> bool {
+    pub(crate) fn acts(&self, leads: bool) -> bool {
         self.tenant.is_some() && !self.closing && self.stream.acts(leads)
     }
 
     /// A Tenant's status shows the holder of the claim on its stream. Returns whether this replica has lost it, or it is another
     /// Tenant: the tenant's workloads are forgotten then, because they are stale from now on.
-    pub fn claim_observed(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
+    pub(crate) fn claim_observed(&mut self, shown: ObservedClaim<'_>, me: &str) -> bool {
         let lost = self.stream.observed(shown, me);
         if lost {
             self.forget_workloads();

@@ -10,9 +10,8 @@ use tokio::time::Instant;
 /// Pause after the first validation that didn't succeed, and the longest that it grows to.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// What is known of a template.
 #[derive(Debug, Clone, Default)]
-pub struct TemplateValidation {
+pub(crate) struct TemplateValidation {
     verdict: Option<Result<(), String>>,
     /// When it may be validated again, and the pause before that.
     next: Option<(Instant, Duration)>,
@@ -20,33 +19,32 @@ pub struct TemplateValidation {
 
 impl TemplateValidation {
     /// It was valid before.
-    pub fn passed() -> Self {
+    pub(crate) fn passed() -> Self {
         Self { verdict: Some(Ok(())), next: None }
     }
 
     /// Whether the API server takes it.
-    pub fn has_passed(&self) -> bool {
+    pub(crate) fn has_passed(&self) -> bool {
         self.verdict == Some(Ok(()))
     }
 
-    /// The message of the API server's refusal.
-    pub fn refusal(&self) -> Option<&str> {
+    pub(crate) fn refusal(&self) -> Option<&str> {
         self.verdict.as_ref()?.as_ref().err().map(String::as_str)
     }
 
     /// Whether it should be validated now.
-    pub fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         !self.has_passed() && self.left(now).is_none()
     }
 
     /// How long until it may be validated again; `None` when it has passed, or may be validated now.
-    pub fn left(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn left(&self, now: Instant) -> Option<Duration> {
         let (at, _) = self.next.filter(|_| !self.has_passed())?;
         at.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
     /// What came of a validation; `None` when the API server didn't say. Returns when to try again.
-    pub fn record(&mut self, verdict: Option<Result<(), String>>, now: Instant) -> Option<Duration> {
+    pub(crate) fn record(&mut self, verdict: Option<Result<(), String>>, now: Instant) -> Option<Duration> {
         if verdict.is_some() {
             self.verdict = verdict;
         }

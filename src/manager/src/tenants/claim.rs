@@ -29,11 +29,9 @@ use crate::writes::{self, Version};
 /// Attempts at a claim while others write the same Tenant.
 const ATTEMPTS: usize = 20;
 
-/// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state.
-///
-/// # Errors
-/// UNAVAILABLE when the API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when
-/// the tenant is deleted.
+/// Raises the claim on a tenant's stream, beyond what this replica has seen in the tenant's state. Returns UNAVAILABLE when the
+/// API server can't be asked. The claim may have been raised all the same, see [`UnusedClaims`]. NOT_FOUND when the tenant is
+/// deleted.
 pub(crate) async fn raise(
     context: &Context,
     id: &TenantId,
@@ -110,7 +108,7 @@ fn api(context: &Context) -> Api<Tenant> {
 
 /// How long a claim that no stream is for is kept: the agent whose stream it was raised for connects again before that, unless
 /// it has gone for good.
-pub const UNUSED: Duration = Duration::from_secs(10);
+pub(crate) const UNUSED: Duration = Duration::from_secs(10);
 
 /// The controller that gives up claims in this replica's name that no stream is for: the answer to their write was lost, and
 /// the agent didn't come back. As long as they stay no replica acts for the tenant.

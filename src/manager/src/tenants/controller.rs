@@ -30,9 +30,8 @@ const PREPARING: Duration = Duration::from_millis(200);
 /// Pause between two looks for what the deletion of a tenant waits for.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A key of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Key {
+pub(crate) enum Key {
     /// A tenant: its namespace and its status.
     Tenant(TenantId),
     /// A Node: the tenant that it is assigned to.
@@ -50,10 +49,8 @@ impl fmt::Display for Key {
 
 impl queue::Key for Key {}
 
-/// The controller of Tenants and their DPUs.
 pub(crate) struct Tenants {
     context: Arc<Context>,
-    /// DPUs that are being handed over.
     handovers: Handovers,
     /// The manager's user as the API server knows it, as the subject of a RoleBinding.
     myself: OnceCell<Value>,

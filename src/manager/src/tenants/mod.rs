@@ -3,11 +3,11 @@
 //! [`crate::state::registry`] is what is known, on every replica; [`claim`] says which replica serves a tenant's stream;
 //! `controller` makes namespaces and DPUs what they should be, on the replica that leads.
 
-pub mod claim;
+pub(crate) mod claim;
 mod controller;
-pub mod namespace;
+pub(crate) mod namespace;
 mod nodes;
 mod status;
 
-pub use controller::Key;
+pub(crate) use controller::Key;
 pub(crate) use controller::Tenants;

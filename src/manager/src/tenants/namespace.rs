@@ -22,11 +22,11 @@ use crate::writes::{self, only};
 const NAME: &str = "outrigger";
 
 /// The ClusterRole that is bound in each tenant's namespace.
-pub const ROLE: &str = "outrigger-manager-tenant";
+pub(crate) const ROLE: &str = "outrigger-manager-tenant";
 
 /// Whether a tenant's namespace can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// It can.
     Ready,
     /// It belongs to another tenant or to none; the message says what to do.
@@ -38,7 +38,7 @@ pub enum State {
 }
 
 /// The manager's own user, as the subject of a RoleBinding.
-pub async fn myself(client: &Client) -> Result<Value, kube::Error> {
+pub(crate) async fn myself(client: &Client) -> Result<Value, kube::Error> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let review = reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await?;
     let user = review.status.and_then(|s| s.user_info).and_then(|u| u.username).unwrap_or_default();
@@ -55,7 +55,7 @@ fn subject(user: &str) -> Value {
 
 /// Makes the namespace, or adopts one that carries the tenant's label, and puts in what has to be there: the Pod Security
 /// level, the manager's rights, the limits. Writes only what is not so already.
-pub async fn ensure(
+pub(crate) async fn ensure(
     client: &Client,
     tenant: &Tenant,
     owner: &Value,
@@ -163,7 +163,7 @@ fn same(found: Option<&BTreeMap<String, Quantity>>, wanted: &Value) -> bool {
 
 /// Releases the namespace of a tenant that is being deleted: one that was created for it is deleted; one that was adopted stays,
 /// without rules and Pods. Returns a message about what still exists; `None` when nothing does.
-pub async fn release(
+pub(crate) async fn release(
     client: &Client,
     name: &str,
     id: &str,

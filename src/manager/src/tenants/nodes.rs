@@ -31,7 +31,6 @@ pub(super) const SETTLE: Duration = Duration::from_secs(3);
 /// Pause between two looks for Pods that are being deleted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Hands DPUs over from tenant to tenant.
 #[derive(Debug, Default)]
 pub(super) struct Handovers {
     /// Since when Nodes have been seen cordoned, unowned and empty. Forgotten by a restart, which only takes longer then.

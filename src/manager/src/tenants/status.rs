@@ -78,7 +78,6 @@ pub(super) fn compute(
     finish(entry, dpus, told, now)
 }
 
-/// The status of a tenant that is being deleted.
 pub(super) fn terminating(
     entry: &TenantEntry,
     waiting_for: &str,

@@ -117,23 +117,11 @@ async fn nothing_is_asked_twice() {
     }
 }
 
-/// All Rust files under a directory.
-fn sources(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
-        let path = entry.path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-}
-
 #[test]
 fn no_client_is_built_elsewhere() {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut found = Vec::new();
-    sources(&all, &mut found);
+    let files = walkdir::WalkDir::new(&all).into_iter().map(|entry| entry.unwrap().into_path());
+    let found: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "rs")).collect();
     assert!(found.len() > 100, "{} files", found.len());
     // The second one is for unit tests.
     let allowed = ["runtime/src/calls.rs", "runtime/src/fake_api.rs"];

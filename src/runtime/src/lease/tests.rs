@@ -7,12 +7,10 @@ use tower::{BoxError, service_fn};
 
 use super::*;
 
-/// An API server with one Lease.
 #[derive(Clone, Default)]
 struct Server {
     lease: Arc<Mutex<Option<Value>>>,
     version: Arc<AtomicI64>,
-    /// Number of patches.
     patches: Arc<AtomicI64>,
     /// No request is answered.
     hangs: Arc<AtomicBool>,

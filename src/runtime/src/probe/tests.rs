@@ -1,56 +1,26 @@
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, IsCa, KeyPair};
+use rcgen::{CustomExtension, KeyPair};
 
 use super::*;
-use crate::expiry::now;
+use crate::testing::{Authority, ca_params};
 
-struct Made {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-}
+const LIFE: (i64, i64) = (-600, 600);
 
-/// Something with a name, in force between these times from now, in seconds.
-fn params(name: &str, (from, to): (i64, i64)) -> CertificateParams {
-    let mut params = CertificateParams::new(vec!["webhook.svc".to_owned()]).unwrap();
-    params.distinguished_name.push(rcgen::DnType::CommonName, name);
-    let at = |offset| time::OffsetDateTime::from_unix_timestamp(now() + offset).unwrap();
-    (params.not_before, params.not_after) = (at(from), at(to));
-    params
-}
-
-impl Made {
-    fn new(name: &str) -> Self {
-        Self::of(name, (-600, 600))
-    }
-
-    fn of(name: &str, life: (i64, i64)) -> Self {
-        let mut params = params(name, life);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
-    }
-
-    /// A CA that this one has signed.
-    fn beneath(&self, name: &str, life: (i64, i64)) -> Self {
-        let mut params = params(name, life);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        Self { issuer: CertifiedIssuer::signed_by(params, key, &self.issuer).unwrap() }
-    }
-
+impl Authority {
     fn ca(&self) -> Vec<u8> {
-        self.issuer.pem().into_bytes()
+        self.pem().into_bytes()
     }
 
-    fn leaf(&self, from: i64, to: i64) -> (Vec<u8>, KeyPair) {
-        let key = KeyPair::generate().unwrap();
-        (params("leaf", (from, to)).signed_by(&key, &self.issuer).unwrap().pem().into_bytes(), key)
+    fn chain(&self, from: i64, to: i64) -> Vec<u8> {
+        self.leaf((from, to)).0.into_bytes()
     }
 }
 
 #[test]
 fn servers_and_clients() {
-    let (own, other) = (Made::new("own"), Made::new("other"));
-    let good = own.leaf(-60, 600).0;
-    let ended = own.leaf(-600, -60).0;
-    let foreign = other.leaf(-60, 600).0;
+    let (own, other) = (Authority::of("own", LIFE), Authority::of("other", LIFE));
+    let good = own.chain(-60, 600);
+    let ended = own.chain(-600, -60);
+    let foreign = other.chain(-60, 600);
     let both = [own.ca(), other.ca()].concat();
     for who in [Who::Agent, Who::ApiServer] {
         for (chain, ca, name, expected) in [
@@ -79,19 +49,19 @@ fn servers_and_clients() {
 #[test]
 fn chains_with_certificates_that_are_not_valid_now() {
     let (own, ended, later) =
-        (Made::new("own"), Made::of("ended", (-600, -60)), Made::of("later", (60, 600)));
+        (Authority::of("own", LIFE), Authority::of("ended", (-600, -60)), Authority::of("later", (60, 600)));
     let between = own.beneath("between", (-600, -60));
-    let chain = [between.leaf(-60, 600).0, between.ca()].concat();
+    let chain = [between.chain(-60, 600), between.ca()].concat();
     let both = [own.ca(), ended.ca()].concat();
     let why = "certificate 2 of its chain has ended";
     assert_eq!(client(&chain, &own.ca()).unwrap().verdict, Verdict::Untimely(why.to_owned()));
     for (chain, ca, agent, api_server) in [
         (chain, own.ca(), Verdict::Untimely(why.to_owned()), Verdict::Untimely(why.to_owned())),
         // Only Go looks at the dates of what is trusted.
-        (ended.leaf(-60, 600).0, ended.ca(), Verdict::Trusted, Verdict::CaUntimely),
-        (ended.leaf(-60, 600).0, both.clone(), Verdict::Trusted, Verdict::CaUntimely),
-        (later.leaf(-60, 600).0, later.ca(), Verdict::Trusted, Verdict::CaUntimely),
-        (own.leaf(-60, 600).0, both, Verdict::Trusted, Verdict::Trusted),
+        (ended.chain(-60, 600), ended.ca(), Verdict::Trusted, Verdict::CaUntimely),
+        (ended.chain(-60, 600), both.clone(), Verdict::Trusted, Verdict::CaUntimely),
+        (later.chain(-60, 600), later.ca(), Verdict::Trusted, Verdict::CaUntimely),
+        (own.chain(-60, 600), both, Verdict::Trusted, Verdict::Trusted),
     ] {
         let of = |who| server(who, &chain, &ca, "webhook.svc").unwrap().verdict;
         assert_eq!((of(Who::Agent), of(Who::ApiServer)), (agent, api_server));
@@ -100,30 +70,29 @@ fn chains_with_certificates_that_are_not_valid_now() {
 
 #[test]
 fn a_certificate_in_the_bundle_is_trusted_itself() {
-    let verdict = |of: &Made, name| server(Who::ApiServer, &of.ca(), &of.ca(), name).unwrap().verdict;
-    let own = Made::new("own");
+    let verdict = |of: &Authority, name| server(Who::ApiServer, &of.ca(), &of.ca(), name).unwrap().verdict;
+    let own = Authority::of("own", LIFE);
     assert_eq!(verdict(&own, "webhook.svc"), Verdict::Trusted);
     let result = format!("{:?}", verdict(&own, "manager.svc"));
     assert!(result.contains("manager.svc"), "{result}");
-    let ended = Made::of("own", (-600, -60));
+    let ended = Authority::of("own", (-600, -60));
     assert_eq!(verdict(&ended, "webhook.svc"), Verdict::Untimely("it has ended".to_owned()));
-    let other = Made::new("other");
+    let other = Authority::of("other", LIFE);
     let result = server(Who::ApiServer, &other.ca(), &own.ca(), "webhook.svc").unwrap().verdict;
     assert!(matches!(result, Verdict::Untrusted(_)), "{result:?}");
 }
 
 #[test]
 fn cas_that_cannot_be_used_are_ignored_by_api_servers() {
-    let own = Made::new("own");
-    let mut strange = params("strange", (-60, 600));
-    strange.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let own = Authority::of("own", LIFE);
+    let mut strange = ca_params("strange", (-60, 600));
     // An extension for the second time.
     let twice = CustomExtension::from_oid_content(&[2, 5, 29, 19], vec![0x30, 3, 1, 1, 0xff]);
     strange.custom_extensions.push(twice);
     let strange = strange.self_signed(&KeyPair::generate().unwrap()).unwrap().pem().into_bytes();
     let both = [strange.clone(), own.ca()].concat();
     assert_eq!((unusable(&both).unwrap(), unusable(&own.ca()).unwrap()), (1, 0));
-    let leaf = own.leaf(-60, 600).0;
+    let leaf = own.chain(-60, 600);
     assert_eq!(server(Who::ApiServer, &leaf, &both, "webhook.svc").unwrap().verdict, Verdict::Trusted);
     assert!(server(Who::Agent, &leaf, &both, "webhook.svc").is_err());
     let alone = server(Who::ApiServer, &leaf, &strange, "webhook.svc").unwrap().verdict;
@@ -132,15 +101,15 @@ fn cas_that_cannot_be_used_are_ignored_by_api_servers() {
 
 #[tokio::test]
 async fn the_presented_certificate_is_returned_also_if_it_is_untrusted() {
-    let (own, other) = (Made::new("own"), Made::new("other"));
-    let (chain, key) = own.leaf(-60, 600);
+    let (own, other) = (Authority::of("own", LIFE), Authority::of("other", LIFE));
+    let (chain, key) = own.pair();
     let config = rustls::ServerConfig::builder_with_provider(crate::tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(
-            certificates(&chain).unwrap(),
-            rustls_pki_types::PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+            certificates(chain.as_bytes()).unwrap(),
+            rustls_pki_types::PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap(),
         )
         .unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
@@ -150,7 +119,7 @@ async fn the_presented_certificate_is_returned_also_if_it_is_untrusted() {
         let (shown, _) = tokio::join!(asked, acceptor.accept(far));
         let shown = shown.unwrap();
         assert_eq!(shown.verdict == Verdict::Trusted, trusted, "{:?}", shown.verdict);
-        assert_eq!(shown.certificate, certificates(&chain).unwrap()[0]);
+        assert_eq!(shown.certificate, certificates(chain.as_bytes()).unwrap()[0]);
     }
     let (near, far) = tokio::io::duplex(1024);
     drop(far);

@@ -56,7 +56,7 @@ fn settings_have_defaults_help_and_environment_variables() {
     let all = All::try_parse_from(["x"]).unwrap();
     assert_eq!(all.process.admin_address, Bind::AnyAddress(8080));
     assert_eq!(all.process.drain_timeout, Duration::from_secs(20));
-    assert_eq!(all.tls.tls_reload_interval, ServerTlsArgs::default().tls_reload_interval);
+    assert_eq!(all.tls.tls_reload_interval, Duration::from_secs(5));
     for flag in All::command().get_arguments().filter(|flag| flag.get_id() != "help") {
         let long = flag.get_long().unwrap();
         let variable = format!("OUTRIGGER_{}", long.replace('-', "_").to_uppercase());

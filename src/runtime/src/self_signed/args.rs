@@ -63,27 +63,9 @@ pub struct SelfSignedArgs {
     pub self_signed_inherit: bool,
 }
 
-impl Default for SelfSignedArgs {
-    /// The defaults of the flags.
-    fn default() -> Self {
-        Self {
-            tls: TlsSource::Files,
-            self_signed_name: Vec::new(),
-            self_signed_namespace: NAMESPACE.to_owned(),
-            self_signed_lifetime: Duration::from_secs(90 * DAY),
-            self_signed_ca_lifetime: Duration::from_secs(1825 * DAY),
-            self_signed_overlap: Duration::from_secs(7 * DAY),
-            self_signed_inherit: false,
-        }
-    }
-}
-
 impl SelfSignedArgs {
-    /// Validates the combination of settings.
-    ///
-    /// # Errors
-    /// If it is invalid; the message names the flag.
-    pub fn check(&self) -> anyhow::Result<()> {
+    /// Validates the combination of settings. Fails if it is invalid; the message names the flag.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
         let (life, ca_life) = (self.self_signed_lifetime, self.self_signed_ca_lifetime);
         if life < SHORTEST {
             bail!("--self-signed-lifetime is {life:?}; use {SHORTEST:?} or more");

@@ -14,7 +14,6 @@ const CALM: Duration = Duration::from_secs(60);
 /// First and longest pause of the backoff. Requests fail while the bundle lacks the CA, so the pauses are limited.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
-/// Contention about one target.
 #[derive(Debug, Default)]
 pub(super) struct Contention {
     /// The bundle that was written last, and when.
@@ -24,7 +23,6 @@ pub(super) struct Contention {
 }
 
 impl Contention {
-    /// Records that this bundle was written.
     pub(super) fn written(&mut self, bundle: &str, now: Instant) {
         let same = self.last.as_ref().is_some_and(|(last, _)| last == bundle);
         self.repeated = match self.contended_until() {

@@ -30,7 +30,6 @@ pub(super) fn authority(name: &str, now: i64, life: i64) -> anyhow::Result<Pair>
     Ok(Pair { certificate, key: key.serialize_pem() })
 }
 
-/// The common name of a CA.
 pub(super) fn common_name(name: &str, unique: &str) -> String {
     format!("{name} CA {unique}")
 }

@@ -113,7 +113,6 @@ struct CertificateController {
     warning: Warning,
 }
 
-/// The result of a round.
 enum RoundResult {
     /// An object was written, by this replica or by another: run the next round.
     Retry,
@@ -275,7 +274,6 @@ impl CertificateController {
         }
     }
 
-    /// Reads the Secret's resourceVersion and content.
     async fn read(&self) -> anyhow::Result<(String, Option<State>)> {
         let (namespace, name) = (&self.namespace, self.component.secret);
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);

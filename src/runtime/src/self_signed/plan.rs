@@ -5,14 +5,12 @@ use std::cmp::Reverse;
 use super::issue::{authority, common_name, leaf};
 use super::state::{Certificate, Inherited, NextCa, State};
 
-/// Maximum number of names in a certificate.
 pub(super) const MAX_NAMES: usize = 100;
 /// Maximum number of CAs that are inherited: fewer than a bundle can have, so that there is always room for Outrigger's own.
 const MAX_INHERITED: usize = 3;
 /// Longest time for which these stay trusted, in seconds: 30 days, enough to replace all servers that use them.
 pub(super) const INHERITED_FOR: i64 = 30 * 24 * 3600;
 
-/// The certificates that the settings ask for.
 #[derive(Debug, Clone)]
 pub(super) struct CertificateSpec {
     /// Name in the subjects of CAs.
@@ -48,7 +46,6 @@ pub(super) enum Step {
     /// Create a serving certificate with additional names. It keeps the current names, so that replicas with different settings
     /// during a rollout agree on all of them.
     AddNames,
-    /// Remove expired CAs.
     RemoveExpired,
 }
 
@@ -137,10 +134,8 @@ pub(super) fn foreign_cas(found: &[Certificate], spec: &CertificateSpec, now: i6
     all
 }
 
-/// The state after a step; `None` if it is unchanged. `found`: the certificates in all targets.
-///
-/// # Errors
-/// If a certificate can't be created.
+/// The state after a step; `None` if it is unchanged. `found`: the certificates in all targets. Fails if a certificate can't be
+/// created.
 pub(super) fn apply(
     step: Step,
     state: Option<&State>,

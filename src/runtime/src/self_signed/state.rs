@@ -154,7 +154,6 @@ fn address(bytes: &[u8]) -> Option<String> {
     Some(ip.to_string())
 }
 
-/// A certificate as PEM.
 pub(super) fn pem_of(der: &[u8]) -> String {
     use base64::Engine;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
@@ -170,10 +169,8 @@ pub(super) fn pem_of(der: &[u8]) -> String {
 }
 
 impl State {
-    /// Reads the data of a Secret; `None` if it is empty.
-    ///
-    /// # Errors
-    /// If the data is invalid. The Secret isn't changed then, because others may use it.
+    /// Reads the data of a Secret; `None` if it is empty. Fails if the data is invalid. The Secret isn't changed then, because
+    /// others may use it.
     pub(super) fn read(data: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<Option<Self>> {
         if data.is_empty() {
             return Ok(None);

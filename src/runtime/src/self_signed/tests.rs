@@ -6,6 +6,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::*;
+use crate::testing::settings;
 
 /// A day in the year 2026.
 const BEGIN: i64 = 1_780_000_000;
@@ -338,7 +339,7 @@ fn an_invalid_secret_is_not_changed() {
 #[test]
 fn invalid_settings_are_refused() {
     let second = Duration::from_secs(1);
-    let args = SelfSignedArgs::default();
+    let args: SelfSignedArgs = settings();
     args.check().unwrap();
     for (args, expected) in [
         (
@@ -367,8 +368,7 @@ fn invalid_settings_are_refused() {
         SelfSignedArgs { self_signed_name: vec!["0:0::1".to_owned(), "a.example".to_owned()], ..args };
     names.check().unwrap();
     let component = Component { service: "s", secret: "s", bundle_targets: &[] };
-    let elsewhere =
-        SelfSignedArgs { self_signed_namespace: "companions".to_owned(), ..SelfSignedArgs::default() };
+    let elsewhere = SelfSignedArgs { self_signed_namespace: "companions".to_owned(), ..settings() };
     assert_eq!(
         elsewhere.spec(&component).names,
         ["s.companions.svc", "s.companions.svc.cluster.local", "s.companions", "s"]

@@ -12,7 +12,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::slots::{ConnectionState, OpenRequest};
 
-/// A stream that records its reads and writes.
 pub(super) struct ObservedStream<S> {
     pub(super) inner: S,
     pub(super) state: Arc<ConnectionState>,

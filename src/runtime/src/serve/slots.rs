@@ -24,7 +24,6 @@ use crate::environment::Clock;
 /// Minimum interval between warnings that connections are closed for others.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-/// All connections of a server, and their limits.
 pub(super) struct ConnectionTable {
     name: &'static str,
     max_connections: usize,
@@ -33,7 +32,6 @@ pub(super) struct ConnectionTable {
     max_handshakes: usize,
     epoch: Instant,
     connections: Mutex<Connections>,
-    /// Handshakes in progress.
     handshakes: Arc<AtomicUsize>,
     freed: Notify,
 }
@@ -50,11 +48,8 @@ struct Connections {
 /// The limit that a new connection would exceed, where no other connection can be closed for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LimitReached {
-    /// Connections of the client's address.
     Address,
-    /// Connections of the client's identity.
     Identity,
-    /// Connections of the server.
     Server,
 }
 
@@ -75,9 +70,7 @@ pub(super) struct ConnectionState {
     in_handshake: AtomicBool,
     /// The table's count of handshakes in progress.
     handshakes: Arc<AtomicUsize>,
-    /// The client has a verified certificate.
     verified: AtomicBool,
-    /// There has been a request.
     had_request: AtomicBool,
     /// Requests that were received completely and whose response isn't complete.
     in_progress: AtomicU32,
@@ -119,10 +112,8 @@ impl ConnectionTable {
         })
     }
 
-    /// Adds a connection from this address, and closes another one if a limit is reached.
-    ///
-    /// # Errors
-    /// If no other connection can be closed.
+    /// Adds a connection from this address, and closes another one if a limit is reached. Fails if no other connection can be
+    /// closed.
     pub(super) fn add(
         self: &Arc<Self>,
         address: Option<SocketAddr>,
@@ -168,10 +159,8 @@ impl ConnectionTable {
         Ok(ConnectionSlot { table: self.clone(), number, state })
     }
 
-    /// Records the identity of a connection's certificate, and closes another connection of this identity if the limit is reached.
-    ///
-    /// # Errors
-    /// If no other connection can be closed.
+    /// Records the identity of a connection's certificate, and closes another connection of this identity if the limit is
+    /// reached. Fails if no other connection can be closed.
     pub(super) fn identify(
         &self,
         state: &ConnectionState,
@@ -264,19 +253,16 @@ impl ConnectionState {
         self.last_active.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The TLS handshake has finished or failed.
     pub(super) fn handshake_finished(&self) {
         if self.in_handshake.swap(false, Ordering::Relaxed) {
             self.handshakes.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The client's certificate has been verified.
     pub(super) fn verified(&self) {
         self.verified.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes have been received.
     pub(super) fn received(&self, http1: bool) {
         let now = self.now();
         self.last_active.store(now, Ordering::Relaxed);

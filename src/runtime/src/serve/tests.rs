@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 use axum::body::Bytes;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
@@ -44,13 +44,20 @@ fn encrypted() -> (Mount, Arc<ServerTls>) {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     mount.publish_pair(&authority.pair());
     std::fs::write(mount.path("ca"), authority.pem()).unwrap();
-    let (cert, key) = mount.pair();
-    let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
+    let tls = mount.tls(false);
     (mount, tls)
 }
 
+/// A certificate for server and client, with its CA.
+fn mutual() -> Mount {
+    let (mut mount, authority) = (Mount::new(), Authority::new());
+    let (cert, key) = authority.pair();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
+    mount
+}
+
 /// Reads until the server closes the connection.
-async fn closed(mut stream: TcpStream) -> String {
+async fn closed(mut stream: impl AsyncRead + Unpin) -> String {
     let mut rest = Vec::new();
     let _ = timeout(SOON, stream.read_to_end(&mut rest)).await.expect("the server closes the connection");
     String::from_utf8_lossy(&rest).into_owned()
@@ -58,18 +65,13 @@ async fn closed(mut stream: TcpStream) -> String {
 
 #[tokio::test]
 async fn tls_serves_both_versions_of_http_and_passes_the_client_on() {
-    let (mut mount, authority) = (Mount::new(), Authority::new());
-    let (cert, key) = authority.pair();
-    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
-    let (cert, key) = mount.pair();
-    let ca = mount.path("ca.crt");
-    let tls = Arc::new(ServerTls::load(cert.clone(), key.clone(), Some(ca.clone())).unwrap());
-    let server = serve(Some(tls), Limits::default());
+    let mount = mutual();
+    let (identity, ca) = (Some(mount.pair()), mount.path("ca.crt"));
+    let server = serve(Some(mount.tls(true)), Limits::default());
     let client = |alpn: &[u8], identity| {
         let alpn: &[&[u8]] = if alpn.is_empty() { &[] } else { &[alpn] };
         Arc::new(ClientTls { ca: ca.clone(), identity }.config(alpn).unwrap())
     };
-    let identity = Some((cert, key));
     // A client without ALPN uses HTTP/1.1.
     for alpn in [&b"http/1.1"[..], b""] {
         let stream = server.connect_tls(&client(alpn, identity.clone())).await.unwrap();
@@ -88,10 +90,7 @@ async fn tls_serves_both_versions_of_http_and_passes_the_client_on() {
 
 #[tokio::test]
 async fn unfinished_handshakes_and_headers_time_out() {
-    let (mut mount, authority) = (Mount::new(), Authority::new());
-    mount.publish_pair(&authority.pair());
-    let (cert, key) = mount.pair();
-    let tls = Arc::new(ServerTls::load(cert, key, None).unwrap());
+    let (_mount, tls) = encrypted();
     let limits = Limits { handshake: SHORT, headers: SHORT, ..Limits::default() };
     let (encrypted, plain) = (serve(Some(tls), limits.clone()), serve(None, limits));
     for (server, begin) in [
@@ -115,9 +114,7 @@ async fn a_connection_without_a_request_times_out() {
     let server = serve(Some(tls), Limits { headers: SHORT, ..Limits::default() });
     for alpn in [&b"http/1.1"[..], b"h2"] {
         let config = ClientTls { ca: ca.clone(), identity: None }.config(&[alpn]).unwrap();
-        let mut stream = server.connect_tls(&Arc::new(config)).await.unwrap();
-        let mut rest = Vec::new();
-        let _ = timeout(SOON, stream.read_to_end(&mut rest)).await.expect("the server closes the connection");
+        closed(server.connect_tls(&Arc::new(config)).await.unwrap()).await;
     }
 }
 
@@ -205,7 +202,7 @@ async fn a_request_has_one_deadline_in_both_versions_of_http() {
     stream.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
     closed(stream).await;
     // An endless body in HTTP/2: there is a response, and then the connection is closed.
-    let (mut sender, connection) = h2_client(server.connect().await).await;
+    let (mut sender, connection) = h2::client::handshake(server.connect().await).await.unwrap();
     let connection = tokio::spawn(connection);
     let request = http::Request::post("http://x/body").body(()).unwrap();
     let (answer, mut body) = sender.send_request(request, false).unwrap();
@@ -236,12 +233,6 @@ async fn a_response_that_the_client_does_not_read_times_out() {
     // A drain waits for open requests, and so for ever unless the connection times out.
     server.drain.cancel();
     timeout(SOON, server.task).await.expect("the connection is closed").unwrap();
-}
-
-async fn h2_client(
-    stream: TcpStream,
-) -> (h2::client::SendRequest<Bytes>, h2::client::Connection<TcpStream, Bytes>) {
-    h2::client::handshake(stream).await.unwrap()
 }
 
 async fn collected(mut body: h2::RecvStream) -> String {
@@ -339,7 +330,6 @@ async fn unix_sockets_are_served() {
     timeout(SOON, task).await.expect("it ends").unwrap();
 }
 
-/// A service as tonic generates it.
 #[derive(Clone)]
 struct Greeter;
 
@@ -365,14 +355,11 @@ impl tower::Service<http::Request<tonic::body::Body>> for Greeter {
 
 #[tokio::test]
 async fn grpc_is_served() {
-    let (mut mount, authority) = (Mount::new(), Authority::new());
-    let (cert, key) = authority.pair();
-    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
-    let ((cert, key), ca) = (mount.pair(), mount.path("ca.crt"));
-    let tls = Arc::new(ServerTls::load(cert.clone(), key.clone(), Some(ca.clone())).unwrap());
+    let mount = mutual();
     let routes = tonic::service::Routes::new(Greeter).into_axum_router();
-    let server = crate::testing::serve(routes, Some(tls), Limits::default());
-    let config = ClientTls { ca, identity: Some((cert, key)) }.config(&[b"h2"]).unwrap();
+    let server = crate::testing::serve(routes, Some(mount.tls(true)), Limits::default());
+    let client = ClientTls { ca: mount.path("ca.crt"), identity: Some(mount.pair()) };
+    let config = client.config(&[b"h2"]).unwrap();
     let stream = server.connect_tls(&Arc::new(config)).await.unwrap();
     let (headers, _) = ask_http2(stream, "/test.Greeter/Greet").await.unwrap();
     assert_eq!(

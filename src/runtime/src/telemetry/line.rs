@@ -17,9 +17,7 @@ const MAX_TEXT: usize = 1 << 10;
 /// Passes lines to the thread that writes them.
 #[derive(Debug, Clone)]
 pub(super) struct Lines {
-    /// Whether lines are JSON.
     pub(super) json: bool,
-    /// The writer.
     pub(super) to: NonBlocking,
 }
 

@@ -37,10 +37,7 @@ impl fmt::Debug for Output {
 }
 
 impl Output {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// If standard error isn't open.
+    /// Starts the thread. Fails if standard error isn't open.
     pub(crate) fn new() -> anyhow::Result<(NonBlocking, Self)> {
         // A separate descriptor, so that the thread doesn't hold the lock of standard error while it blocks.
         let own = io::stderr().as_fd().try_clone_to_owned().context("standard error can't be used")?;

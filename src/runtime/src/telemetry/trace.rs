@@ -50,7 +50,6 @@ pub struct TraceArgs {
     pub otlp_insecure: bool,
 }
 
-/// The exporter of traces.
 #[derive(Debug, Clone)]
 pub(crate) struct Traces {
     provider: SdkTracerProvider,
@@ -65,10 +64,7 @@ fn or_variable<T: From<String>>(setting: Option<T>, names: &[&str]) -> Option<T>
 
 impl TraceArgs {
     /// Starts the exporter, if traces are enabled. Its own thread exports spans in batches, and drops them if the collector is
-    /// unavailable.
-    ///
-    /// # Errors
-    /// If the endpoint is no URL, or one in plain text without --otlp-insecure, or the CA can't be read.
+    /// unavailable. Fails if the endpoint is no URL, or one in plain text without --otlp-insecure, or the CA can't be read.
     pub(super) fn traces(&self, service: &'static str) -> anyhow::Result<Option<Traces>> {
         let endpoint = self.otlp_endpoint.clone().filter(|endpoint| !endpoint.is_empty());
         let names = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -281,7 +277,6 @@ mod tests {
 
     use super::*;
 
-    /// An exporter that keeps the spans.
     #[derive(Debug, Clone, Default)]
     struct Kept(Arc<Mutex<Vec<SpanData>>>);
 

@@ -8,11 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::serve::Limits;
-use crate::testing::{Authority, Mount, Running, SOON, ask, serve};
-
-fn load(mount: &Mount) -> anyhow::Result<ServerTls> {
-    ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), None)
-}
+use crate::testing::{Authority, Mount, Running, SOON, ask, serve, settings};
 
 fn hello() -> Router {
     Router::new().route("/", get(async || "hello"))
@@ -39,7 +35,7 @@ fn der(pem: &str) -> Vec<u8> {
 fn a_swapped_secret_is_used_and_a_broken_one_is_not() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     mount.publish_pair(&authority.pair());
-    let tls = load(&mount).unwrap();
+    let tls = mount.tls(false);
     let first = tls.config();
     assert!(!tls.refresh(), "nothing has changed");
 
@@ -77,7 +73,7 @@ async fn clients_see_the_new_certificate_and_never_a_broken_one() {
         tls_cert_file: Some(mount.path("tls.crt")),
         tls_key_file: Some(mount.path("tls.key")),
         tls_reload_interval: Duration::from_millis(20),
-        ..ServerTlsArgs::default()
+        ..settings()
     };
     let tls = args.load().unwrap().unwrap();
     let server = serve(hello(), Some(tls.clone()), Limits::default());
@@ -117,7 +113,6 @@ fn identity(authority: &Authority) -> Mount {
     mount
 }
 
-/// Whether a client with this configuration is served.
 async fn served(server: &Running, config: &Arc<ClientConfig>) -> bool {
     match server.connect_tls(config).await {
         Err(_) => false,
@@ -135,8 +130,7 @@ async fn the_client_ca_changes_while_we_run() {
     let (one, two) = (identity(&first), identity(&second));
     let (one, two) = (client(&dir, &server_ca, Some(&one)), client(&dir, &server_ca, Some(&two)));
 
-    let ca = Some(mount.path("ca.crt"));
-    let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
+    let tls = mount.tls(true);
     let server = serve(hello(), Some(tls.clone()), Limits::default());
     assert_eq!((served(&server, &one).await, served(&server, &two).await), (true, false));
 
@@ -161,7 +155,7 @@ async fn clients_may_be_asked_only_and_what_they_show_is_verified() {
         tls_cert_file: Some(mount.path("tls.crt")),
         tls_key_file: Some(mount.path("tls.key")),
         tls_client_ca_file: Some(mount.path("ca.crt")),
-        ..ServerTlsArgs::default()
+        ..settings()
     };
     let tls = args.load_asking().unwrap().unwrap();
     let shown = axum::Router::new().route(
@@ -197,8 +191,7 @@ async fn connections_end_when_the_ca_of_their_certificate_is_withdrawn() {
     let (cert, key) = server_ca.pair();
     let both = format!("{}{}", first.pem(), second.pem());
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &both)]);
-    let ca = Some(mount.path("ca.crt"));
-    let tls = Arc::new(ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap());
+    let tls = mount.tls(true);
     let server = serve(hello(), Some(tls.clone()), Limits::default());
     let connect = async |authority: &Authority| {
         let identity = identity(authority);
@@ -228,10 +221,8 @@ async fn sessions_are_resumed_only_where_clients_are_not_verified() {
     let (cert, key) = authority.pair();
     mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &authority.pem())]);
     let dir = tempfile::tempdir().unwrap();
-    for (ca, expected) in [(None, HandshakeKind::Resumed), (Some(mount.path("ca.crt")), HandshakeKind::Full)]
-    {
-        let tls = ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap();
-        let server = serve(hello(), Some(Arc::new(tls)), Limits::default());
+    for (verified, expected) in [(false, HandshakeKind::Resumed), (true, HandshakeKind::Full)] {
+        let server = serve(hello(), Some(mount.tls(verified)), Limits::default());
         let config = client(&dir, &authority, Some(&mount));
         // Tickets come with the first answer.
         assert!(served(&server, &config).await);
@@ -272,18 +263,18 @@ fn what_can_not_be_used_is_named() {
 
 #[test]
 fn settings_that_can_not_be_meant_are_refused() {
-    let half = ServerTlsArgs { tls_cert_file: Some("x".into()), ..ServerTlsArgs::default() };
+    let half = ServerTlsArgs { tls_cert_file: Some("x".into()), ..settings() };
     assert!(half.load().unwrap_err().to_string().contains("needed together"));
-    let never = ServerTlsArgs { tls_reload_interval: Duration::ZERO, ..ServerTlsArgs::default() };
+    let never = ServerTlsArgs { tls_reload_interval: Duration::ZERO, ..settings() };
     assert!(never.load().unwrap_err().to_string().contains("--tls-reload-interval"));
-    assert!(ServerTlsArgs::default().load().unwrap().is_none());
+    assert!(settings::<ServerTlsArgs>().load().unwrap().is_none());
 }
 
 #[test]
 fn the_end_of_a_certificate_is_shown() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
     mount.publish_pair(&authority.pair());
-    let tls = load(&mount).unwrap();
+    let tls = mount.tls(false);
     let mut registry = crate::admin::registry();
     tls.register(&mut registry, &Readiness::default());
     let mut text = String::new();
@@ -317,17 +308,10 @@ async fn what_is_given_is_served_and_nothing_before_it() {
 #[test]
 fn the_client_ca_that_ends_last_counts() {
     let (mut mount, authority) = (Mount::new(), Authority::new());
-    let until = |year| {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        (params.self_signed(&key).unwrap().pem(), params.not_after.unix_timestamp())
-    };
-    let ((old, _), (new, end)) = (until(2030), until(2040));
+    let (old, new) = (Authority::of("old", (-60, 600)), Authority::of("new", (-60, 1200)));
+    let end = Validity::of(&CertificateDer::from_pem_slice(new.pem().as_bytes()).unwrap()).unwrap().not_after;
     let (cert, key) = authority.pair();
-    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &format!("{new}{old}"))]);
-    let ca = Some(mount.path("ca.crt"));
-    let tls = ServerTls::load(mount.path("tls.crt"), mount.path("tls.key"), ca).unwrap();
+    mount.publish(&[("tls.crt", &cert), ("tls.key", &key), ("ca.crt", &(new.pem() + &old.pem()))]);
+    let tls = mount.tls(true);
     assert_eq!(tls.client_ca.not_after(), Some(end));
 }

@@ -4,7 +4,6 @@
 //! again with half as many objects, and only one object is decoded at a time.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io;
 
 use futures::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
@@ -17,6 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tracing::debug;
+
+use crate::calls::causes;
 
 /// Maximum size of a page of a list and of a line of a watch, in bytes. An object has at most 1.5 MiB in etcd, and up to six times
 /// as much as JSON because of escaped characters, so every object fits.
@@ -35,30 +36,22 @@ static AT_ONCE: Semaphore = Semaphore::const_new(PAGES);
 /// Maximum number of pages in memory.
 const PAGES: usize = 2;
 
-/// A page or line exceeds the limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an object exceeds the limit of {most} bytes; delete it or make it smaller: {}",
+    first.as_deref().unwrap_or("its name could not be read")
+)]
 pub(super) struct TooLong {
-    /// The limit, in bytes.
     most: usize,
     /// Its first object, `namespace/name`, if that could be read.
     first: Option<String>,
 }
-
-impl fmt::Display for TooLong {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "an object exceeds the limit of {} bytes; delete it or make it smaller: ", self.most)?;
-        f.write_str(self.first.as_deref().unwrap_or("its name could not be read"))
-    }
-}
-
-impl std::error::Error for TooLong {}
 
 impl TooLong {
     fn error(most: usize, text: &[u8]) -> Error {
         Error::ReadEvents(io::Error::other(Self { most, first: first_name(text) }))
     }
 
-    /// Whether an error is of this type.
     pub(super) fn is(error: &Error) -> bool {
         matches!(error, Error::ReadEvents(io) if io.get_ref().is_some_and(|inner| inner.is::<Self>()))
     }
@@ -137,7 +130,6 @@ async fn text_of<K: Resource + Clone>(
     Ok((text, leave))
 }
 
-/// A list whose objects are not decoded yet.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     #[serde(default)]
@@ -184,29 +176,22 @@ fn unmanaged(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A line of a watch.
 pub(super) enum Line<K> {
     /// An object was created or changed.
     Applied(K),
-    /// An object was deleted.
     Deleted(K),
     /// All events up to this resourceVersion have been sent.
     Bookmark(String),
-    /// The watch has failed.
     Failed(Error),
 }
 
-/// An open watch.
 pub(super) struct Lines<R> {
     answer: R,
     line: Vec<u8>,
     most: usize,
 }
 
-/// Opens a watch from a resourceVersion on.
-///
-/// # Errors
-/// If the API server returns an error.
+/// Opens a watch from a resourceVersion on. Fails if the API server returns an error.
 pub(super) async fn open<K: Resource + Clone>(
     api: &Api<K>,
     params: &WatchParams,
@@ -220,10 +205,8 @@ pub(super) async fn open<K: Resource + Clone>(
 }
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
-    /// Reads the next line. `None` if the watch has ended, as it does every few minutes.
-    ///
-    /// # Errors
-    /// If the connection fails, or a line is too long or invalid.
+    /// Reads the next line. `None` if the watch has ended, as it does every few minutes. Fails if the connection fails, or a line
+    /// is too long or invalid.
     pub(super) async fn next<K: DeserializeOwned>(&mut self) -> Result<Option<Line<K>>, Error> {
         loop {
             // Frees the memory of a long line while waiting for the next.
@@ -286,22 +269,10 @@ fn line<K: DeserializeOwned>(text: &[u8]) -> Result<Line<K>, Error> {
 
 /// Whether the connection of a watch was closed without an end of the stream.
 fn is_end(error: &io::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = next {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            if io.kind() == io::ErrorKind::UnexpectedEof {
-                return true;
-            }
-            // `source` of an I/O error skips the error that it wraps.
-            if let Some(inner) = io.get_ref() {
-                next = Some(inner);
-                continue;
-            }
-        }
-        next = error.source();
-    }
-    // hyper's decoder of chunks has no error type for it.
-    error.to_string().contains("unexpected EOF during chunk")
+    let is_eof = |io: &io::Error| io.kind() == io::ErrorKind::UnexpectedEof;
+    causes(error).any(|error| error.downcast_ref().is_some_and(is_eof))
+        // hyper's decoder of chunks has no error type for it.
+        || error.to_string().contains("unexpected EOF during chunk")
 }
 
 /// Number of bytes in which the name of the first object is searched.

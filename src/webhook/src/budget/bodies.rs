@@ -74,7 +74,6 @@ struct Coming {
     has_rest: bool,
 }
 
-/// All bodies.
 #[derive(Debug, Default)]
 pub(super) struct Bodies {
     next: u64,
@@ -156,13 +155,11 @@ impl Bodies {
         self.taken[room as usize].all
     }
 
-    /// Whether no body is arriving.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.coming.is_empty()
     }
 
-    /// Whether nothing is used.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.taken.iter().all(|taken| taken.all == 0 && taken.by_address.is_empty())

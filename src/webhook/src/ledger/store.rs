@@ -14,7 +14,6 @@ use super::answered;
 /// The key of the ledger's text in a ConfigMap.
 const KEY: &str = "ledger";
 
-/// Reads and writes ledgers.
 #[derive(Debug)]
 pub(super) struct LedgerStore {
     api: Api<ConfigMap>,

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::decision::Settings;
 use crate::machines::guests::tests::{apply_machine, apply_node, cases};
-use crate::tests::{decide, request_for};
+use crate::tests::{decide, request_for, told};
 use crate::webhooks;
 
 fn request(object: &Value, old: &Value) -> Request {
@@ -18,16 +18,8 @@ fn nodes() -> Caches {
     caches
 }
 
-/// Code, message and warnings.
-fn told(decision: Decision) -> (u16, String, Vec<String>) {
-    match decision {
-        Decision::Allow { warnings, .. } => (201, String::new(), warnings),
-        Decision::Deny { code, message, .. } => (code, message, Vec::new()),
-    }
-}
-
 fn ask(caches: &Caches, object: &Value, old: &Value) -> (u16, String, Vec<String>) {
-    told(decide("/validate/machines", caches, &mut request(object, old)).unwrap())
+    told(decide("/validate/machines", caches, &mut request(object, old)).unwrap(), 201)
 }
 
 /// What the Machine needs before it is admitted.
@@ -244,5 +236,5 @@ fn an_update_is_judged_by_what_changes() {
     );
     new["metadata"]["labels"][keys::MACHINE_GROUP] = json!("other");
     assert_eq!(ask(&caches, &new, &old).1, DUPLICATE_GROUP);
-    assert_eq!(told(claimed.refused(&Conflict::Crowded)).0, 503);
+    assert_eq!(told(claimed.refused(&Conflict::Crowded), 201).0, 503);
 }

@@ -194,10 +194,7 @@ async fn read(client: &RuleClient, name: &str) -> Result<Option<v1::Rule>, Statu
     }
 }
 
-/// Returns the state of a rule whose write failed.
-///
-/// # Errors
-/// If the status is not about the rule.
+/// Returns the state of a rule whose write failed. Fails if the status is not about the rule.
 fn state_of(status: Status) -> Result<SyncState, Status> {
     let message = sanitize::message(status.message());
     match status.code() {

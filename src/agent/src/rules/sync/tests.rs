@@ -98,7 +98,6 @@ impl WorkloadRuleService for Manager {
     }
 }
 
-/// A rule as a manager lists it.
 fn listed(rule: &v1::Rule) -> v1::Rule {
     let revision = rule.data.as_ref().map(rule_wire::revision).unwrap_or_default();
     v1::Rule { revision, ..rule.clone() }

@@ -22,7 +22,6 @@ use crate::grpc::limits;
 /// (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md>).
 const HEADER: usize = 5;
 
-/// The messages of one call.
 #[derive(Debug)]
 pub(crate) struct Messages {
     body: Body,
@@ -56,11 +55,8 @@ impl Messages {
         Self { body, rest: Bytes::new(), shape, bounds, share }
     }
 
-    /// The next message; `None` at the end of the body.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when it is over a bound, INVALID_ARGUMENT when it is no message, DEADLINE_EXCEEDED when it comes too
-    /// slowly; what the connection says when it ends.
+    /// The next message; `None` at the end of the body. Returns RESOURCE_EXHAUSTED when it is over a bound, INVALID_ARGUMENT when
+    /// it is no message, DEADLINE_EXCEEDED when it comes too slowly; what the connection says when it ends.
     pub(crate) async fn next(&mut self) -> Result<Option<RawMessage>, Status> {
         let mut header = BytesMut::with_capacity(HEADER);
         if !self.read(&mut header, HEADER).await? {

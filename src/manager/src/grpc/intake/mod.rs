@@ -42,10 +42,8 @@ const ADMINISTRATORS: &str = "";
 /// The service whose calls are about no tenant.
 const ADMIN_SERVICE: &str = "/universe.admin.workload.v1.";
 
-/// The service of workload streams.
 const STREAMS: &str = "/universe.workload.v1.WorkloadService/";
 
-/// Takes calls in.
 #[derive(Debug)]
 pub(super) struct Intake {
     access: Arc<Access>,
@@ -149,10 +147,8 @@ impl Intake {
     }
 }
 
-/// A call of an identity begins. It ends when the permit is dropped.
-///
-/// # Errors
-/// RESOURCE_EXHAUSTED when the caller has as many open as one identity may have.
+/// A call of an identity begins. It ends when the permit is dropped. Returns RESOURCE_EXHAUSTED when the caller has as many open
+/// as one identity may have.
 fn open_call(calls: &Shared<Semaphore>, caller: &Caller) -> Result<OwnedSemaphorePermit, Status> {
     let identity: Arc<str> = caller.to_string().into();
     let own = calls.get(&identity, || Semaphore::new(CALLS_PER_IDENTITY));

@@ -40,7 +40,6 @@ fn pod(namespace: &str, name: &str, role: &str, node: Option<&str>) -> Pod {
     .unwrap()
 }
 
-/// A namespace whose guests count.
 fn guests_home() -> PartialObjectMeta<Namespace> {
     let labels = json!({keys::INJECT_RESOURCE: keys::INJECT_ENABLED});
     serde_json::from_value(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"labels": labels}}))
