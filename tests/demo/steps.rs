@@ -11,6 +11,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
+
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, binary};
 use outrigger_tests::tenant::{annotation, host, is_ready, node_of};
 use serde_json::json;
@@ -334,7 +335,7 @@ async fn create(demo: &Demo, name: &str) -> anyhow::Result<(String, Instant)> {
     let pod = json!({"metadata": {"name": name, "labels": {"app": "web", "sample": "yes"}},
         "spec": {"nodeName": "host-a", "containers": [{"name": "c", "image": "i"}]}});
     let began = Instant::now();
-    demo.work.create(&kube::api::PostParams::default(), &serde_json::from_value(pod)?).await?;
+    outrigger_tests::create(&demo.work, &pod).await?;
     Ok((name.to_owned(), began))
 }
 

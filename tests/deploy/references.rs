@@ -11,7 +11,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{chart, container, kustomize, name, of_kind};
 use serde_json::Value;
 
-use crate::{COMPONENTS, Component, OVERLAYS, overlay, with_component};
+use crate::{COMPONENTS, OVERLAYS, overlay, with_component};
 
 /// What of a process stays under way at most, after it has drained.
 const SPARE: Duration = Duration::from_secs(3);
@@ -20,7 +20,7 @@ const SPARE: Duration = Duration::from_secs(3);
 fn everything() -> Vec<(String, Vec<Value>)> {
     let overlays = OVERLAYS.iter().map(|(name, _)| (overlay(name), kustomize(&overlay(name)).unwrap()));
     let charts = OVERLAYS.iter().map(|(name, values)| (format!("chart {name}"), chart(values).unwrap()));
-    let with = COMPONENTS.iter().flat_map(|Component { overlay, component, values }| {
+    let with = COMPONENTS.iter().flat_map(|(overlay, component, values)| {
         [
             (format!("{overlay} with {component}"), with_component(overlay, component)),
             (format!("chart with {component}"), chart(values).unwrap()),

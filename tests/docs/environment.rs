@@ -8,9 +8,9 @@ use anyhow::Context;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build, remove_old, tool};
 use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
 use outrigger_tests::page::slug;
-use outrigger_tests::shipped::{kustomize, of_kind, output};
+use outrigger_tests::shipped::{kustomize, of_kind, operators_definitions, output};
 use outrigger_tests::tenant::{dpu, host, tenant};
-use outrigger_tests::{eventually, holds, root};
+use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
 
 /// What no copy of the work tree needs.
@@ -119,16 +119,13 @@ impl Running {
             cluster.apply(&of_kind(&kustomize(overlay)?, "Deployment").cloned().collect::<Vec<_>>())?;
         }
         infra.apply(&[device_class()])?;
-        eventually("the tenants are taken", || async {
-            infra.apply(&objects()).map_err(|error| error.to_string())
-        })
-        .await;
+        eventually("the tenants are taken", || async { infra.apply(&objects()).in_words() }).await;
         cluster.apply(&[host("host-a"), host("host-b")])?;
         infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=120s"])?;
         outrigger.start_agent("blue", None)?;
         eventually("blue's agent is connected", || async {
             let connected = ["get", "tenant", "blue", "-o", "jsonpath={.status.stream.connected}"];
-            let said = infra.kubectl(&connected).map_err(|error| error.to_string())?;
+            let said = infra.kubectl(&connected).in_words()?;
             holds(said == "true", said)
         })
         .await;
@@ -197,15 +194,6 @@ fn objects() -> Vec<Value> {
 fn device_class() -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
         "metadata": {"name": "regex.dpu.example.com"}, "spec": {}})
-}
-
-/// The Prometheus Operator's definitions, for `deploy/monitoring`.
-fn operators_definitions(cluster: &Cluster) -> anyhow::Result<()> {
-    for definition in ["podmonitors", "prometheusrules"] {
-        let file = tool("prometheus")?.join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
-        cluster.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()])?;
-    }
-    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use outrigger_tests::openmetrics::parse;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
 use outrigger_tests::stream::{Opened, chunked_stream, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
-use outrigger_tests::{eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, until};
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -145,21 +145,17 @@ async fn a_sync_over_a_limit_is_refused_before_its_chunks_and_the_tenant_says_so
     let words = "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed";
     eventually("the limit is known", || async {
         let opened = chunked_stream(outrigger.grpc_port, &tls, "chunked-over").await;
-        let (sender, call) = opened.map_err(|e| e.to_string())?;
+        let (sender, call) = opened.in_words()?;
         let begin = WorkloadSyncBegin { workloads: 4 };
-        sender.send(Chunked::WorkloadSyncBegin(begin)).await.map_err(|e| e.to_string())?;
+        sender.send(Chunked::WorkloadSyncBegin(begin)).await.in_words()?;
         drop(sender);
-        match call.await.map_err(|e| e.to_string())? {
+        match call.await.in_words()? {
             Err(status) if status.message() == words => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
-    eventually("the Tenant says so", || async {
-        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        holds(message.contains(words), message)
-    })
-    .await;
+    t.reaches_limits(&[words]).await;
 }
 
 #[tokio::test]
@@ -261,7 +257,7 @@ async fn what_is_no_workload_is_refused_by_its_field() {
     eventually("the tenant is known", || async {
         let (sender, call) = open(outrigger, &[b"nowork"]).await;
         drop(sender);
-        call.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+        call.await.in_words()?.in_words()
     })
     .await;
     let mut no_id = update("", "n");
@@ -296,11 +292,7 @@ async fn a_message_over_the_limit_is_refused() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     let words = "bytes, at most 33554432 are allowed";
     assert!(status.message().contains("has 346") && status.message().contains(words), "{status}");
-    eventually("the Tenant says so", || async {
-        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        holds(message.contains(words), message)
-    })
-    .await;
+    t.reaches_limits(&[words]).await;
 }
 
 #[tokio::test]
@@ -313,7 +305,7 @@ async fn a_client_without_certificate_is_refused() {
         Err(error) => Err(format!("{error:#}")),
         Ok(channel) => {
             let mut client = WorkloadServiceClient::new(channel);
-            client.workload_stream(tokio_stream::empty()).await.map(drop).map_err(|status| status.to_string())
+            client.workload_stream(tokio_stream::empty()).await.map(drop).in_words()
         }
     };
     assert!(outcome.is_err());

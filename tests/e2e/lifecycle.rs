@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule, rule_for, rule_with, template};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{InWords, always, create, eventually, holds};
 use serde_json::json;
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn any_needs_no_node_and_takes_any_dpu_of_the_tenant() {
     // A Pod that no scheduler places.
     let pod = json!({"metadata": {"name": "unbound", "labels": {"app": "web"}},
         "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}});
-    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    create(&t.work(), &pod).await.unwrap();
     let c = t.companion().await;
     assert_eq!(c.owner_references()[0].name, "any", "SameNode waits for the node");
     assert_eq!(node_of(&c), t.node("a-dpu1"));
@@ -189,7 +189,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> =
         Api::namespaced(t.infra.clone(), &t.namespace);
     eventually("the quota counts", || async {
-        let status = quotas.get("q").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let status = quotas.get("q").await.in_words()?.status.unwrap_or_default();
         holds(status.hard.is_some(), "no status")
     })
     .await;
@@ -296,7 +296,7 @@ async fn facts_that_are_too_large_are_told_with_both_sizes() {
     t.own_rule("r", spec).await.unwrap();
     let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}, "annotations": {"big": "x".repeat(140_000)}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
-    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    create(&t.work(), &pod).await.unwrap();
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("at most 262144") && message.contains("bytes"), "{message}");
     assert!(t.companions().await.unwrap().is_empty());

@@ -8,7 +8,7 @@ use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
 use outrigger_tests::shipped::{kustomize, of_kind};
 use outrigger_tests::tenant::{Tenant, tenant};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{InWords, eventually, root};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -115,8 +115,8 @@ async fn api_server(t: &Tenant) -> String {
         let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"count": count.to_string()},
             "metadata": {"name": "mon", "namespace": t.namespace}});
         async move {
-            infra.apply(&[config]).map_err(|e| e.to_string())?;
-            let metrics = infra.kubectl(&["get", "--raw", "/metrics"]).map_err(|e| e.to_string())?;
+            infra.apply(&[config]).in_words()?;
+            let metrics = infra.kubectl(&["get", "--raw", "/metrics"]).in_words()?;
             let counted = metrics.contains("\napiserver_admission_webhook_fail_open_count{");
             if counted { Ok(metrics) } else { Err("not yet".to_owned()) }
         }

@@ -14,7 +14,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_with};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::{Value, json};
 
 /// Follows a tenant's companions, and keeps the greatest number that was down at once.
@@ -198,7 +198,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     let of_tenant = ListParams::default().labels(&format!("{}=rolladmin", keys::TENANT));
     let are = async |what: &str, expected: &[(&str, bool)]| {
         eventually(what, || async {
-            let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+            let list = pods.list(&of_tenant).await.in_words()?;
             let mut all: Vec<_> = list.items.iter().map(|pod| (image(pod), is_ready(pod))).collect();
             all.sort_unstable();
             holds(all == expected, format!("{all:?}"))
@@ -215,7 +215,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     let rules: Api<outrigger_api::AdminWorkloadRule> =
         Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
     eventually("the refusal is reported", || async {
-        let status = rules.get("rolladmin").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let status = rules.get("rolladmin").await.in_words()?.status.unwrap_or_default();
         let told =
             status.conditions.iter().any(|c| c.reason == "Refused" && c.message.contains("imagePullPolicy"));
         holds(told, format!("{status:?}"))
@@ -227,7 +227,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     let three = [("one", true), ("one", true), ("one", true), ("three", false)];
     are("one is replaced", &three).await;
     always("no other is", Duration::from_millis(500), || async {
-        let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+        let list = pods.list(&of_tenant).await.in_words()?;
         let ones = list.items.iter().filter(|pod| image(pod) == "one" && is_ready(pod)).count();
         holds(ones == 3, ones.to_string())
     })
@@ -239,7 +239,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     let five = [("five", false), ("four", true), ("four", true), ("four", true)];
     are("one is replaced again", &five).await;
     always("no other is", Duration::from_millis(500), || async {
-        let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+        let list = pods.list(&of_tenant).await.in_words()?;
         let fours = list.items.iter().filter(|pod| image(pod) == "four" && is_ready(pod)).count();
         holds(fours == 3, fours.to_string())
     })

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
 use kube::{Client, Config, ResourceExt};
-use outrigger_tests::eventually;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
+use outrigger_tests::{InWords, create, dry_run, eventually};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -57,12 +57,12 @@ impl Stage {
     }
 
     async fn create(&self, name: &str) -> Result<ConfigMap, kube::Error> {
-        self.through.create(&PostParams::default(), &map(name)).await
+        create(&self.through, &map(name)).await
     }
 
     /// Creates it without the proxy.
     async fn put(&self, name: &str) {
-        self.straight.create(&PostParams::default(), &map(name)).await.unwrap();
+        create(&self.straight, &map(name)).await.unwrap();
     }
 }
 
@@ -91,8 +91,7 @@ async fn calls_are_kept_and_hooks_see_writes_on_both_sides() {
         if dropped { Next::Drop } else { Next::GoOn }
     });
     stage.create("one").await.unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
-    stage.through.create(&dry, &map("two")).await.unwrap();
+    dry_run(&stage.through, &map("two")).await.unwrap();
     assert_eq!(code(&stage.create("one").await.unwrap_err()), Some(409));
     stage.create("never").await.unwrap_err();
     stage.create("unknown").await.unwrap_err();
@@ -160,14 +159,14 @@ async fn requests_and_answers_are_lost_held_and_replaced() {
     );
     let create = |name: &'static str| {
         let through = stage.through.clone();
-        tokio::spawn(async move { through.create(&PostParams::default(), &map(name)).await.map(drop) })
+        tokio::spawn(async move { create(&through, &map(name)).await.map(drop) })
     };
     let tasks = ["hole", "held", "request"].map(create);
     for id in [hole, held, request] {
         proxy.hit(id).await;
     }
     eventually("the one whose answer is held is there", || async {
-        let found = stage.straight.get_opt("held").await.map_err(|e| e.to_string())?;
+        let found = stage.straight.get_opt("held").await.in_words()?;
         found.map(drop).ok_or_else(|| "it isn't".to_owned())
     })
     .await;

@@ -11,7 +11,7 @@ use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
 use outrigger_tests::stream::{self, stream};
 use outrigger_tests::tenant::{Tenant, dpu, rule_with, tenant, tenant_is};
-use outrigger_tests::{always, eventually, holds, until};
+use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::json;
 use tonic::Code;
 
@@ -94,9 +94,8 @@ async fn a_host_that_two_claim_at_once_is_neithers() {
     let infra: Client = o.plane.infra.client().await;
     let (tenants, nodes): (Api<Object>, Api<Node>) = (Api::all(infra.clone()), Api::all(infra));
     // As if both had been admitted in the same moment.
-    let patch = r#"[{"op": "remove", "path": "/webhooks/3"}]"#;
-    let kind = "validatingwebhookconfiguration";
-    o.plane.infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", patch]).unwrap();
+    let patch = json!([{"op": "remove", "path": "/webhooks/3"}]);
+    o.plane.infra.patch("validatingwebhookconfiguration/outrigger", &[], &patch).unwrap();
     o.plane.infra.apply(&[dpu("c-dpu2", "c-host2")]).unwrap();
     o.plane
         .infra
@@ -105,7 +104,7 @@ async fn a_host_that_two_claim_at_once_is_neithers() {
     tenant_is(&tenants, "c-old", "Ready", Status::True, "Served").await;
     let both = eventually("two claims get through", || async {
         let claims = ["c-one", "c-two"].map(|id| tenant(id, json!({"hosts": ["c-host1"]})));
-        o.plane.infra.apply(&claims).map_err(|e| e.to_string())
+        o.plane.infra.apply(&claims).in_words()
     });
     both.await;
     for (id, rival) in [("c-one", "c-two"), ("c-two", "c-one")] {

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::Machine;
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, ports};
+use outrigger_tests::tenant::takes_pods;
+use outrigger_tests::{InWords, dry_run, eventually};
 use serde_json::{Value, json};
 
 use crate::alone;
@@ -72,7 +73,7 @@ async fn ask(pods: &Api<Pod>, pod: Pod, dry_run: bool) -> Result<Pod, String> {
             }
             // It was created, and the answer got lost.
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Ok(pods.get(&pod.name_any()).await.map_err(|e| e.to_string())?))
+                Ok(Ok(pods.get(&pod.name_any()).await.in_words()?))
             }
             Err(error) => Err(error.to_string()),
         }
@@ -117,10 +118,10 @@ async fn ten_slots_take_ten_of_two_hundred_guests_whichever_replica_is_asked() {
     prepare(o, &client, &machines).await;
     // Every replica knows all of it.
     eventually("the replicas know the slots", || {
-        let (pods, dry) = (pods.clone(), PostParams { dry_run: true, ..PostParams::default() });
+        let pods = pods.clone();
         async move {
             for i in 0..3 {
-                pods.create(&dry, &guest("dry", i)).await.map_err(|e| e.to_string())?;
+                dry_run(&pods, &guest("dry", i)).await.in_words()?;
             }
             Ok::<_, String>(())
         }
@@ -179,10 +180,8 @@ async fn prepare(o: &Outrigger, client: &Client, machines: &Api<Machine>) {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": label}});
     o.plane.infra.apply(&[namespace]).unwrap();
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
-    let created = machines.create(&PostParams::default(), &machine("slots", "slots", "slots-own", 0)).await;
-    created.unwrap();
+    takes_pods(client, NAMESPACE).await;
+    outrigger_tests::create(machines, &machine("slots", "slots", "slots-own", 0)).await.unwrap();
     let usage = json!({"maximum": 50, "reserved": 10, "used": 0, "waiting": 0, "slots": 10});
     let status = json!({"status": {"availableMachines": [{"name": "small", "usage": usage}]}});
     machines.patch_status("slots", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
@@ -194,7 +193,6 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
     let nodes: Vec<Value> =
         (0..12).map(|i| node(&format!("slots-{i}"))).chain(["slots-own", "slots-one"].map(node)).collect();
     o.plane.infra.apply(&nodes).unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
     for same in ["group", "node"] {
         let one = |i: usize| match same {
             "group" => machine(&format!("group-{i}"), "slots-one", &format!("slots-{i}"), i),
@@ -206,7 +204,7 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
                 let name = format!("slots-{i}");
                 let node = if same == "node" { "slots-one" } else { &name };
                 let probe = machine("slots-probe", "slots-probe", node, replica);
-                machines.create(&dry, &probe).await.map_err(|e| e.to_string())?;
+                dry_run(machines, &probe).await.in_words()?;
             }
             Ok::<_, String>(())
         })
@@ -229,13 +227,13 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
 /// Asks until it is taken, or refused in these words.
 async fn create(machines: &Api<Machine>, machine: &Machine, words: &str) -> Result<Machine, String> {
     eventually("an answer about a Machine", || async {
-        match machines.create(&PostParams::default(), machine).await {
+        match outrigger_tests::create(machines, machine).await {
             Ok(machine) => Ok(Ok(machine)),
             Err(kube::Error::Api(status)) if status.message.contains(words) => {
                 Ok(Err(status.message.clone()))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Ok(machines.get(&machine.name_any()).await.map_err(|e| e.to_string())?))
+                Ok(Ok(machines.get(&machine.name_any()).await.in_words()?))
             }
             Err(error) => Err(error.to_string()),
         }

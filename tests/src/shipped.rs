@@ -55,6 +55,15 @@ pub fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
     Ok(all.into_iter().filter(|object| !object.is_null()).collect())
 }
 
+/// The Prometheus Operator's definitions, for `deploy/monitoring`.
+pub fn operators_definitions(cluster: &crate::control_plane::Cluster) -> anyhow::Result<()> {
+    for definition in ["podmonitors", "prometheusrules"] {
+        let file = tool("prometheus")?.join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
+        cluster.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()])?;
+    }
+    Ok(())
+}
+
 /// The shipped webhook configurations: the mutating one, and the validating one.
 pub fn webhook_configurations() -> anyhow::Result<Vec<Value>> {
     let read =
