@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::attacks::dial_by_name;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
-use tokio_rustls::TlsConnector;
 
 use crate::cert_manager::{commands, run};
 use crate::load;
@@ -139,11 +139,7 @@ async fn an_installation_is_changed_while_it_runs() {
     }
     infra.apply(&configured).unwrap();
     let pair = o.authority.issue("webhook-files", &[crate::WEBHOOK]).unwrap();
-    let files = [
-        format!("--tls-cert-file={}", pair.cert.display()),
-        format!("--tls-key-file={}", pair.key.display()),
-    ];
-    start_webhook(o, "webhook-files", old, old_admin, &files);
+    start_webhook(o, "webhook-files", old, old_admin, &pair.serving_flags());
     o.ready_at("webhook", old_admin).await;
 
     let load = load::begin(o, &[old]).await;
@@ -169,16 +165,8 @@ async fn an_installation_is_changed_while_it_runs() {
 
     // cert-manager's cainjector adds its own CA to whatever it finds, each time.
     infra.kubectl(&["apply", "-k", &root().join("certs").display().to_string()]).unwrap();
-    infra
-        .kubectl(&[
-            "wait",
-            "-n",
-            SYSTEM,
-            "--for=condition=Ready",
-            "--timeout=120s",
-            "certificate/outrigger-webhook",
-        ])
-        .unwrap();
+    let ready = ["--for=condition=Ready", "--timeout=120s", "certificate/outrigger-webhook"];
+    infra.kubectl(&[&["wait", "-n", SYSTEM][..], &ready].concat()).unwrap();
     let annotate = |change: &str| {
         let kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration";
         infra.kubectl(&["annotate", "--overwrite", kinds, "outrigger", change]).unwrap();
@@ -216,10 +204,8 @@ async fn an_installation_is_changed_while_it_runs() {
 /// The certificate that a server shows to who trusts these CAs, PEM.
 async fn shown(file: std::path::PathBuf, ca: &str, port: u16, name: &str) -> Result<String, String> {
     std::fs::write(&file, ca).unwrap();
-    let config = ClientTls { ca: file, identity: None }.config(&[b"h2", b"http/1.1"]).unwrap();
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.in_words()?;
-    let name = name.to_owned().try_into().unwrap();
-    let stream = TlsConnector::from(std::sync::Arc::new(config)).connect(name, stream).await.in_words()?;
+    let tls = ClientTls { ca: file, identity: None };
+    let stream = dial_by_name(&tls, port, name, &[b"h2", b"http/1.1"]).await.in_words()?;
     let der = &stream.get_ref().1.peer_certificates().unwrap()[0];
     let text = STANDARD.encode(der);
     let lines: Vec<&str> =
@@ -231,23 +217,17 @@ async fn shown(file: std::path::PathBuf, ca: &str, port: u16, name: &str) -> Res
 async fn the_manager_publishes_its_ca_and_tells_what_it_lacks() {
     let (_one, o) = alone().await;
     let infra = &o.plane.infra;
-    let kubeconfig = o.plane.dir.join("own-manager.kubeconfig");
-    infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig).unwrap();
-    infra
-        .kubectl(&["delete", "--ignore-not-found", "-n", SYSTEM, "secret", "outrigger-manager-self-signed"])
-        .unwrap();
+    let own = "outrigger-manager-self-signed";
+    infra.kubectl(&["delete", "--ignore-not-found", "-n", SYSTEM, "secret", own]).unwrap();
     let [port, admin] = ports().unwrap();
     let args = [
-        "manager".to_owned(),
         format!("--bind-address=tcp://127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
         "--tls=self-signed".to_owned(),
         "--self-signed-name=gw.example".to_owned(),
         format!("--tls-client-ca-file={}", o.authority.file().display()),
-        format!("--kubeconfig={}", kubeconfig.display()),
-        "--shutdown-delay=0s".to_owned(),
     ];
-    o.run("own-manager", &args).unwrap();
+    o.run_bare("own-manager", "manager", &args).unwrap();
     eventually("it says what it lacks", || async {
         let (status, body) = get(admin, "/readyz?verbose").await?;
         let told = body.contains("[-] serving certificate") && body.contains("apply certs/self-signed first");

@@ -134,26 +134,13 @@ async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
         operators_definitions(cluster).unwrap();
     }
     let tainted = json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
-    plane
-        .infra
-        .apply(&[
-            node("plain", json!({}), json!([])),
-            node("control-plane", json!({}), tainted),
-            node("dpu", json!({keys::DPU_HOST: "host-a"}), json!([])),
-        ])
-        .unwrap();
-    plane
-        .tenant
-        .apply(&[node("host-a", json!({}), json!([])), node("host-b", json!({}), json!([]))])
-        .unwrap();
+    let plain = |name: &str| node(name, json!({}), json!([]));
+    let dpu = node("dpu", json!({keys::DPU_HOST: "host-a"}), json!([]));
+    plane.infra.apply(&[plain("plain"), node("control-plane", json!({}), tainted), dpu]).unwrap();
+    plane.tenant.apply(&["host-a", "host-b"].map(plain)).unwrap();
 
-    let with_monitoring = |name: &str| -> Vec<Value> {
-        kustomize(&overlay(name))
-            .unwrap()
-            .into_iter()
-            .chain(kustomize("deploy/monitoring").unwrap())
-            .collect()
-    };
+    let with_monitoring =
+        |name: &str| [kustomize(&overlay(name)).unwrap(), kustomize("deploy/monitoring").unwrap()].concat();
     for (cluster, name, parts) in [
         (&plane.infra, "infrastructure", &["webhook", "manager"][..]),
         (&plane.tenant, "tenant", &["agent"]),
@@ -295,13 +282,6 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     infra.apply(&[tenant]).unwrap();
     run(&["uninstall", "outrigger"]);
     infra.kubectl(&["get", "tenant", "blue"]).unwrap();
-    let left = infra.kubectl(&[
-        "get",
-        "deployments,services,validatingadmissionpolicies",
-        "-n",
-        "companions",
-        "-o",
-        "name",
-    ]);
-    assert_eq!(left.unwrap(), "");
+    let kinds = "deployments,services,validatingadmissionpolicies";
+    assert_eq!(infra.kubectl(&["get", kinds, "-n", "companions", "-o", "name"]).unwrap(), "");
 }

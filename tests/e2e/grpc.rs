@@ -13,8 +13,7 @@ use outrigger_proto::v1::{
     workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::openmetrics::parse;
-use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
+use outrigger_tests::outrigger::{ADMIN, Outrigger};
 use outrigger_tests::stream::{Opened, chunked_stream, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
 use outrigger_tests::{InWords, eventually, holds, until};
@@ -181,8 +180,7 @@ async fn a_newer_stream_of_a_tenant_takes_over() {
 /// Waits until a manager counts so many open streams.
 async fn streams(admin: u16, expected: f64) {
     eventually(&format!("{expected} streams"), || async {
-        let families = parse(&Outrigger::metrics_of(admin).await?)?;
-        let now = families.get("outrigger_workload_streams").ok_or("no such metric")?.sum("", &[]);
+        let now = Outrigger::metric(admin, "outrigger_workload_streams", "").await?;
         holds((now - expected).abs() < 0.5, now.to_string())
     })
     .await;
@@ -201,15 +199,8 @@ async fn connected(t: &Tenant, expected: bool) {
 async fn a_stream_whose_agent_goes_away_ends_as_any_other() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "goes-away", &[("a", 1)]).await;
-    let [grpc, admin] = ports().unwrap();
-    outrigger.start_replica("manager-gone", grpc, admin).unwrap();
-    outrigger.ready_at("manager-gone", admin).await;
-    let args = [
-        format!("--manager-address=https://127.0.0.1:{grpc}"),
-        format!("--namespace={}", t.source),
-        format!("--rules-namespace={}", t.source),
-    ];
-    outrigger.start_agent_with("goes-away", &args).unwrap();
+    let (grpc, admin) = outrigger.another_manager("manager-gone", &[]).await;
+    t.start_agent(&[format!("--manager-address=https://127.0.0.1:{grpc}")]);
     streams(admin, 1.0).await;
     connected(&t, true).await;
     outrigger.plane.command("stop agent-goes-away").unwrap();

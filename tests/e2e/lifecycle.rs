@@ -245,10 +245,8 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
     // One that got in while the webhook was away.
     let selector = json!({"matchExpressions": [
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [t.namespace]}]});
-    let patch =
-        json!([{"op": "add", "path": "/webhooks/2/namespaceSelector", "value": selector}]).to_string();
-    let configuration = ["patch", "validatingwebhookconfiguration", "outrigger", "--type=json", "-p", &patch];
-    t.outrigger.plane.infra.kubectl(&configuration).unwrap();
+    let patch = json!([{"op": "add", "path": "/webhooks/2/namespaceSelector", "value": selector}]);
+    t.outrigger.plane.infra.patch("validatingwebhookconfiguration/outrigger", &[], &patch).unwrap();
     eventually("nobody checks rules there", || t.try_rule("r", spec.clone())).await;
     let message = t.condition("r", "Accepted", Status::False, "Invalid").await;
     for part in parts {

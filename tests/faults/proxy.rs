@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
+use outrigger_tests::control_plane::config;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
 use outrigger_tests::{InWords, create, dry_run, eventually};
 use parking_lot::Mutex;
@@ -27,26 +28,14 @@ impl Stage {
         let (infra, dir) = (&plane.infra, &plane.dir);
         infra.kubectl(&["create", "namespace", namespace]).unwrap();
         infra.kubectl(&["create", "serviceaccount", "caller", "-n", namespace]).unwrap();
-        infra
-            .kubectl(&[
-                "create",
-                "rolebinding",
-                "caller",
-                "-n",
-                namespace,
-                "--clusterrole=admin",
-                &format!("--serviceaccount={namespace}:caller"),
-            ])
-            .unwrap();
+        let account = format!("--serviceaccount={namespace}:caller");
+        let admin = ["rolebinding", "caller", "-n", namespace, "--clusterrole=admin", &account];
+        infra.kubectl(&[&["create"], &admin[..]].concat()).unwrap();
         let file = dir.join(format!("{namespace}.kubeconfig"));
         infra.service_account(namespace, "caller", &file).unwrap();
         let proxy = Proxy::start(infra, dir).unwrap();
         proxy.through(&file).unwrap();
-        let kubeconfig = kube::config::Kubeconfig::read_from(&file).unwrap();
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
-                .await
-                .unwrap();
+        let mut config = config(&file).await;
         config.default_retry = false;
         let client = Client::try_from(config).unwrap();
         let straight = Api::namespaced(infra.client().await, namespace);
@@ -235,11 +224,8 @@ async fn watches_lag_freeze_and_end_while_they_are_open() {
         watch.next().await.unwrap().unwrap();
     }
     proxy.fault(names().times(1), Fault::TruncateWatch);
-    stage
-        .straight
-        .patch("open", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "c"}})))
-        .await
-        .unwrap();
+    let patch = Patch::Merge(json!({"data": {"a": "c"}}));
+    stage.straight.patch("open", &PatchParams::default(), &patch).await.unwrap();
     let broken = watch.next().await;
     assert!(!matches!(broken, Some(Ok(_))), "{broken:?}");
     // Reset.

@@ -41,7 +41,8 @@ impl Stage {
         let agents = Proxy::start(&plane.tenant, &plane.dir)?;
         let short = "--shutdown-delay=0s".to_owned();
         o.start_webhook_with(&[webhook.account(&plane.infra, "outrigger-webhook")?])?;
-        o.start_manager_with(&[manager.account(&plane.infra, "outrigger-manager")?, short])?;
+        let account = manager.account(&plane.infra, "outrigger-manager")?;
+        o.start_replica_with("manager", o.grpc_port, o.manager_admin, &[account, short])?;
         let kubeconfig = agents.account(&plane.tenant, "outrigger-agent")?;
         o.ready().await;
         leads("the manager leads", o.manager_admin, true).await;

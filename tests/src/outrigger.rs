@@ -210,21 +210,15 @@ impl Outrigger {
         let forced = [
             format!("--bind-address=127.0.0.1:{port}"),
             format!("--admin-address=127.0.0.1:{admin_port}"),
-            format!("--tls-cert-file={}", pair.cert.display()),
-            format!("--tls-key-file={}", pair.key.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
+        let forced = [&forced[..], &pair.serving_flags()].concat();
         self.start_part(name, INFRASTRUCTURE, "webhook", &shipped::with(&forced, more))
     }
 
     /// Starts the manager.
     pub fn start_manager(&self) -> anyhow::Result<()> {
         self.start_replica("manager", self.grpc_port, self.manager_admin)
-    }
-
-    /// As [`Self::start_manager`], with these arguments in place of those that it would have.
-    pub fn start_manager_with(&self, more: &[String]) -> anyhow::Result<()> {
-        self.start_replica_with("manager", self.grpc_port, self.manager_admin, more)
     }
 
     /// Starts a manager of another name, on ports of its own.
@@ -248,11 +242,10 @@ impl Outrigger {
             format!("--bind-address=tcp://127.0.0.1:{grpc_port}"),
             format!("--admin-address=127.0.0.1:{admin_port}"),
             format!("--admin-identity={ADMIN}"),
-            format!("--tls-cert-file={}", pair.cert.display()),
-            format!("--tls-key-file={}", pair.key.display()),
             format!("--tls-client-ca-file={}", clients.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
+        let forced = [&forced[..], &pair.serving_flags()].concat();
         self.start_part(name, INFRASTRUCTURE, "manager", &shipped::with(&forced, more))
     }
 
@@ -305,6 +298,15 @@ impl Outrigger {
         let file = format!("{file}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let pair = self.authority.issue(&file, names).expect("a certificate");
         ClientTls { ca: self.authority.file(), identity: Some((pair.cert, pair.key)) }
+    }
+
+    /// Runs a part under its service account, with these arguments and none of those that are shipped.
+    pub fn run_bare(&self, name: &str, part: &str, more: &[String]) -> anyhow::Result<()> {
+        let cluster = if part == "agent" { &self.plane.tenant } else { &self.plane.infra };
+        let kubeconfig = self.plane.dir.join(format!("{name}.kubeconfig"));
+        cluster.service_account(SYSTEM, &format!("outrigger-{part}"), &kubeconfig)?;
+        let own = ["--shutdown-delay=0s".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
+        self.run(name, &[&[part.to_owned()][..], &shipped::with(&own, more)].concat())
     }
 
     /// Runs `outrigger` with these arguments until the control plane ends.

@@ -1,16 +1,14 @@
 //! Certificates that webhook and manager sign themselves: Secret, bundles, and what is served.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::attacks::dial_by_name;
 use outrigger_tests::issued::{bundles, count};
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use outrigger_tests::{InWords, holds};
 use serde_json::json;
-use tokio_rustls::TlsConnector;
 
 use crate::run::Run;
 use crate::site::Part;
@@ -34,20 +32,16 @@ async fn trusted(run: &Run, secret: &str) -> Result<String, String> {
 async fn verifies(run: &Run, bundle: &str, port: u16, name: &str) -> Result<(), String> {
     let file = run.outrigger().plane.dir.join(format!("{}-ca.crt", run.id));
     std::fs::write(&file, bundle).in_words()?;
-    let config = ClientTls { ca: file, identity: None }.config(&[b"h2"]).in_words()?;
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.in_words()?;
-    let name = name.to_owned().try_into().map_err(|_| "no name of a server".to_owned())?;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map(drop).in_words()
+    let tls = ClientTls { ca: file, identity: None };
+    dial_by_name(&tls, port, name, &[b"h2"]).await.map(drop).in_words()
 }
 
 /// Starts the run's own process with these arguments.
-fn start(run: &Run, command: &str, account: &str, args: Vec<String>) -> Result<(), String> {
+fn start(run: &Run, part: &str, more: &[String]) -> Result<(), String> {
     let (site, infra) = (run.site, &run.outrigger().plane.infra);
-    let account = site.proxied(Part::Own).proxy.account(infra, account).in_words()?;
-    let mut all =
-        vec![command.to_owned(), "--tls=self-signed".to_owned(), "--shutdown-delay=0s".to_owned(), account];
-    all.extend(args);
-    run.outrigger().run(&site.process(Part::Own, &run.id), &all).in_words()
+    let account = site.proxied(Part::Own).proxy.account(infra, &format!("outrigger-{part}")).in_words()?;
+    let all = [&["--tls=self-signed".to_owned(), account], more].concat();
+    run.outrigger().run_bare(&site.process(Part::Own, &run.id), part, &all).in_words()
 }
 
 async fn ready(run: &Run, admin: u16) -> Result<bool, String> {
@@ -66,12 +60,12 @@ pub(crate) async fn manager(run: &Run) -> Result<(), String> {
     maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.in_words()?;
     let [port, admin] = ports().in_words()?;
     run.begin();
-    let args = vec![
+    let args = [
         format!("--bind-address=tcp://127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
         format!("--tls-client-ca-file={}", run.outrigger().authority.file().display()),
     ];
-    start(run, "manager", "outrigger-manager", args)?;
+    start(run, "manager", &args)?;
     let published = || async {
         let data = maps.get(keys::CA_CONFIG_MAP).await.in_words()?.data.unwrap_or_default();
         let bundle = data.get("ca.crt").ok_or("nothing is published")?;
@@ -96,12 +90,12 @@ pub(crate) async fn webhook(run: &Run) -> Result<(), String> {
     outrigger.plane.infra.apply(&configurations).in_words()?;
     let [port, admin] = ports().in_words()?;
     run.begin();
-    let args = vec![
+    let args = [
         format!("--bind-address=127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
         "--self-signed-inherit".to_owned(),
     ];
-    start(run, "webhook", "outrigger-webhook", args)?;
+    start(run, "webhook", &args)?;
     let published = || async {
         let all = bundles(&outrigger.plane.infra).in_words()?;
         let [bundle] = all.as_slice() else { return Err(format!("{} different bundles", all.len())) };

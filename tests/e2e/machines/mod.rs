@@ -196,11 +196,8 @@ async fn reservations_follow_the_machine_and_are_put_right() {
         s.usage("t1", [available, available, 0, 0, available]).await;
     }
     let uid = s.replicas("t1", 2).await.uid();
-    s.outrigger
-        .plane
-        .infra
-        .kubectl(&["scale", "statefulset/mg-edit-t1", "-n", keys::CORE_NAMESPACE, "--replicas=9"])
-        .unwrap();
+    let scale = ["scale", "statefulset/mg-edit-t1", "-n", keys::CORE_NAMESPACE, "--replicas=9"];
+    s.outrigger.plane.infra.kubectl(&scale).unwrap();
     s.replicas("t1", 2).await;
     s.sets().delete("mg-edit-t1", &DeleteParams::default()).await.unwrap();
     s.services().delete("mg-edit-t1", &DeleteParams::default()).await.unwrap();

@@ -210,11 +210,8 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
         .await;
     }
     // A label that somebody takes off comes back, and clusters that are no longer selected leave the status.
-    s.outrigger
-        .plane
-        .infra
-        .kubectl(&["label", "namespace", s.name, &format!("{}-", keys::OFFLOADED)])
-        .unwrap();
+    let label = format!("{}-", keys::OFFLOADED);
+    s.outrigger.plane.infra.kubectl(&["label", "namespace", s.name, &label]).unwrap();
     s.label(Some("true")).await;
     s.outrigger.plane.infra.kubectl(&["label", "node", &s.node("us"), "stage=other", "--overwrite"]).unwrap();
     eventually("one is left", || async {
@@ -360,15 +357,8 @@ async fn a_cluster_without_the_kind_keeps_nobody_waiting_and_may_get_it_later() 
     readiness.done().await;
     assert!(seen.try_recv().is_err());
     o.plane.tenant.apply_file("deploy/crds/namespaceoffloadings.offloading.liqo.io.yaml").unwrap();
-    o.plane
-        .tenant
-        .kubectl(&[
-            "wait",
-            "--for=condition=Established",
-            "crd/namespaceoffloadings.offloading.liqo.io",
-            "--timeout=60s",
-        ])
-        .unwrap();
+    let crd = "crd/namespaceoffloadings.offloading.liqo.io";
+    o.plane.tenant.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=60s"]).unwrap();
     let object = offloading("default", json!({}));
     eventually("it is taken", || async { o.plane.tenant.apply(std::slice::from_ref(&object)) }).await;
     let namespace = tokio::time::timeout(outrigger_tests::PATIENCE, seen.recv()).await.unwrap();
