@@ -167,9 +167,7 @@ async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
     many.ready(8).await;
     both_are_modest(o);
     first.undisturbed().await;
-    for part in ["webhook", "manager"] {
-        o.plane.command(&format!("restart {part}")).unwrap();
-    }
+    o.plane.command_all("restart", ["webhook", "manager"]);
     o.ready().await;
     let second = neighbour(o, "ab-again-q").await;
     second.goes_on(20).await;

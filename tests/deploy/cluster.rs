@@ -258,9 +258,7 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
 
     // Once more, while nobody but Helm changes anything: then nothing changes.
     let controllers = ["infra/kube-controller-manager", "infra/kube-scheduler"];
-    for controller in controllers {
-        plane.command(&format!("term {controller}")).unwrap();
-    }
+    plane.command_all("term", controllers);
     // Not even what somebody else has put into them: whom the API server trusts.
     let trusted = STANDARD.encode(Authority::new(&plane.dir.join("by-hand"), "trusted").unwrap().pem());
     for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
@@ -271,9 +269,7 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     let before = versions(infra, &objects);
     upgrade();
     assert_eq!(before, versions(infra, &objects));
-    for controller in controllers {
-        plane.command(&format!("start {controller}")).unwrap();
-    }
+    plane.command_all("start", controllers);
 
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"},
         "spec": {"hosts": ["host-a"], "identities": ["spiffe://outrigger/tenant/blue"]}});

@@ -290,8 +290,8 @@ async fn a_class_that_the_tenant_may_not_have_is_told_in_the_rule() {
     assert!(denied.contains(path), "{denied}");
     // And of what comes of rules from before.
     t.web("w").await;
-    let message = t.condition("claims", "Ready", Status::False, "Refused").await;
-    assert!(message.contains("spec.template.spec.devices.requests[0].exactly.deviceClassName"), "{message}");
+    let path = "spec.template.spec.devices.requests[0].exactly.deviceClassName";
+    t.condition_says("claims", "Ready", Status::False, "Refused", path).await;
     assert!(made(&t.infra, &t.namespace).await.unwrap().is_empty());
 }
 

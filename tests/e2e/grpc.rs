@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use kube::ResourceExt;
-use outrigger_agent::connect::{Address, connect};
 use outrigger_api::conditions::Status;
 use outrigger_proto::v1::workload_chunked_stream_request::Message as Chunked;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
@@ -14,7 +13,7 @@ use outrigger_proto::v1::{
 };
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::outrigger::{ADMIN, Outrigger};
-use outrigger_tests::stream::{Opened, chunked_stream, stream, sync, update};
+use outrigger_tests::stream::{Opened, channel, chunked_stream, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
 use outrigger_tests::{InWords, eventually, holds, until};
 use prost::Message as _;
@@ -83,8 +82,7 @@ async fn a_large_sync_is_taken_in_one_message() {
     assert!((30 << 20..32 << 20).contains(&sync.encoded_len()), "{}", sync.encoded_len());
     sender.send(Message::WorkloadSync(sync)).await.unwrap();
     t.companion().await;
-    let message = t.condition("r", "Matched", Status::True, "Matches").await;
-    assert!(message.contains("1 of 8001"), "{message}");
+    t.condition_says("r", "Matched", Status::True, "Matches", "1 of 8001").await;
     drop(sender);
     call.await.unwrap().unwrap();
 }
@@ -290,9 +288,8 @@ async fn a_message_over_the_limit_is_refused() {
 async fn a_client_without_certificate_is_refused() {
     let outrigger = Outrigger::shared().await;
     let tls = ClientTls { ca: outrigger.authority.file(), identity: None };
-    let address: Address = format!("https://127.0.0.1:{}", outrigger.grpc_port).parse().unwrap();
     // With TLS 1.3 the refusal comes after the client has finished its part, so with the first call at the latest.
-    let outcome = match connect(&address, &tls, None).await {
+    let outcome = match channel(&tls, outrigger.grpc_port).await {
         Err(error) => Err(format!("{error:#}")),
         Ok(channel) => {
             let mut client = WorkloadServiceClient::new(channel);

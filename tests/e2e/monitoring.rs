@@ -1,12 +1,11 @@
 //! Alerts and dashboard ask for series that there are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
-use outrigger_tests::shipped::{kustomize, of_kind};
+use outrigger_tests::shipped::{fed, kustomize, of_kind};
 use outrigger_tests::tenant::{Tenant, tenant};
 use outrigger_tests::{InWords, eventually, root};
 use serde::Deserialize;
@@ -59,13 +58,8 @@ fn expressions() -> Vec<String> {
 }
 
 fn selectors(expressions: &[String]) -> Vec<Selector> {
-    let mut child = Command::new(tool("prometheus").unwrap().join("series"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(json!(expressions).to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let program = tool("prometheus").unwrap().join("series");
+    let output = fed(&mut Command::new(program), json!(expressions).to_string().as_bytes()).unwrap();
     let answers: Vec<Answer> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answers.len(), expressions.len());
     let mut all = Vec::new();

@@ -91,17 +91,15 @@ async fn all_of(t: &Tenant, count: usize, wanted: &str) {
 async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     let t = Tenant::new(Outrigger::shared().await, "rollout", &[("a", 1)]).await;
     t.rule("r", of_image("one", |_| {})).await;
-    for i in 0..8 {
-        t.web(&format!("w{i}")).await;
-    }
+    t.webs("w", 0..8).await;
     t.ready(8).await;
     let down = Down::follow(&t, 8).await;
 
     // The API server would refuse it: the rule's condition says so, and no companion changes.
     t.rule("r", of_image("two", |r| r["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?")))
         .await;
-    let message = t.condition("r", "Accepted", Status::False, "Refused").await;
-    assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
+    let path = "spec.template.spec.containers[0].imagePullPolicy";
+    t.condition_says("r", "Accepted", Status::False, "Refused", path).await;
     t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(t.event("TemplateRefused").await.contains("imagePullPolicy"));
     // What comes meanwhile waits: it could not be made.
@@ -119,8 +117,7 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
 
     // It could be made, but never starts: a quarter, and no more.
     t.rule("r", of_image("three", |r| r["template"]["spec"]["nodeSelector"] = json!({"nowhere": "x"}))).await;
-    let message = t.condition("r", "Ready", Status::False, "RollingOut").await;
-    assert!(message.contains("maxUnavailable is 25%"), "{message}");
+    t.condition_says("r", "Ready", Status::False, "RollingOut", "maxUnavailable is 25%").await;
     eventually("two of eight have the new template", || async {
         let status = status(&t).await;
         holds((status.updated, status.ready) == (Some(2), Some(6)), format!("{status:?}"))
@@ -206,9 +203,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
         .await;
     };
     apply("one", &|_| {});
-    for i in 0..4 {
-        t.web(&format!("w{i}")).await;
-    }
+    t.webs("w", 0..4).await;
     are("all are ready", &[("one", true); 4]).await;
     // Refused: nothing happens to those that run.
     apply("two", &|spec| spec["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?"));

@@ -116,24 +116,18 @@ async fn restored(bump: Option<u64>, id: &str) {
     t.rolled_out("later").await;
 
     let servers = ["tenant/kube-apiserver", "infra/kube-apiserver"];
-    for server in servers {
-        o.plane.command(&format!("stop {server}")).unwrap();
-    }
+    o.plane.command_all("stop", servers);
     o.plane.command("stop etcd").unwrap();
     etcd.restore(&snapshot, bump).unwrap();
     o.plane.command("start etcd").unwrap();
-    for server in servers {
-        o.plane.command(&format!("start {server}")).unwrap();
-    }
+    o.plane.command_all("start", servers);
     for part in ["kube-controller-manager", "kube-scheduler", "kwok"] {
         for cluster in ["tenant", "infra"] {
             o.plane.command(&format!("restart {cluster}/{part}")).unwrap();
         }
     }
     if bump.is_none() {
-        for part in ["manager", "webhook"] {
-            o.plane.command(&format!("restart {part}")).unwrap();
-        }
+        o.plane.command_all("restart", ["manager", "webhook"]);
         o.ready().await;
     }
 

@@ -12,11 +12,11 @@ mod slots;
 
 use std::time::Duration;
 
+use futures::StreamExt;
 use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{InWords, always, create, eventually, holds};
-use serde_json::json;
+use outrigger_tests::{InWords, always, eventually, holds};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// The shared installation. Whoever has it has it alone.
@@ -26,18 +26,8 @@ async fn alone() -> (MutexGuard<'static, ()>, &'static Outrigger) {
 }
 
 async fn start_many(t: &Tenant, count: usize) {
-    let pods = t.work();
-    let create = |i: usize| {
-        let pods = pods.clone();
-        let pod = json!({"metadata": {"name": format!("w{i}"), "labels": {"app": "web"}},
-            "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
-        async move { create(&pods, &pod).await.map(drop) }
-    };
-    use futures::StreamExt;
-    futures::stream::iter((0..count).map(create))
-        .buffer_unordered(20)
-        .for_each(async |done| done.unwrap())
-        .await;
+    let start = |i: usize| async move { drop(t.web(&format!("w{i}")).await) };
+    futures::stream::iter(0..count).for_each_concurrent(20, start).await;
 }
 
 #[tokio::test]

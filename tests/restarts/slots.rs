@@ -1,17 +1,20 @@
 //! The slots of Machines, admitted by three webhooks at once. Nobody else counts here: the manager is stopped, and the test
 //! writes the Machine's status.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Client, Resource, ResourceExt};
 use outrigger_api::Machine;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports};
 use outrigger_tests::tenant::takes_pods;
-use outrigger_tests::{InWords, dry_run, eventually};
+use outrigger_tests::{InWords, create, dry_run, eventually};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::alone;
@@ -61,24 +64,35 @@ fn machine(name: &str, group: &str, node: &str, i: usize) -> Machine {
     .unwrap()
 }
 
-/// Asks until it is taken, or refused because no slot is left: a busy machine has other answers too.
-async fn ask(pods: &Api<Pod>, pod: Pod, dry_run: bool) -> Result<Pod, String> {
-    let params = PostParams { dry_run, ..PostParams::default() };
-    eventually("an answer about a slot", || async {
-        match pods.create(&params, &pod).await {
-            Ok(pod) => Ok(Ok(pod)),
-            Err(kube::Error::Api(status)) if status.message.ends_with("there is no <small> left") => {
-                assert_eq!(status.code, 403);
-                Ok(Err(status.message.clone()))
+/// Asks until it is taken, or refused in these words, with the code: a busy machine has other answers too.
+async fn answer<K>(api: &Api<K>, object: &K, dry: bool, words: &str) -> Result<K, (u16, String)>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug,
+{
+    eventually("an answer", || async {
+        match if dry { dry_run(api, object).await } else { create(api, object).await } {
+            Ok(object) => Ok(Ok(object)),
+            Err(kube::Error::Api(status)) if status.message.contains(words) => {
+                Ok(Err((status.code, status.message.clone())))
             }
             // It was created, and the answer got lost.
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Ok(pods.get(&pod.name_any()).await.in_words()?))
+                Ok(Ok(api.get(&object.name_any()).await.in_words()?))
             }
             Err(error) => Err(error.to_string()),
         }
     })
     .await
+}
+
+/// Asks until there is an answer about a slot.
+async fn ask(pods: &Api<Pod>, pod: Pod, dry: bool) -> Result<Pod, String> {
+    let (code, words) = match answer(pods, &pod, dry, "there is no <small> left").await {
+        Ok(pod) => return Ok(pod),
+        Err(refusal) => refusal,
+    };
+    assert!(code == 403 && words.ends_with("there is no <small> left"), "{code} {words}");
+    Err(words)
 }
 
 /// How often webhooks have admitted guests, and how often they have answered about any.
@@ -181,7 +195,7 @@ async fn prepare(o: &Outrigger, client: &Client, machines: &Api<Machine>) {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": label}});
     o.plane.infra.apply(&[namespace]).unwrap();
     takes_pods(client, NAMESPACE).await;
-    outrigger_tests::create(machines, &machine("slots", "slots", "slots-own", 0)).await.unwrap();
+    create(machines, &machine("slots", "slots", "slots-own", 0)).await.unwrap();
     let usage = json!({"maximum": 50, "reserved": 10, "used": 0, "waiting": 0, "slots": 10});
     let status = json!({"status": {"availableMachines": [{"name": "small", "usage": usage}]}});
     machines.patch_status("slots", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
@@ -213,7 +227,7 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
             if same == "group" { "machineGroup label is duplicate" } else { "is in machine-group <slots-g" };
         let asked = (0..12).map(|i| {
             let (machines, machine) = (machines.clone(), one(i));
-            tokio::spawn(async move { create(&machines, &machine, words).await })
+            tokio::spawn(async move { answer(&machines, &machine, false, words).await })
         });
         let answers: Vec<_> =
             futures::stream::iter(asked).buffer_unordered(12).map(Result::unwrap).collect().await;
@@ -222,23 +236,6 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
             machines.delete(&machine.name_any(), &DeleteParams::default()).await.unwrap();
         }
     }
-}
-
-/// Asks until it is taken, or refused in these words.
-async fn create(machines: &Api<Machine>, machine: &Machine, words: &str) -> Result<Machine, String> {
-    eventually("an answer about a Machine", || async {
-        match outrigger_tests::create(machines, machine).await {
-            Ok(machine) => Ok(Ok(machine)),
-            Err(kube::Error::Api(status)) if status.message.contains(words) => {
-                Ok(Err(status.message.clone()))
-            }
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Ok(machines.get(&machine.name_any()).await.in_words()?))
-            }
-            Err(error) => Err(error.to_string()),
-        }
-    })
-    .await
 }
 
 /// Metadata may change, the labels of its slot may not.

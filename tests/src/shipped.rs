@@ -1,7 +1,8 @@
 //! What is shipped: the manifests of `deploy/`, as kubectl's kustomize and Helm render them.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
 use anyhow::{Context, bail};
@@ -37,6 +38,13 @@ pub fn chart_in(namespace: &str, args: &[&str]) -> anyhow::Result<Vec<Value>> {
     command.args(["template", "outrigger", "deploy/helm/outrigger", "--namespace", namespace]);
     command.args(args).current_dir(root());
     objects(&output(command)?)
+}
+
+/// Runs a command with this standard input to its end.
+pub fn fed(command: &mut Command, input: &[u8]) -> anyhow::Result<Output> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().context("no input")?.write_all(input)?;
+    Ok(child.wait_with_output()?)
 }
 
 /// Standard output of a command.

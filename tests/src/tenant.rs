@@ -245,6 +245,13 @@ impl Tenant {
         self.start(name, "a", json!({"app": "web"})).await
     }
 
+    /// As [`Self::web`], with these numbers after the name.
+    pub async fn webs(&self, name: &str, numbers: impl IntoIterator<Item = usize>) {
+        for number in numbers {
+            self.web(&format!("{name}{number}")).await;
+        }
+    }
+
     /// Ends a Pod of the tenant cluster.
     pub async fn end(&self, name: &str) {
         self.work().delete(name, &DeleteParams::default()).await.unwrap();
@@ -355,6 +362,12 @@ impl Tenant {
     /// Waits until a condition of a rule is so, and returns its message.
     pub async fn condition(&self, rule: &str, kind: &str, status: Status, reason: &str) -> String {
         condition(&self.rules(), rule, kind, status, reason).await.1
+    }
+
+    /// As [`Self::condition`], with these words in the message.
+    pub async fn condition_says(&self, rule: &str, kind: &str, status: Status, reason: &str, words: &str) {
+        let message = self.condition(rule, kind, status, reason).await;
+        assert!(message.contains(words), "{message}");
     }
 
     /// As [`Self::condition`], of a rule in the tenant's own cluster. Returns the rule too.

@@ -1,7 +1,7 @@
 //! Offloading: NamespaceOffloadings, virtual nodes, and where the Pods of a namespace land. Names of Nodes begin with the
 //! namespace's.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -11,6 +11,7 @@ use outrigger_core::keys;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::shipped::fed;
 use outrigger_tests::tenant::{Tenant, node_of};
 use outrigger_tests::{InWords, always, create, dry_run, eventually, holds, is_gone, until};
 use serde_json::{Value, json};
@@ -232,16 +233,9 @@ async fn a_contradiction_is_shown_to_whoever_makes_the_pod() {
         let pod = pod("p", json!({"nodeSelector": {"region": region}}));
         let command = s.outrigger.plane.infra.kubectl_command();
         let (program, first) = command.split_first().unwrap();
-        let mut child = Command::new(program)
-            .args(first)
-            .args(["create", "--dry-run=server", "-n", s.name, "-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), pod.to_string().as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let mut command = Command::new(program);
+        command.args(first).args(["create", "--dry-run=server", "-n", s.name, "-f", "-"]);
+        let output = fed(&mut command, pod.to_string().as_bytes()).unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
