@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
-use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
-use outrigger_api::{WorkloadRule, rule_wire};
+use kube::api::{Api, ListParams, WatchParams};
+use outrigger_api::rule_wire;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_server::{WorkloadRuleService, WorkloadRuleServiceServer};
 use outrigger_proto::v1::workload_service_server::{WorkloadService, WorkloadServiceServer};
+use outrigger_tests::history::modified;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, rule_for, rule_with};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{InWords, always, create, eventually, holds};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tonic::transport::Server;
@@ -57,7 +57,7 @@ async fn annotations_leave_the_cluster_as_rules_of_the_tenant_name_them_and_secr
         "metadata": {"name": "w", "labels": {"app": "web"}, "annotations": {LAST_APPLIED: "SECRET",
             "example.com/secret": "SECRET", "example.com/named": "public"}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i", "env": [{"name": "K", "value": "SECRET"}]}]}});
-    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    create(&t.work(), &pod).await.unwrap();
     let known = async || {
         let (all, whole) =
             (injected(&t, "curious", "all").await?, injected(&t, "whole", "entire-workload").await?);
@@ -98,7 +98,7 @@ async fn without_a_filter_that_can_be_used_nothing_is_told() {
     let nothing = async |what: &str| {
         let events: Api<Event> = Api::namespaced(t.cluster.clone(), &t.source);
         eventually(&format!("{what}: it is said"), || async {
-            let all = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+            let all = events.list(&ListParams::default()).await.in_words()?;
             let notes = all.items.iter().filter_map(|event| event.note.as_deref());
             let told = notes.clone().any(|note| note.contains(what));
             told.then_some(()).ok_or_else(|| format!("{:?}", notes.collect::<Vec<_>>()))
@@ -135,7 +135,7 @@ async fn large_pods_do_not_exhaust_the_agent() {
     for i in 0..PODS {
         let pod = json!({"metadata": {"name": format!("large-{i}"), "labels": {"app": "large"}},
             "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i", "env": env}]}});
-        t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        create(&t.work(), &pod).await.unwrap();
     }
     o.start_agent("ab-large", Some(&t.source)).unwrap();
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
@@ -184,37 +184,31 @@ impl Hostile {
     }
 }
 
+/// What a call returns.
+type Answer<T> = Result<Response<T>, Status>;
+
 #[tonic::async_trait]
 impl WorkloadRuleService for Hostile {
-    async fn create(
-        &self,
-        request: Request<v1::CreateRequest>,
-    ) -> Result<Response<v1::CreateResponse>, Status> {
+    async fn create(&self, request: Request<v1::CreateRequest>) -> Answer<v1::CreateResponse> {
         self.note(format!("create {}", request.into_inner().rule.unwrap_or_default().id));
         Ok(Response::new(v1::CreateResponse {}))
     }
 
-    async fn update(
-        &self,
-        request: Request<v1::UpdateRequest>,
-    ) -> Result<Response<v1::UpdateResponse>, Status> {
+    async fn update(&self, request: Request<v1::UpdateRequest>) -> Answer<v1::UpdateResponse> {
         self.note(format!("update {}", request.into_inner().rule.unwrap_or_default().id));
         Ok(Response::new(v1::UpdateResponse {}))
     }
 
-    async fn delete(
-        &self,
-        request: Request<v1::DeleteRequest>,
-    ) -> Result<Response<v1::DeleteResponse>, Status> {
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
         self.note(format!("delete {}", request.into_inner().id));
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
-    async fn get(&self, _: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+    async fn get(&self, _: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
         Err(Status::not_found("there is none"))
     }
 
-    async fn list(&self, _: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+    async fn list(&self, _: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
         let rules = (self.says)(self.lists.fetch_add(1, Ordering::Relaxed));
         Ok(Response::new(v1::ListResponse { rules, ..v1::ListResponse::default() }))
     }
@@ -225,7 +219,7 @@ impl WorkloadService for Hostile {
     async fn workload_stream(
         &self,
         request: Request<Streaming<v1::WorkloadStreamRequest>>,
-    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+    ) -> Answer<v1::WorkloadStreamResponse> {
         let mut stream = request.into_inner();
         while stream.message().await?.is_some() {}
         Ok(Response::new(v1::WorkloadStreamResponse {}))
@@ -234,7 +228,7 @@ impl WorkloadService for Hostile {
     async fn workload_chunked_stream(
         &self,
         request: Request<Streaming<v1::WorkloadChunkedStreamRequest>>,
-    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+    ) -> Answer<v1::WorkloadStreamResponse> {
         let mut stream = request.into_inner();
         while stream.message().await?.is_some() {}
         Ok(Response::new(v1::WorkloadStreamResponse {}))
@@ -272,22 +266,7 @@ async fn a_hostile_manager_does_not_fill_the_tenants_etcd() {
     })
     .await;
     // Whatever is written of rules from now on.
-    let rules = t.own_rules();
-    let writes = {
-        let (rules, from) = (rules.clone(), rule.resource_version().unwrap());
-        let writes = Arc::new(Mutex::new(Vec::<WorkloadRule>::new()));
-        let seen = writes.clone();
-        tokio::spawn(async move {
-            let watch = rules.watch(&WatchParams::default(), &from).await.unwrap();
-            let mut watch = std::pin::pin!(watch);
-            while let Some(Ok(event)) = watch.next().await {
-                if let WatchEvent::Modified(rule) = event {
-                    seen.lock().push(rule);
-                }
-            }
-        });
-        writes
-    };
+    let writes = modified(t.own_rules(), WatchParams::default(), rule.resource_version().unwrap());
     agent_of(&t, port);
     manager.asked_so_often(300).await;
     is_modest("agent", "--tenant-id=ab-words");

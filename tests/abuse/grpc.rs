@@ -16,7 +16,7 @@ use outrigger_tests::attacks::{self, STREAM};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{self, about, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 use tokio::sync::Mutex;
 use tonic::Code;
@@ -61,11 +61,7 @@ async fn workloads_of_two_bytes_are_refused_before_they_are_decoded() {
     .await;
     let words = "has 8388608 entries of repeated fields, at most 50000 are allowed";
     assert!(status.message().contains(words), "{status}");
-    eventually("the Tenant says so", || async {
-        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        holds(message.contains(words), message)
-    })
-    .await;
+    t.reaches_limits(&[words]).await;
     neighbour.undisturbed().await;
     is_modest("manager", &format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
 }
@@ -147,7 +143,7 @@ async fn calls_for_rules_are_slowed_down_and_then_refused_and_others_go_on() {
     loud.set(json!({"limits": {}})).await.unwrap();
     eventually("it is served again", || async {
         let get = about("ab-calls", v1::GetRequest { id: "r".into() });
-        calls.clone().get(get).await.map(drop).map_err(|status| status.to_string())
+        calls.clone().get(get).await.map(drop).in_words()
     })
     .await;
     // Pages are of 16 rules at most, whatever is asked for.

@@ -17,15 +17,15 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams};
 use outrigger_api::WorkloadRule;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::cost::{memory_limit, peak, process};
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::{Opened, update};
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{InWords, create, dry_run, eventually};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -131,18 +131,15 @@ where
 }
 
 async fn admit(pods: Api<Pod>) -> Result<(), String> {
-    let params = PostParams { dry_run: true, ..PostParams::default() };
     let pod = json!({"metadata": {"generateName": "neighbour-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let pod = serde_json::from_value(pod).map_err(|e| e.to_string())?;
-    pods.create(&params, &pod).await.map(drop).map_err(|e| e.to_string())
+    dry_run(&pods, &pod).await.map(drop).in_words()
 }
 
 async fn make_rule(rules: Api<WorkloadRule>) -> Result<(), String> {
     let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
         "metadata": {"generateName": "neighbour-"}, "spec": rule_for("app", "none")});
-    let rule = serde_json::from_value(rule).map_err(|e| e.to_string())?;
-    let rule = rules.create(&PostParams::default(), &rule).await.map_err(|e| e.to_string())?;
-    rules.delete(&rule.name_any(), &DeleteParams::default()).await.map(drop).map_err(|e| e.to_string())
+    let rule = create(&rules, &rule).await.in_words()?;
+    rules.delete(&rule.name_any(), &DeleteParams::default()).await.map(drop).in_words()
 }
 
 async fn serve(tenant: Arc<Tenant>, opened: Arc<Opened>, n: usize) -> Result<(), String> {

@@ -1,8 +1,9 @@
 //! The webhook's port and its admin port.
 
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::attacks::{hold, pod_of_expressions};
+use outrigger_tests::create;
 use outrigger_tests::outrigger::{Outrigger, get, ports};
 use outrigger_tests::tenant::{self, Tenant};
 use serde_json::{Value, json};
@@ -115,13 +116,13 @@ async fn a_pod_whose_status_would_not_fit_is_refused() {
     let args = |bytes: usize| {
         pod(&json!({"containers": [{"name": "c", "image": "i", "args": ["x".repeat(bytes)]}]}))
     };
-    let error = pods.create(&PostParams::default(), &args(520 << 10)).await.unwrap_err().to_string();
+    let error = create(&pods, &args(520 << 10)).await.unwrap_err().to_string();
     for words in
         ["spec.containers", "bytes of JSON, at most 524288 are allowed in a tenant's namespace", "ConfigMaps"]
     {
         assert!(error.contains(words), "{error}");
     }
-    let made = pods.create(&PostParams::default(), &args(400 << 10)).await.unwrap();
+    let made = create(&pods, &args(400 << 10)).await.unwrap();
     let name = made.metadata.name.unwrap();
     let grow = |bytes: usize| {
         let patch = json!({"metadata": {"annotations": {"large": "y".repeat(bytes)}}});

@@ -1,14 +1,14 @@
 //! A tenant's rules: by kubectl, by gRPC, and by what they match. The processes are this file's own: they are restarted.
 
 use futures::{StreamExt, TryStreamExt};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use outrigger_core::tenant::Limits;
 use outrigger_proto::v1;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::stream::{Opened, about, update};
 use outrigger_tests::tenant::{self, Tenant};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell};
 
@@ -21,7 +21,7 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 /// An installation that no other file's tests use.
 async fn stage() -> &'static Outrigger {
     static STAGE: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
-    let started = STAGE.get_or_init(async || Outrigger::start().await.map_err(|e| format!("{e:#}"))).await;
+    let started = STAGE.get_or_init(async || Outrigger::start().await.in_words()).await;
     started.as_ref().expect("Outrigger starts")
 }
 
@@ -61,9 +61,9 @@ async fn create_all(t: &Tenant, specs: impl Iterator<Item = (String, Value)>) {
     let specs = specs.map(|(name, spec)| {
         let rules = t.rules();
         async move {
-            let rule = serde_json::from_value(tenant::rule(&t.namespace, &name, spec)).unwrap();
+            let rule = tenant::rule(&t.namespace, &name, spec);
             loop {
-                match rules.create(&PostParams::default(), &rule).await {
+                match outrigger_tests::create(&rules, &rule).await {
                     // Of those that come at once some find the namespace's quota changed, and are to be sent again.
                     Err(kube::Error::Api(status)) if status.is_conflict() => {}
                     other => return other.map(drop),
@@ -121,7 +121,7 @@ async fn is_full(t: &Tenant, more: impl AsyncFn() -> Result<(), String>) {
             Err(said) if said.contains("Tenant spec.limits.ruleBytes: ") => Ok(()),
             Err(said) => Err(said),
             Ok(()) => {
-                t.rules().delete("more", &DeleteParams::default()).await.map_err(|e| e.to_string())?;
+                t.rules().delete("more", &DeleteParams::default()).await.in_words()?;
                 Err("it is taken".to_owned())
             }
         }
@@ -161,15 +161,13 @@ async fn as_much_as_the_limits_admit_is_served_also_after_a_restart() {
     let terms = json!([{"matchExpressions": (0..15).map(expression).collect::<Vec<_>>()}]);
     let spec = rule(&json!({"workloadTerms": terms}), &json!({}));
     create(o, "ab-terms", "r", &spec).await.unwrap();
-    is_full(&small, async || create(o, "ab-terms", "more", &spec).await.map_err(|e| e.to_string())).await;
+    is_full(&small, async || create(o, "ab-terms", "more", &spec).await.in_words()).await;
     first.goes_on(5).await;
     texts.ready(16).await;
     many.ready(8).await;
     both_are_modest(o);
     first.undisturbed().await;
-    for part in ["webhook", "manager"] {
-        o.plane.command(&format!("restart {part}")).unwrap();
-    }
+    o.plane.command_all("restart", ["webhook", "manager"]);
     o.ready().await;
     let second = neighbour(o, "ab-again-q").await;
     second.goes_on(20).await;
@@ -193,7 +191,7 @@ async fn rules_that_match_everything_are_matched_up_to_a_limit() {
     neighbour.goes_on(5).await;
     let most = Limits { companions: u32::try_from(COMPANIONS).unwrap(), ..Limits::default() }.matches();
     eventually("all workloads are known, and as many matches as are kept", || async {
-        let rules = t.rules().list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
+        let rules = t.rules().list(&ListParams::default()).await.in_words()?.items;
         let statuses: Vec<_> = rules.into_iter().filter_map(|rule| rule.status).collect();
         let matched: i64 = statuses.iter().filter_map(|status| status.matched).sum();
         let all = statuses.iter().flat_map(|status| &status.conditions);

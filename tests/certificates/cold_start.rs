@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
 use outrigger_tests::tenant::{namespace, rule, rule_for, tenant};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::{Value, json};
 
 use crate::cert_manager::{commands, run};
@@ -131,7 +131,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
         .await;
         always("Pods are taken", Duration::from_secs(1), || async {
             let created = infra.kubectl_with(&["create", dry, "-f", "-"], &pod(namespace).to_string());
-            created.map(drop).map_err(|e| e.to_string())
+            created.map(drop).in_words()
         })
         .await;
         infra.kubectl(&["label", "namespace", namespace, &format!("{}-", keys::TENANT)]).unwrap();
@@ -144,7 +144,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     run(o, out);
     eventually("Tenants are taken", || async {
         let made = infra.kubectl_with(&["create", dry, "-f", "-"], &tenant("cold", json!({})).to_string());
-        made.map(drop).map_err(|e| e.to_string())
+        made.map(drop).in_words()
     })
     .await;
     // Two policies refuse it, and the API server names the one that it asks first.
@@ -163,7 +163,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     run(o, policies);
     eventually("nothing is left", || async {
         let made = infra.kubectl_with(&["create", dry, "-f", "-"], &pod(NAMESPACE).to_string());
-        made.map(drop).map_err(|e| e.to_string())
+        made.map(drop).in_words()
     })
     .await;
     run(o, back);
@@ -185,7 +185,7 @@ async fn a_cluster_starts_without_the_webhook_and_tenants_wait_for_it() {
     o.ready_at("webhook", admin).await;
     eventually("the webhook places Pods again", || async {
         let made = infra.kubectl_with(&["create", dry, "-f", "-", "-o", "json"], &pod(NAMESPACE).to_string());
-        let made: Value = serde_json::from_str(&made.map_err(|e| e.to_string())?).unwrap();
+        let made: Value = serde_json::from_str(&made.in_words()?).unwrap();
         holds(made["spec"]["affinity"].is_object(), made.to_string())
     })
     .await;

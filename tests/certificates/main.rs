@@ -55,11 +55,8 @@ fn configurations(port: u16) -> Vec<Value> {
 
 /// Takes the configurations out again.
 fn remove_configurations(outrigger: &Outrigger) {
-    outrigger
-        .plane
-        .infra
-        .kubectl(&["delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "outrigger"])
-        .unwrap();
+    let kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration";
+    outrigger.plane.infra.kubectl(&["delete", kinds, "outrigger"]).unwrap();
 }
 
 /// Waits until all entries carry this bundle.
@@ -90,15 +87,6 @@ fn secrets<const N: usize>(outrigger: &Outrigger, name: &str, keys: [&str; N]) -
 
 /// Starts a webhook under its service account.
 fn start_webhook(outrigger: &Outrigger, name: &str, port: u16, admin: u16, more: &[String]) {
-    let kubeconfig = outrigger.plane.dir.join("webhook.kubeconfig");
-    outrigger.plane.infra.service_account(SYSTEM, "outrigger-webhook", &kubeconfig).unwrap();
-    let mut args = vec![
-        "webhook".to_owned(),
-        format!("--bind-address=127.0.0.1:{port}"),
-        format!("--admin-address=127.0.0.1:{admin}"),
-        format!("--kubeconfig={}", kubeconfig.display()),
-        "--shutdown-delay=0s".to_owned(),
-    ];
-    args.extend_from_slice(more);
-    outrigger.run(name, &args).unwrap();
+    let own = [format!("--bind-address=127.0.0.1:{port}"), format!("--admin-address=127.0.0.1:{admin}")];
+    outrigger.run_bare(name, "webhook", &[&own, more].concat()).unwrap();
 }

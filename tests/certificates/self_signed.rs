@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::attacks::dial_by_name;
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
-use outrigger_tests::{eventually, holds, root};
+use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
-use tokio_rustls::TlsConnector;
 
 use crate::cert_manager::{commands, run};
 use crate::load;
@@ -19,6 +19,15 @@ fn foreign() -> Value {
         "rules": [{"apiGroups": ["example.com"], "apiVersions": ["v1"], "resources": ["none"], "operations": ["CREATE"]}]})
 }
 
+/// The shipped configurations, without cert-manager.
+fn configure(port: u16) -> Vec<Value> {
+    let mut configured = configurations(port);
+    for configuration in &mut configured {
+        configuration["metadata"]["annotations"] = json!({});
+    }
+    configured
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     let (_one, o) = alone().await;
@@ -27,15 +36,10 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     infra.kubectl(&["apply", "-k", &manifests]).unwrap();
     let all: [u16; 6] = ports().unwrap();
     let (serving, admin) = all.split_at(3);
-    let mut configured = configurations(serving[0]);
-    for configuration in &mut configured {
-        // Without cert-manager.
-        configuration["metadata"]["annotations"] = json!({});
-    }
-    infra.apply(&configured).unwrap();
-    let add = json!([{"op": "add", "path": "/webhooks/-", "value": foreign()}]).to_string();
-    let validating = ["validatingwebhookconfiguration", "outrigger"];
-    infra.kubectl(&["patch", validating[0], validating[1], "--type=json", "-p", &add]).unwrap();
+    infra.apply(&configure(serving[0])).unwrap();
+    let add = json!([{"op": "add", "path": "/webhooks/-", "value": foreign()}]);
+    let validating = "validatingwebhookconfiguration/outrigger";
+    infra.patch(validating, &[], &add).unwrap();
 
     let more: Vec<String> = [
         "--tls=self-signed",
@@ -67,12 +71,11 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
 
     let load = load::begin(o, serving).await;
     // What somebody does to it is mended. (Nothing is asked about claims here.)
-    let remove = json!([{"op": "remove", "path": "/webhooks/1/clientConfig/caBundle"}]).to_string();
-    infra.kubectl(&["patch", validating[0], validating[1], "--type=json", "-p", &remove]).unwrap();
+    let remove = json!([{"op": "remove", "path": "/webhooks/1/clientConfig/caBundle"}]);
+    infra.patch(validating, &[], &remove).unwrap();
     eventually("the bundle is put back", || async {
-        let path = "{.webhooks[1].clientConfig.caBundle}";
-        let bundle = infra.kubectl(&["get", validating[0], validating[1], "-o", &format!("jsonpath={path}")]);
-        if bundle.unwrap().is_empty() { Err("none".to_owned()) } else { Ok(()) }
+        let configuration = infra.get(&[validating]).in_words()?;
+        holds(configuration["webhooks"][1]["clientConfig"]["caBundle"].is_string(), "none")
     })
     .await;
     infra.kubectl(&["apply", "-k", &manifests]).unwrap();
@@ -108,8 +111,7 @@ async fn replicas_share_a_ca_renew_it_and_no_admission_fails() {
     })
     .await;
     println!("{}", load.end().await);
-    let text = infra.kubectl(&["get", validating[0], validating[1], "-o", "json"]).unwrap();
-    let configuration: Value = serde_json::from_str(&text).unwrap();
+    let configuration = infra.get(&[validating]).unwrap();
     let other = configuration["webhooks"].as_array().unwrap().last().unwrap();
     assert_eq!((&other["name"], &other["clientConfig"]), (&foreign()["name"], &foreign()["clientConfig"]));
     for (i, admin) in admin.iter().enumerate() {
@@ -131,24 +133,13 @@ async fn an_installation_is_changed_while_it_runs() {
     infra.kubectl(&["apply", "-k", &root().join("certs/self-signed").display().to_string()]).unwrap();
     let [old, old_admin, new, new_admin] = ports().unwrap();
     let former = o.authority.pem();
-    let configure = |port: u16| {
-        let mut configured = configurations(port);
-        for configuration in &mut configured {
-            configuration["metadata"]["annotations"] = json!({});
-        }
-        configured
-    };
     let mut configured = configure(old);
     for webhook in configured.iter_mut().flat_map(|c| c["webhooks"].as_array_mut().unwrap()) {
         webhook["clientConfig"]["caBundle"] = json!(STANDARD.encode(&former));
     }
     infra.apply(&configured).unwrap();
     let pair = o.authority.issue("webhook-files", &[crate::WEBHOOK]).unwrap();
-    let files = [
-        format!("--tls-cert-file={}", pair.cert.display()),
-        format!("--tls-key-file={}", pair.key.display()),
-    ];
-    start_webhook(o, "webhook-files", old, old_admin, &files);
+    start_webhook(o, "webhook-files", old, old_admin, &pair.serving_flags());
     o.ready_at("webhook", old_admin).await;
 
     let load = load::begin(o, &[old]).await;
@@ -164,9 +155,7 @@ async fn an_installation_is_changed_while_it_runs() {
             .map(|i| json!({"op": "replace", "path": format!("/webhooks/{i}/clientConfig/service/port"), "value": new}))
             .collect();
         let kind = configuration["kind"].as_str().unwrap().to_lowercase();
-        infra
-            .kubectl(&["patch", &kind, "outrigger", "--type=json", "-p", &json!(changes).to_string()])
-            .unwrap();
+        infra.patch(&format!("{kind}/outrigger"), &[], &json!(changes)).unwrap();
     }
     let file = o.plane.dir.join("changed-ca.crt");
     let leaf = secret(o, secret_name, "tls.crt").unwrap();
@@ -176,16 +165,8 @@ async fn an_installation_is_changed_while_it_runs() {
 
     // cert-manager's cainjector adds its own CA to whatever it finds, each time.
     infra.kubectl(&["apply", "-k", &root().join("certs").display().to_string()]).unwrap();
-    infra
-        .kubectl(&[
-            "wait",
-            "-n",
-            SYSTEM,
-            "--for=condition=Ready",
-            "--timeout=120s",
-            "certificate/outrigger-webhook",
-        ])
-        .unwrap();
+    let ready = ["--for=condition=Ready", "--timeout=120s", "certificate/outrigger-webhook"];
+    infra.kubectl(&[&["wait", "-n", SYSTEM][..], &ready].concat()).unwrap();
     let annotate = |change: &str| {
         let kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration";
         infra.kubectl(&["annotate", "--overwrite", kinds, "outrigger", change]).unwrap();
@@ -204,9 +185,8 @@ async fn an_installation_is_changed_while_it_runs() {
     if secret(o, "outrigger-manager-self-signed", "ca.crt").is_none() {
         // No manager has started here; one would have filled it.
         let filled = infra.get(&["secret", secret_name, "-n", SYSTEM]).unwrap();
-        let fill = json!({"data": filled["data"]}).to_string();
-        let of_manager = ["outrigger-manager-self-signed", "-n", SYSTEM, "--type=merge", "-p", &fill];
-        infra.kubectl(&[&["patch", "secret"], &of_manager[..]].concat()).unwrap();
+        let fill = json!({"data": filled["data"]});
+        infra.patch("secret/outrigger-manager-self-signed", &["-n", SYSTEM], &fill).unwrap();
     }
     run(o, commands("certificates.md", "Switching between cert-manager and self-signed").last().unwrap());
     let theirs = secret(o, "outrigger-webhook-tls", "ca.crt").unwrap();
@@ -224,13 +204,8 @@ async fn an_installation_is_changed_while_it_runs() {
 /// The certificate that a server shows to who trusts these CAs, PEM.
 async fn shown(file: std::path::PathBuf, ca: &str, port: u16, name: &str) -> Result<String, String> {
     std::fs::write(&file, ca).unwrap();
-    let config = ClientTls { ca: file, identity: None }.config(&[b"h2", b"http/1.1"]).unwrap();
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| e.to_string())?;
-    let name = name.to_owned().try_into().unwrap();
-    let stream = TlsConnector::from(std::sync::Arc::new(config))
-        .connect(name, stream)
-        .await
-        .map_err(|e| e.to_string())?;
+    let tls = ClientTls { ca: file, identity: None };
+    let stream = dial_by_name(&tls, port, name, &[b"h2", b"http/1.1"]).await.in_words()?;
     let der = &stream.get_ref().1.peer_certificates().unwrap()[0];
     let text = STANDARD.encode(der);
     let lines: Vec<&str> =
@@ -242,23 +217,17 @@ async fn shown(file: std::path::PathBuf, ca: &str, port: u16, name: &str) -> Res
 async fn the_manager_publishes_its_ca_and_tells_what_it_lacks() {
     let (_one, o) = alone().await;
     let infra = &o.plane.infra;
-    let kubeconfig = o.plane.dir.join("own-manager.kubeconfig");
-    infra.service_account(SYSTEM, "outrigger-manager", &kubeconfig).unwrap();
-    infra
-        .kubectl(&["delete", "--ignore-not-found", "-n", SYSTEM, "secret", "outrigger-manager-self-signed"])
-        .unwrap();
+    let own = "outrigger-manager-self-signed";
+    infra.kubectl(&["delete", "--ignore-not-found", "-n", SYSTEM, "secret", own]).unwrap();
     let [port, admin] = ports().unwrap();
     let args = [
-        "manager".to_owned(),
         format!("--bind-address=tcp://127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
         "--tls=self-signed".to_owned(),
         "--self-signed-name=gw.example".to_owned(),
         format!("--tls-client-ca-file={}", o.authority.file().display()),
-        format!("--kubeconfig={}", kubeconfig.display()),
-        "--shutdown-delay=0s".to_owned(),
     ];
-    o.run("own-manager", &args).unwrap();
+    o.run_bare("own-manager", "manager", &args).unwrap();
     eventually("it says what it lacks", || async {
         let (status, body) = get(admin, "/readyz?verbose").await?;
         let told = body.contains("[-] serving certificate") && body.contains("apply certs/self-signed first");

@@ -9,8 +9,8 @@ use outrigger_core::keys;
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::faults::{Call, Matching, Moment, Next, Proxy, Verb};
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, ports};
-use outrigger_tests::root;
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::{InWords, root};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{MutexGuard, OnceCell};
@@ -154,7 +154,7 @@ impl Site {
         static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         static SHARED: OnceCell<Result<Site, String>> = OnceCell::const_new();
         let one = ONE_AT_A_TIME.lock().await;
-        let started = SHARED.get_or_init(async || Self::start().await.map_err(|e| format!("{e:#}"))).await;
+        let started = SHARED.get_or_init(async || Self::start().await.in_words()).await;
         (one, started.as_ref().expect("the installation starts"))
     }
 

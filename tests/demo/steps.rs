@@ -11,6 +11,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build};
+
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, binary};
 use outrigger_tests::tenant::{annotation, host, is_ready, node_of};
 use serde_json::json;
@@ -166,19 +167,9 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
 
     told(tenant, 1)?;
     show.line("\nWhat the tenant sees of it, in its own cluster:");
-    show.kubectl(
-        tenant,
-        "tenant",
-        &[
-            "get",
-            "workloadrule",
-            "firewall",
-            "-n",
-            "universe",
-            "-o",
-            r#"jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\n'}{end}"#,
-        ],
-    )?;
+    let conditions =
+        r#"jsonpath={range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\n'}{end}"#;
+    show.kubectl(tenant, "tenant", &["get", "workloadrule", "firewall", "-n", "universe", "-o", conditions])?;
 
     show.step("The tenant deletes its rule: the last companion goes", async {
         tenant.kubectl(&["delete", "workloadrule", "firewall", "-n", "universe"])?;
@@ -221,15 +212,8 @@ async fn escape(show: &mut Show, o: &Outrigger) -> anyhow::Result<()> {
         "Then by node affinity, which nobody can refuse: the Pod is admitted, and fits no DPU but red's",
         async {
             as_mallory("tests/demo/beside.yaml")?;
-            infra.kubectl(&[
-                "wait",
-                "--for=condition=PodScheduled=False",
-                "pod/beside",
-                "-n",
-                "tenant-red",
-                "--timeout=30s",
-            ])?;
-            Ok(())
+            let unscheduled = "--for=condition=PodScheduled=False";
+            infra.kubectl(&["wait", unscheduled, "pod/beside", "-n", "tenant-red", "--timeout=30s"]).map(drop)
         },
     )
     .await?;
@@ -323,7 +307,7 @@ async fn measure(demo: &Demo) -> anyhow::Result<Vec<(String, Vec<Duration>)>> {
         let what = if at_once == 1 { "one at a time".to_owned() } else { format!("{at_once} at once") };
         results.push((what, times));
     }
-    let samples = kube::api::ListParams::default().labels("sample=yes");
+    let samples = ListParams::default().labels("sample=yes");
     demo.work.delete_collection(&kube::api::DeleteParams::default(), &samples).await?;
     demo.companions_ready(1).await?;
     Ok(results)
@@ -334,7 +318,7 @@ async fn create(demo: &Demo, name: &str) -> anyhow::Result<(String, Instant)> {
     let pod = json!({"metadata": {"name": name, "labels": {"app": "web", "sample": "yes"}},
         "spec": {"nodeName": "host-a", "containers": [{"name": "c", "image": "i"}]}});
     let began = Instant::now();
-    demo.work.create(&kube::api::PostParams::default(), &serde_json::from_value(pod)?).await?;
+    outrigger_tests::create(&demo.work, &pod).await?;
     Ok((name.to_owned(), began))
 }
 

@@ -6,7 +6,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{chart, chart_in, container, kustomize, name, of_kind};
 use serde_json::{Value, json};
 
-use crate::{COMPONENTS, Component, OVERLAYS, overlay, with_component};
+use crate::{COMPONENTS, OVERLAYS, overlay, with_component};
 
 /// An object without what only one of the two says of it.
 fn bare(mut object: Value) -> Value {
@@ -78,7 +78,7 @@ fn monitoring_is_the_same_too() {
 
 #[test]
 fn components_are_values() {
-    for Component { overlay, component, values } in COMPONENTS {
+    for (overlay, component, values) in COMPONENTS {
         let mut ours = by_name(with_component(overlay, component));
         ours.remove("Namespace outrigger-system");
         let mut theirs = by_name(chart(values).unwrap());

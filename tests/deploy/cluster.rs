@@ -15,9 +15,9 @@ use outrigger_tests::control_plane::{Cluster, ControlPlane, build, tool};
 use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::page::{Action, Page};
 use outrigger_tests::pki::Authority;
-use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, output};
+use outrigger_tests::shipped::{chart_in, kustomize, name, of_kind, operators_definitions, output};
 use outrigger_tests::tenant::{is_ready, node_of};
-use outrigger_tests::{eventually, holds, root};
+use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
 
 use crate::overlay;
@@ -130,33 +130,17 @@ fn versions(cluster: &Cluster, objects: &[Value]) -> BTreeMap<String, String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_of_it_is_applied_runs_and_the_second_time_changes_nothing() {
     let plane = ControlPlane::start().unwrap();
-    for definition in ["podmonitors", "prometheusrules"] {
-        let file = tool("prometheus").unwrap().join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
-        for cluster in [&plane.infra, &plane.tenant] {
-            cluster.kubectl(&["apply", "--server-side", "-f", file.to_str().unwrap()]).unwrap();
-        }
+    for cluster in [&plane.infra, &plane.tenant] {
+        operators_definitions(cluster).unwrap();
     }
     let tainted = json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
-    plane
-        .infra
-        .apply(&[
-            node("plain", json!({}), json!([])),
-            node("control-plane", json!({}), tainted),
-            node("dpu", json!({keys::DPU_HOST: "host-a"}), json!([])),
-        ])
-        .unwrap();
-    plane
-        .tenant
-        .apply(&[node("host-a", json!({}), json!([])), node("host-b", json!({}), json!([]))])
-        .unwrap();
+    let plain = |name: &str| node(name, json!({}), json!([]));
+    let dpu = node("dpu", json!({keys::DPU_HOST: "host-a"}), json!([]));
+    plane.infra.apply(&[plain("plain"), node("control-plane", json!({}), tainted), dpu]).unwrap();
+    plane.tenant.apply(&["host-a", "host-b"].map(plain)).unwrap();
 
-    let with_monitoring = |name: &str| -> Vec<Value> {
-        kustomize(&overlay(name))
-            .unwrap()
-            .into_iter()
-            .chain(kustomize("deploy/monitoring").unwrap())
-            .collect()
-    };
+    let with_monitoring =
+        |name: &str| [kustomize(&overlay(name)).unwrap(), kustomize("deploy/monitoring").unwrap()].concat();
     for (cluster, name, parts) in [
         (&plane.infra, "infrastructure", &["webhook", "manager"][..]),
         (&plane.tenant, "tenant", &["agent"]),
@@ -198,7 +182,7 @@ async fn runs(cluster: &Cluster, part: &str) {
     let which = ListParams::default().labels(&format!("app.kubernetes.io/component={part}"));
     let count = if part == "agent" { 1 } else { 2 };
     let found = eventually(&format!("{part} runs"), || async {
-        let all = pods.list(&which).await.map_err(|e| e.to_string())?.items;
+        let all = pods.list(&which).await.in_words()?.items;
         let up = all.iter().filter(|pod| is_ready(pod) && pod.metadata.deletion_timestamp.is_none()).count();
         if up == count && all.len() == count {
             return Ok(all);
@@ -223,8 +207,7 @@ async fn answers(cluster: &Cluster, parts: &[&str]) {
         }
         eventually(&format!("the Service of {part} leads to it"), || async {
             let of = format!("kubernetes.io/service-name=outrigger-{part}");
-            let found =
-                cluster.get(&["endpointslices", "-n", SYSTEM, "-l", &of]).map_err(|e| e.to_string())?;
+            let found = cluster.get(&["endpointslices", "-n", SYSTEM, "-l", &of]).in_words()?;
             let slice = &found["items"][0];
             let ready = slice["endpoints"]
                 .as_array()
@@ -255,9 +238,7 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     infra.apply(&[namespace]).unwrap();
     let ready = async |replicas: usize| {
         eventually(&format!("{replicas} webhooks are ready"), || async {
-            let found = infra
-                .get(&["deployment", "outrigger-webhook", "-n", "companions"])
-                .map_err(|e| e.to_string())?;
+            let found = infra.get(&["deployment", "outrigger-webhook", "-n", "companions"]).in_words()?;
             let status = &found["status"];
             if status["readyReplicas"] == replicas && status["replicas"] == replicas {
                 return Ok(());
@@ -277,22 +258,18 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
 
     // Once more, while nobody but Helm changes anything: then nothing changes.
     let controllers = ["infra/kube-controller-manager", "infra/kube-scheduler"];
-    for controller in controllers {
-        plane.command(&format!("term {controller}")).unwrap();
-    }
+    plane.command_all("term", controllers);
     // Not even what somebody else has put into them: whom the API server trusts.
     let trusted = STANDARD.encode(Authority::new(&plane.dir.join("by-hand"), "trusted").unwrap().pem());
     for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
         let add = json!([{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": trusted}]);
-        infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", &add.to_string()]).unwrap();
+        infra.patch(&format!("{kind}/outrigger"), &[], &add).unwrap();
     }
     let objects = chart_in("companions", &three).unwrap();
     let before = versions(infra, &objects);
     upgrade();
     assert_eq!(before, versions(infra, &objects));
-    for controller in controllers {
-        plane.command(&format!("start {controller}")).unwrap();
-    }
+    plane.command_all("start", controllers);
 
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"},
         "spec": {"hosts": ["host-a"], "identities": ["spiffe://outrigger/tenant/blue"]}});
@@ -301,13 +278,6 @@ async fn helm_installs_upgrades_and_leaves_what_people_have_made() {
     infra.apply(&[tenant]).unwrap();
     run(&["uninstall", "outrigger"]);
     infra.kubectl(&["get", "tenant", "blue"]).unwrap();
-    let left = infra.kubectl(&[
-        "get",
-        "deployments,services,validatingadmissionpolicies",
-        "-n",
-        "companions",
-        "-o",
-        "name",
-    ]);
-    assert_eq!(left.unwrap(), "");
+    let kinds = "deployments,services,validatingadmissionpolicies";
+    assert_eq!(infra.kubectl(&["get", kinds, "-n", "companions", "-o", "name"]).unwrap(), "");
 }

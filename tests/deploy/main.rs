@@ -20,47 +20,22 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
     ("webhook-only", &["-f", "deploy/helm/values/webhook-only.yaml"]),
 ];
 
-/// What is added to an overlay, with the chart's values that make the same of it.
-struct Component {
-    overlay: &'static str,
-    component: &'static str,
-    values: &'static [&'static str],
-}
-
-const COMPONENTS: [Component; 6] = [
-    Component {
-        overlay: "infrastructure",
-        component: "liqo",
-        values: &["--set", "crds.liqo=false,manager.manageOffloading=false"],
-    },
-    Component {
-        overlay: "infrastructure",
-        component: "imperator",
-        values: &[
-            "--set",
-            "crds.imperator=false,manager.manageMachines=false,machines.createNamespace=false",
-        ],
-    },
-    Component {
-        overlay: "infrastructure",
-        component: "cert-manager",
-        values: &["--set", "certManager.enabled=true"],
-    },
-    Component {
-        overlay: "infrastructure",
-        component: "self-signed",
-        values: &["--set", "selfSigned.enabled=true"],
-    },
-    Component {
-        overlay: "infrastructure",
-        component: "client-certificates",
-        values: &["--set", "webhook.clientCaSecret=outrigger-webhook-clients"],
-    },
-    Component {
-        overlay: "webhook-only",
-        component: "self-signed-webhook",
-        values: &["-f", "deploy/helm/values/webhook-only.yaml", "--set", "selfSigned.enabled=true"],
-    },
+/// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
+const COMPONENTS: [(&str, &str, &[&str]); 6] = [
+    ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
+    (
+        "infrastructure",
+        "imperator",
+        &["--set", "crds.imperator=false,manager.manageMachines=false,machines.createNamespace=false"],
+    ),
+    ("infrastructure", "cert-manager", &["--set", "certManager.enabled=true"]),
+    ("infrastructure", "self-signed", &["--set", "selfSigned.enabled=true"]),
+    ("infrastructure", "client-certificates", &["--set", "webhook.clientCaSecret=outrigger-webhook-clients"]),
+    (
+        "webhook-only",
+        "self-signed-webhook",
+        &["-f", "deploy/helm/values/webhook-only.yaml", "--set", "selfSigned.enabled=true"],
+    ),
 ];
 
 /// The objects of an overlay with a component, as a user's own kustomization makes them.

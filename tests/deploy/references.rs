@@ -11,7 +11,7 @@ use outrigger_tests::root;
 use outrigger_tests::shipped::{chart, container, kustomize, name, of_kind};
 use serde_json::Value;
 
-use crate::{COMPONENTS, Component, OVERLAYS, overlay, with_component};
+use crate::{COMPONENTS, OVERLAYS, overlay, with_component};
 
 /// What of a process stays under way at most, after it has drained.
 const SPARE: Duration = Duration::from_secs(3);
@@ -20,13 +20,25 @@ const SPARE: Duration = Duration::from_secs(3);
 fn everything() -> Vec<(String, Vec<Value>)> {
     let overlays = OVERLAYS.iter().map(|(name, _)| (overlay(name), kustomize(&overlay(name)).unwrap()));
     let charts = OVERLAYS.iter().map(|(name, values)| (format!("chart {name}"), chart(values).unwrap()));
-    let with = COMPONENTS.iter().flat_map(|Component { overlay, component, values }| {
+    let with = COMPONENTS.iter().flat_map(|(overlay, component, values)| {
         [
             (format!("{overlay} with {component}"), with_component(overlay, component)),
             (format!("chart with {component}"), chart(values).unwrap()),
         ]
     });
     overlays.chain(charts).chain(with).collect()
+}
+
+/// The Deployments of each lot, with the arguments and the environment of their containers.
+fn deployments() -> Vec<(String, Value, Vec<String>, Vec<String>)> {
+    let of = |(lot, objects): (String, Vec<Value>)| {
+        let all = of_kind(&objects, "Deployment").map(|deployment| {
+            let (args, env) = container(&objects, deployment["metadata"]["name"].as_str().unwrap()).unwrap();
+            (lot.clone(), deployment.clone(), args, env)
+        });
+        all.collect::<Vec<_>>()
+    };
+    everything().into_iter().flat_map(of).collect()
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -180,45 +192,37 @@ fn prometheus_finds_every_part() {
 
 #[test]
 fn pods_have_the_time_to_drain() {
-    for (lot, objects) in everything() {
-        for deployment in of_kind(&objects, "Deployment") {
-            let (args, _) = container(&objects, deployment["metadata"]["name"].as_str().unwrap()).unwrap();
-            let time = |flag: &str| {
-                let value = args.iter().find_map(|arg| arg.strip_prefix(flag)).expect(flag);
-                duration(value.trim_start_matches('=')).unwrap()
-            };
-            let needed = time("--shutdown-delay") + time("--drain-timeout") + SPARE;
-            let grace = &deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"];
-            let grace = Duration::from_secs(grace.as_u64().unwrap());
-            assert!(needed <= grace, "{lot}: {}: {needed:?} of {grace:?}", name(deployment));
-        }
+    for (lot, deployment, args, _) in deployments() {
+        let time = |flag: &str| {
+            let value = args.iter().find_map(|arg| arg.strip_prefix(flag)).expect(flag);
+            duration(value.trim_start_matches('=')).unwrap()
+        };
+        let needed = time("--shutdown-delay") + time("--drain-timeout") + SPARE;
+        let grace = &deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"];
+        let grace = Duration::from_secs(grace.as_u64().unwrap());
+        assert!(needed <= grace, "{lot}: {}: {needed:?} of {grace:?}", name(&deployment));
     }
 }
 
 /// Files that are named are in a volume.
 #[test]
 fn files_in_arguments_are_mounted() {
-    for (lot, objects) in everything() {
-        for deployment in of_kind(&objects, "Deployment") {
-            let pod = &deployment["spec"]["template"]["spec"];
-            let mut files = BTreeSet::new();
-            for mount in list(&pod["containers"][0]["volumeMounts"]) {
-                let volume = list(&pod["volumes"]).find(|volume| volume["name"] == mount["name"]).unwrap();
-                let projected = list(&volume["projected"]["sources"]).flat_map(|source| {
-                    list(&source["secret"]["items"]).chain(list(&source["configMap"]["items"]))
-                });
-                for item in list(&volume["secret"]["items"]).chain(projected) {
-                    let (dir, path) = (mount["mountPath"].as_str().unwrap(), item["path"].as_str().unwrap());
-                    files.insert(format!("{dir}/{path}"));
-                }
+    for (lot, deployment, args, _) in deployments() {
+        let pod = &deployment["spec"]["template"]["spec"];
+        let mut files = BTreeSet::new();
+        for mount in list(&pod["containers"][0]["volumeMounts"]) {
+            let volume = list(&pod["volumes"]).find(|volume| volume["name"] == mount["name"]).unwrap();
+            let projected = list(&volume["projected"]["sources"]).flat_map(|source| {
+                list(&source["secret"]["items"]).chain(list(&source["configMap"]["items"]))
+            });
+            for item in list(&volume["secret"]["items"]).chain(projected) {
+                let (dir, path) = (mount["mountPath"].as_str().unwrap(), item["path"].as_str().unwrap());
+                files.insert(format!("{dir}/{path}"));
             }
-            let (args, _) = container(&objects, deployment["metadata"]["name"].as_str().unwrap()).unwrap();
-            let named: BTreeSet<String> = args
-                .iter()
-                .filter_map(|arg| arg.split_once("-file=").map(|(_, file)| file.to_owned()))
-                .collect();
-            assert_eq!(named, files, "{lot}: {}", name(deployment));
         }
+        let named: BTreeSet<String> =
+            args.iter().filter_map(|arg| arg.split_once("-file=").map(|(_, file)| file.to_owned())).collect();
+        assert_eq!(named, files, "{lot}: {}", name(&deployment));
     }
 }
 
@@ -240,11 +244,8 @@ pub(crate) fn accepted(args: &[String], env: &[String]) {
 
 #[test]
 fn the_binary_takes_the_arguments() {
-    for (_, objects) in everything() {
-        for deployment in of_kind(&objects, "Deployment") {
-            let (args, env) = container(&objects, deployment["metadata"]["name"].as_str().unwrap()).unwrap();
-            accepted(&args, &env);
-        }
+    for (_, _, args, env) in deployments() {
+        accepted(&args, &env);
     }
 }
 

@@ -8,9 +8,10 @@ use anyhow::Context;
 use outrigger_tests::control_plane::{Cluster, ControlPlane, build, remove_old, tool};
 use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, SYSTEM, TENANT, binary, tenant_identity};
 use outrigger_tests::page::slug;
-use outrigger_tests::shipped::{kustomize, of_kind, output};
+use outrigger_tests::pki::Pair;
+use outrigger_tests::shipped::{kustomize, of_kind, operators_definitions, output};
 use outrigger_tests::tenant::{dpu, host, tenant};
-use outrigger_tests::{eventually, holds, root};
+use outrigger_tests::{InWords, eventually, holds, root};
 use serde_json::{Value, json};
 
 /// What no copy of the work tree needs.
@@ -61,17 +62,15 @@ impl Place {
             std::fs::create_dir_all(dir)?;
         }
         copy(&root(), &tree)?;
-        let outrigger = binary()?;
-        let promtool = tool("prometheus")?.join("promtool");
         for (name, program) in [
             ("kubectl", build()?),
             ("helm", tool("helm")?),
             ("grpcurl", tool("grpcurl")?),
-            ("promtool", promtool),
+            ("promtool", tool("prometheus")?.join("promtool")),
+            ("outrigger", binary()?),
         ] {
             symlink(program, programs.join(name))?;
         }
-        symlink(outrigger, programs.join("outrigger"))?;
         Ok(Self { dir, tree, programs, variables: Vec::new() })
     }
 
@@ -119,16 +118,13 @@ impl Running {
             cluster.apply(&of_kind(&kustomize(overlay)?, "Deployment").cloned().collect::<Vec<_>>())?;
         }
         infra.apply(&[device_class()])?;
-        eventually("the tenants are taken", || async {
-            infra.apply(&objects()).map_err(|error| error.to_string())
-        })
-        .await;
+        eventually("the tenants are taken", || async { infra.apply(&objects()).in_words() }).await;
         cluster.apply(&[host("host-a"), host("host-b")])?;
         infra.kubectl(&["wait", "--for=condition=Ready", "tenants", "--all", "--timeout=120s"])?;
         outrigger.start_agent("blue", None)?;
         eventually("blue's agent is connected", || async {
             let connected = ["get", "tenant", "blue", "-o", "jsonpath={.status.stream.connected}"];
-            let said = infra.kubectl(&connected).map_err(|error| error.to_string())?;
+            let said = infra.kubectl(&connected).in_words()?;
             holds(said == "true", said)
         })
         .await;
@@ -144,17 +140,13 @@ impl Running {
         // The last is what the shipped agent connects to.
         let names = [served[0].as_str(), served[1].as_str(), "outrigger.example.com"];
         let serving = outrigger.authority.issue("docs-serving", &names)?;
-        let (cert, key) =
-            (format!("--cert={}", serving.cert.display()), format!("--key={}", serving.key.display()));
         for name in ["outrigger-webhook-tls", "outrigger-manager-tls"] {
-            infra.kubectl(&["create", "secret", "tls", name, "-n", SYSTEM, &cert, &key])?;
+            secret(infra, name, &serving)?;
         }
         let trusted = format!("--from-file={}", ca.display());
         infra.kubectl(&["create", "secret", "generic", "outrigger-agent-ca", "-n", SYSTEM, &trusted])?;
         let agent = outrigger.authority.issue("docs-agent", &[&tenant_identity("blue")])?;
-        let (cert, key) =
-            (format!("--cert={}", agent.cert.display()), format!("--key={}", agent.key.display()));
-        cluster.kubectl(&["create", "secret", "tls", "outrigger-agent-tls", "-n", SYSTEM, &cert, &key])?;
+        secret(cluster, "outrigger-agent-tls", &agent)?;
         cluster.kubectl(&["create", "configmap", "outrigger-ca", "-n", SYSTEM, &trusted])?;
         Ok(Self { outrigger, certificates })
     }
@@ -170,6 +162,13 @@ impl Running {
         ]);
         place
     }
+}
+
+/// Makes a Secret of a certificate.
+fn secret(cluster: &Cluster, name: &str, pair: &Pair) -> anyhow::Result<()> {
+    let [cert, key] =
+        [("cert", &pair.cert), ("key", &pair.key)].map(|(k, v)| format!("--{k}={}", v.display()));
+    cluster.kubectl(&["create", "secret", "tls", name, "-n", SYSTEM, &cert, &key]).map(drop)
 }
 
 /// Who is there, and what the commands of the pages look at.
@@ -197,15 +196,6 @@ fn objects() -> Vec<Value> {
 fn device_class() -> Value {
     json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass",
         "metadata": {"name": "regex.dpu.example.com"}, "spec": {}})
-}
-
-/// The Prometheus Operator's definitions, for `deploy/monitoring`.
-fn operators_definitions(cluster: &Cluster) -> anyhow::Result<()> {
-    for definition in ["podmonitors", "prometheusrules"] {
-        let file = tool("prometheus")?.join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
-        cluster.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()])?;
-    }
-    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {

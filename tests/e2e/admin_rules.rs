@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::AdminWorkloadRule;
 use outrigger_api::conditions::Status;
@@ -14,9 +14,9 @@ use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{ADMIN, Outrigger, SYSTEM, ports, tenant_identity};
-use outrigger_tests::stream::{about, channel, update};
+use outrigger_tests::stream::{about, channel, set_label, update};
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, namespace, node_of, rule_for};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, create, dry_run, eventually, holds};
 use serde_json::{Value, json};
 use tonic::Code;
 use tonic::transport::Channel;
@@ -45,7 +45,7 @@ fn rule(namespace: &str, marker: &str, change: &Value) -> Value {
 async fn companions(client: &Client, rule: &str) -> Result<HashMap<String, Pod>, String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), UNIVERSE);
     let labels = format!("{}={rule}", keys::RULE);
-    let all = pods.list(&ListParams::default().labels(&labels)).await.map_err(|e| e.to_string())?.items;
+    let all = pods.list(&ListParams::default().labels(&labels)).await.in_words()?.items;
     let there = all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     Ok(there.map(|pod| (pod.labels()[keys::TENANT].clone(), pod)).collect())
 }
@@ -74,7 +74,7 @@ async fn status(
     let rules: Api<AdminWorkloadRule> = Api::namespaced(client.clone(), namespace);
     let (kind, wanted, reason) = condition;
     eventually(&format!("{name}: {kind}={} {reason} {counts:?}", wanted.as_str()), || async {
-        let status = rules.get(name).await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let status = rules.get(name).await.in_words()?.status.unwrap_or_default();
         let found = status.conditions.iter().find(|c| c.type_ == kind);
         let is = found.is_some_and(|c| c.status == wanted.as_str() && c.reason == reason);
         let all = [status.matched, status.created, status.ready].map(Option::unwrap_or_default);
@@ -122,8 +122,7 @@ async fn the_workloads_of_all_tenants_get_companions_on_their_own_dpus() {
 
     // Facts follow, in place.
     let mut changed = workload("same", &red.node("a"), "all");
-    let labels = &mut changed.workload_state.as_mut().unwrap().extra.get_mut("labels").unwrap().data;
-    labels.insert("version".into(), "2".into());
+    set_label(&mut changed, "version", "2");
     to_red.send(Message::WorkloadUpdate(changed)).await.unwrap();
     eventually("the fact has arrived", || async {
         let all = companions(&red.infra, "all").await?;
@@ -217,7 +216,7 @@ async fn companions_of_admin_rules_leave_with_the_dpu_and_with_the_tenant() {
     t.set(json!({"hosts": [t.node("a")]})).await.unwrap();
     let nodes = t.nodes();
     eventually("no tenant owns the DPU", || async {
-        let node = nodes.get(&lost).await.map_err(|e| e.to_string())?;
+        let node = nodes.get(&lost).await.in_words()?;
         let owner = node.labels().get(keys::NODE_TENANT).cloned();
         // Read after the label: while that is there, the companion may be, too.
         let left = on(&lost).await;
@@ -252,8 +251,7 @@ async fn what_else_is_in_that_namespace_is_left_alone() {
     eventually("the namespace takes Pods", || async {
         let plain = json!({"metadata": {"generateName": "plain-", "labels": {"app": "x"}}, "spec": {
             "hostPID": true, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "c", "image": "i"}]}});
-        let params = PostParams { dry_run: true, ..PostParams::default() };
-        let made = pods.create(&params, &serde_json::from_value(plain).unwrap()).await.map_err(|e| e.to_string())?;
+        let made = dry_run(&pods, &plain).await.in_words()?;
         assert!(made.spec.unwrap().affinity.is_none());
         Ok::<_, String>(())
     })
@@ -274,8 +272,7 @@ async fn what_else_is_in_that_namespace_is_left_alone() {
         let mut pod = json!({"metadata": metadata, "spec": spec});
         pod["metadata"]["name"] = json!("forged");
         pod["spec"]["containers"] = json!([{"name": "c", "image": "i"}]);
-        let pod = serde_json::from_value(pod).unwrap();
-        let error = pods.create(&PostParams::default(), &pod).await.unwrap_err().to_string();
+        let error = create(&pods, &pod).await.unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("only Outrigger itself"), "{error}");
     }
 }
@@ -339,11 +336,7 @@ async fn what_the_api_server_refuses_is_told_with_the_tenant() {
         "{message}"
     );
     eventually("an Event says so too", || async {
-        let said = o
-            .plane
-            .infra
-            .kubectl(&["describe", "awr", "refused", "-n", UNIVERSE])
-            .map_err(|e| e.to_string())?;
+        let said = o.plane.infra.kubectl(&["describe", "awr", "refused", "-n", UNIVERSE]).in_words()?;
         let (_, events) = said.split_once("Events:").unwrap_or_default();
         holds(events.contains("Refused"), said)
     })
@@ -489,7 +482,7 @@ async fn rules_that_live_elsewhere_take_their_companions_along() {
     o.plane.command("start manager").unwrap();
     eventually("rule and companion are gone", || async {
         let left = companions(&t.infra, "apart").await?.len();
-        let rule = rules.get_opt("apart").await.map_err(|e| e.to_string())?;
+        let rule = rules.get_opt("apart").await.in_words()?;
         holds(left == 0 && rule.is_none(), format!("{left} {rule:?}"))
     })
     .await;

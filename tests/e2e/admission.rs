@@ -1,12 +1,11 @@
 //! Admission, asked by the real API server with `kubectl`, and by the test itself with what no API server would send.
 
-use kube::api::PostParams;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::control_plane::Cluster;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, node_of, rule_for, rule_with};
-use outrigger_tests::{eventually, holds, until};
+use outrigger_tests::{InWords, create, dry_run, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// Posts a body to the webhook: status and body.
@@ -74,7 +73,7 @@ async fn a_pod_made_by_hand_stays_on_the_tenants_dpus() {
         "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "any", "operator": "Exists"}]},
             {"matchExpressions": [{"key": "any", "operator": "DoesNotExist"}]}]}}}}});
-    t.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    create(&t.pods(), &pod).await.unwrap();
     let placed = until("it is placed", &t.pods(), "p", |pod| {
         if node_of(&pod).is_empty() { Err(format!("{:?}", pod.status)) } else { Ok(pod) }
     })
@@ -97,8 +96,7 @@ async fn our_keys_are_refused_from_everybody_else() {
         let mut pod = json!({"metadata": metadata, "spec": spec});
         pod["metadata"]["name"] = json!("p");
         pod["spec"]["containers"] = json!([{"name": "c", "image": "i"}]);
-        let pod = serde_json::from_value(pod).unwrap();
-        let error = t.pods().create(&PostParams::default(), &pod).await.unwrap_err().to_string();
+        let error = create(&t.pods(), &pod).await.unwrap_err().to_string();
         assert!(error.contains(path) && error.contains("only Outrigger itself"), "{error}");
     }
 }
@@ -110,8 +108,7 @@ async fn a_dry_run_is_served_and_unknown_fields_survive() {
         "containers": [{"name": "c", "image": "i", "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}]}],
         "schedulingGates": [{"name": "example.com/wait"}],
         "resourceClaims": [{"name": "d", "resourceClaimName": "x"}]}});
-    let params = PostParams { dry_run: true, ..PostParams::default() };
-    let pod = t.pods().create(&params, &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let pod = dry_run(&t.pods(), &pod).await.unwrap();
     let spec = serde_json::to_value(pod.spec.unwrap()).unwrap();
     assert_eq!(spec["schedulingGates"], json!([{"name": "example.com/wait"}]));
     assert_eq!(spec["resourceClaims"], json!([{"name": "d", "resourceClaimName": "x"}]));
@@ -127,8 +124,7 @@ async fn only_the_manager_may_bring_a_workload() {
     let pod = json!({"metadata": {"name": "p", "labels": {keys::RULE: "r", keys::WORKLOAD: "w"},
             "annotations": {keys::WORKLOAD: "{}", keys::HOST: "x", keys::RULE_GENERATION: "1"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let pod = serde_json::from_value(pod).unwrap();
-    let error = t.pods().create(&PostParams::default(), &pod).await.unwrap_err().to_string();
+    let error = create(&t.pods(), &pod).await.unwrap_err().to_string();
     assert!(error.contains("metadata.labels[outrigger.dev/rule]"), "{error}");
 }
 
@@ -262,9 +258,8 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     // The API server takes a moment to see it.
     let answers = async |what: &str, expected: &dyn Fn(Result<bool, String>) -> bool| {
         eventually(what, || async {
-            let params = PostParams { dry_run: true, ..PostParams::default() };
-            let answer = t.pods().create(&params, &pod).await;
-            let answer = answer.map(|pod| pod.spec.unwrap().affinity.is_some()).map_err(|e| e.to_string());
+            let answer = dry_run(&t.pods(), &pod).await;
+            let answer = answer.map(|pod| pod.spec.unwrap().affinity.is_some()).in_words();
             holds(expected(answer.clone()), format!("{answer:?}"))
         })
         .await;
@@ -277,8 +272,7 @@ async fn a_cluster_whose_webhook_is_missing_runs_no_companion_unplaced() {
     .await;
     t.rule("r", rule_for("app", "web")).await;
     t.web("w").await;
-    let message = t.condition("r", "Ready", Status::False, "Refused").await;
-    assert!(message.contains("nodeSelectorTerms"), "{message}");
+    t.condition_says("r", "Ready", Status::False, "Refused", "nodeSelectorTerms").await;
     assert!(t.companions().await.unwrap().is_empty());
     // Nor does anybody check. Then the gate holds.
     selector("validating", true);

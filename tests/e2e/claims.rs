@@ -3,39 +3,39 @@
 use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use outrigger_core::{device, keys};
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, rule_with};
+use outrigger_tests::{InWords, create, eventually};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Claims that are made up. At one in a hundred with different results, 99.9 % of runs would find it.
 const CLAIMS: u64 = 700;
 
 /// One of several values.
-fn one(rng: &mut StdRng, of: &[Value]) -> Value {
-    of.choose(rng).unwrap().clone()
+fn one(rng: &mut StdRng, of: &Value) -> Value {
+    of.as_array().unwrap().choose(rng).unwrap().clone()
 }
 
 /// A value that is mostly good.
-fn mostly(rng: &mut StdRng, good: &[Value], bad: &[Value]) -> Value {
-    if rng.random_bool(0.04) { one(rng, bad) } else { one(rng, good) }
+fn mostly(rng: &mut StdRng, good: Value, bad: Value) -> Value {
+    if rng.random_bool(0.04) { one(rng, &bad) } else { one(rng, &good) }
 }
 
-fn sometimes(
-    rng: &mut StdRng,
-    object: &mut Map<String, Value>,
-    key: &str,
-    value: impl FnOnce(&mut StdRng) -> Value,
-) {
+/// A field that some objects have.
+fn sometimes(rng: &mut StdRng, object: &mut Value, key: &str, value: impl FnOnce(&mut StdRng) -> Value) {
     if rng.random_bool(0.3) {
-        let value = value(rng);
-        object.insert(key.to_owned(), value);
+        object[key] = value(rng);
     }
+}
+
+/// A field that some objects have, with a value that is mostly good.
+fn field(rng: &mut StdRng, object: &mut Value, key: &str, good: Value, bad: Value) {
+    sometimes(rng, object, key, |rng| mostly(rng, good, bad));
 }
 
 /// A list that may be longer than allowed.
@@ -45,187 +45,117 @@ fn list(rng: &mut StdRng, max: usize, make: impl Fn(&mut StdRng) -> Value) -> Va
         return (0..more).map(|_| make(rng)).collect();
     }
     if rng.random_bool(0.01) {
-        return one(rng, &[json!("list"), json!({}), json!([null]), json!([1]), Value::Null]);
+        return one(rng, &json!(["list", {}, [null], [1], null]));
     }
     let count = rng.random_range(0..=3);
     (0..count).map(|_| make(rng)).collect()
 }
 
 fn name(rng: &mut StdRng) -> Value {
-    let long = json!("x".repeat(64));
-    mostly(
-        rng,
-        &["a", "b", "c", "d", "e", "f", "a-1", "0"].map(Value::from),
-        &[json!(""), json!("A"), json!("-a"), json!("a."), long, Value::Null, json!(1), json!("a/b")],
-    )
+    let bad = json!(["", "A", "-a", "a.", "x".repeat(64), null, 1, "a/b"]);
+    mostly(rng, json!(["a", "b", "c", "d", "e", "f", "a-1", "0"]), bad)
 }
 
 fn reference(rng: &mut StdRng) -> Value {
-    mostly(rng, &["a", "b", "c", "a/x", "b/y"].map(Value::from), &["", "/", "a/x/y", "A"].map(Value::from))
+    mostly(rng, json!(["a", "b", "c", "a/x", "b/y"]), json!(["", "/", "a/x/y", "A"]))
 }
 
 fn attribute(rng: &mut StdRng) -> Value {
-    let long = format!("{}.example.com/a", "x".repeat(60));
-    mostly(
-        rng,
-        &["dra.example.com/numa", "a/b", "A.b/_c", "a/b/c"].map(Value::from),
-        &[
-            json!("numa"),
-            json!("a/"),
-            json!("/b"),
-            json!("a/1"),
-            json!("a_b/c"),
-            json!(long),
-            json!(""),
-            json!(format!("a/{}", "x".repeat(33))),
-        ],
-    )
+    let (domain, name) = (format!("{}.example.com/a", "x".repeat(60)), format!("a/{}", "x".repeat(33)));
+    let bad = json!(["numa", "a/", "/b", "a/1", "a_b/c", domain, "", name]);
+    mostly(rng, json!(["dra.example.com/numa", "a/b", "A.b/_c", "a/b/c"]), bad)
 }
 
 fn toleration(rng: &mut StdRng) -> Value {
-    let mut toleration = Map::new();
-    sometimes(rng, &mut toleration, "key", |rng| {
-        mostly(rng, &["a", "example.com/a", ""].map(Value::from), &["a/b/c", "/a", "a b"].map(Value::from))
-    });
-    sometimes(rng, &mut toleration, "operator", |rng| {
-        mostly(rng, &["Exists", "Equal", ""].map(Value::from), &[json!("In"), json!(1)])
-    });
-    sometimes(rng, &mut toleration, "value", |rng| {
-        mostly(rng, &["", "a"].map(Value::from), &[json!("a b"), json!("x".repeat(64))])
-    });
-    sometimes(rng, &mut toleration, "effect", |rng| {
-        mostly(rng, &["NoSchedule", "NoExecute", "None", ""].map(Value::from), &[json!("PreferNoSchedule")])
-    });
-    sometimes(rng, &mut toleration, "tolerationSeconds", |rng| {
-        mostly(rng, &[json!(0), json!(-5), json!(60)], &[json!(1.5), json!("60")])
-    });
-    Value::Object(toleration)
+    let mut toleration = json!({});
+    let of = &mut toleration;
+    field(rng, of, "key", json!(["a", "example.com/a", ""]), json!(["a/b/c", "/a", "a b"]));
+    field(rng, of, "operator", json!(["Exists", "Equal", ""]), json!(["In", 1]));
+    field(rng, of, "value", json!(["", "a"]), json!(["a b", "x".repeat(64)]));
+    field(rng, of, "effect", json!(["NoSchedule", "NoExecute", "None", ""]), json!(["PreferNoSchedule"]));
+    field(rng, of, "tolerationSeconds", json!([0, -5, 60]), json!([1.5, "60"]));
+    toleration
 }
 
 /// What `exactly` and an alternative have in common.
-fn devices(rng: &mut StdRng) -> Map<String, Value> {
-    let mut request = Map::new();
-    let class = mostly(
-        rng,
-        &["crypto", "gpu.example.com"].map(Value::from),
-        &[json!(""), json!("A"), json!("a_b"), Value::Null, json!("x".repeat(254))],
-    );
-    request.insert("deviceClassName".to_owned(), class);
+fn devices(rng: &mut StdRng) -> Value {
+    let bad = json!(["", "A", "a_b", null, "x".repeat(254)]);
+    let class = mostly(rng, json!(["crypto", "gpu.example.com"]), bad);
+    let mut request = json!({"deviceClassName": class});
     sometimes(rng, &mut request, "selectors", |rng| {
         list(rng, device::MAX_SELECTORS, |rng| {
             // Only such as compile: what doesn't is the API server's to say.
             let long = format!("device.driver == 'd'{}", " ".repeat(device::MAX_EXPRESSION));
-            let expression = mostly(
-                rng,
-                &["true", "device.driver == 'd'"].map(Value::from),
-                &[json!(""), json!("  "), json!(long), Value::Null, json!(1)],
-            );
-            mostly(
-                rng,
-                &[json!({"cel": {"expression": expression}})],
-                &[json!({}), json!({"cel": null}), json!({"cel": 1})],
-            )
+            let good = json!(["true", "device.driver == 'd'"]);
+            let expression = mostly(rng, good, json!(["", "  ", long, null, 1]));
+            mostly(rng, json!([{"cel": {"expression": expression}}]), json!([{}, {"cel": null}, {"cel": 1}]))
         })
     });
-    sometimes(rng, &mut request, "allocationMode", |rng| {
-        mostly(rng, &["ExactCount", "All", ""].map(Value::from), &[json!("Some"), json!(1)])
-    });
-    sometimes(rng, &mut request, "count", |rng| {
-        mostly(rng, &[json!(0), json!(1), json!(40)], &[json!(-1), json!(1.0), json!("1"), json!(u64::MAX)])
-    });
+    field(rng, &mut request, "allocationMode", json!(["ExactCount", "All", ""]), json!(["Some", 1]));
+    field(rng, &mut request, "count", json!([0, 1, 40]), json!([-1, 1.0, "1", u64::MAX]));
     sometimes(rng, &mut request, "tolerations", |rng| list(rng, 20, toleration));
     sometimes(rng, &mut request, "capacity", |rng| {
-        let amount = mostly(
-            rng,
-            &[json!("1Gi"), json!(2), json!("1e3"), json!("-1"), Value::Null, json!(".5"), json!("1.k")],
-            &[json!("x"), json!(""), json!(true), json!("1 Gi"), json!("1e"), json!("--1")],
-        );
-        mostly(
-            rng,
-            &[json!({"requests": {"a/b": amount, "?": 1}}), json!({}), Value::Null],
-            &[json!(1), json!({"requests": []})],
-        )
+        let bad = json!(["x", "", true, "1 Gi", "1e", "--1"]);
+        let amount = mostly(rng, json!(["1Gi", 2, "1e3", "-1", null, ".5", "1.k"]), bad);
+        let good = json!([{"requests": {"a/b": amount, "?": 1}}, {}, null]);
+        mostly(rng, good, json!([1, {"requests": []}]))
     });
     request
 }
 
 fn request(rng: &mut StdRng) -> Value {
-    let mut request = Map::new();
-    let name = name(rng);
-    request.insert("name".to_owned(), name);
+    let mut request = json!({"name": name(rng)});
     let kind: f64 = rng.random();
     if !(0.7..=0.97).contains(&kind) {
         let mut exactly = devices(rng);
         if rng.random_bool(0.05) {
-            let admin = one(rng, &[json!(true), json!(false), Value::Null, json!("true")]);
-            exactly.insert("adminAccess".to_owned(), admin);
+            exactly["adminAccess"] = one(rng, &json!([true, false, null, "true"]));
         }
-        request.insert(
-            "exactly".to_owned(),
-            mostly(rng, &[Value::Object(exactly)], &[Value::Null, json!({}), json!(1)]),
-        );
+        request["exactly"] = mostly(rng, json!([exactly]), json!([null, {}, 1]));
     }
     if (0.65..0.99).contains(&kind) {
-        let alternatives = list(rng, device::MAX_ALTERNATIVES, |rng| {
+        request["firstAvailable"] = list(rng, device::MAX_ALTERNATIVES, |rng| {
             let mut alternative = devices(rng);
-            let name =
-                mostly(rng, &["x", "y", "z", "u", "v", "w"].map(Value::from), &["X", ""].map(Value::from));
-            alternative.insert("name".to_owned(), name);
-            Value::Object(alternative)
+            alternative["name"] = mostly(rng, json!(["x", "y", "z", "u", "v", "w"]), json!(["X", ""]));
+            alternative
         });
-        request.insert("firstAvailable".to_owned(), alternatives);
     }
-    Value::Object(request)
+    request
 }
 
 fn constraint(rng: &mut StdRng) -> Value {
-    let mut constraint = Map::new();
+    let mut constraint = json!({});
     sometimes(rng, &mut constraint, "requests", |rng| list(rng, device::MAX_REQUESTS, reference));
     let which: f64 = rng.random();
     if which < 0.8 {
-        let name = attribute(rng);
-        constraint.insert("matchAttribute".to_owned(), name);
+        constraint["matchAttribute"] = attribute(rng);
     }
     if which > 0.7 && which < 0.97 {
-        let name = attribute(rng);
-        constraint.insert("distinctAttribute".to_owned(), name);
+        constraint["distinctAttribute"] = attribute(rng);
     }
-    Value::Object(constraint)
+    constraint
 }
 
 fn configuration(rng: &mut StdRng) -> Value {
-    let driver = mostly(
-        rng,
-        &["d.example.com", "D"].map(Value::from),
-        &[json!(""), json!("a_b"), Value::Null, json!("x".repeat(64)), json!(1)],
-    );
-    let large = json!({"a": "x".repeat(device::MAX_PARAMETERS - 8)});
-    let larger = json!({"a": "x".repeat(device::MAX_PARAMETERS - 7)});
-    let parameters = mostly(
-        rng,
-        &[json!({}), json!({"a": [1, {"b": null}]}), large],
-        &[Value::Null, json!([]), json!("x"), json!(1), larger],
-    );
-    let opaque = json!({"driver": driver, "parameters": parameters});
-    let mut config = Map::new();
+    let bad = json!(["", "a_b", null, "x".repeat(64), 1]);
+    let driver = mostly(rng, json!(["d.example.com", "D"]), bad);
+    let large = |less: usize| json!({"a": "x".repeat(device::MAX_PARAMETERS - less)});
+    let good = json!([{}, {"a": [1, {"b": null}]}, large(8)]);
+    let parameters = mostly(rng, good, json!([null, [], "x", 1, large(7)]));
+    let mut config = json!({});
     sometimes(rng, &mut config, "requests", |rng| list(rng, device::MAX_REQUESTS, reference));
-    config.insert("opaque".to_owned(), mostly(rng, &[opaque], &[Value::Null, json!({}), json!(1)]));
-    Value::Object(config)
+    let opaque = json!([{"driver": driver, "parameters": parameters}]);
+    config["opaque"] = mostly(rng, opaque, json!([null, {}, 1]));
+    config
 }
 
 /// A claim's spec that is made up: about one in two has a fault.
 fn spec(seed: u64) -> Value {
     let rng = &mut StdRng::seed_from_u64(seed);
-    let mut devices = Map::new();
-    let requests = list(rng, device::MAX_REQUESTS, request);
-    devices.insert("requests".to_owned(), requests);
+    let mut devices = json!({"requests": list(rng, device::MAX_REQUESTS, request)});
     sometimes(rng, &mut devices, "constraints", |rng| list(rng, device::MAX_CONSTRAINTS, constraint));
     sometimes(rng, &mut devices, "config", |rng| list(rng, device::MAX_CONFIGURATIONS, configuration));
-    mostly(
-        rng,
-        &[json!({"devices": devices})],
-        &[json!({}), json!({"devices": null}), json!({"devices": []})],
-    )
+    mostly(rng, json!([{"devices": devices}]), json!([{}, {"devices": null}, {"devices": []}]))
 }
 
 /// Everything that we would refuse in a namespace that doesn't let anybody reach others' devices.
@@ -249,33 +179,25 @@ async fn theirs(client: &Client, spec: &Value) -> Option<String> {
 
 /// The same spec without one of its parts, in all ways.
 fn smaller(spec: &Value) -> Vec<Value> {
+    let parts: Vec<(String, &Value)> = match spec {
+        Value::Object(map) => map.iter().map(|(key, part)| (key.clone(), part)).collect(),
+        Value::Array(list) => list.iter().enumerate().map(|(i, part)| (i.to_string(), part)).collect(),
+        _ => Vec::new(),
+    };
     let mut found = Vec::new();
-    match spec {
-        Value::Object(map) => {
-            for (key, value) in map {
-                let mut less = map.clone();
-                less.remove(key);
-                found.push(Value::Object(less));
-                for value in smaller(value) {
-                    let mut less = map.clone();
-                    less.insert(key.clone(), value);
-                    found.push(Value::Object(less));
-                }
-            }
+    for (key, part) in parts {
+        let mut less = spec.clone();
+        match &mut less {
+            Value::Object(map) => drop(map.remove(&key)),
+            Value::Array(list) => drop(list.remove(key.parse().unwrap())),
+            _ => {}
         }
-        Value::Array(list) => {
-            for (i, value) in list.iter().enumerate() {
-                let mut less = list.clone();
-                less.remove(i);
-                found.push(Value::Array(less));
-                for value in smaller(value) {
-                    let mut less = list.clone();
-                    less[i] = value;
-                    found.push(Value::Array(less));
-                }
-            }
+        found.push(less);
+        for part in smaller(part) {
+            let mut less = spec.clone();
+            *less.pointer_mut(&format!("/{}", key.replace('~', "~0").replace('/', "~1"))).unwrap() = part;
+            found.push(less);
         }
-        _ => {}
     }
     found
 }
@@ -289,8 +211,8 @@ async fn agrees(client: &Client, spec: &Value) -> bool {
 async fn claims_are_judged_as_the_api_server_judges_them() {
     let client = Outrigger::shared().await.plane.infra.client().await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let namespace = serde_json::from_value(json!({"metadata": {"name": "claims-alone"}})).unwrap();
-    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+    let namespace = json!({"metadata": {"name": "claims-alone"}});
+    create(&namespaces, &namespace).await.unwrap();
     let seed: u64 =
         std::env::var("CLAIMS_SEED").map_or_else(|_| rand::random::<u32>().into(), |s| s.parse().unwrap());
     let specs: Vec<Value> = (seed..seed + CLAIMS).map(spec).collect();
@@ -339,7 +261,7 @@ async fn claims_are_listed_with_who_uses_them_and_why_they_wait() {
             object("ResourceClaimTemplate", "regex", &json!({"spec": spec})),
             object("ResourceClaim", "idle", &spec),
         ];
-        t.outrigger.plane.infra.apply(&objects).map_err(|error| error.to_string())
+        t.outrigger.plane.infra.apply(&objects).in_words()
     })
     .await;
     t.rule(

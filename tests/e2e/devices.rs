@@ -9,7 +9,7 @@ use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, allocated, claims, gone, made, pools, reserved, templates};
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, annotation, is_ready, node_of, rule_for, template};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
 use crate::offline::explain;
@@ -152,7 +152,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     // Facts follow in place.
     t.change("w", json!({"metadata": {"labels": {"version": "2"}}})).await;
     eventually("the fact is new", || async {
-        let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.map_err(|e| e.to_string())?;
+        let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.in_words()?;
         let version = now.annotations().get("version").cloned();
         holds(version.as_deref() == Some("2") && now.uid() == claim.uid(), format!("{version:?}"))
     })
@@ -178,7 +178,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     let mut users: Vec<String> = pods.iter().map(|pod| pod.uid().unwrap()).collect();
     users.sort_unstable();
     eventually("it is reserved for both", || async {
-        let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.map_err(|e| e.to_string())?;
+        let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.in_words()?;
         let mut reserved: Vec<String> = reserved(&now).into_iter().map(str::to_owned).collect();
         reserved.sort_unstable();
         holds(reserved == users, format!("{reserved:?}"))
@@ -194,7 +194,7 @@ async fn a_workloads_claim_is_shared_by_its_companions() {
     spec["template"]["spec"]["devices"]["requests"][0]["name"] = json!("s");
     t.rule("dpu.device", spec).await;
     eventually("the claim is on its way out", || async {
-        let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.map_err(|e| e.to_string())?;
+        let now = claims(&t.infra, &t.namespace).get(&claim.name_any()).await.in_words()?;
         now.metadata.deletion_timestamp.map(drop).ok_or_else(|| "it stays".to_owned())
     })
     .await;
@@ -253,7 +253,7 @@ async fn where_the_devices_are_is_told_to_whoever_makes_the_pod() {
     };
     let warned = |host: &str| {
         let args = ["create", "--dry-run=server", "--warnings-as-errors", "-f", "-"];
-        t.outrigger.plane.infra.kubectl_with(&args, &pod(host).to_string()).map_err(|e| e.to_string())
+        t.outrigger.plane.infra.kubectl_with(&args, &pod(host).to_string()).in_words()
     };
     warned("a").unwrap();
     t.outrigger.plane.infra.kubectl_with(&["create", "-f", "-"], &pod("b").to_string()).unwrap();
@@ -290,8 +290,8 @@ async fn a_class_that_the_tenant_may_not_have_is_told_in_the_rule() {
     assert!(denied.contains(path), "{denied}");
     // And of what comes of rules from before.
     t.web("w").await;
-    let message = t.condition("claims", "Ready", Status::False, "Refused").await;
-    assert!(message.contains("spec.template.spec.devices.requests[0].exactly.deviceClassName"), "{message}");
+    let path = "spec.template.spec.devices.requests[0].exactly.deviceClassName";
+    t.condition_says("claims", "Ready", Status::False, "Refused", path).await;
     assert!(made(&t.infra, &t.namespace).await.unwrap().is_empty());
 }
 
@@ -347,7 +347,7 @@ async fn the_platforms_rules_have_devices_too() {
     let api: Api<Pod> = Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
     let of_tenant = ListParams::default().labels(&format!("{}=dev-admin", keys::TENANT));
     let pod = eventually("the companion is ready", || async {
-        let list = api.list(&of_tenant).await.map_err(|e| e.to_string())?;
+        let list = api.list(&of_tenant).await.in_words()?;
         list.items.into_iter().find(is_ready).ok_or_else(|| "none".to_owned())
     })
     .await;
@@ -398,7 +398,7 @@ async fn nobody_else_may_say_whose_a_claim_is() {
         let mut claim = devices.template();
         claim["metadata"] = metadata;
         let args = ["create", "--dry-run=server", "-n", &t.namespace, user.as_str(), "-f", "-"];
-        infra.kubectl_with(&args, &claim.to_string()).map_err(|e| e.to_string())
+        infra.kubectl_with(&args, &claim.to_string()).in_words()
     };
     eventually("one without our keys is taken", || async { create(json!({"name": "x"})) }).await;
     for metadata in [

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use kube::ResourceExt;
-use outrigger_agent::connect::{Address, connect};
 use outrigger_api::conditions::Status;
 use outrigger_proto::v1::workload_chunked_stream_request::Message as Chunked;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
@@ -13,11 +12,10 @@ use outrigger_proto::v1::{
     workload_state,
 };
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::openmetrics::parse;
-use outrigger_tests::outrigger::{ADMIN, Outrigger, ports};
-use outrigger_tests::stream::{Opened, chunked_stream, stream, sync, update};
+use outrigger_tests::outrigger::{ADMIN, Outrigger};
+use outrigger_tests::stream::{Opened, channel, chunked_stream, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, node_of, rule_for};
-use outrigger_tests::{eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, until};
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -84,8 +82,7 @@ async fn a_large_sync_is_taken_in_one_message() {
     assert!((30 << 20..32 << 20).contains(&sync.encoded_len()), "{}", sync.encoded_len());
     sender.send(Message::WorkloadSync(sync)).await.unwrap();
     t.companion().await;
-    let message = t.condition("r", "Matched", Status::True, "Matches").await;
-    assert!(message.contains("1 of 8001"), "{message}");
+    t.condition_says("r", "Matched", Status::True, "Matches", "1 of 8001").await;
     drop(sender);
     call.await.unwrap().unwrap();
 }
@@ -145,21 +142,17 @@ async fn a_sync_over_a_limit_is_refused_before_its_chunks_and_the_tenant_says_so
     let words = "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed";
     eventually("the limit is known", || async {
         let opened = chunked_stream(outrigger.grpc_port, &tls, "chunked-over").await;
-        let (sender, call) = opened.map_err(|e| e.to_string())?;
+        let (sender, call) = opened.in_words()?;
         let begin = WorkloadSyncBegin { workloads: 4 };
-        sender.send(Chunked::WorkloadSyncBegin(begin)).await.map_err(|e| e.to_string())?;
+        sender.send(Chunked::WorkloadSyncBegin(begin)).await.in_words()?;
         drop(sender);
-        match call.await.map_err(|e| e.to_string())? {
+        match call.await.in_words()? {
             Err(status) if status.message() == words => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
-    eventually("the Tenant says so", || async {
-        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        holds(message.contains(words), message)
-    })
-    .await;
+    t.reaches_limits(&[words]).await;
 }
 
 #[tokio::test]
@@ -185,8 +178,7 @@ async fn a_newer_stream_of_a_tenant_takes_over() {
 /// Waits until a manager counts so many open streams.
 async fn streams(admin: u16, expected: f64) {
     eventually(&format!("{expected} streams"), || async {
-        let families = parse(&Outrigger::metrics_of(admin).await?)?;
-        let now = families.get("outrigger_workload_streams").ok_or("no such metric")?.sum("", &[]);
+        let now = Outrigger::metric(admin, "outrigger_workload_streams", "").await?;
         holds((now - expected).abs() < 0.5, now.to_string())
     })
     .await;
@@ -205,15 +197,8 @@ async fn connected(t: &Tenant, expected: bool) {
 async fn a_stream_whose_agent_goes_away_ends_as_any_other() {
     let outrigger = Outrigger::shared().await;
     let t = Tenant::without_agent(outrigger, "goes-away", &[("a", 1)]).await;
-    let [grpc, admin] = ports().unwrap();
-    outrigger.start_replica("manager-gone", grpc, admin).unwrap();
-    outrigger.ready_at("manager-gone", admin).await;
-    let args = [
-        format!("--manager-address=https://127.0.0.1:{grpc}"),
-        format!("--namespace={}", t.source),
-        format!("--rules-namespace={}", t.source),
-    ];
-    outrigger.start_agent_with("goes-away", &args).unwrap();
+    let (grpc, admin) = outrigger.another_manager("manager-gone", &[]).await;
+    t.start_agent(&[format!("--manager-address=https://127.0.0.1:{grpc}")]);
     streams(admin, 1.0).await;
     connected(&t, true).await;
     outrigger.plane.command("stop agent-goes-away").unwrap();
@@ -261,7 +246,7 @@ async fn what_is_no_workload_is_refused_by_its_field() {
     eventually("the tenant is known", || async {
         let (sender, call) = open(outrigger, &[b"nowork"]).await;
         drop(sender);
-        call.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+        call.await.in_words()?.in_words()
     })
     .await;
     let mut no_id = update("", "n");
@@ -296,24 +281,19 @@ async fn a_message_over_the_limit_is_refused() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     let words = "bytes, at most 33554432 are allowed";
     assert!(status.message().contains("has 346") && status.message().contains(words), "{status}");
-    eventually("the Tenant says so", || async {
-        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        holds(message.contains(words), message)
-    })
-    .await;
+    t.reaches_limits(&[words]).await;
 }
 
 #[tokio::test]
 async fn a_client_without_certificate_is_refused() {
     let outrigger = Outrigger::shared().await;
     let tls = ClientTls { ca: outrigger.authority.file(), identity: None };
-    let address: Address = format!("https://127.0.0.1:{}", outrigger.grpc_port).parse().unwrap();
     // With TLS 1.3 the refusal comes after the client has finished its part, so with the first call at the latest.
-    let outcome = match connect(&address, &tls, None).await {
+    let outcome = match channel(&tls, outrigger.grpc_port).await {
         Err(error) => Err(format!("{error:#}")),
         Ok(channel) => {
             let mut client = WorkloadServiceClient::new(channel);
-            client.workload_stream(tokio_stream::empty()).await.map(drop).map_err(|status| status.to_string())
+            client.workload_stream(tokio_stream::empty()).await.map(drop).in_words()
         }
     };
     assert!(outcome.is_err());

@@ -7,7 +7,7 @@ use outrigger_tests::outrigger::{ADMIN, Outrigger, tenant_identity};
 use outrigger_tests::pki::Authority;
 use outrigger_tests::stream::{Opened, stream, sync};
 use outrigger_tests::tenant::Tenant;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType};
 use serde_json::json;
 use time::OffsetDateTime;
@@ -128,7 +128,7 @@ async fn a_stream_ends_with_its_identity() {
     let t = Tenant::without_agent(Outrigger::shared().await, "id-gone", &[]).await;
     let opened = t.tells([]).await;
     eventually("it is connected", || async {
-        let status = t.object().get("id-gone").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let status = t.object().get("id-gone").await.in_words()?.status.unwrap_or_default();
         let stream = status.stream.ok_or("no stream")?;
         holds(stream.connected && stream.last_sync.is_some(), format!("{stream:?}"))
     })
@@ -137,7 +137,7 @@ async fn a_stream_ends_with_its_identity() {
     let (_, status) = ends(Instant::now(), opened).await;
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");
     eventually("the status says so", || async {
-        let status = t.object().get("id-gone").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let status = t.object().get("id-gone").await.in_words()?.status.unwrap_or_default();
         holds(status.stream.as_ref().is_some_and(|s| !s.connected && s.claim == 1), format!("{status:?}"))
     })
     .await;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_core::workload::Workload;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, annotation, is_ready, node_of, rule, rule_for, rule_with, template};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{InWords, always, create, eventually, holds};
 use serde_json::json;
 
 #[tokio::test]
@@ -139,7 +139,7 @@ async fn any_needs_no_node_and_takes_any_dpu_of_the_tenant() {
     // A Pod that no scheduler places.
     let pod = json!({"metadata": {"name": "unbound", "labels": {"app": "web"}},
         "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "image": "i"}]}});
-    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    create(&t.work(), &pod).await.unwrap();
     let c = t.companion().await;
     assert_eq!(c.owner_references()[0].name, "any", "SameNode waits for the node");
     assert_eq!(node_of(&c), t.node("a-dpu1"));
@@ -165,8 +165,7 @@ async fn a_lost_stream_keeps_everything_and_the_next_sync_repairs() {
     t.ready(2).await;
     let plane = &t.outrigger.plane;
     plane.command("stop agent-lost").unwrap();
-    let message = t.condition("r", "Synced", Status::Unknown, "StreamLost").await;
-    assert!(message.contains("since"), "{message}");
+    t.condition_says("r", "Synced", Status::Unknown, "StreamLost", "since").await;
     t.end("w1").await;
     t.web("w3").await;
     always("both companions stay", Duration::from_secs(1), || async {
@@ -189,7 +188,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     let quotas: Api<k8s_openapi::api::core::v1::ResourceQuota> =
         Api::namespaced(t.infra.clone(), &t.namespace);
     eventually("the quota counts", || async {
-        let status = quotas.get("q").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let status = quotas.get("q").await.in_words()?.status.unwrap_or_default();
         holds(status.hard.is_some(), "no status")
     })
     .await;
@@ -197,8 +196,7 @@ async fn a_refusal_by_quota_is_told_and_tried_again() {
     t.web("w1").await;
     t.companion().await;
     t.web("w2").await;
-    let message = t.condition("r", "Ready", Status::False, "Refused").await;
-    assert!(message.contains("exceeded quota"), "{message}");
+    t.condition_says("r", "Ready", Status::False, "Refused", "exceeded quota").await;
     let note = t.event("CompanionRefused").await;
     assert!(note.contains("exceeded quota"), "{note}");
     assert_eq!(t.companions().await.unwrap().len(), 1);
@@ -215,10 +213,9 @@ async fn a_template_that_the_api_server_refuses_is_told_with_its_path() {
     let t = Tenant::new(Outrigger::shared().await, "badtmpl", &[("a", 1)]).await;
     t.rule("r", rule_with("/template/spec/containers/0/imagePullPolicy", json!("Perhaps"))).await;
     t.web("w").await;
-    let message = t.condition("r", "Ready", Status::False, "Refused").await;
-    assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
-    let message = t.condition("r", "Accepted", Status::False, "Refused").await;
-    assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
+    let path = "spec.template.spec.containers[0].imagePullPolicy";
+    t.condition_says("r", "Ready", Status::False, "Refused", path).await;
+    t.condition_says("r", "Accepted", Status::False, "Refused", path).await;
     // Mended, it is made.
     t.rule("r", rule_for("app", "web")).await;
     t.companion().await;
@@ -245,10 +242,8 @@ async fn a_rule_that_is_wrong_says_where_and_keeps_its_companions() {
     // One that got in while the webhook was away.
     let selector = json!({"matchExpressions": [
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [t.namespace]}]});
-    let patch =
-        json!([{"op": "add", "path": "/webhooks/2/namespaceSelector", "value": selector}]).to_string();
-    let configuration = ["patch", "validatingwebhookconfiguration", "outrigger", "--type=json", "-p", &patch];
-    t.outrigger.plane.infra.kubectl(&configuration).unwrap();
+    let patch = json!([{"op": "add", "path": "/webhooks/2/namespaceSelector", "value": selector}]);
+    t.outrigger.plane.infra.patch("validatingwebhookconfiguration/outrigger", &[], &patch).unwrap();
     eventually("nobody checks rules there", || t.try_rule("r", spec.clone())).await;
     let message = t.condition("r", "Accepted", Status::False, "Invalid").await;
     for part in parts {
@@ -296,7 +291,7 @@ async fn facts_that_are_too_large_are_told_with_both_sizes() {
     t.own_rule("r", spec).await.unwrap();
     let pod = json!({"metadata": {"name": "w", "labels": {"app": "web"}, "annotations": {"big": "x".repeat(140_000)}},
         "spec": {"nodeName": t.node("a"), "containers": [{"name": "c", "image": "i"}]}});
-    t.work().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    create(&t.work(), &pod).await.unwrap();
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("at most 262144") && message.contains("bytes"), "{message}");
     assert!(t.companions().await.unwrap().is_empty());

@@ -1,14 +1,13 @@
 //! Alerts and dashboard ask for series that there are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use outrigger_tests::control_plane::tool;
 use outrigger_tests::outrigger::{Outrigger, get, ports, tenant_identity};
-use outrigger_tests::shipped::{kustomize, of_kind};
+use outrigger_tests::shipped::{fed, kustomize, of_kind};
 use outrigger_tests::tenant::{Tenant, tenant};
-use outrigger_tests::{eventually, root};
+use outrigger_tests::{InWords, eventually, root};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -59,13 +58,8 @@ fn expressions() -> Vec<String> {
 }
 
 fn selectors(expressions: &[String]) -> Vec<Selector> {
-    let mut child = Command::new(tool("prometheus").unwrap().join("series"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(json!(expressions).to_string().as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let program = tool("prometheus").unwrap().join("series");
+    let output = fed(&mut Command::new(program), json!(expressions).to_string().as_bytes()).unwrap();
     let answers: Vec<Answer> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answers.len(), expressions.len());
     let mut all = Vec::new();
@@ -115,8 +109,8 @@ async fn api_server(t: &Tenant) -> String {
         let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"count": count.to_string()},
             "metadata": {"name": "mon", "namespace": t.namespace}});
         async move {
-            infra.apply(&[config]).map_err(|e| e.to_string())?;
-            let metrics = infra.kubectl(&["get", "--raw", "/metrics"]).map_err(|e| e.to_string())?;
+            infra.apply(&[config]).in_words()?;
+            let metrics = infra.kubectl(&["get", "--raw", "/metrics"]).in_words()?;
             let counted = metrics.contains("\napiserver_admission_webhook_fail_open_count{");
             if counted { Ok(metrics) } else { Err("not yet".to_owned()) }
         }

@@ -1,12 +1,12 @@
 //! The commands that need no server, beside the servers.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, binary};
+use outrigger_tests::shipped::fed;
 use outrigger_tests::tenant::{Tenant, is_ready, rule_for};
 use serde_json::{Value, json};
 
@@ -85,16 +85,7 @@ async fn explain_tells_of_live_clusters() {
 fn offline(state: &str, requests: &[u8]) -> Output {
     let file = std::env::temp_dir().join(format!("outrigger-review-{}.yaml", std::process::id()));
     std::fs::write(&file, state).unwrap();
-    let mut child = Command::new(binary().unwrap())
-        .args(["review", "-f"])
-        .arg(&file)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(requests).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = fed(Command::new(binary().unwrap()).args(["review", "-f"]).arg(&file), requests).unwrap();
     let _ = std::fs::remove_file(&file);
     output
 }

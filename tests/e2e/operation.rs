@@ -166,6 +166,12 @@ fn lines(o: &Outrigger, process: &str) -> Vec<Value> {
     log.lines().map(read).collect()
 }
 
+/// The arguments for traces to this collector, and logs that tests read.
+fn traced(collector: &Collector) -> [String; 3] {
+    let endpoint = format!("--otlp-endpoint={}", collector.endpoint());
+    [endpoint, "--otlp-insecure".to_owned(), "--log-format=json".to_owned()]
+}
+
 #[tokio::test]
 async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
     const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -175,19 +181,12 @@ async fn what_a_webhook_does_can_be_seen_and_its_log_turned_up() {
     let [port, admin] = ports().unwrap();
     let pair = o.authority.issue("webhook-op", &["127.0.0.1"]).unwrap();
     let args = [
-        "webhook".to_owned(),
         format!("--bind-address=127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
-        format!("--tls-cert-file={}", pair.cert.display()),
-        format!("--tls-key-file={}", pair.key.display()),
-        format!("--kubeconfig={}", o.plane.dir.join("webhook.kubeconfig").display()),
-        format!("--otlp-endpoint={}", collector.endpoint()),
-        "--otlp-insecure".to_owned(),
         "--debug-endpoints".to_owned(),
-        "--log-format=json".to_owned(),
-        "--shutdown-delay=0s".to_owned(),
     ];
-    o.run("webhook-op", &args).unwrap();
+    let args = [&args[..], &traced(&collector), &pair.serving_flags()].concat();
+    o.run_bare("webhook-op", "webhook", &args).unwrap();
     o.ready_at("webhook-op", admin).await;
 
     let (status, body) = get(admin, "/debug/state").await.unwrap();
@@ -258,21 +257,10 @@ async fn a_trace_follows_a_workload_to_its_companion_and_a_rule_to_the_other_clu
     let o = Outrigger::shared().await;
     let t = Tenant::without_agent(o, "op-trace", &[("a", 1)]).await;
     let collector = Collector::start().await.unwrap();
-    let [grpc, admin] = ports().unwrap();
-    let traced = [
-        format!("--otlp-endpoint={}", collector.endpoint()),
-        "--otlp-insecure".to_owned(),
-        "--log-format=json".to_owned(),
-    ];
-    let more = [&traced[..], &["--shutdown-delay=0s".to_owned(), "--debug-endpoints".to_owned()]].concat();
-    o.start_replica_with("manager-op", grpc, admin, &more).unwrap();
-    o.ready_at("manager-op", admin).await;
-    let args = [
-        format!("--manager-address=https://127.0.0.1:{grpc}"),
-        format!("--namespace={}", t.source),
-        format!("--rules-namespace={}", t.source),
-    ];
-    o.start_agent_with("op-trace", &[&traced[..], &args].concat()).unwrap();
+    let traced = traced(&collector);
+    let more = [&traced[..], &["--debug-endpoints".to_owned()]].concat();
+    let (grpc, admin) = o.another_manager("manager-op", &more).await;
+    t.start_agent(&[&traced[..], &[format!("--manager-address=https://127.0.0.1:{grpc}")]].concat());
     t.own_rule("r", rule_for("app", "web")).await.unwrap();
     // So it is the workload that asks for the companion, and not the rule.
     t.condition("r", "Matched", Status::False, "NoMatch").await;

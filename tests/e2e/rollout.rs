@@ -14,7 +14,7 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, admin_rule, is_ready, rule_with};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::{Value, json};
 
 /// Follows a tenant's companions, and keeps the greatest number that was down at once.
@@ -91,17 +91,15 @@ async fn all_of(t: &Tenant, count: usize, wanted: &str) {
 async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
     let t = Tenant::new(Outrigger::shared().await, "rollout", &[("a", 1)]).await;
     t.rule("r", of_image("one", |_| {})).await;
-    for i in 0..8 {
-        t.web(&format!("w{i}")).await;
-    }
+    t.webs("w", 0..8).await;
     t.ready(8).await;
     let down = Down::follow(&t, 8).await;
 
     // The API server would refuse it: the rule's condition says so, and no companion changes.
     t.rule("r", of_image("two", |r| r["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?")))
         .await;
-    let message = t.condition("r", "Accepted", Status::False, "Refused").await;
-    assert!(message.contains("spec.template.spec.containers[0].imagePullPolicy"), "{message}");
+    let path = "spec.template.spec.containers[0].imagePullPolicy";
+    t.condition_says("r", "Accepted", Status::False, "Refused", path).await;
     t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(t.event("TemplateRefused").await.contains("imagePullPolicy"));
     // What comes meanwhile waits: it could not be made.
@@ -119,8 +117,7 @@ async fn a_new_template_takes_no_more_than_a_quarter_down_at_once() {
 
     // It could be made, but never starts: a quarter, and no more.
     t.rule("r", of_image("three", |r| r["template"]["spec"]["nodeSelector"] = json!({"nowhere": "x"}))).await;
-    let message = t.condition("r", "Ready", Status::False, "RollingOut").await;
-    assert!(message.contains("maxUnavailable is 25%"), "{message}");
+    t.condition_says("r", "Ready", Status::False, "RollingOut", "maxUnavailable is 25%").await;
     eventually("two of eight have the new template", || async {
         let status = status(&t).await;
         holds((status.updated, status.ready) == (Some(2), Some(6)), format!("{status:?}"))
@@ -198,7 +195,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     let of_tenant = ListParams::default().labels(&format!("{}=rolladmin", keys::TENANT));
     let are = async |what: &str, expected: &[(&str, bool)]| {
         eventually(what, || async {
-            let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+            let list = pods.list(&of_tenant).await.in_words()?;
             let mut all: Vec<_> = list.items.iter().map(|pod| (image(pod), is_ready(pod))).collect();
             all.sort_unstable();
             holds(all == expected, format!("{all:?}"))
@@ -206,16 +203,14 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
         .await;
     };
     apply("one", &|_| {});
-    for i in 0..4 {
-        t.web(&format!("w{i}")).await;
-    }
+    t.webs("w", 0..4).await;
     are("all are ready", &[("one", true); 4]).await;
     // Refused: nothing happens to those that run.
     apply("two", &|spec| spec["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("?"));
     let rules: Api<outrigger_api::AdminWorkloadRule> =
         Api::namespaced(t.infra.clone(), keys::ADMIN_NAMESPACE);
     eventually("the refusal is reported", || async {
-        let status = rules.get("rolladmin").await.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        let status = rules.get("rolladmin").await.in_words()?.status.unwrap_or_default();
         let told =
             status.conditions.iter().any(|c| c.reason == "Refused" && c.message.contains("imagePullPolicy"));
         holds(told, format!("{status:?}"))
@@ -227,7 +222,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     let three = [("one", true), ("one", true), ("one", true), ("three", false)];
     are("one is replaced", &three).await;
     always("no other is", Duration::from_millis(500), || async {
-        let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+        let list = pods.list(&of_tenant).await.in_words()?;
         let ones = list.items.iter().filter(|pod| image(pod) == "one" && is_ready(pod)).count();
         holds(ones == 3, ones.to_string())
     })
@@ -239,7 +234,7 @@ async fn an_admin_rule_is_rolled_out_as_carefully() {
     let five = [("five", false), ("four", true), ("four", true), ("four", true)];
     are("one is replaced again", &five).await;
     always("no other is", Duration::from_millis(500), || async {
-        let list = pods.list(&of_tenant).await.map_err(|e| e.to_string())?;
+        let list = pods.list(&of_tenant).await.in_words()?;
         let fours = list.items.iter().filter(|pod| image(pod) == "four" && is_ready(pod)).count();
         holds(fours == 3, fours.to_string())
     })

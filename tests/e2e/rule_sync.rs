@@ -1,13 +1,13 @@
 //! Rules from the tenant's own cluster, and their status back.
 
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use outrigger_api::WorkloadRule;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{Tenant, namespace, rule_for, rule_with};
-use outrigger_tests::{always, eventually, holds, is_gone};
+use outrigger_tests::{InWords, always, create, eventually, holds, is_gone};
 use serde_json::json;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn drift_is_repaired_and_what_is_not_the_agents_stays() {
     // Somebody changes and deletes it over there.
     t.rules().delete("mine", &DeleteParams::default()).await.unwrap();
     let spec = t.own_rules().get("mine").await.unwrap().spec;
-    let same = async || match t.rules().get_opt("mine").await.map_err(|e| e.to_string())? {
+    let same = async || match t.rules().get_opt("mine").await.in_words()? {
         Some(rule) if rule.spec == spec => Ok(()),
         other => Err(format!("{other:?}")),
     };
@@ -106,7 +106,7 @@ async fn what_the_infrastructure_refuses_is_told_where_the_tenant_looks() {
     assert!(t.rules().get_opt(&rule.name_any()).await.unwrap().is_none());
     let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(t.cluster.clone(), &t.source);
     eventually("an Event says so too", || async {
-        let all = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let all = events.list(&ListParams::default()).await.in_words()?;
         let told = |words: &str| {
             all.items.iter().any(|e| {
                 e.reason.as_deref() == Some("RuleInvalid")
@@ -130,13 +130,13 @@ async fn a_link_that_is_down_is_told_and_holds_nothing_for_ever() {
     let rule = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
         "metadata": {"name": "r", "finalizers": [keys::RULE_FINALIZER]}, "spec": rule_for("app", "web")});
     let api: Api<WorkloadRule> = t.own_rules();
-    api.create(&PostParams::default(), &serde_json::from_value(rule).unwrap()).await.unwrap();
+    create(&api, &rule).await.unwrap();
     let rule = is(&t, "r", "Synced", Status::Unknown, "LinkDown").await;
     assert_eq!(rule.status.unwrap().sync_result.as_deref(), Some("unknown"));
     // It can't be taken out of the infrastructure cluster, so it waits; unless its owner says otherwise.
     api.delete("r", &DeleteParams::default()).await.unwrap();
     always("it waits", Duration::from_secs(1), || async {
-        let left = api.get_opt("r").await.map_err(|e| e.to_string())?;
+        let left = api.get_opt("r").await.in_words()?;
         left.map(drop).ok_or("it is gone".to_owned())
     })
     .await;

@@ -155,11 +155,8 @@ async fn a_rule_by_grpc_and_one_by_kubectl_are_the_same_object() {
     let (one, two) = (t.rules().get("by-kubectl").await.unwrap(), t.rules().get("by-grpc").await.unwrap());
     assert_eq!(one.spec, two.spec);
     // An update that changes nothing writes nothing; one that changes keeps what is not the rule's.
-    let labels = json!({"metadata": {"labels": {"team": "x"}}}).to_string();
-    o.plane
-        .infra
-        .kubectl(&["patch", "wr", "by-kubectl", "-n", &t.namespace, "--type=merge", "-p", &labels])
-        .unwrap();
+    let labels = json!({"metadata": {"labels": {"team": "x"}}});
+    o.plane.infra.patch("wr/by-kubectl", &["-n", &t.namespace], &labels).unwrap();
     let version = t.rules().get("by-kubectl").await.unwrap().metadata;
     client.update(about("ru-same", v1::UpdateRequest { rule: Some(rule.clone()) })).await.unwrap();
     assert_eq!(t.rules().get("by-kubectl").await.unwrap().metadata.generation, version.generation);
@@ -171,10 +168,8 @@ async fn a_rule_by_grpc_and_one_by_kubectl_are_the_same_object() {
     assert_eq!(object.metadata.labels.unwrap()["team"], "x");
     // Pages.
     for i in 0..4 {
-        client
-            .create(about("ru-same", v1::CreateRequest { rule: Some(good(&format!("p{i}"))) }))
-            .await
-            .unwrap();
+        let rule = Some(good(&format!("p{i}")));
+        client.create(about("ru-same", v1::CreateRequest { rule })).await.unwrap();
     }
     let (mut ids, mut token) = (Vec::new(), String::new());
     loop {

@@ -11,9 +11,9 @@ use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{sync, update};
+use outrigger_tests::stream::{set_label, sync, update};
 use outrigger_tests::tenant::{Tenant, namespace, node_of, rule, rule_for, rule_with, tenant, tenant_is};
-use outrigger_tests::{PATIENCE, eventually, holds, until};
+use outrigger_tests::{InWords, PATIENCE, eventually, holds, until};
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -178,14 +178,14 @@ async fn a_dpu_is_given_back_whatever_its_pods_hold() {
     t.pods().create(&params, &pod("held", held, 30)).await.unwrap();
     t.pods().create(&params, &pod("slow", slow, 315_360_000)).await.unwrap();
     eventually("both run there", || async {
-        let all = t.pods().list(&ListParams::default()).await.map_err(|e| e.to_string())?.items;
+        let all = t.pods().list(&ListParams::default()).await.in_words()?.items;
         let there = all.iter().filter(|pod| node_of(pod) == t.node("a-dpu1")).count();
         holds(there == 2, format!("{there}"))
     })
     .await;
     t.set(json!({"hosts": []})).await.unwrap();
     eventually("it is given less time", || async {
-        let slow = t.pods().get("slow").await.map_err(|e| e.to_string())?.metadata;
+        let slow = t.pods().get("slow").await.in_words()?.metadata;
         match slow.deletion_grace_period_seconds {
             Some(left) if left <= 300 => Ok(()),
             left => Err(format!("{left:?}")),
@@ -218,8 +218,7 @@ async fn taints_of_others_survive() {
     };
     tokio::join!(cordoning, moving);
     eventually("the taints of all owners are there", || async {
-        let taints =
-            nodes.get(&node).await.map_err(|e| e.to_string())?.spec.unwrap().taints.unwrap_or_default();
+        let taints = nodes.get(&node).await.in_words()?.spec.unwrap().taints.unwrap_or_default();
         let mut keys: Vec<&str> = taints.iter().map(|t| t.key.as_str()).collect();
         keys.sort_unstable();
         let wanted = ["example.com/mine", "node.kubernetes.io/unschedulable", keys::TENANT];
@@ -240,8 +239,8 @@ async fn a_deleted_tenant_gives_everything_back() {
     belongs(&nodes, &t.node("a-dpu1"), None).await;
     eventually("all of it is gone", || async {
         let namespaces: Api<Namespace> = Api::all(t.infra.clone());
-        let left = namespaces.get_opt("tenant-tn-gone").await.map_err(|e| e.to_string())?.is_some();
-        let tenant = t.object().get_opt("tn-gone").await.map_err(|e| e.to_string())?;
+        let left = namespaces.get_opt("tenant-tn-gone").await.in_words()?.is_some();
+        let tenant = t.object().get_opt("tn-gone").await.in_words()?;
         if left || tenant.is_some() { Err(format!("{left} {tenant:?}")) } else { Ok(()) }
     })
     .await;
@@ -291,7 +290,7 @@ async fn limits_are_held_and_told() {
         .unwrap();
     let quotas: Api<ResourceQuota> = Api::namespaced(t.infra.clone(), &t.namespace);
     eventually("the quota counts", || async {
-        let hard = quotas.get("outrigger").await.map_err(|e| e.to_string())?.status.unwrap_or_default().hard;
+        let hard = quotas.get("outrigger").await.in_words()?.status.unwrap_or_default().hard;
         holds(hard.unwrap_or_default().get("pods").is_some_and(|q| q.0 == "2"), "not yet")
     })
     .await;
@@ -300,12 +299,7 @@ async fn limits_are_held_and_told() {
     // Companions and rules: the quota says no, the rule and the Tenant say so.
     let message = t.condition("r", "Ready", Status::False, "Refused").await;
     assert!(message.contains("exceeded quota"), "{message}");
-    eventually("the Tenant reports both limits", || async {
-        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        let told = ["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"];
-        holds(told.iter().all(|limit| message.contains(limit)), message)
-    })
-    .await;
+    t.reaches_limits(&["spec.limits.companions: 2 of 2", "spec.limits.rules: 1 of 1"]).await;
     let rule = rule(&t.namespace, "another", rule_for("app", "other"));
     let error = o.plane.infra.apply(&[rule]).unwrap_err().to_string();
     assert!(error.contains("exceeded quota"), "{error}");
@@ -314,11 +308,7 @@ async fn limits_are_held_and_told() {
     let status = call.await.unwrap().unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(status.message(), "Tenant spec.limits.workloads: 4 would be used, at most 3 are allowed");
-    eventually("the Tenant says so", || async {
-        let message = t.is("WithinLimits", Status::False, "LimitReached").await;
-        holds(message.contains("spec.limits.workloads: 4 would be used"), message)
-    })
-    .await;
+    t.reaches_limits(&["spec.limits.workloads: 4 would be used"]).await;
     assert_eq!(t.companions().await.unwrap().len(), 2);
     let (_sender, call) = t.tells([update(&"w".repeat(250), &"n".repeat(900))]).await;
     let status = call.await.unwrap().unwrap_err();
@@ -347,8 +337,7 @@ async fn a_flood_of_one_tenant_leaves_the_other_served() {
         for round in 0.. {
             for i in 0..50 {
                 let mut update = update(&format!("w{i}"), &node);
-                let labels = update.workload_state.as_mut().unwrap().extra.get_mut("labels").unwrap();
-                labels.data.insert("version".to_owned(), format!("{round}"));
+                set_label(&mut update, "version", &round.to_string());
                 if shout.send(Message::WorkloadUpdate(update)).await.is_err() {
                     return;
                 }

@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
-use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Verb};
-use outrigger_tests::tenant::{admin_rule, rule_for};
-use outrigger_tests::{always, eventually, holds};
-use serde_json::json;
+use outrigger_tests::tenant::rule_for;
+use outrigger_tests::{InWords, always, eventually, holds};
 
 use crate::stage::{Replica, Stage};
 
@@ -26,11 +23,7 @@ async fn a_replica_whose_watch_of_rules_hangs_deletes_no_running_companion() {
     // The agent comes to it, and it sees companions by a watch that lives.
     let second = replica.tell(&t, &["w1", "w2"]).await;
     assert!(first.1.await.unwrap().is_err(), "the stream is the other replica's");
-    always("the companions run on", Duration::from_secs(4), || async {
-        let now = t.uids().await?;
-        holds(now == before, format!("{before:?} became {now:?}"))
-    })
-    .await;
+    t.keeps(&before, Duration::from_secs(4)).await;
     // When it hears of the rule it goes on with it.
     replica.proxy.remove(frozen);
     t.sync(&second, &["w1", "w3"]).await;
@@ -53,13 +46,10 @@ async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion
     let replica = Replica::start(stage, "manager-admin-absence").await;
     let t = stage.tenant("absence-admin", &["a"]).await;
     let frozen = replica.proxy.fault(Matching::watches("adminworkloadrules"), Fault::FreezeWatch);
-    let mut rule = admin_rule("universe", "absence", rule_for("app", "web"));
-    rule["spec"]["tenantSelector"] = json!({"matchLabels": {(keys::TENANT): t.id}});
-    stage.o.plane.infra.apply(&[rule]).unwrap();
-    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(t.infra.clone(), "universe");
-    let labels = ListParams::default().labels(&format!("{}=absence", keys::RULE));
+    let companions = stage.admin_rule(&t);
+    let (pods, labels) = &companions;
     let uid = || async {
-        let all = pods.list(&labels).await.map_err(|e| e.to_string())?;
+        let all = pods.list(labels).await.in_words()?;
         match all.items.as_slice() {
             [one] if one.metadata.deletion_timestamp.is_none() => Ok(one.uid()),
             other => Err(format!("{} companions", other.len())),
@@ -75,15 +65,7 @@ async fn a_replica_whose_watch_of_admin_rules_hangs_deletes_no_running_companion
     })
     .await;
     replica.proxy.remove(frozen);
-    stage
-        .o
-        .plane
-        .infra
-        .kubectl(&["delete", "adminworkloadrules", "absence", "-n", "universe", "--wait=false"])
-        .unwrap();
-    eventually("it goes with its rule", || async {
-        let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items.len();
-        holds(all == 0, format!("{all}"))
-    })
-    .await;
+    let infra = &stage.o.plane.infra;
+    infra.kubectl(&["delete", "adminworkloadrules", &t.id, "-n", "universe", "--wait=false"]).unwrap();
+    stage.admin_companions_are_gone(&companions).await;
 }

@@ -10,7 +10,7 @@ use outrigger_core::keys;
 use outrigger_tests::devices::{Devices, templates};
 use outrigger_tests::faults::{Fault, Matching, Proxy, Verb};
 use outrigger_tests::tenant::{Tenant, dpu, rule_for, rule_with};
-use outrigger_tests::{eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, until};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage};
@@ -42,7 +42,7 @@ where
         .await
         .unwrap();
     eventually(&format!("{name} is gone"), || async {
-        match api.get_opt(name).await.map_err(|e| e.to_string())? {
+        match api.get_opt(name).await.in_words()? {
             None => Ok(()),
             Some(_) => Err("it is there".to_owned()),
         }
@@ -90,7 +90,7 @@ async fn a_claim_template_whose_creation_is_answered_after_a_new_list_is_no_ghos
     // Before the rule: else the leader makes the template.
     let _stream = replica.tell(&t, &["w1"]).await;
     eventually("it serves the tenant", || async {
-        let stream = t.object().get(&t.id).await.map_err(|e| e.to_string())?.status.and_then(|s| s.stream);
+        let stream = t.object().get(&t.id).await.in_words()?.status.and_then(|s| s.stream);
         holds(stream.is_some_and(|stream| stream.connected), "it doesn't")
     })
     .await;
@@ -141,8 +141,8 @@ async fn a_node_whose_marking_is_answered_after_its_end_is_no_ghost() {
 
 /// The host that a rule's companions ask for, as it is in the infrastructure cluster.
 async fn image(t: &Tenant, rule: &str) -> Result<String, String> {
-    let rule = t.rules().get(rule).await.map_err(|e| e.to_string())?;
-    let rule = serde_json::to_value(&rule).map_err(|e| e.to_string())?;
+    let rule = t.rules().get(rule).await.in_words()?;
+    let rule = serde_json::to_value(&rule).in_words()?;
     Ok(rule["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -209,7 +209,7 @@ async fn companions_follow_workloads_though_their_watch_lags() {
     let one = pods.list(&labels).await.unwrap().items.remove(0).name_any();
     delete_now(&pods, &one).await;
     eventually("there are just the two", || async {
-        let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items;
+        let all = pods.list(&labels).await.in_words()?.items;
         let leaving = all.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()).count();
         holds((all.len(), leaving) == (2, 0), format!("{} with {leaving} leaving", all.len()))
     })

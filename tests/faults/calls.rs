@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams};
+use kube::api::{Api, DeleteParams};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, FaultId, Matching, Verb};
 use outrigger_tests::tenant::{self, dpu, host, namespace, rule_for};
-use outrigger_tests::{always, eventually, holds, until};
+use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::{Value, json};
 
 use crate::stage::Stage;
@@ -148,12 +148,8 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
     let ledger = stage.webhook.fault(ledger.times(1), Fault::BlackHole);
     let pods: Api<Pod> = Api::namespaced(stage.o.plane.infra.client().await, "hung-ledger");
     let guest = async move {
-        let guest = serde_json::from_value(guest("hung-ledger")).unwrap();
-        eventually("the guest is taken", || async {
-            let taken = pods.create(&PostParams::default(), &guest).await;
-            taken.map(drop).map_err(|e| e.to_string())
-        })
-        .await;
+        let guest = guest("hung-ledger");
+        eventually("the guest is taken", || async { outrigger_tests::create(&pods, &guest).await }).await;
         assert_eq!(stage.webhook.hits(ledger), 1, "the ledger was written");
     };
     all.push(done("a guest's slot", began, guest.boxed()).boxed());
@@ -169,7 +165,7 @@ async fn calls_that_are_never_answered_end_and_are_made_again() {
             let marked = eventually("the DPU is marked", move || {
                 let (nodes, name) = (nodes.clone(), name.clone());
                 async move {
-                    let node = nodes.get(&name).await.map_err(|e| e.to_string())?;
+                    let node = nodes.get(&name).await.in_words()?;
                     node.labels().get(keys::NODE_TENANT).map(drop).ok_or_else(|| "it isn't".to_owned())
                 }
             });

@@ -6,7 +6,7 @@ use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Verb};
 use outrigger_tests::outrigger::tenant_identity;
 use outrigger_tests::tenant::{Tenant, dpu, rule_for, tenant};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 
 use crate::stage::{Replica, Stage};
@@ -18,7 +18,7 @@ async fn stream_status(t: &Tenant, fields: serde_json::Value) {
 }
 
 async fn claim(t: &Tenant) -> Result<(u64, String), String> {
-    let tenant: Object = t.object().get(&t.id).await.map_err(|e| e.to_string())?;
+    let tenant: Object = t.object().get(&t.id).await.in_words()?;
     let stream = tenant.status.and_then(|status| status.stream).unwrap_or_default();
     Ok((stream.claim, stream.holder))
 }

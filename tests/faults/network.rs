@@ -84,16 +84,13 @@ async fn by_calls(stage: &'static Stage, id: &str) -> (Tenant, Calls) {
     let [port, admin] = ports().unwrap();
     let name = format!("manager-{id}");
     // Like the shared one, but for what it listens on.
-    let manager: Vec<String> = [
-        "manager".to_owned(),
+    let manager = [
         "--insecure".to_owned(),
         format!("--bind-address=tcp://127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
         stage.manager.account(&o.plane.infra, "outrigger-manager").unwrap(),
-        "--shutdown-delay=0s".to_owned(),
-    ]
-    .into();
-    o.run(&name, &manager).unwrap();
+    ];
+    o.run_bare(&name, "manager", &manager).unwrap();
     o.ready_at(&name, admin).await;
     let calls = Calls::start(port).unwrap();
     let at = Tenant::in_plain_text(&format!("http://127.0.0.1:{}", calls.port));

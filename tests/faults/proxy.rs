@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
-use kube::{Client, Config, ResourceExt};
-use outrigger_tests::eventually;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::{Client, ResourceExt};
+use outrigger_tests::control_plane::config;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
+use outrigger_tests::{InWords, create, dry_run, eventually};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -27,26 +28,14 @@ impl Stage {
         let (infra, dir) = (&plane.infra, &plane.dir);
         infra.kubectl(&["create", "namespace", namespace]).unwrap();
         infra.kubectl(&["create", "serviceaccount", "caller", "-n", namespace]).unwrap();
-        infra
-            .kubectl(&[
-                "create",
-                "rolebinding",
-                "caller",
-                "-n",
-                namespace,
-                "--clusterrole=admin",
-                &format!("--serviceaccount={namespace}:caller"),
-            ])
-            .unwrap();
+        let account = format!("--serviceaccount={namespace}:caller");
+        let admin = ["rolebinding", "caller", "-n", namespace, "--clusterrole=admin", &account];
+        infra.kubectl(&[&["create"], &admin[..]].concat()).unwrap();
         let file = dir.join(format!("{namespace}.kubeconfig"));
         infra.service_account(namespace, "caller", &file).unwrap();
         let proxy = Proxy::start(infra, dir).unwrap();
         proxy.through(&file).unwrap();
-        let kubeconfig = kube::config::Kubeconfig::read_from(&file).unwrap();
-        let mut config =
-            Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
-                .await
-                .unwrap();
+        let mut config = config(&file).await;
         config.default_retry = false;
         let client = Client::try_from(config).unwrap();
         let straight = Api::namespaced(infra.client().await, namespace);
@@ -57,12 +46,12 @@ impl Stage {
     }
 
     async fn create(&self, name: &str) -> Result<ConfigMap, kube::Error> {
-        self.through.create(&PostParams::default(), &map(name)).await
+        create(&self.through, &map(name)).await
     }
 
     /// Creates it without the proxy.
     async fn put(&self, name: &str) {
-        self.straight.create(&PostParams::default(), &map(name)).await.unwrap();
+        create(&self.straight, &map(name)).await.unwrap();
     }
 }
 
@@ -91,8 +80,7 @@ async fn calls_are_kept_and_hooks_see_writes_on_both_sides() {
         if dropped { Next::Drop } else { Next::GoOn }
     });
     stage.create("one").await.unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
-    stage.through.create(&dry, &map("two")).await.unwrap();
+    dry_run(&stage.through, &map("two")).await.unwrap();
     assert_eq!(code(&stage.create("one").await.unwrap_err()), Some(409));
     stage.create("never").await.unwrap_err();
     stage.create("unknown").await.unwrap_err();
@@ -160,14 +148,14 @@ async fn requests_and_answers_are_lost_held_and_replaced() {
     );
     let create = |name: &'static str| {
         let through = stage.through.clone();
-        tokio::spawn(async move { through.create(&PostParams::default(), &map(name)).await.map(drop) })
+        tokio::spawn(async move { create(&through, &map(name)).await.map(drop) })
     };
     let tasks = ["hole", "held", "request"].map(create);
     for id in [hole, held, request] {
         proxy.hit(id).await;
     }
     eventually("the one whose answer is held is there", || async {
-        let found = stage.straight.get_opt("held").await.map_err(|e| e.to_string())?;
+        let found = stage.straight.get_opt("held").await.in_words()?;
         found.map(drop).ok_or_else(|| "it isn't".to_owned())
     })
     .await;
@@ -236,11 +224,8 @@ async fn watches_lag_freeze_and_end_while_they_are_open() {
         watch.next().await.unwrap().unwrap();
     }
     proxy.fault(names().times(1), Fault::TruncateWatch);
-    stage
-        .straight
-        .patch("open", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "c"}})))
-        .await
-        .unwrap();
+    let patch = Patch::Merge(json!({"data": {"a": "c"}}));
+    stage.straight.patch("open", &PatchParams::default(), &patch).await.unwrap();
     let broken = watch.next().await;
     assert!(!matches!(broken, Some(Ok(_))), "{broken:?}");
     // Reset.

@@ -1,11 +1,15 @@
 //! Processes that lead through proxies.
 
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use outrigger_core::keys;
 use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::faults::Proxy;
-use outrigger_tests::outrigger::{Outrigger, ports};
+use outrigger_tests::outrigger::{Outrigger, leads, ports};
 use outrigger_tests::stream::Opened;
-use outrigger_tests::tenant::Tenant;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::tenant::{Tenant, admin_rule, rule_for};
+use outrigger_tests::{InWords, eventually, holds};
+use serde_json::json;
 use tokio::sync::OnceCell;
 
 /// What all tests share. Faults here are for one tenant's objects only; what disturbs more goes to a [`Replica`].
@@ -24,7 +28,7 @@ pub(crate) struct Stage {
 impl Stage {
     pub(crate) async fn shared() -> &'static Self {
         static SHARED: OnceCell<Result<Stage, String>> = OnceCell::const_new();
-        let started = SHARED.get_or_init(async || Self::start().await.map_err(|e| format!("{e:#}"))).await;
+        let started = SHARED.get_or_init(async || Self::start().await.in_words()).await;
         started.as_ref().expect("Outrigger starts")
     }
 
@@ -37,15 +41,11 @@ impl Stage {
         let agents = Proxy::start(&plane.tenant, &plane.dir)?;
         let short = "--shutdown-delay=0s".to_owned();
         o.start_webhook_with(&[webhook.account(&plane.infra, "outrigger-webhook")?])?;
-        o.start_manager_with(&[manager.account(&plane.infra, "outrigger-manager")?, short])?;
+        let account = manager.account(&plane.infra, "outrigger-manager")?;
+        o.start_replica_with("manager", o.grpc_port, o.manager_admin, &[account, short])?;
         let kubeconfig = agents.account(&plane.tenant, "outrigger-agent")?;
         o.ready().await;
-        eventually("the manager leads", || async {
-            let metrics = o.manager_metrics().await;
-            let leads = metrics.lines().any(|line| line == "outrigger_leader 1");
-            holds(leads, "it doesn't")
-        })
-        .await;
+        leads("the manager leads", o.manager_admin, true).await;
         Ok(Self { o, webhook, manager, agents, kubeconfig })
     }
 
@@ -58,6 +58,24 @@ impl Stage {
     /// Starts the tenant's agent, which leads through a proxy.
     pub(crate) fn agent(&self, t: &Tenant, more: &[String]) {
         t.start_agent(&[std::slice::from_ref(&self.kubeconfig), more].concat());
+    }
+
+    /// A rule of the platform for this tenant alone, named as its id. Returns how to find its companions.
+    pub(crate) fn admin_rule(&self, t: &Tenant) -> (Api<Pod>, ListParams) {
+        let mut rule = admin_rule("universe", &t.id, rule_for("app", "web"));
+        rule["spec"]["tenantSelector"] = json!({"matchLabels": {(keys::TENANT): t.id}});
+        self.o.plane.infra.apply(&[rule]).unwrap();
+        let labels = ListParams::default().labels(&format!("{}={}", keys::RULE, t.id));
+        (Api::namespaced(t.infra.clone(), "universe"), labels)
+    }
+
+    /// Waits until nothing is left of the companions of a rule of the platform.
+    pub(crate) async fn admin_companions_are_gone(&self, (pods, labels): &(Api<Pod>, ListParams)) {
+        eventually("no companion is left", || async {
+            let all = pods.list(labels).await.in_words()?.items.len();
+            holds(all == 0, format!("{all}"))
+        })
+        .await;
     }
 
     /// Whether no key of the shared manager's queues is being worked on.

@@ -8,7 +8,7 @@ use kube::api::DeleteParams;
 use outrigger_core::keys;
 use outrigger_tests::kubelet::reassert_ready;
 use outrigger_tests::tenant::{dpu, rule_for, rule_with, tenant};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -70,18 +70,18 @@ async fn all_work_goes_on_after_the_api_server_has_been_suspended() {
             holds(found == count + 1, format!("{found} of {}", count + 1))
         });
         let edit = within("an edit of a rule", returned, || async {
-            let rule = t.rules().get("r").await.map_err(|e| e.to_string())?;
-            let text = serde_json::to_string(&rule).map_err(|e| e.to_string())?;
+            let rule = t.rules().get("r").await.in_words()?;
+            let text = serde_json::to_string(&rule).in_words()?;
             holds(text.contains(&format!("name-{name}")), "the edit is missing")
         });
         let marked = within("a new DPU", returned, || async {
-            let node = nodes.get(&node).await.map_err(|e| e.to_string())?;
+            let node = nodes.get(&node).await.in_words()?;
             node.labels().get(keys::NODE_TENANT).map(drop).ok_or_else(|| "it isn't marked".to_owned())
         });
         let admitted = within("a new Tenant", returned, || async {
-            o.plane.infra.apply(std::slice::from_ref(&other)).map_err(|e| e.to_string())?;
+            o.plane.infra.apply(std::slice::from_ref(&other)).in_words()?;
             let id = format!("stopped-{name}");
-            let tenant = t.object().get(&id).await.map_err(|e| e.to_string())?;
+            let tenant = t.object().get(&id).await.in_words()?;
             let conditions = tenant.status.unwrap_or_default().conditions;
             holds(conditions.iter().any(|c| c.type_ == "Ready"), "no condition")
         });

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, ListParams};
+use kube::api::DeleteParams;
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_tests::faults::{Fault, Matching, Moment, Next, Proxy, Verb};
-use outrigger_tests::tenant::{admin_rule, annotation, rule_for, rule_with};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::tenant::{annotation, rule_for, rule_with};
+use outrigger_tests::{InWords, always, eventually, holds};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -102,7 +102,7 @@ async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
     stage.manager.hit(replaced).await;
     t.condition("r", "Synced", Status::True, "StreamConnected").await;
     let has_finalizer = || async {
-        let rule = t.own_rules().get("r").await.map_err(|e| e.to_string())?;
+        let rule = t.own_rules().get("r").await.in_words()?;
         let has = rule.finalizers().iter().any(|f| f == keys::RULE_FINALIZER);
         holds(has, format!("its finalizers are {:?}", rule.finalizers()))
     };
@@ -119,9 +119,7 @@ async fn a_rule_whose_creation_timed_out_and_was_stored_keeps_its_finalizer() {
 async fn an_admin_companion_that_is_created_after_its_tenants_release_does_not_stay() {
     let stage = Stage::shared().await;
     let t = stage.tenant("too-late", &["a"]).await;
-    let mut rule = admin_rule("universe", "too-late", rule_for("app", "web"));
-    rule["spec"]["tenantSelector"] = json!({"matchLabels": {(keys::TENANT): t.id}});
-    stage.o.plane.infra.apply(&[rule]).unwrap();
+    let companions = stage.admin_rule(&t);
     let create = Matching::verb(Verb::Create, "pods").namespace("universe").body(&t.id);
     let held = stage.manager.fault(create, Fault::HoldRequest);
     let _stream = stage.tell(&t, &["w1"]).await;
@@ -136,17 +134,7 @@ async fn an_admin_companion_that_is_created_after_its_tenants_release_does_not_s
     .await
     .iter()
     .for_each(|call| println!("{call}"));
-    let pods: Api<Pod> = Api::namespaced(t.infra.clone(), "universe");
-    let labels = ListParams::default().labels(&format!("{}=too-late", keys::RULE));
-    eventually("no companion is left", || async {
-        let all = pods.list(&labels).await.map_err(|e| e.to_string())?.items.len();
-        holds(all == 0, format!("{all}"))
-    })
-    .await;
-    stage
-        .o
-        .plane
-        .infra
-        .kubectl(&["delete", "adminworkloadrules", "too-late", "-n", "universe", "--timeout=100s"])
-        .unwrap();
+    stage.admin_companions_are_gone(&companions).await;
+    let infra = &stage.o.plane.infra;
+    infra.kubectl(&["delete", "adminworkloadrules", &t.id, "-n", "universe", "--timeout=100s"]).unwrap();
 }

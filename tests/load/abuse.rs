@@ -13,17 +13,17 @@ use axum::response::IntoResponse;
 use axum::{Json, Router};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use outrigger_proto::v1::GetRequest;
 use outrigger_proto::v1::workload_rule_service_client::WorkloadRuleServiceClient;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};
-use outrigger_tests::attacks;
 use outrigger_tests::cost::{forget_peak, memory_limit, peak, process, processor_time};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{about, channel};
 use outrigger_tests::tenant::{Tenant, namespace, rule_for};
+use outrigger_tests::{attacks, dry_run};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -275,7 +275,6 @@ impl Neighbour {
     /// How long its calls take, one after the other: of the manager, or those of Pods that are admitted.
     async fn timed(&self, of_manager: bool, turn: Duration) -> Vec<Duration> {
         let pods: Api<Pod> = self.tenant.pods();
-        let params = PostParams { dry_run: true, ..PostParams::default() };
         let pod = json!({"metadata": {"generateName": "p-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let mut rules = self.rules.clone();
@@ -287,7 +286,7 @@ impl Neighbour {
                 let request = about("neighbour", GetRequest { id: "r".into() });
                 rules.get(request).await.expect("the neighbour is served");
             } else {
-                pods.create(&params, &pod).await.expect("the neighbour's Pod is admitted");
+                dry_run(&pods, &pod).await.expect("the neighbour's Pod is admitted");
             }
             times.push(began.elapsed());
             tokio::time::sleep(Duration::from_millis(5)).await;

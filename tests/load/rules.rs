@@ -3,20 +3,20 @@
 // Figures are for a terminal, and a failure of the bench is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt};
 use kube::ResourceExt;
 use kube::api::ListParams;
 use kube::runtime::watcher::{Config, Event, watcher};
+use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
-use outrigger_tests::stream::{stream, sync, update};
+use outrigger_tests::stream::{set_label, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{since, writes};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::{Value, json};
 
 /// Rules of the cold agent.
@@ -37,23 +37,38 @@ async fn main() {
     crowd(o).await;
 }
 
-async fn cold_agent(o: &'static Outrigger) {
-    let t = Tenant::without_agent(o, "cold", &[("a", 1)]).await;
-    futures::stream::iter(0..SYNCED)
-        .map(|i| {
-            let t = &t;
-            async move { t.own_rule(&format!("r{i}"), rule_for("app", &format!("app{i}"))).await }
-        })
+/// Waits until no more is written, which is until a count is the same after a pause; returns it.
+async fn settled<T: PartialEq>(pause: Duration, count: impl AsyncFn() -> T) -> T {
+    let mut last = count().await;
+    loop {
+        tokio::time::sleep(pause).await;
+        let now = count().await;
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+/// Makes so many rules, each for a label of its own, several at once.
+async fn many(count: usize, make: impl AsyncFn(String, Value) -> Result<WorkloadRule, String>) {
+    futures::stream::iter(0..count)
+        .map(|i| make(format!("r{i}"), rule_for("app", &format!("app{i}"))))
         .buffer_unordered(16)
         .try_collect::<Vec<_>>()
         .await
         .unwrap();
+}
+
+async fn cold_agent(o: &'static Outrigger) {
+    let t = Tenant::without_agent(o, "cold", &[("a", 1)]).await;
+    many(SYNCED, async |name, spec| t.own_rule(&name, spec).await).await;
     let both = async || (writes(&t.infra, "workloadrules").await, writes(&t.cluster, "workloadrules").await);
     let before = both().await;
     let began = Instant::now();
     o.start_agent("cold", Some(&t.source)).unwrap();
     let synced = async || {
-        let rules = t.own_rules().list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let rules = t.own_rules().list(&ListParams::default()).await.in_words()?;
         let done = rules.items.iter().filter(|rule| {
             let conditions = rule.status.as_ref().map(|s| s.conditions.as_slice()).unwrap_or_default();
             conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True")
@@ -68,15 +83,7 @@ async fn cold_agent(o: &'static Outrigger) {
         "{SYNCED} rules from a cold agent: accepted and told so after {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    let mut after = both().await;
-    loop {
-        tokio::time::sleep(Duration::from_secs(6)).await;
-        let now = both().await;
-        if now == after {
-            break;
-        }
-        after = now;
-    }
+    let after = settled(Duration::from_secs(6), both).await;
     let (there, here) = (since(&after.0, &before.0), since(&after.1, &before.1));
     println!("  writes in the infrastructure cluster {there:?}, in the tenant's {here:?}");
     assert_eq!(there["workloadrules"], SYNCED as u64, "one write for each rule");
@@ -91,12 +98,7 @@ async fn crowd(o: &'static Outrigger) {
     let t = Tenant::without_agent(o, "crowd", &[("a", 1)]).await;
     t.set(json!({"limits": {"rules": 2 * RULES, "workloads": 2 * WORKLOADS}})).await.unwrap();
     eventually("the quota has grown", || async {
-        let quota = o
-            .plane
-            .infra
-            .kubectl(&["get", "quota", "-n", &t.namespace, "-o", "json"])
-            .map_err(|e| e.to_string())?;
-        let quota: Value = serde_json::from_str(&quota).unwrap();
+        let quota = o.plane.infra.get(&["quota", "-n", &t.namespace]).in_words()?;
         holds(quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)), quota.to_string())
     })
     .await;
@@ -107,41 +109,17 @@ async fn crowd(o: &'static Outrigger) {
         let mut update = update(&format!("w{i}"), &node);
         // The first belong to the rule that is edited, those after it to the rules that are timed.
         let app = if i < OWN { "own".to_owned() } else { format!("sample{i}") };
-        update
-            .workload_state
-            .as_mut()
-            .unwrap()
-            .extra
-            .get_mut("labels")
-            .unwrap()
-            .data
-            .insert("app".into(), app);
+        set_label(&mut update, "app", &app);
         update
     };
     let began = Instant::now();
-    futures::stream::iter(0..RULES)
-        .map(|i| {
-            let t = &t;
-            async move { t.try_rule(&format!("r{i}"), rule_for("app", &format!("app{i}"))).await }
-        })
-        .buffer_unordered(16)
-        .try_collect::<Vec<_>>()
-        .await
-        .unwrap();
+    many(RULES, async |name, spec| t.try_rule(&name, spec).await).await;
     println!("{RULES} rules made in {:.0} s", began.elapsed().as_secs_f64());
     sender.send(sync((0..WORKLOADS).map(workload))).await.unwrap();
     t.rule("own", rule_for("app", "own")).await;
     t.ready(OWN).await;
     // The statuses of all those rules are written first; after that nothing moves.
-    let mut last = BTreeMap::new();
-    loop {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let now = writes(&t.infra, "workloadrules").await;
-        if now == last {
-            break;
-        }
-        last = now;
-    }
+    settled(Duration::from_secs(5), async || writes(&t.infra, "workloadrules").await).await;
     println!(
         "  {RULES} rules and {WORKLOADS} workloads are known after {:.0} s",
         began.elapsed().as_secs_f64()

@@ -11,9 +11,9 @@ use futures::StreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
-use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate, workload_state};
+use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate};
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::stream::{Opened, update};
+use outrigger_tests::stream::{Opened, set_label, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 
 /// Workloads whose companions are timed, one after the other.
@@ -103,12 +103,6 @@ fn changing(i: usize, round: usize, node: &str) -> WorkloadUpdate {
     let mut update = update(&format!("w{i}"), node);
     set_label(&mut update, "version", &round.to_string());
     update
-}
-
-fn set_label(update: &mut WorkloadUpdate, key: &str, value: &str) {
-    let extra = &mut update.workload_state.as_mut().unwrap().extra;
-    let labels: &mut workload_state::ExtraData = extra.get_mut("labels").unwrap();
-    labels.data.insert(key.to_owned(), value.to_owned());
 }
 
 async fn measure(tenant: &Tenant, opened: &Opened, prefix: &str) -> Vec<Duration> {

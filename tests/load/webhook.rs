@@ -307,33 +307,37 @@ fn stages() {
     println!("taking the time of one step: {nanoseconds:.0} ns");
 }
 
+/// An object as a watch has shown it.
+fn applied<K: serde::de::DeserializeOwned>(object: Value) -> Change<K> {
+    Change::Applied(serde_json::from_value(object).unwrap())
+}
+
 /// What a webhook knows that has seen one tenant and one rule.
 fn decider() -> (Caches, Settings) {
     let caches = Caches::default();
     let namespace = json!({"metadata": {"name": "tenant-blue", "labels": {keys::TENANT: "blue"}}});
-    caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
-    caches.apply_rule(Change::Applied(serde_json::from_value(rule()).unwrap()));
+    caches.namespace(applied(namespace));
+    caches.apply_rule(applied(rule()));
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}});
-    caches.apply_tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+    caches.apply_tenant(applied(tenant));
     for (_, selector, _) in SIZES {
         let name = format!("offloaded-{selector}");
-        let namespace = json!({"metadata": {"name": name, "labels": {keys::OFFLOADED: "true"}}});
-        caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+        caches.namespace(applied(json!({"metadata": {"name": name, "labels": {keys::OFFLOADED: "true"}}})));
         let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
             "metadata": {"name": "offloading", "namespace": name}, "spec": {
                 "podOffloadingStrategy": "LocalAndRemote",
                 "clusterSelector": {"nodeSelectorTerms": terms("region", selector)}}});
-        caches.apply_offloading(Change::Applied(serde_json::from_value(offloading).unwrap()));
+        caches.apply_offloading(applied(offloading));
     }
     let namespace =
         json!({"metadata": {"name": "guests", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
-    caches.namespace(Change::Applied(serde_json::from_value(namespace).unwrap()));
+    caches.namespace(applied(namespace));
     let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": "m", "labels": {keys::MACHINE_GROUP: "g"}}, "spec": {"nodePool": [], "machineTypes": [
             {"name": "t", "spec": {"cpu": "2", "memory": "4Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "f"}},
                 "available": 1}]},
         "status": {"availableMachines": [{"name": "t", "usage": {"maximum": 1, "reserved": 1}}]}});
-    caches.apply_machine(Change::Applied(serde_json::from_value(machine).unwrap()), Duration::ZERO);
+    caches.apply_machine(applied(machine), Duration::ZERO);
     (caches, Settings::default())
 }
 

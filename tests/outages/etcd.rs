@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt};
 use outrigger_core::keys;
 use outrigger_tests::etcd::Etcd;
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::tenant::{annotation, rule_for};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{InWords, always, create, eventually, holds};
 use serde_json::json;
 
 use crate::stage::{Told, stage};
@@ -55,7 +55,7 @@ async fn fill(client: &Client) -> Api<ConfigMap> {
     let big = "x".repeat(1 << 20);
     for n in 0.. {
         let data = json!({"metadata": {"name": format!("big-{n}"), "labels": {"big": "yes"}}, "data": {"x": big[..1_000_000]}});
-        match maps.create(&PostParams::default(), &serde_json::from_value(data).unwrap()).await {
+        match create(&maps, &data).await {
             Ok(_) => assert!(n < 200, "etcd has no quota"),
             Err(error) => {
                 assert!(error.to_string().contains("database space exceeded"), "{error}");
@@ -84,7 +84,7 @@ async fn an_etcd_that_is_full_deletes_nothing_and_all_goes_on_when_it_has_room()
         (t, after)
     });
     always("nothing is deleted", Duration::from_secs(40), || async {
-        let list = pods.list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;
+        let list = pods.list(&ListParams::default().labels(keys::RULE)).await.in_words()?;
         let now: BTreeSet<String> = list.items.iter().filter_map(ResourceExt::uid).collect();
         holds(now == before.values().cloned().collect(), format!("{now:?}"))
     })
@@ -116,24 +116,18 @@ async fn restored(bump: Option<u64>, id: &str) {
     t.rolled_out("later").await;
 
     let servers = ["tenant/kube-apiserver", "infra/kube-apiserver"];
-    for server in servers {
-        o.plane.command(&format!("stop {server}")).unwrap();
-    }
+    o.plane.command_all("stop", servers);
     o.plane.command("stop etcd").unwrap();
     etcd.restore(&snapshot, bump).unwrap();
     o.plane.command("start etcd").unwrap();
-    for server in servers {
-        o.plane.command(&format!("start {server}")).unwrap();
-    }
+    o.plane.command_all("start", servers);
     for part in ["kube-controller-manager", "kube-scheduler", "kwok"] {
         for cluster in ["tenant", "infra"] {
             o.plane.command(&format!("restart {cluster}/{part}")).unwrap();
         }
     }
     if bump.is_none() {
-        for part in ["manager", "webhook"] {
-            o.plane.command(&format!("restart {part}")).unwrap();
-        }
+        o.plane.command_all("restart", ["manager", "webhook"]);
         o.ready().await;
     }
 

@@ -3,19 +3,12 @@
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
-use outrigger_tests::outrigger::{Outrigger, SYSTEM, ports};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::outrigger::{Outrigger, SYSTEM, leads, ports};
+use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::json;
 use std::time::Duration;
 
 use crate::stage::{Told, at_time, stage};
-
-async fn leads(what: &str, admin: u16, expected: bool) {
-    eventually(what, || async {
-        holds(Outrigger::leads(admin).await? == expected, format!("leads: {}", !expected))
-    })
-    .await;
-}
 
 #[tokio::test]
 #[ignore = "long"]
@@ -34,7 +27,7 @@ async fn a_leader_that_was_suspended_changes_nothing_when_it_comes_back() {
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(t.tenant.infra.clone());
     let dpu = format!("{node}-dpu1");
     let owned = async || {
-        let found = nodes.get(&dpu).await.map_err(|e| e.to_string())?;
+        let found = nodes.get(&dpu).await.in_words()?;
         Ok::<bool, String>(found.metadata.labels.unwrap_or_default().contains_key(keys::TENANT))
     };
     eventually("no tenant owns the DPU", || async {

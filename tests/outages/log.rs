@@ -15,13 +15,9 @@ async fn a_log_that_nobody_reads_stops_nothing() {
     t.web("w1").await;
     t.ready(1).await;
     let parts = ["manager", "webhook", "agent-unread"];
-    for part in parts {
-        o.plane.command(&format!("term {part}")).unwrap();
-    }
+    o.plane.command_all("term", parts);
     assert!(Command::new("mkfifo").arg(pipe(o)).status().unwrap().success());
-    for part in parts {
-        o.plane.command(&format!("start {part}")).unwrap();
-    }
+    o.plane.command_all("start", parts);
     // Starting, serving admission and streams, watching: all of it logs at level trace, far more than a pipe holds.
     o.ready().await;
     for n in 2..=6 {
@@ -39,13 +35,9 @@ async fn a_log_that_nobody_reads_stops_nothing() {
     t.end("w1").await;
     t.ready(5).await;
     // Each of them shuts down on SIGTERM, with the pipe still full.
-    for part in parts {
-        o.plane.command(&format!("term {part}")).unwrap();
-    }
+    o.plane.command_all("term", parts);
     std::fs::remove_file(pipe(o)).unwrap();
-    for part in parts {
-        o.plane.command(&format!("start {part}")).unwrap();
-    }
+    o.plane.command_all("start", parts);
     o.ready().await;
     t.ready(5).await;
 }

@@ -31,9 +31,7 @@ async fn an_api_server_that_is_down_for_longer_than_a_minute_is_followed_again()
 async fn everything_killed_at_once_comes_back_and_doubles_nothing() {
     let (_turn, o) = stage().await;
     let t = Tenant::with_rule(o, "allatonce").await;
-    for n in 0..20 {
-        t.web(&format!("w{n}")).await;
-    }
+    t.webs("w", 0..20).await;
     t.ready(20).await;
     let before = t.uids().await.unwrap();
     let ours = ["webhook", "manager", "agent-allatonce"];
@@ -48,15 +46,9 @@ async fn everything_killed_at_once_comes_back_and_doubles_nothing() {
         servers.iter().copied().chain(others.iter().map(String::as_str)).chain(ours).collect();
     for round in 0..2 {
         // Under way when everything ends.
-        for n in 0..5 {
-            t.web(&format!("new-{round}-{n}")).await;
-        }
-        for name in &all {
-            o.plane.command(&format!("stop {name}")).unwrap();
-        }
-        for name in &all {
-            o.plane.command(&format!("start {name}")).unwrap();
-        }
+        t.webs(&format!("new-{round}-"), 0..5).await;
+        o.plane.command_all("stop", &all);
+        o.plane.command_all("start", &all);
         o.ready().await;
         t.ready(25 + 5 * round).await;
         let after = t.uids().await.unwrap();

@@ -11,7 +11,7 @@ use outrigger_tests::control_plane::{ControlPlane, tool};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, sync};
 use outrigger_tests::tenant::{Tenant, is_ready, rule_with};
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -29,7 +29,7 @@ pub(crate) async fn stage() -> (MutexGuard<'static, ()>, &'static Outrigger) {
         outrigger.binary = wrapped(&outrigger)?;
         outrigger.started().await
     };
-    let started = SHARED.get_or_init(async || start().await.map_err(|e| format!("{e:#}"))).await;
+    let started = SHARED.get_or_init(async || start().await.in_words()).await;
     (turn, started.as_ref().expect("Outrigger starts"))
 }
 
@@ -99,8 +99,8 @@ impl Told {
         let companions = eventually(&format!("companions of {names:?}"), || async {
             let mut opened = opened.lock().await;
             if opened.as_ref().is_none_or(|(_, call)| call.is_finished()) {
-                let new = stream(port, &tls, &[id.as_bytes()]).await.map_err(|e| e.to_string())?;
-                new.0.send(sync(self.tenant.on_a(names))).await.map_err(|e| e.to_string())?;
+                let new = stream(port, &tls, &[id.as_bytes()]).await.in_words()?;
+                new.0.send(sync(self.tenant.on_a(names))).await.in_words()?;
                 *opened = Some(new);
             }
             self.are(names).await

@@ -37,17 +37,12 @@ impl Account {
 
     /// User and group that an administrator has to impersonate.
     fn user(self) -> Option<(&'static str, &'static str)> {
+        const ACCOUNTS: &str = "system:serviceaccounts";
         Some(match self {
             Self::Admin => return None,
-            Self::Manager => {
-                ("system:serviceaccount:outrigger-system:outrigger-manager", "system:serviceaccounts")
-            }
-            Self::Webhook => {
-                ("system:serviceaccount:outrigger-system:outrigger-webhook", "system:serviceaccounts")
-            }
-            Self::Agent => {
-                ("system:serviceaccount:outrigger-system:outrigger-agent", "system:serviceaccounts")
-            }
+            Self::Manager => ("system:serviceaccount:outrigger-system:outrigger-manager", ACCOUNTS),
+            Self::Webhook => ("system:serviceaccount:outrigger-system:outrigger-webhook", ACCOUNTS),
+            Self::Agent => ("system:serviceaccount:outrigger-system:outrigger-agent", ACCOUNTS),
             Self::User => ("blue-user", "users"),
             Self::Operator => ("operator", "operators"),
             Self::Scheduler => ("system:kube-scheduler", "system:authenticated"),

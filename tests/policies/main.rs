@@ -16,7 +16,7 @@ use kube::api::{Api, ListParams};
 use outrigger_cases::{Request, changed, merged};
 use outrigger_core::keys;
 use outrigger_tests::tenant::{is_ready, node_of};
-use outrigger_tests::{eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, until};
 use serde_json::{Value, json};
 
 use accounts::Account::{self, Admin, Operator, User};
@@ -112,8 +112,7 @@ async fn ordinary_work_runs_on_the_tenants_dpu() {
     }
     let pods: Api<Pod> = Api::namespaced(client.clone(), "tenant-blue");
     eventually("the Job is done, and the others run", || async {
-        let all =
-            pods.list(&ListParams::default().labels("app=work")).await.map_err(|e| e.to_string())?.items;
+        let all = pods.list(&ListParams::default().labels("app=work")).await.in_words()?.items;
         let phase = |p: &Pod| p.status.as_ref().and_then(|s| s.phase.clone()).unwrap_or_default();
         let mut seen: Vec<_> = all.iter().map(|p| (phase(p), is_ready(p), node_of(p))).collect();
         seen.sort_unstable();
@@ -191,7 +190,7 @@ async fn expressions_fit_the_types() {
     policies.push(merged(&policies[0], &fault));
     infra.apply(&policies).unwrap();
     let checked = eventually("all are checked", || async {
-        let all = infra.get(&["validatingadmissionpolicies"]).map_err(|e| e.to_string())?;
+        let all = infra.get(&["validatingadmissionpolicies"]).in_words()?;
         let all = all["items"].as_array().unwrap().clone();
         let done = |p: &&Value| p["status"]["observedGeneration"] == p["metadata"]["generation"];
         let count = all.iter().filter(done).count();

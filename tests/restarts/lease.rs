@@ -1,42 +1,29 @@
 //! Which replica leads after the leader has shut down.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Client;
-use kube::api::{Api, WatchEvent, WatchParams};
+use kube::api::{Api, WatchParams};
 use outrigger_core::keys;
-use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, ports};
+use outrigger_tests::history::modified;
+use outrigger_tests::outrigger::{Outrigger, SYSTEM, get, leads, ports};
 use outrigger_tests::{eventually, holds};
+use parking_lot::Mutex;
 
 use super::alone;
 
 /// How often the Lease changes hands.
 const TIMES: usize = 3;
 
-async fn until_leads(name: &str, admin: u16) {
-    eventually(&format!("{name} leads"), || async { holds(Outrigger::leads(admin).await?, "it doesn't") })
-        .await;
-}
-
 /// Everything that is written on the Lease from now on, and what is there now.
-async fn record(client: Client) -> (LeaseSpec, Arc<Mutex<Vec<LeaseSpec>>>) {
+async fn record(client: Client) -> (LeaseSpec, Arc<Mutex<Vec<Lease>>>) {
     let leases: Api<Lease> = Api::namespaced(client, SYSTEM);
     let now = leases.get(keys::MANAGER).await.unwrap();
-    let (kept, written) = (Arc::new(Mutex::new(Vec::new())), now.metadata.resource_version.unwrap());
-    let to = kept.clone();
-    tokio::spawn(async move {
-        let only = WatchParams::default().fields(&format!("metadata.name={}", keys::MANAGER));
-        let mut events = leases.watch(&only, &written).await.unwrap().boxed();
-        while let Some(Ok(event)) = events.next().await {
-            if let WatchEvent::Modified(lease) = event {
-                to.lock().unwrap().push(lease.spec.unwrap_or_default());
-            }
-        }
-    });
-    (now.spec.unwrap(), kept)
+    let only = WatchParams::default().fields(&format!("metadata.name={}", keys::MANAGER));
+    let written = modified(leases, only, now.metadata.resource_version.unwrap());
+    (now.spec.unwrap(), written)
 }
 
 /// What the Lease itself says of a hand-over: it was given back, and not waited for until it ended.
@@ -83,13 +70,20 @@ async fn a_leader_that_is_told_to_go_hands_over_before_it_has_gone() {
         let began = Instant::now();
         let signal = format!("term {}", replicas[old].0);
         let ends = tokio::task::spawn_blocking(move || o.plane.command(&signal));
-        until_leads(replicas[new].0, replicas[new].2).await;
+        leads(replicas[new].0, replicas[new].2, true).await;
         took.push(began.elapsed());
         // The old one is still there, and knows that it goes and doesn't lead.
         let (status, body) = get(replicas[old].2, "/readyz").await.unwrap();
         assert_eq!((status, body.as_str()), (503, "not ready: shutting down\n"));
         assert!(!Outrigger::leads(replicas[old].2).await.unwrap(), "both lead");
-        eventually("the Lease says so", || async { handed_over(&before, &written.lock().unwrap()) }).await;
+        eventually("the Lease says so", || async {
+            {
+                let written =
+                    written.lock().iter().filter_map(|lease| lease.spec.clone()).collect::<Vec<_>>();
+                handed_over(&before, &written)
+            }
+        })
+        .await;
         ends.await.unwrap().unwrap();
         o.plane.command(&format!("start {}", replicas[old].0)).unwrap();
         o.ready_at(replicas[old].0, replicas[old].2).await;

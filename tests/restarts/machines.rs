@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, PostParams};
-use outrigger_api::machine::Usage;
+use kube::api::{Api, DeleteParams};
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{self, host, namespace};
+use outrigger_tests::tenant::{self, host, namespace, usage};
 use outrigger_tests::writes::{since, writes};
-use outrigger_tests::{always, eventually, holds, is_gone, until};
+use outrigger_tests::{InWords, always, create, eventually, holds, is_gone};
 use serde_json::{Value, json};
 
 use super::alone;
@@ -38,19 +37,6 @@ async fn quiet(client: &kube::Client) -> BTreeMap<String, u64> {
         if first == second { Ok(second) } else { Err(format!("{:?}", since(&second, &first))) }
     })
     .await
-}
-
-async fn usage(machines: &Api<Machine>, name: &str, type_: &str, wanted: [u32; 5]) {
-    let [maximum, reserved, used, waiting, slots] = wanted;
-    let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
-    until(&format!("the usage of {name} is {wanted:?}"), machines, name, |machine| {
-        let all = machine.status.unwrap_or_default().available_machines;
-        match all.iter().find(|m| m.name == type_) {
-            Some(found) if found.usage == wanted => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    })
-    .await;
 }
 
 /// A namespace for guests, two nodes, and a Machine with a type on each.
@@ -90,8 +76,7 @@ async fn an_event_is_worth_three_writes_and_no_event_none() {
     let guest = json!({"metadata": {"name": "g", "labels": {keys::MACHINE_GROUP: "writes",
             keys::MACHINE_TYPE: "t1", keys::POD_ROLE: keys::GUEST}},
         "spec": {"nodeSelector": {"nowhere": "x"}, "containers": [{"name": "c", "image": "i"}]}});
-    let guest = serde_json::from_value(guest).unwrap();
-    eventually("the guest is taken", || async { pods.create(&PostParams::default(), &guest).await }).await;
+    eventually("the guest is taken", || async { create(&pods, &guest).await }).await;
     usage(&machines, "writes", "t1", [2, 1, 0, 1, 2]).await;
     let waiting = quiet(&client).await;
     let written = since(&waiting, &idle);
@@ -120,7 +105,7 @@ async fn a_machine_that_goes_while_no_manager_runs_is_cleaned_up_later() {
         usage(&machines, group, "t1", [2, 2, 0, 0, 2]).await;
     }
     let marked = async |name: &str| {
-        let node = nodes.get(name).await.map_err(|e| e.to_string())?;
+        let node = nodes.get(name).await.in_words()?;
         let domain = |key: &str| key.starts_with("imperator.tenzen-y.io/");
         let taints = node.spec.clone().and_then(|spec| spec.taints).unwrap_or_default();
         Ok::<_, String>(
@@ -133,7 +118,7 @@ async fn a_machine_that_goes_while_no_manager_runs_is_cleaned_up_later() {
     machines.delete("leaves", &DeleteParams::default()).await.unwrap();
     // And another one loses a node.
     let patch = json!([{"op": "remove", "path": "/spec/nodePool/1"}]);
-    infra.kubectl(&["patch", "machine", "stays", "--type=json", "-p", &patch.to_string()]).unwrap();
+    infra.patch("machine/stays", &[], &patch).unwrap();
     o.plane.command("start manager").unwrap();
     o.ready().await;
     for name in ["leaves-n1", "leaves-n2", "stays-n2"] {

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::api::Api;
 use outrigger_core::keys;
 use outrigger_tests::tenant::namespace;
-use outrigger_tests::{eventually, holds};
+use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 
 use super::alone;
@@ -16,11 +16,7 @@ async fn a_label_goes_with_its_object_and_for_no_other_reason() {
     let infra = &o.plane.infra;
     let namespaces: Api<Namespace> = Api::all(infra.client().await);
     let label = async |name: &str| {
-        namespaces
-            .get(name)
-            .await
-            .map(|n| n.labels().get(keys::OFFLOADED).cloned())
-            .map_err(|e| e.to_string())
+        namespaces.get(name).await.map(|n| n.labels().get(keys::OFFLOADED).cloned()).in_words()
     };
     let labelled = |name: &'static str, wanted: Option<&'static str>| {
         let is = &label;
@@ -56,7 +52,7 @@ async fn a_label_goes_with_its_object_and_for_no_other_reason() {
         assert_eq!(label(name).await.unwrap().as_deref(), Some("true"), "{name}");
     }
     eventually("the object is gone", || async {
-        let left = infra.kubectl(&["get", "nsoff", "-n", "goes", "-o", "name"]).map_err(|e| e.to_string())?;
+        let left = infra.kubectl(&["get", "nsoff", "-n", "goes", "-o", "name"]).in_words()?;
         holds(left.is_empty(), left)
     })
     .await;

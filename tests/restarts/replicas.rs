@@ -11,7 +11,7 @@ use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, ports, tenant_identity};
 use outrigger_tests::stream::{self, stream};
 use outrigger_tests::tenant::{Tenant, dpu, rule_with, tenant, tenant_is};
-use outrigger_tests::{always, eventually, holds, until};
+use outrigger_tests::{InWords, always, eventually, holds, until};
 use serde_json::json;
 use tonic::Code;
 
@@ -94,18 +94,15 @@ async fn a_host_that_two_claim_at_once_is_neithers() {
     let infra: Client = o.plane.infra.client().await;
     let (tenants, nodes): (Api<Object>, Api<Node>) = (Api::all(infra.clone()), Api::all(infra));
     // As if both had been admitted in the same moment.
-    let patch = r#"[{"op": "remove", "path": "/webhooks/3"}]"#;
-    let kind = "validatingwebhookconfiguration";
-    o.plane.infra.kubectl(&["patch", kind, "outrigger", "--type=json", "-p", patch]).unwrap();
+    let patch = json!([{"op": "remove", "path": "/webhooks/3"}]);
+    o.plane.infra.patch("validatingwebhookconfiguration/outrigger", &[], &patch).unwrap();
     o.plane.infra.apply(&[dpu("c-dpu2", "c-host2")]).unwrap();
-    o.plane
-        .infra
-        .apply(&[tenant("c-old", json!({"hosts": ["c-host2"], "identities": ["c.example"]}))])
-        .unwrap();
+    let old = tenant("c-old", json!({"hosts": ["c-host2"], "identities": ["c.example"]}));
+    o.plane.infra.apply(&[old]).unwrap();
     tenant_is(&tenants, "c-old", "Ready", Status::True, "Served").await;
     let both = eventually("two claims get through", || async {
         let claims = ["c-one", "c-two"].map(|id| tenant(id, json!({"hosts": ["c-host1"]})));
-        o.plane.infra.apply(&claims).map_err(|e| e.to_string())
+        o.plane.infra.apply(&claims).in_words()
     });
     both.await;
     for (id, rival) in [("c-one", "c-two"), ("c-two", "c-one")] {
@@ -145,34 +142,21 @@ async fn plain_text_is_for_a_socket_and_only_when_asked_for() {
     let t = Tenant::with_rule_only(o, "plain").await;
     let [admin] = ports().unwrap();
     let socket = format!("unix://{}", o.plane.dir.join("grpc.sock").display());
-    let kubeconfig = |name: &str| format!("--kubeconfig={}", o.plane.dir.join(name).display());
-    let manager: Vec<String> = [
-        "manager".into(),
-        "--insecure".into(),
+    let manager = [
+        "--insecure".to_owned(),
         format!("--bind-address={socket}"),
         format!("--admin-address=127.0.0.1:{admin}"),
-        kubeconfig("manager.kubeconfig"),
-        "--shutdown-delay=0s".into(),
-    ]
-    .into();
-    o.run("manager-plain", &manager).unwrap();
+    ];
+    o.run_bare("manager-plain", "manager", &manager).unwrap();
     o.ready_at("manager-plain", admin).await;
-    o.plane
-        .tenant
-        .service_account("outrigger-system", "outrigger-agent", &o.plane.dir.join("plain.kubeconfig"))
-        .unwrap();
-    let agent: Vec<String> = [
-        "agent".into(),
-        "--insecure".into(),
+    let agent = [
+        "--insecure".to_owned(),
         format!("--manager-address={socket}"),
-        "--tenant-id=plain".into(),
+        "--tenant-id=plain".to_owned(),
         format!("--namespace={}", t.source),
-        "--admin-address=127.0.0.1:0".into(),
-        kubeconfig("plain.kubeconfig"),
-        "--shutdown-delay=0s".into(),
-    ]
-    .into();
-    o.run("agent-plain", &agent).unwrap();
+        "--admin-address=127.0.0.1:0".to_owned(),
+    ];
+    o.run_bare("agent-plain", "agent", &agent).unwrap();
     t.web("w").await;
     t.companion().await;
     o.plane.command("term manager-plain").unwrap();
@@ -188,10 +172,7 @@ async fn plain_text_is_for_a_socket_and_only_when_asked_for() {
         assert!(text.contains(words), "{text}");
     }
     let pair = o.authority.issue("noca", &["127.0.0.1"]).unwrap();
-    let (cert, key) = (
-        format!("--tls-cert-file={}", pair.cert.display()),
-        format!("--tls-key-file={}", pair.key.display()),
-    );
+    let [cert, key] = pair.serving_flags();
     let output = o.output(&["manager", "--bind-address=tcp://127.0.0.1:0", &cert, &key]).unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("--tls-client-ca-file is needed"), "{text}");

@@ -1,16 +1,20 @@
 //! The slots of Machines, admitted by three webhooks at once. Nobody else counts here: the manager is stopped, and the test
 //! writes the Machine's status.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Client, Resource, ResourceExt};
 use outrigger_api::Machine;
 use outrigger_core::keys;
-use outrigger_tests::eventually;
 use outrigger_tests::outrigger::{Outrigger, ports};
+use outrigger_tests::tenant::takes_pods;
+use outrigger_tests::{InWords, create, dry_run, eventually};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::alone;
@@ -60,24 +64,35 @@ fn machine(name: &str, group: &str, node: &str, i: usize) -> Machine {
     .unwrap()
 }
 
-/// Asks until it is taken, or refused because no slot is left: a busy machine has other answers too.
-async fn ask(pods: &Api<Pod>, pod: Pod, dry_run: bool) -> Result<Pod, String> {
-    let params = PostParams { dry_run, ..PostParams::default() };
-    eventually("an answer about a slot", || async {
-        match pods.create(&params, &pod).await {
-            Ok(pod) => Ok(Ok(pod)),
-            Err(kube::Error::Api(status)) if status.message.ends_with("there is no <small> left") => {
-                assert_eq!(status.code, 403);
-                Ok(Err(status.message.clone()))
+/// Asks until it is taken, or refused in these words, with the code: a busy machine has other answers too.
+async fn answer<K>(api: &Api<K>, object: &K, dry: bool, words: &str) -> Result<K, (u16, String)>
+where
+    K: Resource + Clone + DeserializeOwned + Serialize + Debug,
+{
+    eventually("an answer", || async {
+        match if dry { dry_run(api, object).await } else { create(api, object).await } {
+            Ok(object) => Ok(Ok(object)),
+            Err(kube::Error::Api(status)) if status.message.contains(words) => {
+                Ok(Err((status.code, status.message.clone())))
             }
             // It was created, and the answer got lost.
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Ok(pods.get(&pod.name_any()).await.map_err(|e| e.to_string())?))
+                Ok(Ok(api.get(&object.name_any()).await.in_words()?))
             }
             Err(error) => Err(error.to_string()),
         }
     })
     .await
+}
+
+/// Asks until there is an answer about a slot.
+async fn ask(pods: &Api<Pod>, pod: Pod, dry: bool) -> Result<Pod, String> {
+    let (code, words) = match answer(pods, &pod, dry, "there is no <small> left").await {
+        Ok(pod) => return Ok(pod),
+        Err(refusal) => refusal,
+    };
+    assert!(code == 403 && words.ends_with("there is no <small> left"), "{code} {words}");
+    Err(words)
 }
 
 /// How often webhooks have admitted guests, and how often they have answered about any.
@@ -117,10 +132,10 @@ async fn ten_slots_take_ten_of_two_hundred_guests_whichever_replica_is_asked() {
     prepare(o, &client, &machines).await;
     // Every replica knows all of it.
     eventually("the replicas know the slots", || {
-        let (pods, dry) = (pods.clone(), PostParams { dry_run: true, ..PostParams::default() });
+        let pods = pods.clone();
         async move {
             for i in 0..3 {
-                pods.create(&dry, &guest("dry", i)).await.map_err(|e| e.to_string())?;
+                dry_run(&pods, &guest("dry", i)).await.in_words()?;
             }
             Ok::<_, String>(())
         }
@@ -179,10 +194,8 @@ async fn prepare(o: &Outrigger, client: &Client, machines: &Api<Machine>) {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": label}});
     o.plane.infra.apply(&[namespace]).unwrap();
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
-    let created = machines.create(&PostParams::default(), &machine("slots", "slots", "slots-own", 0)).await;
-    created.unwrap();
+    takes_pods(client, NAMESPACE).await;
+    create(machines, &machine("slots", "slots", "slots-own", 0)).await.unwrap();
     let usage = json!({"maximum": 50, "reserved": 10, "used": 0, "waiting": 0, "slots": 10});
     let status = json!({"status": {"availableMachines": [{"name": "small", "usage": usage}]}});
     machines.patch_status("slots", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
@@ -194,7 +207,6 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
     let nodes: Vec<Value> =
         (0..12).map(|i| node(&format!("slots-{i}"))).chain(["slots-own", "slots-one"].map(node)).collect();
     o.plane.infra.apply(&nodes).unwrap();
-    let dry = PostParams { dry_run: true, ..PostParams::default() };
     for same in ["group", "node"] {
         let one = |i: usize| match same {
             "group" => machine(&format!("group-{i}"), "slots-one", &format!("slots-{i}"), i),
@@ -206,7 +218,7 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
                 let name = format!("slots-{i}");
                 let node = if same == "node" { "slots-one" } else { &name };
                 let probe = machine("slots-probe", "slots-probe", node, replica);
-                machines.create(&dry, &probe).await.map_err(|e| e.to_string())?;
+                dry_run(machines, &probe).await.in_words()?;
             }
             Ok::<_, String>(())
         })
@@ -215,7 +227,7 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
             if same == "group" { "machineGroup label is duplicate" } else { "is in machine-group <slots-g" };
         let asked = (0..12).map(|i| {
             let (machines, machine) = (machines.clone(), one(i));
-            tokio::spawn(async move { create(&machines, &machine, words).await })
+            tokio::spawn(async move { answer(&machines, &machine, false, words).await })
         });
         let answers: Vec<_> =
             futures::stream::iter(asked).buffer_unordered(12).map(Result::unwrap).collect().await;
@@ -224,23 +236,6 @@ async fn one_machine_has_a_group_and_a_node(o: &Outrigger, machines: &Api<Machin
             machines.delete(&machine.name_any(), &DeleteParams::default()).await.unwrap();
         }
     }
-}
-
-/// Asks until it is taken, or refused in these words.
-async fn create(machines: &Api<Machine>, machine: &Machine, words: &str) -> Result<Machine, String> {
-    eventually("an answer about a Machine", || async {
-        match machines.create(&PostParams::default(), machine).await {
-            Ok(machine) => Ok(Ok(machine)),
-            Err(kube::Error::Api(status)) if status.message.contains(words) => {
-                Ok(Err(status.message.clone()))
-            }
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Ok(machines.get(&machine.name_any()).await.map_err(|e| e.to_string())?))
-            }
-            Err(error) => Err(error.to_string()),
-        }
-    })
-    .await
 }
 
 /// Metadata may change, the labels of its slot may not.

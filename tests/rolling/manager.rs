@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_tests::eventually;
 use outrigger_tests::tenant::{Tenant, rule_for};
+use outrigger_tests::{InWords, eventually};
 
 use crate::watching::Watching;
 use crate::workloads::{Churn, settled};
@@ -47,7 +47,7 @@ async fn no_companion_is_lost_or_doubled_while_every_manager_is_replaced() {
         let (changes, living) = churn.end().await;
         // The companions may be right before the agent has found the last manager.
         let moved = eventually(&format!("the agent of {} has moved {ROUNDS} times", t.id), || async {
-            let tenant = t.object().get(&t.id).await.map_err(|error| error.to_string())?;
+            let tenant = t.object().get(&t.id).await.in_words()?;
             let stream = tenant.status.unwrap_or_default().stream.unwrap_or_default();
             let moved = usize::try_from(stream.claim).unwrap().saturating_sub(1);
             if moved < ROUNDS { Err(format!("{moved} times only")) } else { Ok(moved) }

@@ -7,6 +7,7 @@ use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+use tokio_rustls::client::TlsStream;
 use tonic::transport::Channel;
 
 use crate::stream::about;
@@ -19,14 +20,20 @@ pub const STREAM: &str = "/universe.workload.v1.WorkloadService/WorkloadStream";
 const BODY: usize = 4 << 20;
 
 /// A connection of TLS that speaks this protocol.
-pub async fn dial(
+pub async fn dial(tls: &ClientTls, port: u16, alpn: &[u8]) -> anyhow::Result<TlsStream<TcpStream>> {
+    dial_by_name(tls, port, "127.0.0.1", &[alpn]).await
+}
+
+/// As [`dial`], to a server of this name that speaks one of these protocols.
+pub async fn dial_by_name(
     tls: &ClientTls,
     port: u16,
-    alpn: &[u8],
-) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
-    let config = std::sync::Arc::new(tls.config(&[alpn])?);
+    name: &str,
+    alpn: &[&[u8]],
+) -> anyhow::Result<TlsStream<TcpStream>> {
+    let config = std::sync::Arc::new(tls.config(alpn)?);
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    Ok(tokio_rustls::TlsConnector::from(config).connect("127.0.0.1".try_into()?, stream).await?)
+    Ok(tokio_rustls::TlsConnector::from(config).connect(name.to_owned().try_into()?, stream).await?)
 }
 
 /// One connection of HTTP/2 with as many requests as it may have, each with a body that comes and never ends. It lasts as long as what

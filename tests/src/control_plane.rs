@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::root;
+use crate::shipped::fed;
 
 /// Two running clusters. They end when this is dropped, or its process ends.
 #[derive(Debug)]
@@ -121,6 +122,13 @@ impl ControlPlane {
         link.answer().map(drop)
     }
 
+    /// One of these commands for each of these processes, in turn.
+    pub fn command_all<T: std::fmt::Display>(&self, what: &str, names: impl IntoIterator<Item = T>) {
+        for name in names {
+            self.command(&format!("{what} {name}")).expect(what);
+        }
+    }
+
     /// Log of a process.
     pub fn log(&self, name: &str) -> PathBuf {
         self.dir.join("logs").join(format!("{}.log", name.replace('/', "-")))
@@ -179,15 +187,7 @@ impl Cluster {
     pub fn kubectl_with(&self, args: &[&str], input: &str) -> anyhow::Result<String> {
         let command = self.kubectl_command();
         let (program, first) = command.split_first().context("no kubectl")?;
-        let mut child = Command::new(program)
-            .args(first)
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        child.stdin.take().context("no input")?.write_all(input.as_bytes())?;
-        let output = child.wait_with_output()?;
+        let output = fed(Command::new(program).args(first).args(args), input.as_bytes())?;
         if !output.status.success() {
             bail!("kubectl {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }

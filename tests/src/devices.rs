@@ -8,7 +8,7 @@ use outrigger_core::keys;
 use serde_json::{Value, json};
 
 use crate::tenant::Tenant;
-use crate::{eventually, holds};
+use crate::{InWords, eventually, holds};
 
 /// The devices of one tenant's DPUs, of one class.
 pub struct Devices {
@@ -63,16 +63,13 @@ pub fn claims(client: &Client, namespace: &str) -> Api<ResourceClaim> {
 /// The claims that rules have made for workloads in a namespace, those that are being deleted too.
 pub async fn made(client: &Client, namespace: &str) -> Result<Vec<ResourceClaim>, String> {
     let list = claims(client, namespace).list(&ListParams::default().labels(keys::RULE)).await;
-    list.map(|list| list.items).map_err(|e| e.to_string())
+    list.map(|list| list.items).in_words()
 }
 
 /// The templates of claims in a namespace that rules have made.
 pub async fn templates(client: &Client, namespace: &str) -> Result<Vec<ResourceClaimTemplate>, String> {
     let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
-    api.list(&ListParams::default().labels(keys::RULE))
-        .await
-        .map(|list| list.items)
-        .map_err(|e| e.to_string())
+    api.list(&ListParams::default().labels(keys::RULE)).await.map(|list| list.items).in_words()
 }
 
 /// The pools that a claim's devices are of: here, the DPU.
@@ -91,7 +88,7 @@ pub fn reserved(claim: &ResourceClaim) -> Vec<&str> {
 /// Waits until a claim has devices, and returns it.
 pub async fn allocated(client: &Client, namespace: &str, name: &str) -> ResourceClaim {
     eventually(&format!("claim {name} is allocated"), || async {
-        let claim = claims(client, namespace).get(name).await.map_err(|e| e.to_string())?;
+        let claim = claims(client, namespace).get(name).await.in_words()?;
         if pools(&claim).is_empty() { Err(format!("{:?}", claim.status)) } else { Ok(claim) }
     })
     .await
@@ -100,7 +97,7 @@ pub async fn allocated(client: &Client, namespace: &str, name: &str) -> Resource
 /// Waits until nothing is left of some claims.
 pub async fn gone(client: &Client, namespace: &str, names: &[String]) {
     eventually(&format!("claims {names:?} are gone"), || async {
-        let list = claims(client, namespace).list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let list = claims(client, namespace).list(&ListParams::default()).await.in_words()?;
         let left: Vec<_> =
             list.items.iter().map(ResourceExt::name_any).filter(|n| names.contains(n)).collect();
         holds(left.is_empty(), format!("{left:?}"))

@@ -5,6 +5,7 @@
 //! afterwards ([`crate::invariants`]).
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -12,10 +13,11 @@ use kube::api::{Api, DynamicObject, ListParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::eventually;
+use crate::{InWords, eventually};
 
 /// Which cluster an object is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +56,16 @@ pub struct Kind {
     pub plural: &'static str,
 }
 
+/// A kind by its group, its version, its name and its plural.
+pub const fn kind(
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+) -> Kind {
+    Kind { group, version, kind, plural }
+}
+
 impl Kind {
     fn resource(&self) -> ApiResource {
         let kind = GroupVersionKind::gvk(self.group, self.version, self.kind);
@@ -75,7 +87,7 @@ impl Kind {
 
     /// All objects of the kind that there are now, without their managed fields.
     pub async fn list(&self, client: &Client) -> Result<Vec<Value>, String> {
-        let list = self.all(client).list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let list = self.all(client).list(&ListParams::default()).await.in_words()?;
         Ok(list.items.into_iter().map(|object| self.value(object)).collect())
     }
 
@@ -90,7 +102,7 @@ impl Kind {
 /// The revision of the store now.
 pub async fn revision(client: &Client) -> Result<u64, String> {
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(client.clone());
-    let list = namespaces.list_metadata(&ListParams::default().limit(1)).await.map_err(|e| e.to_string())?;
+    let list = namespaces.list_metadata(&ListParams::default().limit(1)).await.in_words()?;
     number(list.metadata.resource_version.as_deref()).ok_or_else(|| "no resourceVersion".to_owned())
 }
 
@@ -121,7 +133,7 @@ impl History {
         let mut tasks = JoinSet::new();
         for (side, client, kind) in &followed {
             let api = kind.all(client);
-            let list = api.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+            let list = api.list(&ListParams::default()).await.in_words()?;
             let version = list.metadata.resource_version.clone().unwrap_or_default();
             for object in list.items {
                 record(&recorded, *side, kind, object, false);
@@ -179,6 +191,24 @@ fn record(recorded: &Mutex<Recorded>, side: Side, kind: &Kind, object: DynamicOb
     let revision = number(object.resource_version().as_deref()).unwrap_or_default();
     let change = Change { revision, side, kind: kind.kind.to_owned(), object: kind.value(object), gone };
     recorded.lock().changes.push(change);
+}
+
+/// The objects as they are after each change from a resourceVersion on, of those that these parameters choose.
+pub fn modified<K>(api: Api<K>, which: WatchParams, from: String) -> Arc<Mutex<Vec<K>>>
+where
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let kept = Arc::<Mutex<Vec<K>>>::default();
+    let to = kept.clone();
+    tokio::spawn(async move {
+        let mut events = api.watch(&which, &from).await.expect("a watch").boxed();
+        while let Some(Ok(event)) = events.next().await {
+            if let WatchEvent::Modified(object) = event {
+                to.lock().push(object);
+            }
+        }
+    });
+    kept
 }
 
 /// Records each change after a version, for ever.

@@ -37,6 +37,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kube::Api;
+use kube::api::PostParams;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// The top of the work tree.
@@ -71,18 +73,55 @@ pub fn holds(is: bool, seen: impl Into<String>) -> Result<(), String> {
     if is { Ok(()) } else { Err(seen.into()) }
 }
 
+/// Errors as the words in which [`eventually`] tells what was last.
+pub trait InWords<T> {
+    /// The same result, with the error and its causes as text.
+    fn in_words(self) -> Result<T, String>;
+}
+
+impl<T, E: Display> InWords<T> for Result<T, E> {
+    fn in_words(self) -> Result<T, String> {
+        self.map_err(|error| format!("{error:#}"))
+    }
+}
+
+/// Creates an object, which may be JSON.
+pub async fn create<K>(api: &Api<K>, object: &impl Serialize) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug + Serialize,
+{
+    create_with(api, object, false).await
+}
+
+/// As [`create`]; nothing is stored.
+pub async fn dry_run<K>(api: &Api<K>, object: &impl Serialize) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug + Serialize,
+{
+    create_with(api, object, true).await
+}
+
+async fn create_with<K>(api: &Api<K>, object: &impl Serialize, dry_run: bool) -> kube::Result<K>
+where
+    K: Clone + DeserializeOwned + Debug + Serialize,
+{
+    let object =
+        serde_json::to_value(object).and_then(serde_json::from_value).expect("an object of the kind");
+    api.create(&PostParams { dry_run, ..PostParams::default() }, &object).await
+}
+
 /// Waits until an object's state is as wanted, and returns what `read` makes of it.
 pub async fn until<K, T>(what: &str, api: &Api<K>, name: &str, read: impl Fn(K) -> Result<T, String>) -> T
 where
     K: Clone + DeserializeOwned + Debug,
 {
-    eventually(what, || async { read(api.get(name).await.map_err(|e| e.to_string())?) }).await
+    eventually(what, || async { read(api.get(name).await.in_words()?) }).await
 }
 
 /// Waits until an object no longer exists.
 pub async fn is_gone<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, name: &str) {
     eventually(&format!("{name} is gone"), || async {
-        let left = api.get_opt(name).await.map_err(|e| e.to_string())?;
+        let left = api.get_opt(name).await.in_words()?;
         holds(left.is_none(), format!("{left:?}"))
     })
     .await;

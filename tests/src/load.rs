@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -26,7 +26,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{eventually, holds};
+use crate::{InWords, dry_run, eventually, holds};
 
 /// The version of HTTP that a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,8 +177,7 @@ fn ticks(per_second: u64) -> Interval {
 async fn create(pods: Api<Pod>) -> Result<(), String> {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "load-"},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let params = PostParams { dry_run: true, ..PostParams::default() };
-    let pod = pods.create(&params, &serde_json::from_value(pod).unwrap()).await.map_err(|e| e.to_string())?;
+    let pod = dry_run(&pods, &pod).await.in_words()?;
     holds(pod.spec.is_some_and(|spec| spec.affinity.is_some()), "not placed")
 }
 
@@ -201,28 +200,23 @@ impl Sender {
     }
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
 async fn connect(asker: &Asker, counts: &Counts) -> Result<Sender, String> {
     let mut config = ClientConfig::clone(&asker.trust.borrow());
     let two = asker.http == Http::Two;
     config.alpn_protocols = vec![if two { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
-    let stream = TcpStream::connect(("127.0.0.1", asker.port)).await.map_err(text)?;
+    let stream = TcpStream::connect(("127.0.0.1", asker.port)).await.in_words()?;
     let name = asker.name.try_into().unwrap();
-    let stream: TlsStream<_> =
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(text)?;
+    let stream: TlsStream<_> = TlsConnector::from(Arc::new(config)).connect(name, stream).await.in_words()?;
     let shown = stream.get_ref().1.peer_certificates().unwrap_or_default()[0].to_vec();
     counts.shown.lock().insert(shown);
     counts.handshakes.fetch_add(1, Ordering::Relaxed);
     let stream = TokioIo::new(stream);
     if two {
-        let (sender, driving) = http2::handshake(TokioExecutor::new(), stream).await.map_err(text)?;
+        let (sender, driving) = http2::handshake(TokioExecutor::new(), stream).await.in_words()?;
         tokio::spawn(driving);
         Ok(Sender::Two(sender))
     } else {
-        let (sender, driving) = http1::handshake(stream).await.map_err(text)?;
+        let (sender, driving) = http1::handshake(stream).await.in_words()?;
         tokio::spawn(driving);
         Ok(Sender::One(sender))
     }
@@ -303,7 +297,7 @@ async fn answered(result: hyper::Result<Response<Incoming>>) -> Result<bool, Str
         Err(error) if error.is_canceled() || is_not_taken(&error) => return Ok(false),
         Err(error) => return Err(format!("{error:?}")),
     };
-    let answer = response.into_body().collect().await.map_err(text)?.to_bytes();
+    let answer = response.into_body().collect().await.in_words()?.to_bytes();
     if answer.windows(14).any(|window| window == b"\"allowed\":true") {
         Ok(true)
     } else {

@@ -10,11 +10,7 @@ use outrigger_core::keys;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::history::{Kind, Side};
-
-const fn kind(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Kind {
-    Kind { group, version, kind, plural }
-}
+use crate::history::{Kind, Side, kind};
 
 /// What Outrigger reads and writes in an infrastructure cluster, and what follows from it.
 pub const INFRA: &[Kind] = &[

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use crate::control_plane::ControlPlane;
 use crate::issued::{self, Issued};
 use crate::pki::{Authority, Pair};
-use crate::{attacks, eventually, holds, openmetrics, shipped};
+use crate::{InWords, attacks, eventually, holds, openmetrics, shipped};
 
 /// What is installed in the infrastructure cluster.
 pub const INFRASTRUCTURE: &str = "deploy/overlays/infrastructure";
@@ -67,7 +67,7 @@ impl Outrigger {
     pub async fn shared() -> &'static Self {
         // A failure is kept too: starting again for each test would only take longer to say the same.
         static SHARED: OnceCell<Result<Outrigger, String>> = OnceCell::const_new();
-        let started = SHARED.get_or_init(async || Self::start().await.map_err(|e| format!("{e:#}"))).await;
+        let started = SHARED.get_or_init(async || Self::start().await.in_words()).await;
         started.as_ref().expect("Outrigger starts")
     }
 
@@ -136,8 +136,7 @@ impl Outrigger {
             let bundles = "jsonpath={range .items[?(@.metadata.name=='outrigger')]}\
                            {range .webhooks[*]}{.clientConfig.caBundle}{'\\n'}{end}{end}";
             let kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations";
-            let found =
-                self.plane.infra.kubectl(&["get", kinds, "-o", bundles]).map_err(|e| e.to_string())?;
+            let found = self.plane.infra.kubectl(&["get", kinds, "-o", bundles]).in_words()?;
             let missing = found.lines().filter(|line| line.is_empty()).count();
             holds(missing == 0 && !found.is_empty(), format!("{missing} have none: {found:?}"))
         })
@@ -211,21 +210,15 @@ impl Outrigger {
         let forced = [
             format!("--bind-address=127.0.0.1:{port}"),
             format!("--admin-address=127.0.0.1:{admin_port}"),
-            format!("--tls-cert-file={}", pair.cert.display()),
-            format!("--tls-key-file={}", pair.key.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
+        let forced = [&forced[..], &pair.serving_flags()].concat();
         self.start_part(name, INFRASTRUCTURE, "webhook", &shipped::with(&forced, more))
     }
 
     /// Starts the manager.
     pub fn start_manager(&self) -> anyhow::Result<()> {
         self.start_replica("manager", self.grpc_port, self.manager_admin)
-    }
-
-    /// As [`Self::start_manager`], with these arguments in place of those that it would have.
-    pub fn start_manager_with(&self, more: &[String]) -> anyhow::Result<()> {
-        self.start_replica_with("manager", self.grpc_port, self.manager_admin, more)
     }
 
     /// Starts a manager of another name, on ports of its own.
@@ -249,11 +242,10 @@ impl Outrigger {
             format!("--bind-address=tcp://127.0.0.1:{grpc_port}"),
             format!("--admin-address=127.0.0.1:{admin_port}"),
             format!("--admin-identity={ADMIN}"),
-            format!("--tls-cert-file={}", pair.cert.display()),
-            format!("--tls-key-file={}", pair.key.display()),
             format!("--tls-client-ca-file={}", clients.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
+        let forced = [&forced[..], &pair.serving_flags()].concat();
         self.start_part(name, INFRASTRUCTURE, "manager", &shipped::with(&forced, more))
     }
 
@@ -306,6 +298,15 @@ impl Outrigger {
         let file = format!("{file}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let pair = self.authority.issue(&file, names).expect("a certificate");
         ClientTls { ca: self.authority.file(), identity: Some((pair.cert, pair.key)) }
+    }
+
+    /// Runs a part under its service account, with these arguments and none of those that are shipped.
+    pub fn run_bare(&self, name: &str, part: &str, more: &[String]) -> anyhow::Result<()> {
+        let cluster = if part == "agent" { &self.plane.tenant } else { &self.plane.infra };
+        let kubeconfig = self.plane.dir.join(format!("{name}.kubeconfig"));
+        cluster.service_account(SYSTEM, &format!("outrigger-{part}"), &kubeconfig)?;
+        let own = ["--shutdown-delay=0s".to_owned(), format!("--kubeconfig={}", kubeconfig.display())];
+        self.run(name, &[&[part.to_owned()][..], &shipped::with(&own, more)].concat())
     }
 
     /// Runs `outrigger` with these arguments until the control plane ends.
@@ -363,7 +364,7 @@ impl Outrigger {
             Some(names) => self.client_tls("client", names),
             None => ClientTls { ca: self.authority.file(), identity: None },
         };
-        let stream = attacks::dial(&tls, port, b"http/1.1").await.map_err(|e| format!("{e:#}"))?;
+        let stream = attacks::dial(&tls, port, b"http/1.1").await.in_words()?;
         let request = request.method("POST").header("content-type", "application/json");
         exchange(stream, request, body.into()).await
     }
@@ -377,6 +378,14 @@ impl Outrigger {
     pub async fn webhook_metrics(&self) -> String {
         get(self.webhook_admin, "/metrics").await.expect("metrics").1
     }
+}
+
+/// Waits until the manager with this admin port says that it leads, or that it doesn't.
+pub async fn leads(what: &str, admin_port: u16, expected: bool) {
+    eventually(what, || async {
+        holds(Outrigger::leads(admin_port).await? == expected, format!("leads: {}", !expected))
+    })
+    .await;
 }
 
 /// What requests are admitted by: the webhook's configurations and the policies.
@@ -397,7 +406,7 @@ pub async fn ask(port: u16, method: http::Method, path: &str, body: &str) -> Res
 }
 
 async fn ask_once(port: u16, method: http::Method, path: &str, body: &str) -> Result<(u16, String), String> {
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| e.to_string())?;
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.in_words()?;
     let request = http::Request::builder().method(method).uri(path);
     exchange(stream, request, bytes::Bytes::copy_from_slice(body.as_bytes())).await
 }
@@ -408,14 +417,13 @@ async fn exchange(
     request: http::request::Builder,
     body: bytes::Bytes,
 ) -> Result<(u16, String), String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
     let io = hyper_util::rt::TokioIo::new(stream);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(|e| text(&e))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.in_words()?;
     tokio::spawn(connection);
-    let request = request.header("host", "127.0.0.1").body(Full::new(body)).map_err(|e| text(&e))?;
-    let response = sender.send_request(request).await.map_err(|e| text(&e))?;
+    let request = request.header("host", "127.0.0.1").body(Full::new(body)).in_words()?;
+    let response = sender.send_request(request).await.in_words()?;
     let status = response.status().as_u16();
-    let body = response.into_body().collect().await.map_err(|e| text(&e))?.to_bytes();
+    let body = response.into_body().collect().await.in_words()?.to_bytes();
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 

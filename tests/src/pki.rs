@@ -22,6 +22,14 @@ pub struct Pair {
     pub key: PathBuf,
 }
 
+impl Pair {
+    /// The arguments by which a server shows it.
+    pub fn serving_flags(&self) -> [String; 2] {
+        let (cert, key) = (self.cert.display(), self.key.display());
+        [format!("--tls-cert-file={cert}"), format!("--tls-key-file={key}")]
+    }
+}
+
 impl Authority {
     /// A new authority.
     pub fn new(dir: &Path, name: &str) -> anyhow::Result<Self> {

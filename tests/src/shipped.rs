@@ -1,7 +1,8 @@
 //! What is shipped: the manifests of `deploy/`, as kubectl's kustomize and Helm render them.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 
 use anyhow::{Context, bail};
@@ -39,6 +40,13 @@ pub fn chart_in(namespace: &str, args: &[&str]) -> anyhow::Result<Vec<Value>> {
     objects(&output(command)?)
 }
 
+/// Runs a command with this standard input to its end.
+pub fn fed(command: &mut Command, input: &[u8]) -> anyhow::Result<Output> {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    child.stdin.take().context("no input")?.write_all(input)?;
+    Ok(child.wait_with_output()?)
+}
+
 /// Standard output of a command.
 pub fn output(mut command: Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
@@ -53,6 +61,15 @@ pub fn objects(text: &str) -> anyhow::Result<Vec<Value>> {
     let documents = serde_yaml::Deserializer::from_str(text).map(Value::deserialize);
     let all: Vec<Value> = documents.collect::<Result<_, _>>()?;
     Ok(all.into_iter().filter(|object| !object.is_null()).collect())
+}
+
+/// The Prometheus Operator's definitions, for `deploy/monitoring`.
+pub fn operators_definitions(cluster: &crate::control_plane::Cluster) -> anyhow::Result<()> {
+    for definition in ["podmonitors", "prometheusrules"] {
+        let file = tool("prometheus")?.join(format!("crds/monitoring.coreos.com_{definition}.yaml"));
+        cluster.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()])?;
+    }
+    Ok(())
 }
 
 /// The shipped webhook configurations: the mutating one, and the validating one.

@@ -57,6 +57,13 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
     }
 }
 
+/// Sets one label of a workload that has some.
+pub fn set_label(update: &mut WorkloadUpdate, key: &str, value: &str) {
+    let state = update.workload_state.as_mut().expect("a state");
+    let labels = state.extra.get_mut("labels").expect("labels");
+    labels.data.insert(key.to_owned(), value.to_owned());
+}
+
 /// The sender of a stream on which syncs may come in chunks.
 pub type OpenedChunked = (mpsc::Sender<Chunked>, JoinHandle<Result<(), Status>>);
 

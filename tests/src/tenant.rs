@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod, ServiceAccount};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::conditions::Status;
-use outrigger_api::{Tenant as Object, WorkloadRule};
+use outrigger_api::machine::Usage;
+use outrigger_api::{Machine, Tenant as Object, WorkloadRule};
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
 use serde::Serialize;
@@ -16,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::outrigger::{Outrigger, SYSTEM, ports, tenant_identity};
 use crate::stream::{Opened, stream, sync, update};
-use crate::{eventually, holds, is_gone, until};
+use crate::{InWords, always, create, eventually, holds, is_gone, until};
 
 /// A tenant. Names of Nodes begin with its id, so tenants of one control plane don't meet.
 pub struct Tenant {
@@ -113,9 +115,7 @@ impl Tenant {
         outrigger.plane.tenant.apply(&cluster).unwrap();
         this.served().await;
         for (client, namespace) in [(&this.infra, &this.namespace), (&this.cluster, &this.source)] {
-            let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
-                Api::namespaced(client.clone(), namespace);
-            eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
+            takes_pods(client, namespace).await;
         }
         this
     }
@@ -128,11 +128,7 @@ impl Tenant {
     /// Changes the Tenant's spec by a merge patch.
     pub async fn set(&self, spec: Value) -> Result<(), String> {
         let patch = Patch::Merge(json!({"spec": spec}));
-        self.object()
-            .patch(&self.id, &PatchParams::default(), &patch)
-            .await
-            .map(drop)
-            .map_err(|e| e.to_string())
+        self.object().patch(&self.id, &PatchParams::default(), &patch).await.map(drop).in_words()
     }
 
     /// Waits until its namespace is there and each of its DPUs is its own. A host without a DPU doesn't matter.
@@ -149,6 +145,15 @@ impl Tenant {
     /// Waits until a condition of the Tenant is so, and returns its message.
     pub async fn is(&self, kind: &str, status: Status, reason: &str) -> String {
         tenant_is(&self.object(), &self.id, kind, status, reason).await
+    }
+
+    /// Waits until the Tenant says that limits are reached, in these words.
+    pub async fn reaches_limits(&self, words: &[&str]) {
+        eventually("the Tenant says so", || async {
+            let message = self.is("WithinLimits", Status::False, "LimitReached").await;
+            holds(words.iter().all(|word| message.contains(word)), message)
+        })
+        .await;
     }
 
     /// Waits until a rule is gone on both sides.
@@ -232,15 +237,19 @@ impl Tenant {
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": self.source, "labels": labels},
             "spec": {"nodeName": self.node(host), "containers": [{"name": "c", "image": "app"}]}});
-        self.work()
-            .create(&kube::api::PostParams::default(), &serde_json::from_value(pod).unwrap())
-            .await
-            .unwrap()
+        create(&self.work(), &pod).await.unwrap()
     }
 
     /// Starts a Pod with the label `app: web` on the host `a`.
     pub async fn web(&self, name: &str) -> Pod {
         self.start(name, "a", json!({"app": "web"})).await
+    }
+
+    /// As [`Self::web`], with these numbers after the name.
+    pub async fn webs(&self, name: &str, numbers: impl IntoIterator<Item = usize>) {
+        for number in numbers {
+            self.web(&format!("{name}{number}")).await;
+        }
     }
 
     /// Ends a Pod of the tenant cluster.
@@ -255,8 +264,7 @@ impl Tenant {
 
     /// The companions that aren't being deleted, by the name of their workload, else by their own.
     pub async fn companions(&self) -> Result<Vec<Pod>, String> {
-        let list =
-            self.pods().list(&ListParams::default().labels(keys::RULE)).await.map_err(|e| e.to_string())?;
+        let list = self.pods().list(&ListParams::default().labels(keys::RULE)).await.in_words()?;
         Ok(list.items.into_iter().filter(|p| p.metadata.deletion_timestamp.is_none()).collect())
     }
 
@@ -291,6 +299,15 @@ impl Tenant {
     pub async fn uids(&self) -> Result<BTreeMap<String, String>, String> {
         let all = self.by_workload().await?;
         Ok(all.into_iter().map(|(name, pod)| (name, pod.uid().unwrap_or_default())).collect())
+    }
+
+    /// Makes sure that the companions stay these for a while: uids by the names of their workloads.
+    pub async fn keeps(&self, companions: &BTreeMap<String, String>, time: Duration) {
+        always("the companions stay", time, || async {
+            let now = self.uids().await?;
+            holds(now == *companions, format!("{companions:?} became {now:?}"))
+        })
+        .await;
     }
 
     /// Waits until just these workloads, in the order of their names, have a companion each. Returns the uids.
@@ -335,7 +352,7 @@ impl Tenant {
     pub async fn event(&self, reason: &str) -> String {
         let events: Api<Event> = Api::namespaced(self.infra.clone(), &self.namespace);
         eventually(&format!("an Event {reason}"), || async {
-            let list = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+            let list = events.list(&ListParams::default()).await.in_words()?;
             let found = list.items.into_iter().find(|e| e.reason.as_deref() == Some(reason));
             found.and_then(|e| e.message).ok_or_else(|| "no such Event".to_owned())
         })
@@ -345,6 +362,12 @@ impl Tenant {
     /// Waits until a condition of a rule is so, and returns its message.
     pub async fn condition(&self, rule: &str, kind: &str, status: Status, reason: &str) -> String {
         condition(&self.rules(), rule, kind, status, reason).await.1
+    }
+
+    /// As [`Self::condition`], with these words in the message.
+    pub async fn condition_says(&self, rule: &str, kind: &str, status: Status, reason: &str, words: &str) {
+        let message = self.condition(rule, kind, status, reason).await;
+        assert!(message.contains(words), "{message}");
     }
 
     /// As [`Self::condition`], of a rule in the tenant's own cluster. Returns the rule too.
@@ -359,6 +382,26 @@ impl Tenant {
     }
 }
 
+/// Waits until Pods can be created in a namespace: its default service account is there.
+pub async fn takes_pods(client: &Client, namespace: &str) {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
+}
+
+/// Waits until a type of a Machine has this usage: maximum, reserved, used, waiting, slots.
+pub async fn usage(machines: &Api<Machine>, machine: &str, type_: &str, wanted: [u32; 5]) {
+    let [maximum, reserved, used, waiting, slots] = wanted;
+    let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
+    until(&format!("the usage of {machine}-{type_} is {wanted:?}"), machines, machine, |machine| {
+        let all = machine.status.unwrap_or_default().available_machines;
+        match all.iter().find(|m| m.name == type_) {
+            Some(found) if found.usage == wanted => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
 /// Waits until a condition of a Tenant is so, and returns its message.
 pub async fn tenant_is(tenants: &Api<Object>, id: &str, kind: &str, status: Status, reason: &str) -> String {
     condition(tenants, id, kind, status, reason).await.1
@@ -370,7 +413,7 @@ where
     K: Clone + DeserializeOwned + Debug + Serialize,
 {
     until(&format!("{name}: {kind}={} {reason}", status.as_str()), api, name, |object| {
-        let all = serde_json::to_value(&object).map_err(|e| e.to_string())?["status"]["conditions"].take();
+        let all = serde_json::to_value(&object).in_words()?["status"]["conditions"].take();
         let found = all.as_array().into_iter().flatten().find(|c| c["type"] == kind);
         let found = found.ok_or_else(|| format!("no such condition: {all}"))?;
         if found["status"] == status.as_str() && found["reason"] == reason {
@@ -406,7 +449,7 @@ pub fn admin_rule(namespace: &str, name: &str, spec: Value) -> Value {
 async fn applied(rules: &Api<WorkloadRule>, rule: &Value) -> Result<WorkloadRule, String> {
     let name = rule["metadata"]["name"].as_str().unwrap();
     let params = PatchParams::apply("test").force();
-    rules.patch(name, &params, &Patch::Apply(rule)).await.map_err(|e| e.to_string())
+    rules.patch(name, &params, &Patch::Apply(rule)).await.in_words()
 }
 
 /// A namespace.

@@ -1,16 +1,14 @@
 //! Certificates that webhook and manager sign themselves: Secret, bundles, and what is served.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::holds;
+use outrigger_tests::attacks::dial_by_name;
 use outrigger_tests::issued::{bundles, count};
 use outrigger_tests::outrigger::{SYSTEM, get, ports};
+use outrigger_tests::{InWords, holds};
 use serde_json::json;
-use tokio_rustls::TlsConnector;
 
 use crate::run::Run;
 use crate::site::Part;
@@ -19,36 +17,31 @@ use crate::site::Part;
 async fn empty(run: &Run, secret: &str) -> Result<(), String> {
     let secrets: Api<Secret> = Api::namespaced(run.infra.clone(), SYSTEM);
     let patch = Patch::Merge(json!({"data": null}));
-    secrets.patch(secret, &PatchParams::default(), &patch).await.map(drop).map_err(|e| e.to_string())
+    secrets.patch(secret, &PatchParams::default(), &patch).await.map(drop).in_words()
 }
 
 /// The CA certificates that a Secret says to trust.
 async fn trusted(run: &Run, secret: &str) -> Result<String, String> {
     let secrets: Api<Secret> = Api::namespaced(run.infra.clone(), SYSTEM);
-    let data = secrets.get(secret).await.map_err(|e| e.to_string())?.data.unwrap_or_default();
+    let data = secrets.get(secret).await.in_words()?.data.unwrap_or_default();
     let bundle = data.get("ca.crt").ok_or("no CA")?.0.clone();
-    String::from_utf8(bundle).map_err(|e| e.to_string())
+    String::from_utf8(bundle).in_words()
 }
 
 /// Whether a server shows a certificate that these CAs vouch for.
 async fn verifies(run: &Run, bundle: &str, port: u16, name: &str) -> Result<(), String> {
     let file = run.outrigger().plane.dir.join(format!("{}-ca.crt", run.id));
-    std::fs::write(&file, bundle).map_err(|e| e.to_string())?;
-    let config = ClientTls { ca: file, identity: None }.config(&[b"h2"]).map_err(|e| format!("{e:#}"))?;
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|e| e.to_string())?;
-    let name = name.to_owned().try_into().map_err(|_| "no name of a server".to_owned())?;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await.map(drop).map_err(|e| e.to_string())
+    std::fs::write(&file, bundle).in_words()?;
+    let tls = ClientTls { ca: file, identity: None };
+    dial_by_name(&tls, port, name, &[b"h2"]).await.map(drop).in_words()
 }
 
 /// Starts the run's own process with these arguments.
-fn start(run: &Run, command: &str, account: &str, args: Vec<String>) -> Result<(), String> {
+fn start(run: &Run, part: &str, more: &[String]) -> Result<(), String> {
     let (site, infra) = (run.site, &run.outrigger().plane.infra);
-    let failed = |error: anyhow::Error| format!("{error:#}");
-    let account = site.proxied(Part::Own).proxy.account(infra, account).map_err(failed)?;
-    let mut all =
-        vec![command.to_owned(), "--tls=self-signed".to_owned(), "--shutdown-delay=0s".to_owned(), account];
-    all.extend(args);
-    run.outrigger().run(&site.process(Part::Own, &run.id), &all).map_err(failed)
+    let account = site.proxied(Part::Own).proxy.account(infra, &format!("outrigger-{part}")).in_words()?;
+    let all = [&["--tls=self-signed".to_owned(), account], more].concat();
+    run.outrigger().run_bare(&site.process(Part::Own, &run.id), part, &all).in_words()
 }
 
 async fn ready(run: &Run, admin: u16) -> Result<bool, String> {
@@ -64,17 +57,17 @@ pub(crate) async fn manager(run: &Run) -> Result<(), String> {
     let maps: Api<ConfigMap> = Api::namespaced(run.infra.clone(), SYSTEM);
     let nothing = Patch::Merge(json!({"data": null}));
     empty(run, keys::MANAGER_SELF_SIGNED).await?;
-    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.map_err(|e| e.to_string())?;
-    let [port, admin] = ports().map_err(|error| format!("{error:#}"))?;
+    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.in_words()?;
+    let [port, admin] = ports().in_words()?;
     run.begin();
-    let args = vec![
+    let args = [
         format!("--bind-address=tcp://127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
         format!("--tls-client-ca-file={}", run.outrigger().authority.file().display()),
     ];
-    start(run, "manager", "outrigger-manager", args)?;
+    start(run, "manager", &args)?;
     let published = || async {
-        let data = maps.get(keys::CA_CONFIG_MAP).await.map_err(|e| e.to_string())?.data.unwrap_or_default();
+        let data = maps.get(keys::CA_CONFIG_MAP).await.in_words()?.data.unwrap_or_default();
         let bundle = data.get("ca.crt").ok_or("nothing is published")?;
         if count(bundle) != 1 || *bundle != trusted(run, keys::MANAGER_SELF_SIGNED).await? {
             return Err(format!("{} CAs are published", count(bundle)));
@@ -83,7 +76,7 @@ pub(crate) async fn manager(run: &Run) -> Result<(), String> {
     };
     run.reach("its CA is published", published).await?;
     ready(run, admin).await?;
-    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.map_err(|e| e.to_string())?;
+    maps.patch(keys::CA_CONFIG_MAP, &PatchParams::default(), &nothing).await.in_words()?;
     run.thaw();
     run.reach("its CA is published again", published).await?;
     Ok(())
@@ -92,20 +85,19 @@ pub(crate) async fn manager(run: &Run) -> Result<(), String> {
 /// The webhook makes a CA, and adds it to what the API server trusts already.
 pub(crate) async fn webhook(run: &Run) -> Result<(), String> {
     let outrigger = run.outrigger();
-    let failed = |error: anyhow::Error| format!("{error:#}");
     empty(run, keys::WEBHOOK_SELF_SIGNED).await?;
-    let configurations = outrigger.webhook_configurations().map_err(failed)?;
-    outrigger.plane.infra.apply(&configurations).map_err(failed)?;
-    let [port, admin] = ports().map_err(failed)?;
+    let configurations = outrigger.webhook_configurations().in_words()?;
+    outrigger.plane.infra.apply(&configurations).in_words()?;
+    let [port, admin] = ports().in_words()?;
     run.begin();
-    let args = vec![
+    let args = [
         format!("--bind-address=127.0.0.1:{port}"),
         format!("--admin-address=127.0.0.1:{admin}"),
         "--self-signed-inherit".to_owned(),
     ];
-    start(run, "webhook", "outrigger-webhook", args)?;
+    start(run, "webhook", &args)?;
     let published = || async {
-        let all = bundles(&outrigger.plane.infra).map_err(failed)?;
+        let all = bundles(&outrigger.plane.infra).in_words()?;
         let [bundle] = all.as_slice() else { return Err(format!("{} different bundles", all.len())) };
         // The one that was there, and its own.
         if count(bundle) != 2 || *bundle != trusted(run, keys::WEBHOOK_SELF_SIGNED).await? {

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use kube::api::{Api, PostParams};
+use kube::api::Api;
 use outrigger_core::keys;
-use outrigger_tests::holds;
 use outrigger_tests::tenant::{Tenant, is_ready, node_of, rule_for};
+use outrigger_tests::{InWords, create, holds};
 use serde_json::json;
 
 use super::tenant;
@@ -21,23 +21,20 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     run.companions(&from, 1, |pod| node_of(pod) == node).await?;
     let waiting =
         json!({"metadata": {"name": "waits"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let waiting = serde_json::from_value(waiting).map_err(|e| e.to_string())?;
-    let create =
-        || async { to.pods().create(&PostParams::default(), &waiting).await.map_err(|e| e.to_string()) };
-    let waiting = run.act("the Pod is taken", create).await?;
+    let waiting =
+        run.act("the Pod is taken", || async { create(&to.pods(), &waiting).await.in_words() }).await?;
     run.begin();
     run.hold(&[waiting]).await?;
     run.act("the host is given back", || from.set(json!({"hosts": []}))).await?;
     run.act("the host is claimed", || to.set(json!({"hosts": [host]}))).await?;
     let nodes: Api<Node> = Api::all(run.infra.clone());
     run.reach("the DPU is the other tenant's", || async {
-        let owner =
-            nodes.get(&node).await.map_err(|e| e.to_string())?.labels().get(keys::NODE_TENANT).cloned();
+        let owner = nodes.get(&node).await.in_words()?.labels().get(keys::NODE_TENANT).cloned();
         holds(owner.as_deref() == Some(&*to.id), format!("{owner:?}"))
     })
     .await?;
     run.reach("its Pod runs there", || async {
-        let pod = to.pods().get("waits").await.map_err(|e| e.to_string())?;
+        let pod = to.pods().get("waits").await.in_words()?;
         holds(is_ready(&pod) && node_of(&pod) == node, format!("{:?}", pod.status))
     })
     .await?;

@@ -10,9 +10,9 @@ pub(crate) mod sync;
 pub(crate) mod tenant;
 
 use kube::api::{DeleteParams, Patch, PatchParams};
-use outrigger_tests::history::Kind;
-use outrigger_tests::holds;
+use outrigger_tests::history::{Kind, kind};
 use outrigger_tests::tenant::{Tenant, annotation};
+use outrigger_tests::{InWords, holds};
 use serde_json::json;
 
 use crate::run::Run;
@@ -23,7 +23,7 @@ pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Re
     let tenant = Tenant::without_agent(run.outrigger(), &id, hosts).await;
     run.site.start_agent(&tenant);
     let stream = || async {
-        let object = tenant.object().get(&id).await.map_err(|e| e.to_string())?;
+        let object = tenant.object().get(&id).await.in_words()?;
         let stream = object.status.and_then(|status| status.stream).ok_or("the agent has never connected")?;
         holds(stream.connected && stream.last_sync.is_some(), "not synced yet")
     };
@@ -34,10 +34,6 @@ pub(crate) async fn tenant(run: &Run, part: &str, hosts: &[(&str, usize)]) -> Re
 /// The name of a companion's workload.
 pub(crate) fn workload(pod: &k8s_openapi::api::core::v1::Pod) -> &str {
     annotation(pod, "workload-name").unwrap_or_default()
-}
-
-const fn kind(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Kind {
-    Kind { group, version, kind, plural }
 }
 
 /// What scenarios make in the infrastructure cluster, the owners of all else.

@@ -24,9 +24,7 @@ fn image(pod: &Pod) -> &str {
 pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let t = tenant(run, "", &[("a", 1)]).await?;
     run.act("the rule is taken", || t.try_rule("r", of_image("one"))).await?;
-    for i in 0..COMPANIONS {
-        t.web(&format!("w{i}")).await;
-    }
+    t.webs("w", 0..COMPANIONS).await;
     run.companions(&t, COMPANIONS, |_| true).await?;
     run.keep_ready(&t, COMPANIONS - 1).await?;
     run.begin();

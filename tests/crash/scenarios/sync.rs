@@ -1,6 +1,7 @@
 //! Rules that a tenant makes in its own cluster, and that its agent brings to the infrastructure cluster.
 
 use kube::api::DeleteParams;
+use outrigger_tests::InWords;
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ fn telling(fact: &str) -> Value {
 /// Waits until the tenant reads that a rule is served as it is now.
 async fn served(run: &Run, t: &Tenant, name: &str) -> Result<bool, String> {
     run.reach(&format!("rule {name} is served"), || async {
-        let rule = t.own_rules().get(name).await.map_err(|e| e.to_string())?;
+        let rule = t.own_rules().get(name).await.in_words()?;
         let status = rule.status.unwrap_or_default();
         let synced = status.conditions.iter().any(|c| c.type_ == "Synced" && c.status == "True");
         if synced && status.observed_generation == rule.metadata.generation {
@@ -42,7 +43,7 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     let (mut pods, mut rules) = (Vec::new(), Vec::new());
     if made {
         pods = t.companions().await?;
-        rules.push(t.rules().get("fw").await.map_err(|e| e.to_string())?);
+        rules.push(t.rules().get("fw").await.in_words()?);
         run.hold(&pods).await?;
         run.hold(&rules).await?;
     }
@@ -52,10 +53,10 @@ pub(crate) async fn steps(run: &Run) -> Result<(), String> {
     served(run, &t, "stays").await?;
     run.release(&pods).await?;
     run.release(&rules).await?;
-    t.own_rules().delete("fw", &DeleteParams::default()).await.map_err(|e| e.to_string())?;
+    t.own_rules().delete("fw", &DeleteParams::default()).await.in_words()?;
     run.reach("the rule is gone on both sides", || async {
-        let here = t.own_rules().get_opt("fw").await.map_err(|e| e.to_string())?.is_some();
-        let there = t.rules().get_opt("fw").await.map_err(|e| e.to_string())?.is_some();
+        let here = t.own_rules().get_opt("fw").await.in_words()?.is_some();
+        let there = t.rules().get_opt("fw").await.in_words()?.is_some();
         if here || there { Err(format!("{here} {there}")) } else { Ok(()) }
     })
     .await?;

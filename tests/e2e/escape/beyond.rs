@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::PostParams;
 use outrigger_api::conditions::Status;
 use outrigger_cases::{changed, merged};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::SYSTEM;
 use outrigger_tests::tenant::{node_of, rule_for};
-use outrigger_tests::{always, eventually, holds};
+use outrigger_tests::{always, create, eventually, holds};
 use serde_json::{Value, json};
 
 use super::stage::*;
@@ -174,7 +173,7 @@ async fn an_agent_that_lies_about_the_host_gets_none_of_its_dpus() {
     // In its own cluster the tenant may say what it likes.
     let work = json!({"metadata": {"name": "w", "labels": {"app": "web"}},
         "spec": {"nodeName": format!("{}-a", s.other), "containers": [{"name": "c", "image": "i"}]}});
-    s.t.work().create(&PostParams::default(), &serde_json::from_value(work).unwrap()).await.unwrap();
+    create(&s.t.work(), &work).await.unwrap();
     s.t.condition("any", "Ready", Status::True, "AllReady").await;
     // The scheduler has found nothing.
     s.t.condition("same", "Ready", Status::False, "NoDPU").await;

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use outrigger_core::keys;
 use outrigger_tests::tenant::{namespace, node_of};
-use outrigger_tests::{eventually, holds, root, until};
+use outrigger_tests::{InWords, create, eventually, holds, root, until};
 use serde_json::{Value, json};
 
 mod gpus;
@@ -169,11 +169,10 @@ async fn a_guest_holds_its_slot_whatever_becomes_of_its_containers() {
         pod["metadata"]["labels"] =
             json!({keys::MACHINE_GROUP: "mg-states", keys::MACHINE_TYPE: "t", keys::POD_ROLE: role});
         pod["spec"] = json!({"nodeName": s.name("n1"), "containers": [{"name": "c", "image": "i"}]});
-        let pod = serde_json::from_value(pod).unwrap();
-        eventually("it is taken", || async { pods.create(&PostParams::default(), &pod).await }).await;
+        eventually("it is taken", || async { create(&pods, &pod).await }).await;
     }
     eventually("both run", || async {
-        let all = pods.list(&Default::default()).await.map_err(|e| e.to_string())?.items;
+        let all = pods.list(&Default::default()).await.in_words()?.items;
         let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
         holds(all.iter().all(|pod| phase(pod).as_deref() == Some("Running")), String::new())
     })
@@ -197,17 +196,14 @@ async fn reservations_follow_the_machine_and_are_put_right() {
         s.usage("t1", [available, available, 0, 0, available]).await;
     }
     let uid = s.replicas("t1", 2).await.uid();
-    s.outrigger
-        .plane
-        .infra
-        .kubectl(&["scale", "statefulset/mg-edit-t1", "-n", keys::CORE_NAMESPACE, "--replicas=9"])
-        .unwrap();
+    let scale = ["scale", "statefulset/mg-edit-t1", "-n", keys::CORE_NAMESPACE, "--replicas=9"];
+    s.outrigger.plane.infra.kubectl(&scale).unwrap();
     s.replicas("t1", 2).await;
     s.sets().delete("mg-edit-t1", &DeleteParams::default()).await.unwrap();
     s.services().delete("mg-edit-t1", &DeleteParams::default()).await.unwrap();
     eventually("they are back", || async {
-        let set = s.sets().get("mg-edit-t1").await.map_err(|e| e.to_string())?;
-        s.services().get("mg-edit-t1").await.map_err(|e| e.to_string())?;
+        let set = s.sets().get("mg-edit-t1").await.in_words()?;
+        s.services().get("mg-edit-t1").await.in_words()?;
         if set.uid() == uid { Err("the old one".to_owned()) } else { Ok(()) }
     })
     .await;
@@ -227,8 +223,8 @@ async fn reservations_follow_the_machine_and_are_put_right() {
     s.machine(&[("n1", "ready", false, "t2")], &[("t2", 1)]);
     s.usage("t2", [1, 1, 0, 0, 1]).await;
     eventually("the old ones are gone", || async {
-        let set = s.sets().get_opt("mg-edit-t1").await.map_err(|e| e.to_string())?;
-        let service = s.services().get_opt("mg-edit-t1").await.map_err(|e| e.to_string())?;
+        let set = s.sets().get_opt("mg-edit-t1").await.in_words()?;
+        let service = s.services().get_opt("mg-edit-t1").await.in_words()?;
         holds(set.is_none() && service.is_none(), "there")
     })
     .await;

@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use outrigger_core::keys;
-use outrigger_tests::{eventually, holds, until};
+use outrigger_tests::{InWords, eventually, holds, until};
 use serde_json::{Value, json};
 
 use super::stage::*;
@@ -96,9 +96,9 @@ async fn nothing_stays_when_the_machine_goes() {
         s.clean(node).await;
     }
     eventually("everything of it is gone", || async {
-        let pool = s.pools().get_opt("mg-gone-node-pool").await.map_err(|e| e.to_string())?;
-        let set = s.sets().get_opt("mg-gone-t1").await.map_err(|e| e.to_string())?;
-        let service = s.services().get_opt("mg-gone-t2").await.map_err(|e| e.to_string())?;
+        let pool = s.pools().get_opt("mg-gone-node-pool").await.in_words()?;
+        let set = s.sets().get_opt("mg-gone-t1").await.in_words()?;
+        let service = s.services().get_opt("mg-gone-t2").await.in_words()?;
         let left = s.reservations("t1").await.len();
         holds(pool.is_none() && set.is_none() && service.is_none() && left == 0, format!("{pool:?} {left}"))
     })

@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Node, Pod, Service, ServiceAccount};
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
-use outrigger_api::machine::Usage;
 use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::{PATIENCE, eventually, holds, until};
+use outrigger_tests::tenant::{takes_pods, usage};
+use outrigger_tests::{InWords, PATIENCE, create, eventually, holds, until};
 use serde_json::{Value, json};
 
 /// A group, and a namespace of the same name whose guests count.
@@ -38,8 +38,7 @@ impl Stage {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": group, "labels": {keys::INJECT_RESOURCE: "enabled"}}});
         outrigger.plane.infra.apply(&[namespace]).unwrap();
-        let accounts: Api<ServiceAccount> = Api::namespaced(this.client.clone(), group);
-        eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
+        takes_pods(&this.client, group).await;
         this
     }
 
@@ -49,7 +48,7 @@ impl Stage {
         let node = json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": self.name(name), "labels": {keys::GPU_FAMILY: "turing"}},
             "status": {"capacity": size, "allocatable": size}});
-        self.nodes().create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+        create(&self.nodes(), &node).await.unwrap();
     }
 
     pub(super) fn name(&self, node: &str) -> String {
@@ -115,11 +114,7 @@ impl Stage {
 
     /// Makes a guest. Admission may not have seen the last status yet.
     pub(super) async fn admit(&self, guest: Value) -> Pod {
-        let guest = serde_json::from_value(guest).unwrap();
-        eventually("the guest is admitted", || async {
-            self.guests().create(&PostParams::default(), &guest).await
-        })
-        .await
+        eventually("the guest is admitted", || async { create(&self.guests(), &guest).await }).await
     }
 
     pub(super) async fn end(&self, name: &str) {
@@ -134,16 +129,7 @@ impl Stage {
 
     /// Waits until the usage of a type is this: maximum, reserved, used, waiting, slots.
     pub(super) async fn usage(&self, type_: &str, wanted: [u32; 5]) {
-        let [maximum, reserved, used, waiting, slots] = wanted;
-        let wanted = Usage { maximum, reserved, used, waiting, slots: Some(slots) };
-        until(&format!("the usage of {type_} is {wanted:?}"), &self.machines(), self.group, |machine| {
-            let all = machine.status.unwrap_or_default().available_machines;
-            match all.iter().find(|m| m.name == type_) {
-                Some(found) if found.usage == wanted => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
+        usage(&self.machines(), self.group, type_, wanted).await;
     }
 
     /// Waits until a type's StatefulSet has so many replicas.
@@ -181,7 +167,7 @@ impl Stage {
         let name = self.name(node);
         eventually(&format!("{name} is {wanted}"), || async {
             let pool = self.pools().get(&format!("{}-node-pool", self.group)).await;
-            let all = pool.map_err(|e| e.to_string())?.status.unwrap_or_default().node_pool;
+            let all = pool.in_words()?.status.unwrap_or_default().node_pool;
             let found = all.iter().find(|entry| entry.name == name).map(|entry| entry.condition.clone());
             holds(found.as_deref() == Some(wanted), format!("{found:?}"))
         })
@@ -189,7 +175,7 @@ impl Stage {
     }
 
     pub(super) async fn marks_of(&self, node: &str) -> Result<Marks, String> {
-        let node = self.nodes().get(&self.name(node)).await.map_err(|e| e.to_string())?;
+        let node = self.nodes().get(&self.name(node)).await.in_words()?;
         let ours = |key: &str| key.starts_with("imperator.tenzen-y.io/");
         let short = |key: &str| key.trim_start_matches("imperator.tenzen-y.io/").to_owned();
         let labels = node.labels().iter().filter(|(key, _)| ours(key));
@@ -230,9 +216,7 @@ impl Stage {
     /// Waits for an Event on the Machine with these words.
     pub(super) async fn event(&self, reason: &str, words: &str) {
         eventually(&format!("an Event {reason}: {words}"), || async {
-            let args = ["get", "events", "-n", "default", "-o", "json"];
-            let text = self.outrigger.plane.infra.kubectl(&args).map_err(|e| e.to_string())?;
-            let events: Value = serde_json::from_str(&text).unwrap();
+            let events = self.outrigger.plane.infra.get(&["events", "-n", "default"]).in_words()?;
             let about =
                 |event: &&Value| event["involvedObject"]["name"] == self.group && event["reason"] == reason;
             let notes: Vec<&str> = events["items"]

@@ -1,18 +1,19 @@
 //! Offloading: NamespaceOffloadings, virtual nodes, and where the Pods of a namespace land. Names of Nodes begin with the
 //! namespace's.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::watch::{Event, Watch};
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::shipped::fed;
 use outrigger_tests::tenant::{Tenant, node_of};
-use outrigger_tests::{always, eventually, holds, is_gone, until};
+use outrigger_tests::{InWords, always, create, dry_run, eventually, holds, is_gone, until};
 use serde_json::{Value, json};
 
 mod stage;
@@ -33,7 +34,7 @@ async fn remote_runs_on_selected_virtual_nodes_only() {
     s.pending("there").await;
     // A bare Pod too.
     let bare = pod("bare", json!({"nodeSelector": {"stage": s.name}}));
-    s.pods().create(&PostParams::default(), &serde_json::from_value(bare).unwrap()).await.unwrap();
+    create(&s.pods(), &bare).await.unwrap();
     until("it lands", &s.pods(), "bare", |pod| {
         holds(node_of(&pod) == s.node("us"), node_of(&pod).to_owned())
     })
@@ -115,8 +116,8 @@ async fn pods_of_the_exempt_runtime_class_are_left_alone() {
     s.terms(1).await;
     let exempt = pod("exempt", json!({"runtimeClassName": "liqo", "nodeSelector": {"stage": s.name}}));
     let exempt = eventually("the class is known", || async {
-        let pod = serde_json::from_value(exempt.clone()).unwrap();
-        s.pods().create(&PostParams::default(), &pod).await.map_err(|e| e.to_string())
+        let pod = exempt.clone();
+        create(&s.pods(), &pod).await.in_words()
     })
     .await;
     let exempt = serde_json::to_value(exempt).unwrap();
@@ -140,8 +141,7 @@ async fn what_comes_before_its_namespaceoffloading_is_refused_and_made_later() {
     );
     s.deploy("early", 2, None);
     eventually("the Deployment can't make Pods", || async {
-        let events =
-            s.outrigger.plane.infra.kubectl(&["get", "events", "-n", s.name]).map_err(|e| e.to_string())?;
+        let events = s.outrigger.plane.infra.kubectl(&["get", "events", "-n", s.name]).in_words()?;
         holds(events.contains("FailedCreate") && events.contains("is missing in namespace"), events)
     })
     .await;
@@ -201,7 +201,7 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
         let label = format!("example.com/round={round}");
         s.outrigger.plane.infra.kubectl(&["label", "node", &s.node("us"), &label, "--overwrite"]).unwrap();
         always("nothing is written", Duration::from_millis(500), || async {
-            let now = s.objects().get("offloading").await.map_err(|e| e.to_string())?;
+            let now = s.objects().get("offloading").await.in_words()?;
             let versions = (now.resource_version(), s.label(Some("true")).await.resource_version());
             holds(
                 versions == (object.resource_version(), namespace.resource_version()),
@@ -211,11 +211,8 @@ async fn the_status_says_what_is_selected_and_is_written_for_a_reason_only() {
         .await;
     }
     // A label that somebody takes off comes back, and clusters that are no longer selected leave the status.
-    s.outrigger
-        .plane
-        .infra
-        .kubectl(&["label", "namespace", s.name, &format!("{}-", keys::OFFLOADED)])
-        .unwrap();
+    let label = format!("{}-", keys::OFFLOADED);
+    s.outrigger.plane.infra.kubectl(&["label", "namespace", s.name, &label]).unwrap();
     s.label(Some("true")).await;
     s.outrigger.plane.infra.kubectl(&["label", "node", &s.node("us"), "stage=other", "--overwrite"]).unwrap();
     eventually("one is left", || async {
@@ -236,16 +233,9 @@ async fn a_contradiction_is_shown_to_whoever_makes_the_pod() {
         let pod = pod("p", json!({"nodeSelector": {"region": region}}));
         let command = s.outrigger.plane.infra.kubectl_command();
         let (program, first) = command.split_first().unwrap();
-        let mut child = Command::new(program)
-            .args(first)
-            .args(["create", "--dry-run=server", "-n", s.name, "-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), pod.to_string().as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let mut command = Command::new(program);
+        command.args(first).args(["create", "--dry-run=server", "-n", s.name, "-f", "-"]);
+        let output = fed(&mut command, pod.to_string().as_bytes()).unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
@@ -259,9 +249,7 @@ async fn a_contradiction_is_shown_to_whoever_makes_the_pod() {
 #[tokio::test]
 async fn what_a_namespaceoffloading_may_not_be_is_refused() {
     let s = Stage::new("off-valid").await;
-    let apply = |object: &Value| {
-        s.outrigger.plane.infra.apply(std::slice::from_ref(object)).map_err(|e| e.to_string())
-    };
+    let apply = |object: &Value| s.outrigger.plane.infra.apply(std::slice::from_ref(object)).in_words();
     let with = |spec: Value| offloading(s.name, spec);
     let mut other = with(json!({}));
     other["metadata"]["name"] = json!("other");
@@ -294,11 +282,7 @@ async fn what_a_namespaceoffloading_may_not_be_is_refused() {
     );
     let patch = async |patch: Value| {
         let params = PatchParams::default();
-        s.objects()
-            .patch("offloading", &params, &Patch::Merge(patch))
-            .await
-            .map(drop)
-            .map_err(|e| e.to_string())
+        s.objects().patch("offloading", &params, &Patch::Merge(patch)).await.map(drop).in_words()
     };
     let error = patch(json!({"spec": {"namespaceMappingStrategy": "EnforceSameName"}})).await.unwrap_err();
     assert!(
@@ -330,9 +314,7 @@ async fn a_tenants_namespace_that_is_offloaded_has_both() {
         {"nodeSelectorTerms": [{"matchExpressions": [{"key": "region", "operator": "In", "values": ["us"]}]}]}}))])
         .unwrap();
     let made = eventually("the Pod gets both", || async {
-        let params = PostParams { dry_run: true, ..PostParams::default() };
-        let pod = serde_json::from_value(pod("p", json!({}))).unwrap();
-        let pod = t.pods().create(&params, &pod).await.map_err(|e| e.to_string())?;
+        let pod = dry_run(&t.pods(), &pod("p", json!({}))).await.in_words()?;
         let pod = serde_json::to_value(pod).unwrap();
         if tolerates(&pod) { Ok(pod) } else { Err(pod["spec"].to_string()) }
     })
@@ -345,10 +327,7 @@ async fn a_tenants_namespace_that_is_offloaded_has_both() {
         "{terms:?}"
     );
     // It still runs on its own DPU, and nowhere else.
-    t.pods()
-        .create(&PostParams::default(), &serde_json::from_value(pod("p", json!({}))).unwrap())
-        .await
-        .unwrap();
+    create(&t.pods(), &pod("p", json!({}))).await.unwrap();
     until("it runs on the tenant's DPU", &t.pods(), "p", |pod| {
         holds(node_of(&pod) == t.node("a-dpu1"), node_of(&pod).to_owned())
     })
@@ -372,15 +351,8 @@ async fn a_cluster_without_the_kind_keeps_nobody_waiting_and_may_get_it_later() 
     readiness.done().await;
     assert!(seen.try_recv().is_err());
     o.plane.tenant.apply_file("deploy/crds/namespaceoffloadings.offloading.liqo.io.yaml").unwrap();
-    o.plane
-        .tenant
-        .kubectl(&[
-            "wait",
-            "--for=condition=Established",
-            "crd/namespaceoffloadings.offloading.liqo.io",
-            "--timeout=60s",
-        ])
-        .unwrap();
+    let crd = "crd/namespaceoffloadings.offloading.liqo.io";
+    o.plane.tenant.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=60s"]).unwrap();
     let object = offloading("default", json!({}));
     eventually("it is taken", || async { o.plane.tenant.apply(std::slice::from_ref(&object)) }).await;
     let namespace = tokio::time::timeout(outrigger_tests::PATIENCE, seen.recv()).await.unwrap();

@@ -1,13 +1,13 @@
 //! A namespace with nodes, and where its Pods are scheduled.
 
-use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
-use kube::api::{Api, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use outrigger_api::NamespaceOffloading;
 use outrigger_core::keys;
 use outrigger_tests::outrigger::Outrigger;
-use outrigger_tests::tenant::{namespace, node_of};
-use outrigger_tests::{eventually, holds, until};
+use outrigger_tests::tenant::{namespace, node_of, takes_pods};
+use outrigger_tests::{InWords, dry_run, eventually, holds, until};
 use serde_json::{Value, json};
 
 pub(super) const REQUIRED: &str =
@@ -39,8 +39,7 @@ impl Stage {
             virtual_node("eu", json!({})),
         ];
         outrigger.plane.infra.apply(&objects).unwrap();
-        let accounts: Api<ServiceAccount> = Api::namespaced(this.client.clone(), name);
-        eventually("the namespace takes Pods", || async { accounts.get("default").await }).await;
+        takes_pods(&this.client, name).await;
         this
     }
 
@@ -64,14 +63,13 @@ impl Stage {
             spec["clusterSelector"]["nodeSelectorTerms"] =
                 json!([{"matchExpressions": [{"key": "region", "operator": "In", "values": ["us"]}]}]);
         }
-        self.outrigger.plane.infra.apply(&[offloading(self.name, spec)]).map_err(|e| e.to_string())
+        self.outrigger.plane.infra.apply(&[offloading(self.name, spec)]).in_words()
     }
 
     /// A Pod that wants to be on this stage, as it would be admitted.
     pub(super) async fn admitted(&self) -> Result<Value, String> {
-        let params = PostParams { dry_run: true, ..PostParams::default() };
-        let pod = serde_json::from_value(pod("dry", json!({"nodeSelector": {"stage": self.name}}))).unwrap();
-        let pod = self.pods().create(&params, &pod).await.map_err(|e| e.to_string())?;
+        let pod = pod("dry", json!({"nodeSelector": {"stage": self.name}}));
+        let pod = dry_run(&self.pods(), &pod).await.in_words()?;
         Ok(serde_json::to_value(pod).unwrap())
     }
 
@@ -113,7 +111,7 @@ impl Stage {
     pub(super) async fn landed(&self, app: &str, count: usize) -> Vec<String> {
         eventually(&format!("{count} Pods of {app} have landed"), || async {
             let params = ListParams::default().labels(&format!("app={app}"));
-            let all = self.pods().list(&params).await.map_err(|e| e.to_string())?.items;
+            let all = self.pods().list(&params).await.in_words()?.items;
             let nodes: Vec<&str> = all.iter().map(node_of).filter(|node| !node.is_empty()).collect();
             if nodes.len() != count {
                 return Err(format!("{nodes:?} of {}", all.len()));
@@ -128,7 +126,7 @@ impl Stage {
     pub(super) async fn pending(&self, app: &str) {
         eventually(&format!("{app} finds no node"), || async {
             let params = ListParams::default().labels(&format!("app={app}"));
-            let all = self.pods().list(&params).await.map_err(|e| e.to_string())?.items;
+            let all = self.pods().list(&params).await.in_words()?.items;
             let unschedulable =
                 all.iter().filter_map(|pod| pod.status.as_ref()?.conditions.as_ref()).flatten();
             let told = unschedulable.filter(|c| c.reason.as_deref() == Some("Unschedulable")).count();

@@ -126,12 +126,15 @@ impl Older {
     }
 }
 
+/// What a call returns.
+type Answer<T> = Result<Response<T>, Status>;
+
 #[tonic::async_trait]
 impl WorkloadService for Older {
     async fn workload_stream(
         &self,
         request: Request<Streaming<v1::WorkloadStreamRequest>>,
-    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+    ) -> Answer<v1::WorkloadStreamResponse> {
         let mut stream = request.into_inner();
         while let Some(message) = stream.message().await? {
             let updates = match message.message {
@@ -149,17 +152,14 @@ impl WorkloadService for Older {
     async fn workload_chunked_stream(
         &self,
         _: Request<Streaming<v1::WorkloadChunkedStreamRequest>>,
-    ) -> Result<Response<v1::WorkloadStreamResponse>, Status> {
+    ) -> Answer<v1::WorkloadStreamResponse> {
         Err(Status::unimplemented(""))
     }
 }
 
 #[tonic::async_trait]
 impl WorkloadRuleService for Older {
-    async fn create(
-        &self,
-        request: Request<v1::CreateRequest>,
-    ) -> Result<Response<v1::CreateResponse>, Status> {
+    async fn create(&self, request: Request<v1::CreateRequest>) -> Answer<v1::CreateResponse> {
         let rule = request.into_inner().rule;
         {
             let mut state = self.state.lock().unwrap();
@@ -175,18 +175,12 @@ impl WorkloadRuleService for Older {
         Ok(Response::new(v1::CreateResponse {}))
     }
 
-    async fn update(
-        &self,
-        request: Request<v1::UpdateRequest>,
-    ) -> Result<Response<v1::UpdateResponse>, Status> {
+    async fn update(&self, request: Request<v1::UpdateRequest>) -> Answer<v1::UpdateResponse> {
         self.keep("update", request.into_inner().rule);
         Ok(Response::new(v1::UpdateResponse {}))
     }
 
-    async fn delete(
-        &self,
-        request: Request<v1::DeleteRequest>,
-    ) -> Result<Response<v1::DeleteResponse>, Status> {
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Answer<v1::DeleteResponse> {
         let id = request.into_inner().id;
         let mut state = self.state.lock().unwrap();
         state.rules.remove(&id);
@@ -194,13 +188,13 @@ impl WorkloadRuleService for Older {
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
-    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+    async fn get(&self, request: Request<v1::GetRequest>) -> Answer<v1::GetResponse> {
         let rule = self.state.lock().unwrap().rules.get(&request.into_inner().id).cloned();
         let rule = rule.ok_or_else(|| Status::not_found("there is no such rule"))?;
         Ok(Response::new(v1::GetResponse { rule: Some(rule) }))
     }
 
-    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+    async fn list(&self, request: Request<v1::ListRequest>) -> Answer<v1::ListResponse> {
         let brief = self.tells && request.into_inner().brief;
         let mut rules: Vec<v1::Rule> = {
             let mut state = self.state.lock().unwrap();

@@ -8,13 +8,12 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
-use outrigger_agent::connect::{Address, connect};
 use outrigger_api::conditions::Status;
 use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message as Kind;
 use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadSync};
-use outrigger_tests::outrigger::{Outrigger, get, tenant_identity};
-use outrigger_tests::stream::update;
+use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::stream::{about, channel, update};
 use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
 use outrigger_tests::wire::{Raw, messages};
 use outrigger_tests::{always, eventually, holds, is_gone, root};
@@ -78,11 +77,9 @@ impl Recording {
 /// Sends these messages as they are, and leaves the stream open for as long as the sender lives.
 async fn replay(o: &Outrigger, tenant: &str, method: &str, all: &[Bytes]) -> mpsc::Sender<Bytes> {
     let tls = o.client_tls(tenant, &[&tenant_identity(tenant)]);
-    let address: Address = format!("https://127.0.0.1:{}", o.grpc_port).parse().unwrap();
-    let mut client = tonic::client::Grpc::new(connect(&address, &tls, None).await.unwrap());
+    let mut client = tonic::client::Grpc::new(channel(&tls, o.grpc_port).await.unwrap());
     let (sender, receiver) = mpsc::channel(16);
-    let mut request = tonic::Request::new(ReceiverStream::new(receiver));
-    request.metadata_mut().insert("tenant-id", tenant.parse().unwrap());
+    let request = about(tenant, ReceiverStream::new(receiver));
     let path: PathAndQuery = format!("/universe.workload.v1.WorkloadService/{method}").parse().unwrap();
     tokio::spawn(async move {
         client.ready().await.unwrap();
@@ -150,11 +147,7 @@ async fn a_manager_without_rules_gets_workloads_all_the_same() {
     older.hears(&["one"]).await;
     t.web("two").await;
     older.hears(&["one", "two"]).await;
-    eventually("it is ready", || async {
-        let (status, body) = get(admin, "/readyz").await?;
-        holds(status == 200, body)
-    })
-    .await;
+    o.ready_at("it", admin).await;
     o.plane.command("term agent-skew-norules").unwrap();
     let log = std::fs::read_to_string(o.plane.log("agent-skew-norules")).unwrap();
     assert_eq!(log.matches("does not support rules").count(), 1, "{log}");

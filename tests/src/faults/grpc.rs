@@ -14,7 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::DropGuard;
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
@@ -23,7 +23,8 @@ pub struct Calls {
     /// Its port.
     pub port: u16,
     faults: Arc<Faults>,
-    end: CancellationToken,
+    /// Ends its thread.
+    _end: DropGuard,
 }
 
 /// What happens to the answer that the manager has given to a call.
@@ -43,10 +44,10 @@ impl Calls {
     pub fn start(to: u16) -> anyhow::Result<Self> {
         let faults = Arc::<Faults>::default();
         let serving = faults.clone();
-        let (port, end) = super::serve_on_thread(move |client| {
+        let (port, _end) = super::serve_on_thread(move |client| {
             tokio::spawn(connection(serving.clone(), client, to));
         })?;
-        Ok(Self { port, faults, end })
+        Ok(Self { port, faults, _end })
     }
 
     /// The next so many answers to a method, such as `Create`, are lost.
@@ -57,12 +58,6 @@ impl Calls {
     /// Whether some faults have not been used up.
     pub fn pending(&self) -> bool {
         self.faults.lock().iter().any(|(.., left)| *left > 0)
-    }
-}
-
-impl Drop for Calls {
-    fn drop(&mut self) {
-        self.end.cancel();
     }
 }
 

@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{ClientConfig, ServerConfig, crypto::ring};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use call::{Call, Verb};
 pub use rules::{Fault, FaultId, Matching};
@@ -67,7 +67,8 @@ pub struct Proxy {
     dir: PathBuf,
     authority: Authority,
     shared: Arc<Shared>,
-    end: CancellationToken,
+    /// Ends its thread.
+    _end: DropGuard,
 }
 
 /// What the connections of a proxy share.
@@ -95,10 +96,10 @@ impl Proxy {
             cut: Mutex::default(),
         });
         let serving = shared.clone();
-        let (port, end) = serve_on_thread(move |stream| {
+        let (port, _end) = serve_on_thread(move |stream| {
             tokio::spawn(serve::connection(serving.clone(), tls.clone(), stream));
         })?;
-        Ok(Self { port, dir, authority, shared, end })
+        Ok(Self { port, dir, authority, shared, _end })
     }
 
     /// Writes a kubeconfig again so that it leads through the proxy. Its users stay as they are.
@@ -185,12 +186,6 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.end.cancel();
-    }
-}
-
 impl Shared {
     fn begun(&self, mut call: Call) -> Call {
         let mut calls = self.calls.lock();
@@ -212,9 +207,9 @@ impl Shared {
 
 /// Hands each connection to a port on loopback to `connection`, on a thread and runtime of their own. Returns the port, and
 /// what ends it.
-fn serve_on_thread(
+pub(crate) fn serve_on_thread(
     connection: impl Fn(TcpStream) + Send + 'static,
-) -> anyhow::Result<(u16, CancellationToken)> {
+) -> anyhow::Result<(u16, DropGuard)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
@@ -233,7 +228,7 @@ fn serve_on_thread(
         // A hook may be waiting for something; nobody waits for it.
         runtime.shutdown_background();
     });
-    Ok((port, end))
+    Ok((port, end.drop_guard()))
 }
 
 fn serving(pair: &Pair) -> anyhow::Result<ServerConfig> {

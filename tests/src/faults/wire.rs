@@ -8,14 +8,15 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// A port that leads to another one. It ends when this is dropped, and serves on a thread of its own.
 pub struct Wire {
     /// Its port.
     pub port: u16,
     shared: Arc<Shared>,
-    end: CancellationToken,
+    /// Ends its thread.
+    _end: DropGuard,
 }
 
 /// What the network does.
@@ -73,10 +74,10 @@ impl Wire {
     pub fn start(to: u16) -> anyhow::Result<Self> {
         let shared = Arc::<Shared>::default();
         let serving = shared.clone();
-        let (port, end) = super::serve_on_thread(move |client| {
+        let (port, _end) = super::serve_on_thread(move |client| {
             tokio::spawn(connection(serving.clone(), client, to));
         })?;
-        Ok(Self { port, shared, end })
+        Ok(Self { port, shared, _end })
     }
 
     /// What the network does from now on, with connections that are open too. Bytes that were held pass when it is open
@@ -89,12 +90,6 @@ impl Wire {
     /// forgotten them. New ones are as [`Self::set`] says.
     pub fn lose(&self) {
         std::mem::take(&mut *self.shared.lost.lock()).cancel();
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.end.cancel();
     }
 }
 
