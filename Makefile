@@ -71,7 +71,8 @@ image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/ou
 bench: control-plane ## Measure matching, the webhook, tenants beside each other, and attacks; prints figures and ratios
 	$(CARGO) bench --locked -p outrigger-core --bench matching
 	$(CARGO) bench --locked -p outrigger-tests --bench webhook
-	$(CARGO) build --locked --profile demo --bin outrigger --bin load-tenants --bin load-rules --bin load-abuse
+	$(CARGO) build --locked --profile demo --bin outrigger --bin load-admission --bin load-tenants --bin load-rules --bin load-abuse
+	target/demo/load-admission
 	target/demo/load-tenants
 	target/demo/load-rules
 	target/demo/load-abuse

@@ -83,7 +83,7 @@ async fn main() {
         }
     }
     end.cancel();
-    report::write("admission", &rows(&one, &many)).unwrap();
+    println!("{}", report::write("admission", &rows(&one, &many)).unwrap());
 }
 
 fn rows(one: &[[Figures; 3]], many: &[[f64; 3]]) -> Vec<Row> {

@@ -1,7 +1,8 @@
 //! The report of the benches: each figure beside its floor, measured in the same run, in `target/bench/report.json` and as a
-//! Markdown table on standard output.
+//! Markdown table.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -59,13 +60,13 @@ pub fn path() -> PathBuf {
     root().join("target/bench/report.json")
 }
 
-/// Puts the rows of one bench in place of its former ones, and prints them.
-pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<()> {
-    println!("\n| {bench} | figure | floor | ratio | spread |\n|---|---|---|---|---|");
+/// Puts the rows of one bench in place of its former ones, and returns them as a Markdown table.
+pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
+    let mut table = format!("| {bench} | figure | floor | ratio | spread |\n|---|---|---|---|---|\n");
     for Row { what, unit, floor_is, figure, floor, ratio, spread: [least, most] } in rows {
-        println!(
-            "| {what} | {figure:.2} {unit} | {floor:.2} ({floor_is}) | {ratio:.2} | {least:.2} to {most:.2} |"
-        );
+        let values =
+            format!("{figure:.2} {unit} | {floor:.2} ({floor_is}) | {ratio:.2} | {least:.2} to {most:.2}");
+        writeln!(table, "| {what} | {values} |")?;
     }
     let path = path();
     let mut all: BTreeMap<String, Vec<Row>> = match std::fs::read(&path) {
@@ -76,5 +77,5 @@ pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<()> {
     all.insert(bench.to_owned(), rows.to_vec());
     std::fs::create_dir_all(root().join("target/bench"))?;
     std::fs::write(&path, serde_json::to_vec_pretty(&all)?)?;
-    Ok(())
+    Ok(table)
 }
