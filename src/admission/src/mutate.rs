@@ -75,12 +75,13 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
     };
     cx.steps.started();
     let mut told = |step, passed| cx.steps.finished(step, passed);
-    let (patch, report) = mutate::patch_told(&mut request.object, &facts, &mut told)
+    let before = mutate::Before::of(&request.object, &facts);
+    let report = mutate::mutate_told(&mut request.object, &facts, &mut told)
         .map_err(|error| Decision::deny_fields(422, &[error]))?;
     let mut warnings = report.warnings;
     let allocated = |claim: &str| cx.caches.allocated(&request.namespace, claim);
     warnings.extend(mutate::claims::warnings(&request.object, allocated));
-    Ok(Decision::Allow { patch, warnings }.into())
+    Ok(Decision::Allow { patch: before.patch(&mut request.object), warnings }.into())
 }
 
 /// The rule whose companion the Pod is. `None` for all other Pods: only the manager creates companions.

@@ -197,27 +197,92 @@ pub fn read(body: &[u8]) -> Result<Request, ReviewError> {
 /// Reads a review that has been measured.
 pub fn read_measured(body: &[u8]) -> Result<Request, ReviewError> {
     if body.len() <= SMALL {
-        let mut request: Request = envelope(body)?;
-        request.sizes = Some((body.len(), 0));
-        return Ok(request);
+        let request: Request<Object> = envelope(body)?;
+        return Ok(Request { sizes: Some((body.len(), 0)), ..request.map(|object| Ok(object.0))? });
     }
-    let raw: Request<Option<&RawValue>> = envelope(body)?;
-    let tree = |raw: Option<&RawValue>| raw.map_or(Ok(Value::Null), |raw| serde_json::from_str(raw.get()));
-    let size = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len());
+    let mut raw: Request<Option<&RawValue>> = envelope(body)?;
     // Only updates and deletions are decided by the old object.
-    let old = raw.old_object.filter(|_| matches!(raw.operation.as_str(), "UPDATE" | "DELETE"));
-    Ok(Request {
-        sizes: Some((size(raw.object), size(old))),
-        object: tree(raw.object)?,
-        old_object: tree(old)?,
-        uid: raw.uid,
-        kind: raw.kind,
-        sub_resource: raw.sub_resource,
-        namespace: raw.namespace,
-        operation: raw.operation,
-        user_info: raw.user_info,
-        dry_run: raw.dry_run,
-    })
+    raw.old_object = raw.old_object.filter(|_| matches!(raw.operation.as_str(), "UPDATE" | "DELETE"));
+    let size = |raw: Option<&RawValue>| raw.map_or(0, |raw| raw.get().len());
+    let sizes = Some((size(raw.object), size(raw.old_object)));
+    let tree = |raw: Option<&RawValue>| match raw {
+        Some(raw) => serde_json::from_str(raw.get()).map(|Object(tree)| tree),
+        None => Ok(Value::Null),
+    };
+    Ok(Request { sizes, ..raw.map(tree)? })
+}
+
+impl<O> Request<O> {
+    /// The same request with other types of objects.
+    fn map<P>(
+        self,
+        convert: impl Fn(O) -> Result<P, serde_json::Error>,
+    ) -> Result<Request<P>, serde_json::Error> {
+        Ok(Request {
+            object: convert(self.object)?,
+            old_object: convert(self.old_object)?,
+            uid: self.uid,
+            kind: self.kind,
+            sub_resource: self.sub_resource,
+            namespace: self.namespace,
+            operation: self.operation,
+            user_info: self.user_info,
+            dry_run: self.dry_run,
+            sizes: self.sizes,
+        })
+    }
+}
+
+/// An object as a value tree without `metadata.managedFields`: they are often a third of it, and nothing is decided by them.
+#[derive(Default)]
+struct Object(Value);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Part::Object.deserialize(deserializer).map(Self)
+    }
+}
+
+/// What of an object is read: null, or a JSON object.
+#[derive(Clone, Copy)]
+enum Part {
+    Object,
+    Metadata,
+}
+
+impl<'de> DeserializeSeed<'de> for Part {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Part {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut object = serde_json::Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            match (self, key.as_str()) {
+                (Self::Metadata, "managedFields") => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+                (Self::Object, "metadata") => object.insert(key, map.next_value_seed(Self::Metadata)?),
+                _ => object.insert(key, map.next_value()?),
+            };
+        }
+        Ok(Value::Object(object))
+    }
 }
 
 fn envelope<'a, O: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<Request<O>, ReviewError> {

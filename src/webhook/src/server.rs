@@ -196,7 +196,7 @@ impl AdmissionService {
                 return Err(unreadable(endpoint, &located));
             }
         };
-        // A mutation holds three copies: the object, and what may change of it before and after.
+        // A mutation holds three copies: the object, what may change of it, and the text of the patch.
         let copies = if endpoint.mutates { 3 } else { 1 };
         let Some(tree) = self.budget.tree(measured, copies).await else {
             let message = format!(

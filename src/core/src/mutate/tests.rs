@@ -42,6 +42,13 @@ fn run(pod: &Value, rule: Option<&Rule>) -> Result<(Value, Report), FieldError> 
     Ok((pod, report))
 }
 
+/// The patch that the steps make of a Pod.
+pub(crate) fn patch(pod: &Value, facts: &PodContext<'_>) -> Result<(json_patch::Patch, Report), FieldError> {
+    let (mut after, before) = (pod.clone(), Before::of(pod, facts));
+    let report = mutate(&mut after, facts)?;
+    Ok((before.patch(&mut after), report))
+}
+
 #[test]
 fn a_companion_is_placed_told_and_let_go() {
     let rule = rule(
@@ -187,9 +194,9 @@ proptest! {
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &json_patch::diff(&pod, &once)).unwrap();
         prop_assert_eq!(&patched, &once, "the patch applies");
-        let (tenant, mut again) = (TenantId::new("blue").unwrap(), pod.clone());
+        let tenant = TenantId::new("blue").unwrap();
         let facts = PodContext { tenant: Some(&tenant), ..PodContext::default() };
-        let (small, _) = patch(&mut again, &facts).unwrap();
+        let (small, _) = patch(&pod, &facts).unwrap();
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &small).unwrap();
         prop_assert_eq!(&patched, &once, "so does the one that was made of what is owned");

@@ -28,10 +28,10 @@ fn admitted(pod: &Value) -> Result<(Value, Vec<String>), FieldError> {
     let type_ = large();
     let machine = Some(GuestSlot { group: "g", type_: &type_ });
     let facts = mutate::PodContext { machine, ..mutate::PodContext::default() };
-    let (patch, report) = mutate::patch(&mut pod.clone(), &facts)?;
+    let (patch, report) = mutate::tests::patch(pod, &facts)?;
     let mut after = pod.clone();
     json_patch::patch(&mut after, &patch).unwrap();
-    let again = mutate::patch(&mut after.clone(), &facts)?;
+    let again = mutate::tests::patch(&after, &facts)?;
     assert_eq!(again.0.0, [], "once is enough");
     let lasting =
         |warning: &String| warning.starts_with(NO_NODE) || warning.contains("no container is called");

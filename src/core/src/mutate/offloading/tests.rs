@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::super::{self as mutate, Report, patch};
+use super::super::tests::patch;
+use super::super::{self as mutate, Report};
 use super::*;
 use crate::selector::matching::Node;
 use crate::selector::{POINTER, tests::pod};
@@ -377,11 +378,12 @@ proptest! {
         let offloading = Offloading::new(STRATEGIES[strategy], &json!({"nodeSelectorTerms": selector})).unwrap();
         let facts = facts(&offloading, "liqo");
         let mut once = pod.clone();
-        let (small, _) = patch(&mut once, &facts).unwrap();
+        mutate::mutate(&mut once, &facts).unwrap();
+        let (small, _) = patch(&pod, &facts).unwrap();
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &small).unwrap();
         prop_assert_eq!(&patched, &once, "the patch applies");
-        let (again, _) = patch(&mut patched, &facts).unwrap();
+        let (again, _) = patch(&patched, &facts).unwrap();
         prop_assert!(again.0.is_empty(), "once is enough: {:?}", again);
         if STRATEGIES[strategy] == "Local" {
             prop_assert_eq!(&once, &pod);

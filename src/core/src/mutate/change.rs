@@ -1,0 +1,122 @@
+//! The patch of what the steps have changed.
+//!
+//! Only what the steps may change is copied before them and compared after them: most of a Pod is containers and volumes, which
+//! belong to others. What is new is moved into the patch and not copied, because a product of node affinity can be large.
+
+use json_patch::jsonptr::{PointerBuf, Token};
+use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
+use serde_json::Value;
+
+use super::{PodContext, claims};
+use crate::selector;
+
+/// The fields that the steps may change, by parent.
+const OWNED: [(&str, &[&str]); 2] = [
+    ("metadata", &["annotations"]),
+    ("spec", &["affinity", "tolerations", "schedulingGates", "resourceClaims"]),
+];
+
+/// Lists of containers that the steps may change of guests besides.
+const OWNED_OF_GUESTS: &[&str] = &["containers"];
+
+/// What the steps may change of a Pod, as it was before them.
+#[derive(Debug)]
+pub struct Before {
+    parents: Vec<(&'static str, Parent)>,
+}
+
+#[derive(Debug)]
+enum Parent {
+    /// An object, with a copy of these fields.
+    Object(Vec<(&'static str, Option<Value>)>),
+    /// Absent, or of a type that the steps refuse.
+    Other,
+}
+
+impl Before {
+    /// Copies what the steps may change. The steps change containers only to give them a slot or devices.
+    #[must_use]
+    pub fn of(pod: &Value, facts: &PodContext<'_>) -> Self {
+        let containers: &[&str] = match (facts.rule, facts.machine) {
+            (Some(rule), _) if !rule.devices().claims().is_empty() => &claims::CONTAINERS,
+            (_, Some(_)) => OWNED_OF_GUESTS,
+            _ => &[],
+        };
+        let parent = |(name, owned): (&'static str, &'static [&'static str])| {
+            let Some(object) = pod.get(name).and_then(Value::as_object) else { return (name, Parent::Other) };
+            let lists = if name == "spec" { containers } else { &[] };
+            let fields = owned.iter().chain(lists).map(|field| (*field, object.get(*field).cloned()));
+            (name, Parent::Object(fields.collect()))
+        };
+        Self { parents: OWNED.map(parent).into() }
+    }
+
+    /// The patch that makes the Pod what it is after the steps. What is new is moved out of `pod`, which is of no use
+    /// afterwards.
+    #[must_use]
+    pub fn patch(self, pod: &mut Value) -> Patch {
+        let (mut operations, mut path) = (Vec::new(), PointerBuf::root());
+        for (name, parent) in self.parents {
+            path.push_back(name);
+            match (parent, pod.get_mut(name)) {
+                (Parent::Object(fields), Some(after)) => {
+                    for (field, before) in fields {
+                        path.push_back(field);
+                        compare(&mut operations, &mut path, before.as_ref(), after.get_mut(field));
+                        path.pop_back();
+                    }
+                }
+                // The steps have made it: there is nothing in it but theirs.
+                (Parent::Other, Some(after @ Value::Object(_))) => operations.push(add(&path, after)),
+                _ => {}
+            }
+            path.pop_back();
+        }
+        Patch(operations)
+    }
+}
+
+fn add(path: &PointerBuf, value: &mut Value) -> PatchOperation {
+    PatchOperation::Add(AddOperation { path: path.clone(), value: value.take() })
+}
+
+/// Compares one value down to what differs. The terms of node affinity are replaced as one: nearly all of them change, and each
+/// operation of their own would have a path that is longer than the change.
+fn compare(
+    operations: &mut Vec<PatchOperation>,
+    path: &mut PointerBuf,
+    before: Option<&Value>,
+    after: Option<&mut Value>,
+) {
+    match (before, after) {
+        (None, None) => {}
+        (None, Some(after)) => operations.push(add(path, after)),
+        (Some(_), None) => operations.push(PatchOperation::Remove(RemoveOperation { path: path.clone() })),
+        (Some(before), Some(after)) if before == after => {}
+        (Some(Value::Object(before)), Some(Value::Object(after))) => {
+            for key in before.keys().filter(|key| !after.contains_key(*key)) {
+                path.push_back(Token::new(key.as_str()));
+                operations.push(PatchOperation::Remove(RemoveOperation { path: path.clone() }));
+                path.pop_back();
+            }
+            for (key, after) in after {
+                path.push_back(Token::new(key.as_str()));
+                compare(operations, path, before.get(key), Some(after));
+                path.pop_back();
+            }
+        }
+        (Some(Value::Array(before)), Some(Value::Array(after)))
+            if after.len() >= before.len() && path.as_str() != selector::POINTER =>
+        {
+            for (i, after) in after.iter_mut().enumerate() {
+                path.push_back(i);
+                compare(operations, path, before.get(i), Some(after));
+                path.pop_back();
+            }
+        }
+        (Some(_), Some(after)) => {
+            operations
+                .push(PatchOperation::Replace(ReplaceOperation { path: path.clone(), value: after.take() }));
+        }
+    }
+}
