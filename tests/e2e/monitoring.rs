@@ -123,7 +123,7 @@ async fn api_server(t: &Tenant) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_query_asks_for_series_that_there_are() {
     let o = Outrigger::shared().await;
-    let t = Tenant::without_agent(o, "mon", &[("a", 1)]).await;
+    let t = Tenant::with_rule_only(o, "mon").await;
     let admin = t.start_agent_with_admin(&[]);
     t.web("web").await;
     t.companion().await;

@@ -60,7 +60,12 @@ pub fn path() -> PathBuf {
     root().join("target/bench/report.json")
 }
 
-/// Puts the rows of one bench in place of its former ones, and returns them as a Markdown table.
+/// Whether a row is to be measured: `OUTRIGGER_BENCH_ROW`, a part of its bench and name, says which. By default all are.
+pub fn is_wanted(bench: &str, row: &str) -> bool {
+    std::env::var("OUTRIGGER_BENCH_ROW").map_or(true, |wanted| format!("{bench} {row}").contains(&wanted))
+}
+
+/// Puts rows of one bench in place of the former ones of the same name, and returns them as a Markdown table.
 pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
     let mut table = format!("| {bench} | figure | floor | ratio | spread |\n|---|---|---|---|---|\n");
     for Row { what, unit, floor_is, figure, floor, ratio, spread: [least, most] } in rows {
@@ -74,7 +79,14 @@ pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
         Err(error) => return Err(error.into()),
     };
-    all.insert(bench.to_owned(), rows.to_vec());
+    let known = all.entry(bench.to_owned()).or_default();
+    for row in rows {
+        let same = |old: &&mut Row| (&old.what, &old.floor_is) == (&row.what, &row.floor_is);
+        match known.iter_mut().find(same) {
+            Some(old) => *old = row.clone(),
+            None => known.push(row.clone()),
+        }
+    }
     std::fs::create_dir_all(root().join("target/bench"))?;
     std::fs::write(&path, serde_json::to_vec_pretty(&all)?)?;
     Ok(table)

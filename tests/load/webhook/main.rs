@@ -1,0 +1,205 @@
+//! What admission costs: mutating and validating a Pod, and merging selectors into one, against a floor.
+//!
+//! The floor is the same server (accept loop, TLS, axum) with a handler that reads the body and answers "allowed" without
+//! looking at it. Both run as processes of their own; load comes from this process over HTTP/1.1 with TLS keep-alive, as
+//! an API server's does, on the same machine. Rounds alternate, and the median of the rounds counts.
+//!
+//! `cargo bench -p outrigger-tests --bench webhook`
+
+// A bench talks to whoever runs it, and fails loudly.
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod cases;
+mod measure;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::post;
+use outrigger_admission::caches::Caches;
+use outrigger_admission::webhooks::endpoint;
+use outrigger_admission::{Context, Settings, StepObserver, review};
+use outrigger_core::keys;
+use outrigger_runtime::bind::Bind;
+use outrigger_runtime::cache::Change;
+use outrigger_runtime::environment::Environment;
+use outrigger_runtime::ready::Readiness;
+use outrigger_runtime::serve::{Limits, Server};
+use outrigger_runtime::tls::ServerTls;
+use outrigger_webhook::budget::Budget;
+use outrigger_webhook::ledger::Ledgers;
+use outrigger_webhook::metrics::Metrics;
+use outrigger_webhook::server::{AdmissionService, Writers};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use cases::{Case, SIZES, cases, terms};
+
+/// As the command's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
+/// How often the stages of an ordinary request are run.
+const TIMES: u32 = 20_000;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let role = std::env::var("OUTRIGGER_BENCH_ROLE").unwrap_or_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    match role.as_str() {
+        "" if args.iter().any(|a| a == "--list" || a == "--test") => {}
+        "" => {
+            stages();
+            runtime.block_on(measure::measure());
+        }
+        role => runtime.block_on(serve(role)),
+    }
+}
+
+fn rule() -> Value {
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": "r", "namespace": "tenant-blue", "uid": "rule-uid", "generation": 1},
+        "spec": {
+            "workloadTerms": [{"matchExpressions": [
+                {"key": ".state.extra.labels.app", "operator": "In", "values": ["web"]}]}],
+            "workloadInfoInject": [
+                {"workloadKey": ".state.nodeName", "asAnnotation": {"name": "tenant-node-name"}},
+                {"asAnnotation": {"name": "entire-workload"}}],
+            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
+}
+
+/// One server, until it is killed. Prints its port.
+async fn serve(role: &str) {
+    let dir = std::path::PathBuf::from(std::env::var("OUTRIGGER_BENCH_DIR").unwrap());
+    let tls = Arc::new(ServerTls::load(dir.join("server.crt"), dir.join("server.key"), None).unwrap());
+    let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
+    println!("{}", listener.address().unwrap().port());
+    let router = if role == "floor" {
+        Router::new().route("/mutate/pods", post(floor)).route("/validate/pods", post(floor))
+    } else {
+        let (caches, settings) = decider();
+        if role == "full" {
+            fill(&caches);
+        }
+        let caches = Arc::new(caches);
+        // Nothing that is measured asks a cluster.
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let nowhere = kube::Client::try_from(nowhere).unwrap();
+        let clock = Environment::system().clock;
+        let service = AdmissionService {
+            ledgers: Ledgers::new(nowhere, &settings.core_namespace, caches.clone(), clock),
+            caches,
+            changes: tokio::sync::watch::channel(()).1,
+            settings,
+            metrics: Metrics::new(&mut outrigger_runtime::admin::registry()),
+            readiness: Readiness::default(),
+            budget: Arc::new(Budget::new(clock)),
+            writers: Writers::Anybody,
+            clock,
+        };
+        service.router()
+    };
+    let end = CancellationToken::new();
+    Server::new("bench", listener).tls(tls).limits(Limits::default()).run(router, end.clone(), end).await;
+}
+
+/// Allowed, whatever it is.
+async fn floor(body: Bytes) -> impl IntoResponse {
+    drop(body);
+    const ANSWER: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true}}"#;
+    ([(header::CONTENT_TYPE, "application/json")], ANSWER)
+}
+
+/// Where the time goes: each stage of a request on one core, without HTTP and TLS.
+fn stages() {
+    let (caches, settings) = decider();
+    let cx = Context::new(&caches, &settings);
+    let facts_of = |body: &Bytes| review::read(body).unwrap();
+    for Case { what, path, body, times } in cases() {
+        let endpoint = endpoint(path).unwrap();
+        let time = |mut stage: Box<dyn FnMut() + '_>| {
+            let began = Instant::now();
+            for _ in 0..times {
+                stage();
+            }
+            began.elapsed().as_secs_f64() * 1e6 / f64::from(times)
+        };
+        let read = time(Box::new(|| drop(std::hint::black_box(facts_of(&body)))));
+        let mut requests: Vec<_> = (0..times).map(|_| facts_of(&body)).collect();
+        let mut decisions = Vec::with_capacity(requests.len());
+        let decide = time(Box::new(|| {
+            let mut request = requests.pop().unwrap();
+            decisions.push(endpoint.decide(cx, &mut request).unwrap().decision);
+        }));
+        let write = time(Box::new(|| {
+            let decision = decisions.pop().unwrap();
+            drop(std::hint::black_box(review::write("u", &decision).unwrap()));
+        }));
+        println!("{what}: read {read:.1} µs, decide {decide:.1} µs, write {write:.1} µs");
+    }
+    let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
+    let steps = metrics.steps(Environment::system().clock);
+    let began = Instant::now();
+    for _ in 0..TIMES * 10 {
+        steps.finished(std::hint::black_box("bench"), true);
+    }
+    let nanoseconds = began.elapsed().as_secs_f64() * 1e9 / f64::from(TIMES * 10);
+    println!("taking the time of one step: {nanoseconds:.0} ns");
+}
+
+/// An object as a watch has shown it.
+fn applied<K: serde::de::DeserializeOwned>(object: Value) -> Change<K> {
+    Change::Applied(serde_json::from_value(object).unwrap())
+}
+
+/// What a webhook knows that has seen one tenant and one rule.
+fn decider() -> (Caches, Settings) {
+    let caches = Caches::default();
+    let namespace = json!({"metadata": {"name": "tenant-blue", "labels": {keys::TENANT: "blue"}}});
+    caches.namespace(applied(namespace));
+    caches.apply_rule(applied(rule()));
+    let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}});
+    caches.apply_tenant(applied(tenant));
+    for (_, selector, _) in SIZES {
+        let name = format!("offloaded-{selector}");
+        caches.namespace(applied(json!({"metadata": {"name": name, "labels": {keys::OFFLOADED: "true"}}})));
+        let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+            "metadata": {"name": "offloading", "namespace": name}, "spec": {
+                "podOffloadingStrategy": "LocalAndRemote",
+                "clusterSelector": {"nodeSelectorTerms": terms("region", selector)}}});
+        caches.apply_offloading(applied(offloading));
+    }
+    let namespace =
+        json!({"metadata": {"name": "guests", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
+    caches.namespace(applied(namespace));
+    let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
+        "metadata": {"name": "m", "labels": {keys::MACHINE_GROUP: "g"}}, "spec": {"nodePool": [], "machineTypes": [
+            {"name": "t", "spec": {"cpu": "2", "memory": "4Gi", "gpu": {"type": "nvidia.com/gpu", "num": 1, "family": "f"}},
+                "available": 1}]},
+        "status": {"availableMachines": [{"name": "t", "usage": {"maximum": 1, "reserved": 1}}]}});
+    caches.apply_machine(applied(machine), Duration::ZERO);
+    (caches, Settings::default())
+}
+
+/// What a webhook knows in a large installation besides: 1,000 tenants with ten rules and ten DPUs each.
+fn fill(caches: &Caches) {
+    for i in 0..1000 {
+        let (tenant, namespace) = (format!("t{i}"), format!("tenant-t{i}"));
+        caches.namespace(applied(json!({"metadata": {"name": namespace, "labels": {keys::TENANT: tenant}}})));
+        caches.apply_tenant(applied(json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+            "metadata": {"name": tenant, "uid": tenant}, "spec": {}})));
+        for n in 0..10 {
+            let mut rule = rule();
+            rule["metadata"] = json!({"name": format!("r{n}"), "namespace": namespace, "uid": format!("{tenant}-{n}"),
+                "generation": 1});
+            caches.apply_rule(applied(rule));
+            caches.node(applied(json!({"metadata": {"name": format!("{tenant}-{n}"), "labels": {
+                keys::NODE_TENANT: tenant, keys::DPU_HOST: format!("{tenant}-host-{n}")}}})));
+        }
+    }
+}
