@@ -67,15 +67,24 @@ DOCKER ?= docker
 image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
 	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
 
+BENCHES := outrigger load-admission load-tenants load-rules load-abuse bench-report
+export OUTRIGGER_BENCH_ROW = $(ROW)
+
 .PHONY: bench
-bench: control-plane ## Measure matching, the webhook, tenants beside each other, and attacks; prints figures and ratios
-	$(CARGO) bench --locked -p outrigger-core --bench matching
-	$(CARGO) bench --locked -p outrigger-tests --bench webhook
-	$(CARGO) build --locked --profile demo --bin outrigger --bin load-admission --bin load-tenants --bin load-rules --bin load-abuse
-	target/demo/load-admission
-	target/demo/load-tenants
-	target/demo/load-rules
-	target/demo/load-abuse
+bench: control-plane ## Measure everything, or the rows of ROW="webhook companion"; the report is target/bench/report.json
+	$(CARGO) build --locked --profile demo $(addprefix --bin ,$(BENCHES))
+	case "$(ROW)" in ""|webhook*) $(CARGO) bench --locked --profile demo -p outrigger-tests --bench webhook;; esac
+	case "$(ROW)" in ""|admission*) target/demo/load-admission;; esac
+	test -n "$(ROW)" || $(CARGO) bench --locked --profile demo -p outrigger-core --bench matching
+	test -n "$(ROW)" || for load in tenants rules abuse; do target/demo/load-$$load || exit; done
+	target/demo/bench-report table
+
+.PHONY: bench-check bench-record
+bench-check: ## Fail where a ratio of the last report is worse than all that were recorded
+	$(CARGO) run --locked --quiet --profile demo --bin bench-report -- check
+
+bench-record: ## Record the last report, for bench-check and docs/performance.md
+	$(CARGO) run --locked --quiet --profile demo --bin bench-report -- record
 
 .PHONY: crds
 crds: ## Write deploy/crds and the webhooks' configurations from the Rust code

@@ -93,14 +93,15 @@ async fn messages_that_never_end_hold_up_nobody_else() {
         hold(&loud, "ab-hold", 32 << 20).await;
     }
     let t = Tenant::with_rule_only(o, "ab-beside").await;
-    // Its sync is large enough to need a part of the budget.
+    let opened = t.tells([update("w1", &t.node("a"))]).await;
+    t.ready(1).await;
+    // Its next sync is large enough to need a part of the budget.
     let mut updates: Vec<_> = (0..5_000).map(|i| update(&format!("x{i}"), "nowhere")).collect();
     for update in &mut updates {
         update.workload_state.as_mut().unwrap().extra.clear();
     }
     updates.push(update("w1", &t.node("a")));
-    let opened = t.tells(updates).await;
-    t.ready(1).await;
+    opened.0.send(Message::WorkloadSync(v1::WorkloadSync { workload_updates: updates })).await.unwrap();
     opened.0.send(Message::WorkloadUpdate(update("w2", &t.node("a")))).await.unwrap();
     t.ready(2).await;
     assert!(!opened.1.is_finished(), "its stream has ended");

@@ -56,7 +56,7 @@ async fn everything_goes_on_when_the_first_answer_to_every_write_is_lost() {
     t.web("w2").await;
     let before = t.ready(2).await;
     t.change("w1", json!({"metadata": {"labels": {"version": "2"}}})).await;
-    t.has("the companion has the fact", 1, 1, |pod| annotation(pod, "version") == Some("2")).await;
+    t.has("the companion has the fact", 1, 2, |pod| annotation(pod, "version") == Some("2")).await;
     let uids = |all: &[Pod]| all.iter().filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
     assert_eq!(uids(&t.ready(2).await), uids(&before), "nothing was made twice");
     t.end("w2").await;

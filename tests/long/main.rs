@@ -108,6 +108,7 @@ mod tests {
             ("2/4".parse().unwrap(), true, vec!["restore".to_owned()])
         );
         assert!(Args::try_parse_from(["long", "--shards", "2/4"]).is_err());
+        assert!(Args::try_parse_from(["long", "--shard"]).is_err());
     }
 
     #[test]

@@ -1,21 +1,20 @@
-//! The report of the benches: each figure beside its floor, measured in the same run, in `target/bench/report.json` and as a
-//! Markdown table.
+//! The report of the benches: each figure beside its floor, measured in turns in the same run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::root;
 
 /// One row: a figure, and the same figure of the least that could do the work.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// What is measured, and how.
     pub what: String,
-    /// The unit of both figures.
+    /// The unit of both figures. Of `/s` more is better, of all others less.
     pub unit: String,
     /// What the floor is.
     pub floor_is: String,
@@ -43,6 +42,16 @@ impl Row {
             spread: [ratios[0], ratios[ratios.len() - 1]],
         }
     }
+
+    fn is(&self, other: &Self) -> bool {
+        (&self.what, &self.floor_is) == (&other.what, &other.floor_is)
+    }
+
+    /// Whether its ratio is worse than all that were recorded.
+    fn is_worse_than(&self, recorded: &Self) -> bool {
+        let [least, most] = recorded.spread;
+        if self.unit == "/s" { self.ratio < least } else { self.ratio > most }
+    }
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -55,7 +64,66 @@ fn median(sorted: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// Where the report is.
+/// All rows of one machine.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Processor, cores and memory.
+    pub machine: String,
+    /// The rows by bench.
+    pub benches: BTreeMap<String, Vec<Row>>,
+}
+
+impl Report {
+    /// Reads a report; one that isn't there is empty.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        match std::fs::read(path) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The rows as Markdown tables, each with the command that repeats it.
+    pub fn tables(&self) -> String {
+        let mut text = String::new();
+        for (bench, rows) in &self.benches {
+            let _ = write!(text, "\n### {bench}\n\n{}", table(rows));
+        }
+        text
+    }
+
+    /// The rows that are worse here than all rounds that were recorded, each with both ratios.
+    pub fn worse_than(&self, recorded: &Self) -> Vec<String> {
+        let mut worse = Vec::new();
+        for (bench, rows) in &recorded.benches {
+            let now = self.benches.get(bench).map_or(&[][..], Vec::as_slice);
+            for old in rows {
+                let Some(new) = now.iter().find(|new| new.is(old)) else { continue };
+                if new.is_worse_than(old) {
+                    let ([least, most], ratio) = (old.spread, new.ratio);
+                    worse.push(format!(
+                        "{bench} {}, to {}: {ratio:.2}, recorded {least:.2} to {most:.2}",
+                        old.what, old.floor_is
+                    ));
+                }
+            }
+        }
+        worse
+    }
+}
+
+/// Rows as a Markdown table.
+fn table(rows: &[Row]) -> String {
+    let mut table = String::from("| what | figure | floor | ratio | spread |\n|---|---|---|---|---|\n");
+    for Row { what, unit, floor_is, figure, floor, ratio, spread: [least, most] } in rows {
+        let values =
+            format!("{figure:.2} {unit} | {floor:.2} ({floor_is}) | {ratio:.2} | {least:.2} to {most:.2}");
+        let _ = writeln!(table, "| {what} | {values} |");
+    }
+    table
+}
+
+/// Where the report of this machine is.
 pub fn path() -> PathBuf {
     root().join("target/bench/report.json")
 }
@@ -67,27 +135,59 @@ pub fn is_wanted(bench: &str, row: &str) -> bool {
 
 /// Puts rows of one bench in place of the former ones of the same name, and returns them as a Markdown table.
 pub fn write(bench: &str, rows: &[Row]) -> anyhow::Result<String> {
-    let mut table = format!("| {bench} | figure | floor | ratio | spread |\n|---|---|---|---|---|\n");
-    for Row { what, unit, floor_is, figure, floor, ratio, spread: [least, most] } in rows {
-        let values =
-            format!("{figure:.2} {unit} | {floor:.2} ({floor_is}) | {ratio:.2} | {least:.2} to {most:.2}");
-        writeln!(table, "| {what} | {values} |")?;
-    }
     let path = path();
-    let mut all: BTreeMap<String, Vec<Row>> = match std::fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
-        Err(error) => return Err(error.into()),
-    };
-    let known = all.entry(bench.to_owned()).or_default();
+    let mut report = Report::read(&path)?;
+    report.machine = machine();
+    let known = report.benches.entry(bench.to_owned()).or_default();
     for row in rows {
-        let same = |old: &&mut Row| (&old.what, &old.floor_is) == (&row.what, &row.floor_is);
-        match known.iter_mut().find(same) {
+        match known.iter_mut().find(|old| old.is(row)) {
             Some(old) => *old = row.clone(),
             None => known.push(row.clone()),
         }
     }
     std::fs::create_dir_all(root().join("target/bench"))?;
-    std::fs::write(&path, serde_json::to_vec_pretty(&all)?)?;
-    Ok(table)
+    std::fs::write(&path, serde_json::to_vec_pretty(&report)?)?;
+    Ok(table(rows))
+}
+
+fn machine() -> String {
+    let field = |file: &str, name: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
+        line.trim_start_matches([':', ' ', '\t']).to_owned()
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (model, memory) = (field("/proc/cpuinfo", "model name"), field("/proc/meminfo", "MemTotal"));
+    format!("{model}, {cores} cores, {memory} of memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(unit: &str, rounds: &[(f64, f64)]) -> Report {
+        let rows = vec![Row::new("x", unit, "floor", rounds)];
+        Report { machine: String::new(), benches: [("b".to_owned(), rows)].into() }
+    }
+
+    #[test]
+    fn a_row_is_worse_only_beyond_its_spread_and_in_its_direction() {
+        let recorded = [(8.0, 10.0), (9.0, 10.0), (10.0, 10.0)];
+        for (unit, ratio, worse) in [
+            ("/s", 0.7, true),
+            ("/s", 0.85, false),
+            ("/s", 1.5, false),
+            ("ms", 0.7, false),
+            ("ms", 1.1, true),
+        ] {
+            let now = report(unit, &[(ratio, 1.0)]);
+            let found = now.worse_than(&report(unit, &recorded));
+            assert_eq!(found.len(), usize::from(worse), "{unit} {ratio}: {found:?}");
+        }
+        assert!(
+            report("ms", &recorded)
+                .tables()
+                .contains("| x | 9.00 ms | 10.00 (floor) | 0.90 | 0.80 to 1.00 |")
+        );
+    }
 }

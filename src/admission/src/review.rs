@@ -11,7 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use outrigger_core::bounds::{Bounds, Excess, Measured};
 use outrigger_core::field::FieldError;
 use outrigger_core::validate;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -243,7 +244,7 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// What of an object is read: null, or a JSON object.
+/// What is read. Other values than objects are for the handlers to refuse.
 #[derive(Clone, Copy)]
 enum Part {
     Object,
@@ -267,6 +268,30 @@ impl<'de> Visitor<'de> for Part {
 
     fn visit_unit<E>(self) -> Result<Value, E> {
         Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Value, A::Error> {
+        Value::deserialize(SeqAccessDeserializer::new(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
