@@ -19,7 +19,7 @@ use outrigger_runtime::tls::ClientTls;
 use outrigger_tests::cost;
 use outrigger_tests::pki::Authority;
 use outrigger_tests::report::{self, Row};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::cases::{Case, cases};
 
@@ -136,23 +136,32 @@ async fn closed_loop(target: &Target, connections: usize) -> Times {
     all((0..connections).map(|_| tokio::spawn(client(target.clone()))).collect()).await
 }
 
-/// A request is due each time, whether or not the last is answered.
+/// A request is due each time, whether or not the last is answered. A thread of its own says when, because tokio's timers are
+/// exact to a millisecond only.
 async fn open_loop(target: &Target, (rate, connections): (u32, usize)) -> Times {
-    let share = u32::try_from(connections).unwrap();
-    let start = Instant::now() + Duration::from_millis(200);
-    let step = Duration::from_secs(1) / rate;
-    let count = rate * u32::try_from(ROUND.as_secs()).unwrap() / share;
-    let client = |target: Target, first: u32| async move {
-        let (mut sender, mut times) = (target.connect().await, Times::new(3).unwrap());
-        for i in 0..count {
-            let due = start + step * (first + i * share);
-            sleep_until(due).await;
-            target.ask(&mut sender).await;
-            record(&mut times, due);
+    let (mut ticks, mut tasks) = (Vec::new(), Vec::new());
+    for _ in 0..connections {
+        let (tick, mut due) = tokio::sync::mpsc::unbounded_channel::<Instant>();
+        let (target, mut sender) = (target.clone(), target.connect().await);
+        ticks.push(tick);
+        tasks.push(tokio::spawn(async move {
+            let mut times = Times::new(3).unwrap();
+            while let Some(due) = due.recv().await {
+                target.ask(&mut sender).await;
+                record(&mut times, due);
+            }
+            times
+        }));
+    }
+    std::thread::spawn(move || {
+        let (start, step) = (Instant::now(), Duration::from_secs(1) / rate);
+        for (i, tick) in (0..rate * u32::try_from(ROUND.as_secs()).unwrap()).zip(ticks.iter().cycle()) {
+            let due = start + step * i;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            tick.send(due).unwrap();
         }
-        times
-    };
-    all((0..share).map(|first| tokio::spawn(client(target.clone(), first))).collect()).await
+    });
+    all(tasks).await
 }
 
 pub(crate) async fn measure() {
