@@ -74,7 +74,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads a report; one that isn't there is empty.
+    /// Reads a report. A missing file is an empty report.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         match std::fs::read(path) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
