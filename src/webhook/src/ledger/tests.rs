@@ -5,7 +5,7 @@ use axum::{Json, Router};
 use kube::Config;
 use outrigger_admission::machines::{MachineClaim, SlotReservation};
 use outrigger_admission::review::Request;
-use outrigger_admission::webhooks::endpoint;
+use outrigger_admission::webhooks::decide;
 use outrigger_admission::{Context, Decision, Settings};
 use outrigger_api::Change;
 use outrigger_core::groups::Claim;
@@ -152,8 +152,8 @@ fn wanted(ledgers: &Ledgers, name: &str, dry_run: bool) -> SlotReservation {
         .unwrap();
     let settings = Settings::default();
     let cx = Context::new(&ledgers.caches, &settings);
-    endpoint("/mutate/pods").unwrap().decide(cx, &mut request).unwrap();
-    match endpoint("/validate/guests").unwrap().decide(cx, &mut request).unwrap().reserve.unwrap() {
+    let labels = [(keys::INJECT_RESOURCE, keys::INJECT_ENABLED)].into();
+    match decide(cx, &mut request, Some(&labels)).unwrap().reserve.unwrap() {
         Reservation::Slot(slot) => *slot,
         Reservation::Machine(claim) => panic!("{claim:?}"),
     }
