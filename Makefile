@@ -21,10 +21,10 @@ tools:
 .PHONY: control-plane
 control-plane: tools ## Build the control plane for demo and tests (once; minutes)
 	@tests/controlplane/build.sh >/dev/null
-	@tests/grpcurl/build.sh >/dev/null
 
 .PHONY: test-tools
-test-tools: control-plane ## Build what tests need beside it: Helm, promtool, mdBook, buf, crdify (once; minutes)
+test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, buf, crdify (once; minutes)
+	@tests/grpcurl/build.sh >/dev/null
 	@tests/mdbook/build.sh >/dev/null
 	@tests/helm/build.sh >/dev/null
 	@tests/prometheus/build.sh >/dev/null
@@ -33,8 +33,8 @@ test-tools: control-plane ## Build what tests need beside it: Helm, promtool, md
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters
-	@$(CARGO) build --locked --profile demo --bin outrigger --bin demo
-	@target/demo/demo $(if $(KEEP),--keep)
+	@$(CARGO) build --locked --bin outrigger --bin demo
+	@target/debug/demo $(if $(KEEP),--keep)
 
 .PHONY: test
 test: test-tools ## Run all tests, the end-to-end ones on a real control plane

@@ -164,6 +164,9 @@ async fn tour(show: &mut Show, o: &mut Outrigger) -> anyhow::Result<()> {
             at(99)
         ));
     }
+    if cfg!(debug_assertions) {
+        show.line("    This build is not optimized: docs/performance.md has the figures of one that is.");
+    }
 
     told(tenant, 1)?;
     show.line("\nWhat the tenant sees of it, in its own cluster:");
