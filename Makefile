@@ -79,11 +79,17 @@ bench: control-plane ## Measure everything, or the rows of ROW="webhook companio
 	test -n "$(ROW)" || for load in tenants rules abuse; do target/demo/load-$$load || exit; done
 	target/demo/bench-report table
 
+.PHONY: bench-peers
+bench-peers: control-plane ## Measure the webhook beside Liqo's, in turns (builds that first; many minutes)
+	@tests/peers/liqo/build.sh >/dev/null
+	$(CARGO) build --locked --profile demo --bin outrigger --bin load-peers --bin bench-report
+	target/demo/load-peers
+
 .PHONY: bench-check bench-record
 bench-check: ## Fail where a ratio of the last report is worse than all that were recorded
 	$(CARGO) run --locked --quiet --profile demo --bin bench-report -- check
 
-bench-record: ## Record the last report, for bench-check and docs/performance.md
+bench-record: ## Record the benches of the last report, for bench-check and docs/performance.md
 	$(CARGO) run --locked --quiet --profile demo --bin bench-report -- record
 
 .PHONY: crds

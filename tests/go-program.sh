@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds a program out of the Go module in the working directory, unless it is built already, and prints its path.
-# Usage: go-program.sh NAME PACKAGE
+# Usage: go-program.sh NAME PACKAGE [SOURCE]..., where the sources are those of the module itself.
 set -euo pipefail
 export LC_ALL=C
 export GOTOOLCHAIN=${GOTOOLCHAIN:-auto}
 name=$1 package=$2
 
-key=$(sha256sum go.mod go.sum build.sh | sha256sum | cut -c1-16)
+key=$(sha256sum go.mod go.sum build.sh "${@:3}" | sha256sum | cut -c1-16)
 cache=${OUTRIGGER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/outrigger}
 out=$cache/$name-$key/$name
 mkdir -p "$(dirname "$out")"

@@ -1,4 +1,4 @@
-//! What the benches have measured: `bench-report table` prints it, `record` keeps it for the documentation and for `check`, and
+//! What the benches have measured: `bench-report table` prints it, `record` keeps its benches for the documentation and for `check`, and
 //! `check` fails where a ratio is worse than all that were recorded.
 // It is for a terminal, and a failure of it is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("table") => println!("{}\n{}", now.machine, now.tables()),
         Some("record") => {
+            let now = now.over(Report::read(&recorded).unwrap());
             std::fs::write(recorded, serde_json::to_string_pretty(&now).unwrap() + "\n").unwrap();
             let text = std::fs::read_to_string(&page).unwrap();
             let (before, rest) = text.split_once(MARKS[0]).expect("the beginning of the report");

@@ -9,6 +9,11 @@ use crate::shipped;
 
 /// The process that has this argument.
 pub fn process(argument: &str) -> u32 {
+    find(argument).unwrap_or_else(|| panic!("no process has the argument {argument}"))
+}
+
+/// The process that has this argument, if there is one. One that has just been started shows its arguments a moment later.
+pub fn find(argument: &str) -> Option<u32> {
     let processes = std::fs::read_dir("/proc").expect("processes").flatten();
     let mut found = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
@@ -16,13 +21,22 @@ pub fn process(argument: &str) -> u32 {
         let is = line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes());
         is.then_some(pid)
     });
-    found.next().unwrap_or_else(|| panic!("no process has the argument {argument}"))
+    found.next()
 }
 
 /// The most memory that a process has had, in bytes, since it began or since [`forget_peak`].
 pub fn peak(pid: u32) -> u64 {
+    memory(pid, "VmHWM:")
+}
+
+/// The memory that a process has now, in bytes.
+pub fn resident(pid: u32) -> u64 {
+    memory(pid, "VmRSS:")
+}
+
+fn memory(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 

@@ -83,6 +83,14 @@ impl Report {
         }
     }
 
+    /// This report, with those benches of an earlier one that it lacks.
+    pub fn over(mut self, earlier: Self) -> Self {
+        for (bench, rows) in earlier.benches {
+            self.benches.entry(bench).or_insert(rows);
+        }
+        self
+    }
+
     /// The rows as Markdown tables, each with the command that repeats it.
     pub fn tables(&self) -> String {
         let mut text = String::new();
@@ -168,6 +176,17 @@ mod tests {
     fn report(unit: &str, rounds: &[(f64, f64)]) -> Report {
         let rows = vec![Row::new("x", unit, "floor", rounds)];
         Report { machine: String::new(), benches: [("b".to_owned(), rows)].into() }
+    }
+
+    #[test]
+    fn a_report_replaces_the_benches_that_it_has_and_keeps_the_others() {
+        let rows = |ratio| vec![Row::new("x", "ms", "floor", &[(ratio, 1.0)])];
+        let of = |benches: &[(&str, f64)]| Report {
+            machine: String::new(),
+            benches: benches.iter().map(|(bench, ratio)| ((*bench).to_owned(), rows(*ratio))).collect(),
+        };
+        let both = of(&[("a", 2.0)]).over(of(&[("a", 1.0), ("b", 1.0)]));
+        assert_eq!(both, of(&[("a", 2.0), ("b", 1.0)]));
     }
 
     #[test]

@@ -30,6 +30,7 @@ use outrigger_runtime::environment::Environment;
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::ServerTls;
+use outrigger_tests::reviews::{self, SIZES};
 use outrigger_webhook::budget::Budget;
 use outrigger_webhook::ledger::Ledgers;
 use outrigger_webhook::metrics::Metrics;
@@ -37,13 +38,12 @@ use outrigger_webhook::server::{AdmissionService, Writers};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use cases::{Case, SIZES, cases, terms};
+use cases::{Case, cases};
 
 /// As the command's.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
 /// How often the stages of an ordinary request are run.
 const TIMES: u32 = 20_000;
 
@@ -166,16 +166,11 @@ fn decider() -> (Caches, Settings) {
     let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": "blue"}, "spec": {}});
     caches.apply_tenant(applied(tenant));
     for (_, selector, _) in SIZES {
-        let name = format!("offloaded-{selector}");
+        let name = reviews::offloaded_namespace(selector);
         caches.namespace(applied(json!({"metadata": {"name": name, "labels": {keys::OFFLOADED: "true"}}})));
-        let offloading = json!({"apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
-            "metadata": {"name": "offloading", "namespace": name}, "spec": {
-                "podOffloadingStrategy": "LocalAndRemote",
-                "clusterSelector": {"nodeSelectorTerms": terms("region", selector)}}});
-        caches.apply_offloading(applied(offloading));
+        caches.apply_offloading(applied(reviews::offloading(selector)));
     }
-    let namespace =
-        json!({"metadata": {"name": "guests", "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
+    let namespace = json!({"metadata": {"name": reviews::GUESTS, "labels": {keys::INJECT_RESOURCE: keys::INJECT_ENABLED}}});
     caches.namespace(applied(namespace));
     let machine = json!({"apiVersion": "imperator.tenzen-y.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": "m", "labels": {keys::MACHINE_GROUP: "g"}}, "spec": {"nodePool": [], "machineTypes": [
