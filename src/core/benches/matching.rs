@@ -15,6 +15,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use outrigger_core::ids::{RuleName, WorkloadId};
 use outrigger_core::index::TenantIndex;
 use outrigger_core::rule::{ExpressionSpec, InjectionSpec, Operator, Rule, RuleSpec};
+use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
 
 const STATUS: &str = "k8s.v1.cni.cncf.io/networks-status";
@@ -61,9 +62,6 @@ fn compiled(i: usize, term: Vec<ExpressionSpec>) -> Arc<Rule> {
 
 /// A Pod as a Deployment makes it, in a namespace that no rule names.
 fn workload(i: usize) -> Workload {
-    let map = |entries: &[(&str, &str)]| -> BTreeMap<String, String> {
-        entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
-    };
     let networks = r#"[{"name":"default/ovn-primary","interface":"eth0","ips":["192.0.1.9"],"mac":"0a:58:c0:00:01:09","default":true,"dns":{}}]"#;
     let hash = format!("{:010x}", i.wrapping_mul(0x9e37_79b9));
     Workload {
@@ -74,7 +72,7 @@ fn workload(i: usize) -> Workload {
         resource_name: format!("shop-{hash}-{i:05}"),
         node_name: Some(format!("node-{}", i % 1000)),
         ready: true,
-        labels: map(&[
+        labels: Texts::from([
             ("app.kubernetes.io/name", &format!("shop-{}", i % 3000)),
             ("app.kubernetes.io/instance", "shop"),
             ("app.kubernetes.io/managed-by", "Helm"),
@@ -82,7 +80,7 @@ fn workload(i: usize) -> Workload {
             ("tier", "frontend"),
             ("version", "v1.2.3"),
         ]),
-        annotations: map(&[
+        annotations: Texts::from([
             (STATUS, networks),
             ("kubectl.kubernetes.io/restartedAt", "2024-05-01T10:00:00Z"),
             ("prometheus.io/scrape", "true"),

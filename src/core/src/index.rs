@@ -147,11 +147,15 @@ impl TenantIndex {
         self.set(&id, workload)
     }
 
-    fn set(&mut self, id: &Arc<str>, workload: Workload) -> Vec<CompanionKey> {
+    fn set(&mut self, id: &Arc<str>, mut workload: Workload) -> Vec<CompanionKey> {
         let before = match self.workloads.get_mut(id) {
             Some(entry) if *entry.workload == workload => return self.fill(),
             Some(entry) => {
                 self.terms.hold(id, Some(&entry.workload), Some(&workload));
+                if workload.id == entry.workload.id {
+                    // One text for the id, not one more with each update.
+                    workload.id = entry.workload.id.clone();
+                }
                 entry.workload = Arc::new(workload);
                 std::mem::take(&mut entry.matched)
             }
@@ -321,6 +325,7 @@ impl TenantIndex {
         let label = id.label_value();
         match self.workloads.get_key_value(label.as_str()) {
             Some((key, _)) => key.clone(),
+            None if label == id.as_str() => id.shared().clone(),
             None => label.into(),
         }
     }
