@@ -67,7 +67,7 @@ DOCKER ?= docker
 image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
 	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
 
-BENCHES := outrigger load-admission load-tenants load-rules load-abuse bench-report
+BENCHES := outrigger load-admission load-manager load-tenants load-rules load-abuse bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)
 
 .PHONY: bench
@@ -75,6 +75,7 @@ bench: control-plane ## Measure everything, or the rows of ROW="webhook companio
 	$(CARGO) build --locked --profile demo $(addprefix --bin ,$(BENCHES))
 	case "$(ROW)" in ""|webhook*) $(CARGO) bench --locked --profile demo -p outrigger-tests --bench webhook;; esac
 	case "$(ROW)" in ""|admission*) target/demo/load-admission;; esac
+	case "$(ROW)" in ""|manager*) target/demo/load-manager;; esac
 	test -n "$(ROW)" || $(CARGO) bench --locked --profile demo -p outrigger-core --bench matching
 	test -n "$(ROW)" || for load in tenants rules abuse; do target/demo/load-$$load || exit; done
 	target/demo/bench-report table

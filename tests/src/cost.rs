@@ -21,8 +21,18 @@ pub fn process(argument: &str) -> u32 {
 
 /// The most memory that a process has had, in bytes, since it began or since [`forget_peak`].
 pub fn peak(pid: u32) -> u64 {
+    memory(pid, "VmHWM:")
+}
+
+/// The memory that a process has now, in bytes.
+pub fn resident(pid: u32) -> u64 {
+    memory(pid, "VmRSS:")
+}
+
+/// A field of `/proc/PID/status` that is a number of kilobytes, in bytes.
+fn memory(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
