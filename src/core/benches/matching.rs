@@ -73,10 +73,10 @@ fn workload(i: usize) -> Workload {
         node_name: Some(format!("node-{}", i % 1000)),
         ready: true,
         labels: Texts::from([
-            ("app.kubernetes.io/name", &format!("shop-{}", i % 3000)),
+            ("app.kubernetes.io/name", format!("shop-{}", i % 3000).as_str()),
             ("app.kubernetes.io/instance", "shop"),
             ("app.kubernetes.io/managed-by", "Helm"),
-            ("pod-template-hash", &hash),
+            ("pod-template-hash", hash.as_str()),
             ("tier", "frontend"),
             ("version", "v1.2.3"),
         ]),

@@ -185,7 +185,7 @@ impl Workloads {
 
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
         let mut changes = self.context.registry.changes();
-        // Made once: registering them anew for each message would cost more than the message.
+        // Made once: registering them again for each message would cost more than the message.
         let mut expired = pin!(tokio::time::sleep_until(self.expiry(&session.caller)));
         let (end, gone) = (session.begun.end.clone(), session.gone.clone());
         let (mut ended, mut left_off) = (pin!(end.cancelled()), pin!(gone.cancelled()));
