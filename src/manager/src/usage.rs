@@ -35,14 +35,24 @@ impl Usage {
     /// A workload is new, or has another size now. Fails when that is too much; nothing has changed then.
     pub(crate) fn update(&mut self, id: &WorkloadId, size: usize, limits: &Limits) -> Result<(), Exceeded> {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
-        let before = self.sizes.get(id).copied();
-        let count = self.sizes.len() + usize::from(before.is_none());
-        let bytes = self.bytes - u64::from(before.unwrap_or_default()) + u64::from(size);
-        // What was there before the limit was lowered may still change, but not grow.
-        if before.is_none() || bytes > self.bytes {
-            within(count as u64, bytes, limits)?;
+        let (count, bytes) = (self.sizes.len(), self.bytes);
+        match self.sizes.get_mut(id) {
+            Some(known) => {
+                let bytes = bytes - u64::from(*known) + u64::from(size);
+                // What was there before the limit was lowered may still change, but not grow.
+                if bytes > self.bytes {
+                    within(count as u64, bytes, limits)?;
+                }
+                *known = size;
+                self.bytes = bytes;
+            }
+            None => {
+                let bytes = bytes + u64::from(size);
+                within(count as u64 + 1, bytes, limits)?;
+                self.sizes.insert(id.clone(), size);
+                self.bytes = bytes;
+            }
         }
-        self.set(id, size as usize);
         Ok(())
     }
 
