@@ -67,30 +67,31 @@ DOCKER ?= docker
 image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
 	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
 
-BENCHES := outrigger load-admission load-tenants load-rules load-abuse bench-report
+BENCHES := outrigger load-admission load-manager load-matching load-tenants load-rules load-abuse bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)
 
 .PHONY: bench
 bench: control-plane ## Measure everything, or the rows of ROW="webhook companion"; the report is target/bench/report.json
-	$(CARGO) build --locked --profile demo $(addprefix --bin ,$(BENCHES))
-	case "$(ROW)" in ""|webhook*) $(CARGO) bench --locked --profile demo -p outrigger-tests --bench webhook;; esac
-	case "$(ROW)" in ""|admission*) target/demo/load-admission;; esac
-	test -n "$(ROW)" || $(CARGO) bench --locked --profile demo -p outrigger-core --bench matching
-	test -n "$(ROW)" || for load in tenants rules abuse; do target/demo/load-$$load || exit; done
-	target/demo/bench-report table
+	$(CARGO) build --locked --profile measured $(addprefix --bin ,$(BENCHES))
+	case "$(ROW)" in ""|webhook*) $(CARGO) bench --locked --profile measured -p outrigger-tests --bench webhook;; esac
+	case "$(ROW)" in ""|admission*) target/measured/load-admission;; esac
+	case "$(ROW)" in ""|manager*) target/measured/load-manager;; esac
+	case "$(ROW)" in ""|matching*) target/measured/load-matching;; esac
+	test -n "$(ROW)" || for load in tenants rules abuse; do target/measured/load-$$load || exit; done
+	target/measured/bench-report table
 
 .PHONY: bench-peers
 bench-peers: control-plane ## Measure the webhook beside Liqo's, in turns (builds that first; many minutes)
 	@tests/peers/liqo/build.sh >/dev/null
-	$(CARGO) build --locked --profile demo --bin outrigger --bin load-peers --bin bench-report
-	target/demo/load-peers
+	$(CARGO) build --locked --profile measured --bin outrigger --bin load-peers --bin bench-report
+	target/measured/load-peers
 
 .PHONY: bench-check bench-record
 bench-check: ## Fail where a ratio of the last report is worse than all that were recorded
-	$(CARGO) run --locked --quiet --profile demo --bin bench-report -- check
+	$(CARGO) run --locked --quiet --profile measured --bin bench-report -- check
 
 bench-record: ## Record the benches of the last report, for bench-check and docs/performance.md
-	$(CARGO) run --locked --quiet --profile demo --bin bench-report -- record
+	$(CARGO) run --locked --quiet --profile measured --bin bench-report -- record
 
 .PHONY: crds
 crds: ## Write deploy/crds and the webhooks' configurations from the Rust code

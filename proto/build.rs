@@ -19,7 +19,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("universe.bin"), prost::Message::encode_to_vec(&descriptors))?;
     std::fs::write(out.join("shapes.rs"), shapes(&descriptors)?)?;
+    raw(&descriptors, &out.join("raw"))?;
     tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    Ok(())
+}
+
+/// The messages of workloads once more, for whoever receives them: texts are slices of what was received, and maps are lists of
+/// entries, as they are on the wire.
+fn raw(descriptors: &FileDescriptorSet, out: &std::path::Path) -> Result<(), Box<dyn Error>> {
+    fn plain(message: &mut DescriptorProto) {
+        message.options = None;
+        for field in message.field.iter_mut().filter(|field| field.r#type() == Type::String) {
+            field.set_type(Type::Bytes);
+        }
+        message.nested_type.iter_mut().for_each(plain);
+    }
+    let of_workloads = descriptors.file.iter().filter(|file| file.name() == FILES[0]).cloned();
+    let mut set = FileDescriptorSet { file: of_workloads.collect() };
+    for file in &mut set.file {
+        file.service.clear();
+        // It has comments on parts that are no longer there.
+        file.source_code_info = None;
+        file.message_type.iter_mut().for_each(plain);
+    }
+    std::fs::create_dir_all(out)?;
+    tonic_prost_build::configure().bytes(".").out_dir(out).compile_fds(set)?;
     Ok(())
 }
 

@@ -31,6 +31,13 @@ pub mod universe {
     }
 }
 
+/// The messages of workloads as they are received: their texts are slices of the received bytes and not yet known to be UTF-8, and
+/// their maps are lists of entries, of which the last with a key counts. Decoding allocates nothing for either.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+pub mod raw {
+    include!(concat!(env!("OUT_DIR"), "/raw/universe.workload.v1.rs"));
+}
+
 pub use universe::admin::workload::v1 as admin;
 pub use universe::workload::v1;
 

@@ -34,6 +34,7 @@ pub fn resident(pid: u32) -> u64 {
     memory(pid, "VmRSS:")
 }
 
+/// A field of `/proc/PID/status` that is a number of kilobytes, in bytes.
 fn memory(pid: u32, field: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field");

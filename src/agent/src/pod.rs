@@ -2,6 +2,7 @@
 
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
+use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::pod::Pod;
 use std::collections::BTreeMap;
@@ -17,13 +18,13 @@ pub fn workload(pod: Pod) -> Option<Workload> {
     Some(Workload {
         id: WorkloadId::new(metadata.uid.as_deref()?).ok()?,
         orchestrator: Orchestrator::Kubernetes,
-        resource_type: POD.to_owned(),
+        resource_type: POD.into(),
         resource_namespace: metadata.namespace.unwrap_or_default(),
         resource_name: metadata.name.unwrap_or_default(),
         node_name: pod.spec.and_then(|spec| spec.node_name).filter(|name| !name.is_empty()),
         ready,
-        labels: metadata.labels.unwrap_or_default(),
-        annotations: metadata.annotations.unwrap_or_default(),
+        labels: metadata.labels.as_ref().map(Texts::from).unwrap_or_default(),
+        annotations: metadata.annotations.as_ref().map(Texts::from).unwrap_or_default(),
         extra: BTreeMap::new(),
     })
 }
@@ -46,7 +47,7 @@ mod tests {
         let w = workload(pod("Running", "host-a", "True")).unwrap();
         assert_eq!((w.resource_namespace.as_str(), w.resource_name.as_str()), ("ns", "n"));
         assert_eq!((w.node_name.as_deref(), w.ready), (Some("host-a"), true));
-        assert_eq!(w.labels["a"], "b");
+        assert_eq!(w.labels.get("a"), Some("b"));
         let unbound = workload(pod("Pending", "", "False")).unwrap();
         assert_eq!((unbound.node_name, unbound.ready), (None, false));
     }

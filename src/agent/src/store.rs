@@ -89,7 +89,7 @@ impl WorkloadStore {
         let State { workloads, changed, .. } = &mut *state;
         for (id, workload) in workloads {
             if workload.annotations.keys().any(|key| !selection.includes(key)) {
-                Arc::make_mut(workload).annotations.retain(|key, _| selection.includes(key));
+                Arc::make_mut(workload).annotations.retain(|key| selection.includes(key));
                 changed.insert(id.clone());
             }
         }
@@ -150,7 +150,7 @@ impl WorkloadStore {
 
     fn set(&self, mut workload: Workload) {
         let mut state = self.state.lock();
-        workload.annotations.retain(|key, _| state.selection.includes(key));
+        workload.annotations.retain(|key| state.selection.includes(key));
         // Most changes of a Pod don't change the workload.
         if state.workloads.get(&workload.id).is_some_and(|known| **known == workload) {
             return;
@@ -263,7 +263,7 @@ mod tests {
         let mut all: Vec<_> = state
             .workloads
             .values()
-            .map(|w| (w.id.to_string(), w.annotations.keys().cloned().collect::<Vec<_>>()))
+            .map(|w| (w.id.to_string(), w.annotations.keys().map(str::to_owned).collect::<Vec<_>>()))
             .collect();
         all.sort();
         all

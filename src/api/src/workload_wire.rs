@@ -6,8 +6,9 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::rule::POD;
 use outrigger_core::text::quoted;
+use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
-use outrigger_proto::v1;
+use outrigger_proto::{raw, v1};
 
 /// Maximum number of workloads in a chunk of a sync.
 pub const CHUNK_WORKLOADS: usize = 1024;
@@ -19,15 +20,20 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// If the metadata or its id is missing or malformed, with the field's path in proto spelling.
-pub fn workload_id(metadata: Option<&v1::WorkloadMetadata>) -> Result<WorkloadId, FieldError> {
+pub fn workload_id(metadata: Option<&raw::WorkloadMetadata>) -> Result<WorkloadId, FieldError> {
+    const ID: &str = "workload_metadata.id";
     let metadata = metadata.ok_or_else(|| FieldError::new("workload_metadata", "is missing"))?;
-    WorkloadId::new(&metadata.id).map_err(|e| FieldError::new("workload_metadata.id", e))
+    WorkloadId::new(text(&metadata.id, ID)?).map_err(|e| FieldError::new(ID, e))
 }
 
 /// Converts a message to a workload. A missing state is the empty state: not bound, not ready, without labels.
-pub fn workload(update: v1::WorkloadUpdate) -> Result<Workload, FieldError> {
+///
+/// # Errors
+/// If a field is missing or malformed, or isn't supported, with its path in proto spelling.
+pub fn workload(update: &raw::WorkloadUpdate) -> Result<Workload, FieldError> {
     let id = workload_id(update.workload_metadata.as_ref())?;
-    let metadata = update.workload_metadata.unwrap_or_default();
+    let none = (raw::WorkloadMetadata::default(), raw::WorkloadState::default());
+    let metadata = update.workload_metadata.as_ref().unwrap_or(&none.0);
     match v1::OrchestratorType::try_from(metadata.orchestrator) {
         Ok(v1::OrchestratorType::Kubernetes) => {}
         Ok(v1::OrchestratorType::Unspecified) => {
@@ -43,33 +49,51 @@ pub fn workload(update: v1::WorkloadUpdate) -> Result<Workload, FieldError> {
             ));
         }
     }
-    if metadata.resource_type != POD {
+    let resource_type = text(&metadata.resource_type, "workload_metadata.resource_type")?;
+    if resource_type != POD {
         return Err(FieldError::new(
             "workload_metadata.resource_type",
-            format!("{:?} is not supported; use {POD:?}", quoted(&metadata.resource_type)),
+            format!("{:?} is not supported; use {POD:?}", quoted(resource_type)),
         ));
     }
-    let state = update.workload_state.unwrap_or_default();
-    let mut extra: BTreeMap<String, BTreeMap<String, String>> =
-        state.extra.into_iter().map(|(name, map)| (name, map.data.into_iter().collect())).collect();
+    let state = update.workload_state.as_ref().unwrap_or(&none.1);
+    let (mut labels, mut annotations, mut extra) = (Texts::default(), Texts::default(), BTreeMap::new());
+    for entry in &state.extra {
+        let data = entry.value.as_ref().map(|map| map.data.as_slice()).unwrap_or_default();
+        let pairs = data.iter().map(|pair| Ok((text(&pair.key, EXTRA)?, text(&pair.value, EXTRA)?)));
+        let map = Texts::new(pairs.collect::<Result<_, FieldError>>()?);
+        match text(&entry.key, EXTRA)? {
+            "labels" => labels = map,
+            "annotations" => annotations = map,
+            other => _ = extra.insert(other.to_owned(), map),
+        }
+    }
+    let node_name = text(&state.node_name, "workload_state.node_name")?;
     Ok(Workload {
         id,
         orchestrator: Orchestrator::Kubernetes,
-        resource_type: metadata.resource_type,
-        resource_namespace: metadata.resource_namespace,
-        resource_name: metadata.resource_name,
-        node_name: Some(state.node_name).filter(|name| !name.is_empty()),
+        resource_type: POD.into(),
+        resource_namespace: text(&metadata.resource_namespace, "workload_metadata.resource_namespace")?
+            .to_owned(),
+        resource_name: text(&metadata.resource_name, "workload_metadata.resource_name")?.to_owned(),
+        node_name: Some(node_name).filter(|name| !name.is_empty()).map(str::to_owned),
         ready: state.ready,
-        labels: extra.remove("labels").unwrap_or_default(),
-        annotations: extra.remove("annotations").unwrap_or_default(),
+        labels,
+        annotations,
         extra,
     })
 }
 
+const EXTRA: &str = "workload_state.extra";
+
+fn text<'a>(bytes: &'a [u8], field: &str) -> Result<&'a str, FieldError> {
+    std::str::from_utf8(bytes).map_err(|_| FieldError::new(field, "is not UTF-8"))
+}
+
 /// Converts a workload to an update message.
 pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
-    let data = |map: &BTreeMap<String, String>| v1::workload_state::ExtraData {
-        data: map.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+    let data = |map: &Texts| v1::workload_state::ExtraData {
+        data: map.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
     };
     let mut extra: HashMap<String, v1::workload_state::ExtraData> =
         workload.extra.iter().map(|(name, map)| (name.clone(), data(map))).collect();
@@ -79,7 +103,7 @@ pub fn update(workload: &Workload) -> v1::WorkloadUpdate {
         workload_metadata: Some(v1::WorkloadMetadata {
             id: workload.id.to_string(),
             orchestrator: v1::OrchestratorType::Kubernetes.into(),
-            resource_type: workload.resource_type.clone(),
+            resource_type: workload.resource_type.to_string(),
             resource_namespace: workload.resource_namespace.clone(),
             resource_name: workload.resource_name.clone(),
         }),
@@ -105,6 +129,8 @@ pub fn delete(id: &WorkloadId) -> v1::WorkloadDelete {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+
     use super::*;
 
     fn message() -> v1::WorkloadUpdate {
@@ -130,9 +156,13 @@ mod tests {
         }
     }
 
+    fn received(update: &v1::WorkloadUpdate) -> raw::WorkloadUpdate {
+        raw::WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap()
+    }
+
     #[test]
     fn conversion_is_reversible() {
-        let workload = workload(message()).unwrap();
+        let workload = workload(&received(&message())).unwrap();
         assert_eq!(workload.node_name.as_deref(), Some("host-a"));
         assert_eq!(update(&workload), message());
     }
@@ -142,13 +172,28 @@ mod tests {
         let broken = |f: fn(&mut v1::WorkloadMetadata)| {
             let mut m = message();
             f(m.workload_metadata.as_mut().unwrap());
-            workload(m).unwrap_err().to_string()
+            workload(&received(&m)).unwrap_err().to_string()
         };
         assert_eq!(broken(|m| m.id.clear()), "workload_metadata.id: workload id is empty");
         assert!(broken(|m| m.orchestrator = 0).starts_with("workload_metadata.orchestrator: is ORCH"));
         assert!(broken(|m| m.orchestrator = 9).contains("9 is unknown"));
         assert!(broken(|m| m.resource_type = "v1/VM".into()).contains("\"v1/VM\" is not supported"));
-        let none = v1::WorkloadUpdate::default();
-        assert_eq!(workload(none).unwrap_err().to_string(), "workload_metadata: is missing");
+        let none = raw::WorkloadUpdate::default();
+        assert_eq!(workload(&none).unwrap_err().to_string(), "workload_metadata: is missing");
+    }
+
+    #[test]
+    fn texts_are_utf_8_and_the_last_entry_of_a_key_counts() {
+        let mut update = received(&message());
+        let state = update.workload_state.as_mut().unwrap();
+        let labels = state.extra.iter_mut().find(|entry| entry.key == "labels").unwrap();
+        let data = &mut labels.value.as_mut().unwrap().data;
+        let mut later = data[0].clone();
+        later.value = "c".into();
+        data.push(later);
+        assert_eq!(workload(&update).unwrap().labels, Texts::from([("a", "c")]));
+        update.workload_state.as_mut().unwrap().node_name = vec![0xff].into();
+        let error = workload(&update).unwrap_err().to_string();
+        assert_eq!(error, "workload_state.node_name: is not UTF-8");
     }
 }

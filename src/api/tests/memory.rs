@@ -13,6 +13,7 @@ use outrigger_core::index::TenantIndex;
 use outrigger_core::rule::{MAX_EXPRESSIONS, MAX_INJECTIONS, MAX_TERMS, MAX_VALUES};
 use outrigger_core::tenant::memory;
 use outrigger_core::workload::Workload;
+use outrigger_proto::raw;
 use outrigger_proto::v1::{WorkloadMetadata, WorkloadState, WorkloadUpdate, workload_state};
 use prost::Message;
 use serde_json::{Value, json};
@@ -82,7 +83,8 @@ fn workload(i: usize, labels: usize, length: usize) -> (Workload, usize) {
         }),
     };
     let size = update.encoded_len() + (labels + 1) * 64;
-    (workload_wire::workload(update).unwrap(), size)
+    let received = raw::WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap();
+    (workload_wire::workload(&received).unwrap(), size)
 }
 
 fn a_workload_takes_at_most_twice_its_size_and_a_little() {

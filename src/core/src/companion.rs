@@ -14,6 +14,7 @@ use crate::index::{CompanionKey, Desired};
 use crate::keys;
 use crate::rule::{DpuSelectionPolicy, Rule};
 use crate::template::{self, Kind};
+use crate::texts::Texts;
 use crate::workload::{Orchestrator, Workload};
 
 /// Most bytes that keys and values of all annotations of an object may have together
@@ -314,13 +315,13 @@ pub fn trial(rule: &Rule, home: &Home<'_>) -> Result<Value, String> {
     let workload = Workload {
         id,
         orchestrator: Orchestrator::Kubernetes,
-        resource_type: rule.resource_kind().to_owned(),
+        resource_type: rule.resource_kind().to_owned().into(),
         resource_namespace: NAME.to_owned(),
         resource_name: NAME.to_owned(),
         node_name: Some(NAME.to_owned()),
         ready: false,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        labels: Texts::default(),
+        annotations: Texts::default(),
         extra: BTreeMap::new(),
     };
     match create(&key, rule, &workload, home) {

@@ -132,6 +132,11 @@ impl WorkloadId {
         Ok(Self(value.into()))
     }
 
+    /// The id's own text, which whoever keeps it may share.
+    pub(crate) fn shared(&self) -> &Arc<str> {
+        &self.0
+    }
+
     /// The id as a label value: itself where that is a legal one (a Pod's uid always is), else `h-` and 32 hex digits of
     /// its SHA-256.
     pub fn label_value(&self) -> String {

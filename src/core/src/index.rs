@@ -147,22 +147,27 @@ impl TenantIndex {
         self.set(&id, workload)
     }
 
-    fn set(&mut self, id: &Arc<str>, workload: Workload) -> Vec<CompanionKey> {
-        let before = match self.workloads.get_mut(id) {
+    fn set(&mut self, id: &Arc<str>, mut workload: Workload) -> Vec<CompanionKey> {
+        let (before, now) = match self.workloads.get_mut(id) {
             Some(entry) if *entry.workload == workload => return self.fill(),
             Some(entry) => {
                 self.terms.hold(id, Some(&entry.workload), Some(&workload));
+                if workload.id == entry.workload.id {
+                    // One text for the id, not one more with each update.
+                    workload.id = entry.workload.id.clone();
+                }
                 entry.workload = Arc::new(workload);
-                std::mem::take(&mut entry.matched)
+                (std::mem::take(&mut entry.matched), self.terms.matching(&entry.workload))
             }
             None => {
                 self.terms.hold(id, None, Some(&workload));
+                let now = self.terms.matching(&workload);
                 let entry = Entry { workload: Arc::new(workload), matched: Vec::new() };
                 self.workloads.insert(id.clone(), entry);
-                Vec::new()
+                (Vec::new(), now)
             }
         };
-        let mut touched = self.rematch(id, before);
+        let mut touched = self.rematch(id, before, now);
         touched.append(&mut self.fill());
         touched
     }
@@ -176,7 +181,7 @@ impl TenantIndex {
     fn forget(&mut self, id: &Arc<str>) -> Vec<CompanionKey> {
         let Some(entry) = self.workloads.remove(id) else { return Vec::new() };
         self.terms.hold(id, Some(&entry.workload), None);
-        let mut touched = self.rematch(id, entry.matched);
+        let mut touched = self.rematch(id, entry.matched, Vec::new());
         touched.append(&mut self.fill());
         touched
     }
@@ -268,8 +273,8 @@ impl TenantIndex {
             let Some(id) = self.room.next() else { break };
             let Some(entry) = self.workloads.get_mut(&id) else { continue };
             let before = std::mem::take(&mut entry.matched);
-            let known = before.clone();
-            let all = self.rematch(&id, before);
+            let (known, now) = (before.clone(), self.terms.matching(&entry.workload));
+            let all = self.rematch(&id, before, now);
             touched.extend(all.into_iter().filter(|key| known.binary_search(&key.rule).is_err()));
         }
         touched
@@ -321,17 +326,14 @@ impl TenantIndex {
         let label = id.label_value();
         match self.workloads.get_key_value(label.as_str()) {
             Some((key, _)) => key.clone(),
+            None if label == id.as_str() => id.shared().clone(),
             None => label.into(),
         }
     }
 
-    /// A workload matched some rules and is another one now, or is gone. All of them may have to do something: also where
-    /// nothing but the workload's facts has changed.
-    fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>) -> Vec<CompanionKey> {
-        let mut now = match self.workloads.get(id) {
-            Some(entry) => self.terms.matching(&entry.workload),
-            None => Vec::new(),
-        };
+    /// A workload matched some rules, which its entry no longer says, and matches those now: it is another one, or is gone. All of
+    /// them may have to do something: also where nothing but the workload's facts has changed.
+    fn rematch(&mut self, id: &Arc<str>, before: Vec<RuleName>, mut now: Vec<RuleName>) -> Vec<CompanionKey> {
         let mut touched = Vec::with_capacity(before.len() + now.len());
         for rule in &before {
             if now.binary_search(rule).is_err() {
@@ -356,7 +358,9 @@ impl TenantIndex {
             }
             touched.push(CompanionKey { rule: rule.clone(), workload: id.clone() });
         }
-        if let Some(entry) = self.workloads.get_mut(id) {
+        if !now.is_empty()
+            && let Some(entry) = self.workloads.get_mut(id)
+        {
             entry.matched = now;
         }
         touched

@@ -34,5 +34,6 @@ pub mod steps;
 pub mod template;
 pub mod tenant;
 pub mod text;
+pub mod texts;
 pub mod validate;
 pub mod workload;

@@ -102,7 +102,7 @@ impl Path {
             Self::ResourceNamespace => &w.resource_namespace,
             Self::NodeName => w.node_name.as_deref()?,
             Self::Ready => return Some(Scalar::Bool(w.ready)),
-            Self::ExtraEntry(map, key) => w.extra_map(map)?.get(&**key)?,
+            Self::ExtraEntry(map, key) => w.extra_map(map)?.get(key)?,
             Self::Whole | Self::Metadata | Self::State | Self::Extra | Self::ExtraMap(_) => return None,
         };
         Some(Scalar::Text(text))

@@ -1,5 +1,6 @@
 //! A workload: something that runs in a tenant cluster and may get companions.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::ser::SerializeStruct;
@@ -8,7 +9,9 @@ use serde_json::{Map, Value};
 
 use crate::field::{self, FieldError};
 use crate::ids::WorkloadId;
+use crate::rule::POD;
 use crate::text::quoted;
+use crate::texts::Texts;
 
 /// The system that runs a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -38,7 +41,7 @@ pub struct Workload {
     /// What runs it.
     pub orchestrator: Orchestrator,
     /// `v1/Pod`.
-    pub resource_type: String,
+    pub resource_type: Cow<'static, str>,
     /// The Pod's namespace.
     pub resource_namespace: String,
     /// The Pod's name.
@@ -48,16 +51,16 @@ pub struct Workload {
     /// Its Ready condition is true.
     pub ready: bool,
     /// All labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// All annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Texts,
     /// Maps of `state.extra` besides labels and annotations, which other orchestrators may send.
-    pub extra: BTreeMap<String, BTreeMap<String, String>>,
+    pub extra: BTreeMap<String, Texts>,
 }
 
 impl Workload {
     /// A map of `state.extra` by its name.
-    pub fn extra_map(&self, name: &str) -> Option<&BTreeMap<String, String>> {
+    pub fn extra_map(&self, name: &str) -> Option<&Texts> {
         match name {
             "labels" => Some(&self.labels),
             "annotations" => Some(&self.annotations),
@@ -116,7 +119,7 @@ pub(crate) struct ExtraRef<'a>(pub(crate) &'a Workload);
 
 impl Serialize for ExtraRef<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut maps: BTreeMap<&str, &BTreeMap<String, String>> =
+        let mut maps: BTreeMap<&str, &Texts> =
             self.0.extra.iter().map(|(name, map)| (name.as_str(), map)).collect();
         maps.insert("labels", &self.0.labels);
         maps.insert("annotations", &self.0.annotations);
@@ -169,7 +172,7 @@ impl TryFrom<&Value> for Workload {
         Ok(Self {
             id,
             orchestrator,
-            resource_type: resource_type.to_owned(),
+            resource_type: if resource_type == POD { POD.into() } else { resource_type.to_owned().into() },
             resource_namespace: text("resourceNamespace")?.to_owned(),
             resource_name: text("resourceName")?.to_owned(),
             node_name: field::text(state, STATE, "nodeName")?
@@ -184,13 +187,12 @@ impl TryFrom<&Value> for Workload {
 }
 
 /// A map of `state.extra`.
-fn texts(state: &Map<String, Value>, name: &str) -> Result<BTreeMap<String, String>, FieldError> {
-    let Some(extra) = field::object(state, "state", "extra")? else { return Ok(BTreeMap::new()) };
-    let Some(map) = field::object(extra, "state.extra", name)? else { return Ok(BTreeMap::new()) };
+fn texts(state: &Map<String, Value>, name: &str) -> Result<Texts, FieldError> {
+    let Some(extra) = field::object(state, "state", "extra")? else { return Ok(Texts::default()) };
+    let Some(map) = field::object(extra, "state.extra", name)? else { return Ok(Texts::default()) };
     let path = format!("state.extra.{name}");
-    map.keys()
-        .map(|key| Ok((key.clone(), field::text(map, &path, key)?.unwrap_or_default().to_owned())))
-        .collect()
+    let entry = |key| Ok((key, field::text(map, &path, key)?.unwrap_or_default()));
+    map.keys().map(String::as_str).map(entry).collect::<Result<_, _>>().map(Texts::new)
 }
 
 #[cfg(test)]
@@ -209,8 +211,8 @@ pub(crate) mod tests {
             resource_name: "nginx".into(),
             node_name: Some("cloud-dev-12".into()),
             ready: true,
-            labels: BTreeMap::from([("k8s-app".into(), "nginx".into())]),
-            annotations: BTreeMap::from([("k8s.v1.cni.cncf.io/networks-status".into(), "[{}]".into())]),
+            labels: Texts::from([("k8s-app", "nginx")]),
+            annotations: Texts::from([("k8s.v1.cni.cncf.io/networks-status", "[{}]")]),
             extra: BTreeMap::new(),
         }
     }
@@ -233,7 +235,7 @@ pub(crate) mod tests {
         let workload: Workload = serde_json::from_value(sparse).unwrap();
         assert_eq!((workload.node_name.as_deref(), workload.ready), (None, false));
         assert!(workload.labels.is_empty());
-        assert_eq!(workload.extra["other"]["k"], "v");
+        assert_eq!(workload.extra["other"].get("k"), Some("v"));
         assert_eq!(
             workload.to_json()["state"],
             json!({"ready": false, "extra": {"labels": {}, "annotations": {}, "other": {"k": "v"}}}),
@@ -280,8 +282,9 @@ pub(crate) mod tests {
         ) {
             let workload = Workload {
                 id: WorkloadId::new(&id).unwrap(), resource_type: "v1/Pod".into(), resource_name: texts.0,
-                resource_namespace: texts.1, node_name, ready, labels,
-                annotations: BTreeMap::from([("k".into(), texts.2)]), extra, ..nginx()
+                resource_namespace: texts.1, node_name, ready, labels: (&labels).into(),
+                annotations: Texts::from([("k", texts.2)]),
+                extra: extra.iter().map(|(name, map)| (name.clone(), map.into())).collect(), ..nginx()
             };
             let text = serde_json::to_string(&workload).unwrap();
             prop_assert_eq!(&text, &workload.to_json().to_string(), "one order of the fields");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::{Args, FromArgMatches};
 use kube::Client;
 use outrigger_core::ids::{TenantId, WorkloadId};
+use outrigger_core::texts::Texts;
 use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::environment::Environment;
 use prometheus_client::registry::Registry;
@@ -70,8 +71,8 @@ pub(crate) fn workload(id: &str) -> Workload {
         resource_name: "web".into(),
         node_name: None,
         ready: true,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        labels: Texts::default(),
+        annotations: Texts::default(),
         extra: BTreeMap::new(),
     }
 }

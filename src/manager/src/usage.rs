@@ -3,17 +3,17 @@
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::map::HashMap;
 use outrigger_core::tenant::Limits;
-use outrigger_proto::v1::WorkloadUpdate;
+use outrigger_proto::raw::WorkloadUpdate;
 use prost::Message;
 
-/// What a label or an annotation takes in memory beyond the bytes that it has on the wire. An entry of a map takes 48 bytes, and
-/// its two texts an allocation each.
+/// What a label or an annotation counts beyond the bytes that it has on the wire: its share of what receiving and keeping it takes.
 pub const ITEM_BYTES: usize = 64;
 
 /// The size of a workload that counts: its bytes on the wire and [`ITEM_BYTES`] for each label and annotation.
 pub fn size(update: &WorkloadUpdate) -> usize {
-    let extra = update.workload_state.iter().flat_map(|state| state.extra.values());
-    update.encoded_len() + extra.map(|map| map.data.len() + 1).sum::<usize>() * ITEM_BYTES
+    let extra = update.workload_state.iter().flat_map(|state| &state.extra);
+    let items = extra.map(|entry| 1 + entry.value.as_ref().map_or(0, |map| map.data.len()));
+    update.encoded_len() + items.sum::<usize>() * ITEM_BYTES
 }
 
 /// Sizes of a tenant's workloads, as [`size`] counts them.
@@ -35,14 +35,24 @@ impl Usage {
     /// A workload is new, or has another size now. Fails when that is too much; nothing has changed then.
     pub(crate) fn update(&mut self, id: &WorkloadId, size: usize, limits: &Limits) -> Result<(), Exceeded> {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
-        let before = self.sizes.get(id).copied();
-        let count = self.sizes.len() + usize::from(before.is_none());
-        let bytes = self.bytes - u64::from(before.unwrap_or_default()) + u64::from(size);
-        // What was there before the limit was lowered may still change, but not grow.
-        if before.is_none() || bytes > self.bytes {
-            within(count as u64, bytes, limits)?;
+        let (count, bytes) = (self.sizes.len(), self.bytes);
+        match self.sizes.get_mut(id) {
+            Some(known) => {
+                let bytes = bytes - u64::from(*known) + u64::from(size);
+                // What was there before the limit was lowered may still change, but not grow.
+                if bytes > self.bytes {
+                    within(count as u64, bytes, limits)?;
+                }
+                *known = size;
+                self.bytes = bytes;
+            }
+            None => {
+                let bytes = bytes + u64::from(size);
+                within(count as u64 + 1, bytes, limits)?;
+                self.sizes.insert(id.clone(), size);
+                self.bytes = bytes;
+            }
         }
-        self.set(id, size as usize);
         Ok(())
     }
 

@@ -28,8 +28,8 @@ fn workload(node: Option<&str>) -> Arc<Workload> {
         resource_namespace: "ns".into(),
         resource_name: "web".into(),
         node_name: node.map(str::to_owned),
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        labels: Texts::default(),
+        annotations: Texts::default(),
         ..nginx()
     })
 }
@@ -162,7 +162,7 @@ fn facts_change_in_place() {
     });
     let with = |value: &str| {
         let mut w = (*workload(Some("host-a"))).clone();
-        w.labels.insert("v".into(), value.into());
+        w.labels.set("v", value);
         Arc::new(w)
     };
     let o = observed(&r, &with("1"));
@@ -187,7 +187,7 @@ fn too_much_is_refused_with_both_sizes() {
     let r = rule(|s| s.injections.push(InjectionSpec::new("", "all")));
     let mut w = (*workload(Some("host-a"))).clone();
     let small = Arc::new(w.clone());
-    w.annotations.insert("big".into(), "x".repeat(MAX_ANNOTATIONS));
+    w.annotations.set("big", &"x".repeat(MAX_ANNOTATIONS));
     let big = Arc::new(w);
     for observed in [None, Some(observed(&r, &small))] {
         let Action::Refuse(message) = planned(&r, &big, observed.as_ref()) else { panic!("not refused") };

@@ -201,22 +201,22 @@ impl TermIndex {
         for (map, keys) in &mut self.by_entry {
             let Some(entries) = workload.extra_map(map) else { continue };
             let other = other.and_then(|other| other.extra_map(map));
-            let mut each = |key: &str, value: &String, asks: &mut FieldTerms| {
+            let mut each = |key: &str, value: &str, asks: &mut FieldTerms| {
                 if let Some(holders) = &mut asks.holders
                     && other.and_then(|other| other.get(key)) != Some(value)
                 {
-                    change(holders, hasher.hash_one(value.as_str()));
+                    change(holders, hasher.hash_one(value));
                 }
             };
             if entries.len() <= keys.len() {
-                for (key, value) in entries {
-                    if let Some(asks) = keys.get_mut(key.as_str()) {
+                for (key, value) in entries.iter() {
+                    if let Some(asks) = keys.get_mut(key) {
                         each(key, value, asks);
                     }
                 }
             } else {
                 for (key, asks) in keys {
-                    if let Some(value) = entries.get(&**key) {
+                    if let Some(value) = entries.get(key) {
                         each(key, value, asks);
                     }
                 }
@@ -300,14 +300,14 @@ impl TermIndex {
             let Some(entries) = workload.extra_map(map) else { continue };
             // Whichever is shorter is gone through, the other one is asked.
             if entries.len() <= keys.len() {
-                for (key, value) in entries {
-                    if let Some(asks) = keys.get(key.as_str()) {
+                for (key, value) in entries.iter() {
+                    if let Some(asks) = keys.get(key) {
                         asks.show(value, &mut try_all);
                     }
                 }
             } else {
                 for (key, asks) in keys {
-                    if let Some(value) = entries.get(&**key) {
+                    if let Some(value) = entries.get(key) {
                         asks.show(value, &mut try_all);
                     }
                 }

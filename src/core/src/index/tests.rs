@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::rule::{ExpressionSpec, Operator, RuleSpec};
+use crate::texts::Texts;
 use crate::workload::tests::nginx;
 
 /// Small alphabets, so that random rules and workloads meet.
@@ -41,8 +42,8 @@ fn workload(id: &str, node: Option<&str>, labels: &[(&str, &str)]) -> Workload {
         resource_namespace: "a".into(),
         resource_name: "b".into(),
         node_name: node.map(str::to_owned),
-        labels: labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
-        annotations: BTreeMap::new(),
+        labels: Texts::new(labels.to_vec()),
+        annotations: Texts::default(),
         ..nginx()
     }
 }
@@ -186,9 +187,9 @@ fn any_workload() -> impl Strategy<Value = Workload> {
             resource_name: name,
             node_name,
             ready,
-            labels,
-            annotations,
-            extra: BTreeMap::from([("other".to_owned(), other)]),
+            labels: (&labels).into(),
+            annotations: (&annotations).into(),
+            extra: BTreeMap::from([("other".to_owned(), (&other).into())]),
             ..workload(&id.to_string(), None, &[])
         },
     )

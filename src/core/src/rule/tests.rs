@@ -16,8 +16,8 @@ fn spec(terms: Vec<Vec<ExpressionSpec>>) -> RuleSpec {
 
 fn matches(expression: ExpressionSpec) -> bool {
     let mut workload = nginx();
-    workload.annotations.insert("n".into(), "-7".into());
-    workload.annotations.insert("big".into(), "9223372036854775808".into());
+    workload.annotations.set("n", "-7");
+    workload.annotations.set("big", "9223372036854775808");
     Rule::compile(spec(vec![vec![expression]])).unwrap().matches(&workload)
 }
 
@@ -145,7 +145,7 @@ fn the_documented_rule() {
     assert_eq!(names, ["secondary-network-status", "tenant-node-name", "entire-workload", "absent"]);
     assert!(!rule.matches(&nginx()));
     let mut workload = nginx();
-    workload.labels.insert("k8s-app".into(), "other".into());
+    workload.labels.set("k8s-app", "other");
     assert!(rule.matches(&workload));
     let injected = rule.injected(&workload);
     assert_eq!(

@@ -9,7 +9,7 @@ use outrigger_api::workload_wire;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::tenant::Limits;
 use outrigger_core::workload::Workload;
-use outrigger_proto::v1::WorkloadUpdate;
+use outrigger_proto::raw::WorkloadUpdate;
 use parking_lot::MutexGuard;
 use tonic::Status;
 
@@ -53,12 +53,12 @@ impl Sync {
     /// known.
     pub(super) fn take(
         &mut self,
-        updates: Vec<WorkloadUpdate>,
+        updates: &[WorkloadUpdate],
         path: &str,
     ) -> Result<Vec<CompanionKey>, Status> {
         let mut workloads = Vec::with_capacity(updates.len());
-        for (i, update) in updates.into_iter().enumerate() {
-            let size = usage::size(&update);
+        for (i, update) in updates.iter().enumerate() {
+            let size = usage::size(update);
             let workload =
                 workload_wire::workload(update).map_err(|e| bad(e.below(&format!("{path}[{i}]"))))?;
             workloads.push((workload, size));

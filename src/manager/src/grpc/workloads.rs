@@ -1,6 +1,6 @@
 //! `universe.workload.v1.WorkloadService`: the tenant's workloads come in.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,11 +12,10 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::tenant::Tenant;
-use outrigger_proto::v1::workload_chunked_stream_request::Message;
+use outrigger_proto::raw::workload_chunked_stream_request::Message;
+use outrigger_proto::raw::{WorkloadChunkedStreamRequest as Received, WorkloadUpdate};
 use outrigger_proto::v1::workload_service_server::WorkloadService;
-use outrigger_proto::v1::{
-    WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadStreamResponse, WorkloadUpdate,
-};
+use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadStreamResponse};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +29,7 @@ use super::intake::{DecodedMessage, Inbound};
 use super::sync::Sync;
 use crate::context::Context;
 use crate::identity::Caller;
+use crate::latency::CompanionRequest;
 use crate::metrics::StreamMessage;
 use crate::state::TenantState;
 use crate::state::stream::{OpenedStream, Superseded};
@@ -62,8 +62,7 @@ impl WorkloadService for Workloads {
 }
 
 /// What a stream says. Messages of either call are read as those that may be chunks: they have the same numbers.
-type Messages =
-    Pin<Box<dyn Stream<Item = Result<DecodedMessage<WorkloadChunkedStreamRequest>, Status>> + Send>>;
+type Messages = Pin<Box<dyn Stream<Item = Result<DecodedMessage<Received>, Status>> + Send>>;
 
 struct Session {
     caller: Caller,
@@ -186,15 +185,19 @@ impl Workloads {
 
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
         let mut changes = self.context.registry.changes();
-        let expiry = self.expiry(&session.caller);
+        // Made once: registering them again for each message would cost more than the message.
+        let mut expired = pin!(tokio::time::sleep_until(self.expiry(&session.caller)));
+        let (end, gone) = (session.begun.end.clone(), session.gone.clone());
+        let (mut ended, mut left_off) = (pin!(end.cancelled()), pin!(gone.cancelled()));
+        let mut draining = pin!(self.drain.cancelled());
         let mut pace = Bucket::new(BURST, self.now());
         let per_second = self.context.args.max_messages_per_second.max(10).into();
         let mut tell = self.now();
         loop {
             let message = tokio::select! {
                 message = messages.next() => message.transpose()?,
-                () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
-                () = session.gone.cancelled() => return Err(left()),
+                () = &mut ended => return Err(aborted(Superseded)),
+                () = &mut left_off => return Err(left()),
                 () = tokio::time::sleep_until(tell), if session.untold => {
                     session.untold = false;
                     tell = self.now() + TELL;
@@ -206,10 +209,10 @@ impl Workloads {
                     session.tenant = self.access.authorize(&session.caller, &session.id)?;
                     continue;
                 }
-                () = tokio::time::sleep_until(expiry) => {
+                () = &mut expired => {
                     return Err(Status::unauthenticated("the client certificate has expired; connect with a new one"));
                 }
-                () = self.drain.cancelled() => {
+                () = &mut draining => {
                     return Err(Status::unavailable("this replica is going down; connect again"));
                 }
             };
@@ -218,12 +221,7 @@ impl Workloads {
             let span = debug_span!("workload message", otel.kind = "consumer", tenant = %session.id, kind = message.message.as_ref().map_or("none", |message| kind(message).0));
             let request = self.context.latency.request(&span);
             let keys = self.apply(session, message).instrument(span).await?;
-            for key in &keys {
-                self.context.queues.rules.add_after(session.state.rule_id(&key.rule), crate::rules::SETTLE);
-            }
-            let ids = session.state.ids(keys);
-            self.context.latency.requested(&ids, &request);
-            self.context.queues.companions.add(ids);
+            self.queue(session, keys, &request);
             drop(held);
             // Whoever is faster waits, and HTTP/2 makes its client wait too.
             if let Ok(wait) = pace.take(1, per_second, Duration::MAX, self.now())
@@ -234,11 +232,21 @@ impl Workloads {
         }
     }
 
-    async fn apply(
-        &self,
-        session: &mut Session,
-        message: WorkloadChunkedStreamRequest,
-    ) -> Result<Vec<CompanionKey>, Status> {
+    /// Has the companions looked at that a message concerns, and their rules' statuses.
+    fn queue(&self, session: &Session, keys: Vec<CompanionKey>, request: &CompanionRequest) {
+        // Most messages are about workloads that no rule matches.
+        if keys.is_empty() {
+            return;
+        }
+        for key in &keys {
+            self.context.queues.rules.add_after(session.state.rule_id(&key.rule), crate::rules::SETTLE);
+        }
+        let ids = session.state.ids(keys);
+        self.context.latency.requested(&ids, request);
+        self.context.queues.companions.add(ids);
+    }
+
+    async fn apply(&self, session: &mut Session, message: Received) -> Result<Vec<CompanionKey>, Status> {
         let Some(message) = message.message else { return Err(none_set(session.chunked)) };
         self.context.metrics.received(kind(&message).1);
         match message {
@@ -249,7 +257,7 @@ impl Workloads {
                     "message: workload_sync_begin has begun a sync; send its chunks and workload_sync_end first",
                 ))
             }
-            Message::WorkloadUpdate(update) => self.update(session, update),
+            Message::WorkloadUpdate(update) => self.update(session, &update),
             Message::WorkloadDelete(delete) => {
                 let id = workload_wire::workload_id(delete.workload_metadata.as_ref())
                     .map_err(|e| bad(e.below("workload_delete")))?;
@@ -261,7 +269,7 @@ impl Workloads {
             Message::WorkloadSync(sync) => {
                 let mut all = session.begin_sync(0)?;
                 let keys = aside(move || {
-                    let mut keys = all.take(sync.workload_updates, "workload_sync.workload_updates")?;
+                    let mut keys = all.take(&sync.workload_updates, "workload_sync.workload_updates")?;
                     keys.extend(all.end()?);
                     Ok(keys)
                 });
@@ -278,7 +286,7 @@ impl Workloads {
             Message::WorkloadSyncChunk(chunk) => {
                 let mut sync = session.sync.take().ok_or_else(not_begun)?;
                 let (sync, keys) = aside(move || {
-                    let keys = sync.take(chunk.workload_updates, "workload_sync_chunk.workload_updates")?;
+                    let keys = sync.take(&chunk.workload_updates, "workload_sync_chunk.workload_updates")?;
                     Ok((sync, keys))
                 })
                 .await?;
@@ -294,8 +302,8 @@ impl Workloads {
         }
     }
 
-    fn update(&self, session: &Session, update: WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
-        let size = usage::size(&update);
+    fn update(&self, session: &Session, update: &WorkloadUpdate) -> Result<Vec<CompanionKey>, Status> {
+        let size = usage::size(update);
         let workload = workload_wire::workload(update).map_err(|e| bad(e.below("workload_update")))?;
         let mut data = session.state.lock();
         data.stream.check(session.begun.number).map_err(aborted)?;

@@ -1,8 +1,7 @@
-use std::collections::BTreeMap;
-
 use outrigger_core::ids::RuleName;
 use outrigger_core::rule::{ExpressionSpec, InjectionSpec, Operator, RuleSpec};
 use outrigger_core::tenant::nodes::Taint;
+use outrigger_core::texts::Texts;
 
 use super::*;
 
@@ -124,7 +123,7 @@ fn what_is_about_something_else_or_too_large() {
     let explanation = told(&rule, machine, None);
     assert_eq!(explanation.outcome, CompanionOutcome::NoMatch);
     assert_eq!(explanation.reason.as_deref(), Some("the rule is about v1/Pod, the workload is v1/VM"));
-    let large = Workload { annotations: BTreeMap::from([("k".into(), "x".repeat(300 << 10))]), ..nginx() };
+    let large = Workload { annotations: Texts::from([("k", "x".repeat(300 << 10))]), ..nginx() };
     let explanation = told(&rule, large, None);
     assert_eq!(explanation.outcome, CompanionOutcome::Refused);
     assert!(explanation.reason.unwrap().contains("at most 262144 are allowed"));

@@ -58,16 +58,16 @@ impl Messages {
     /// The next message; `None` at the end of the body. Returns RESOURCE_EXHAUSTED when it is over a bound, INVALID_ARGUMENT when
     /// it is no message, DEADLINE_EXCEEDED when it comes too slowly; what the connection says when it ends.
     pub(crate) async fn next(&mut self) -> Result<Option<RawMessage>, Status> {
+        if let Some(framed) = self.whole() {
+            let length = self.length(&framed)?;
+            let buffered = self.share.buffered.take(length).await;
+            return self.measured(framed, buffered).await.map(Some);
+        }
         let mut header = BytesMut::with_capacity(HEADER);
         if !self.read(&mut header, HEADER).await? {
             return Ok(None);
         }
-        let mut parts = header.as_ref();
-        let (compressed, length) = (parts.get_u8() != 0, parts.get_u32() as usize);
-        if compressed {
-            return Err(Status::unimplemented("the message is compressed; send it as it is"));
-        }
-        wire_bounds::check_bytes(self.shape, length, &self.bounds).map_err(|e| out_of_bounds(&e))?;
+        let length = self.length(&header)?;
         let buffered = self.share.buffered.take(length).await;
         let time =
             limits::MESSAGE_GRACE + std::time::Duration::from_secs((length / limits::MESSAGE_PACE) as u64);
@@ -82,12 +82,32 @@ impl Messages {
                 )));
             }
         };
-        let framed = framed.freeze();
+        self.measured(framed.freeze(), buffered).await.map(Some)
+    }
+
+    /// The next message, header included, where all of it has come in one part: nothing is copied then.
+    fn whole(&mut self) -> Option<Bytes> {
+        let length = self.rest.get(1..HEADER)?.get_u32() as usize;
+        (self.rest.len() - HEADER >= length).then(|| self.rest.split_to(HEADER + length))
+    }
+
+    /// The length that a message's header announces. Fails where it is over the bound, or the message is compressed.
+    fn length(&self, mut header: &[u8]) -> Result<usize, Status> {
+        let (compressed, length) = (header.get_u8() != 0, header.get_u32() as usize);
+        if compressed {
+            return Err(Status::unimplemented("the message is compressed; send it as it is"));
+        }
+        wire_bounds::check_bytes(self.shape, length, &self.bounds).map_err(|e| out_of_bounds(&e))?;
+        Ok(length)
+    }
+
+    /// A message that is complete, if its parts are within their bounds.
+    async fn measured(&mut self, framed: Bytes, buffered: Held) -> Result<RawMessage, Status> {
         let (shape, bounds, message) = (self.shape, self.bounds, framed.slice(HEADER..));
-        let measure = aside(length, move || wire_bounds::check(shape, &message, &bounds))
+        let measure = aside(message.len(), move || wire_bounds::check(shape, &message, &bounds))
             .await?
             .map_err(|e| out_of_bounds(&e))?;
-        Ok(Some(RawMessage { framed, measure, buffered, share: self.share.clone() }))
+        Ok(RawMessage { framed, measure, buffered, share: self.share.clone() })
     }
 
     /// Reads until there are so many bytes. `false`: the body has ended before the first of them.

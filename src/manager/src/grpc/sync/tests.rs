@@ -1,15 +1,17 @@
 use outrigger_core::ids::WorkloadId;
 use outrigger_core::index::Desired;
-use outrigger_proto::v1::{WorkloadMetadata, WorkloadState, workload_state};
+use outrigger_proto::v1::{self, WorkloadMetadata, WorkloadState, workload_state};
+use prost::Message;
 use tonic::Code;
 
 use super::*;
 use crate::fixtures;
 use crate::state::TenantStates;
 
+/// The message as it is received.
 fn update(id: &str, node: &str) -> WorkloadUpdate {
     let labels = workload_state::ExtraData { data: [("app".to_owned(), "web".to_owned())].into() };
-    WorkloadUpdate {
+    let update = v1::WorkloadUpdate {
         workload_metadata: Some(WorkloadMetadata {
             id: id.to_owned(),
             orchestrator: 1,
@@ -22,7 +24,8 @@ fn update(id: &str, node: &str) -> WorkloadUpdate {
             ready: true,
             extra: [("labels".to_owned(), labels)].into(),
         }),
-    }
+    };
+    WorkloadUpdate::decode(update.encode_to_vec().as_slice()).unwrap()
 }
 
 /// A tenant with a rule that matches every workload, and a stream.
@@ -70,14 +73,14 @@ fn all(ids: &[&str]) -> Vec<WorkloadUpdate> {
 fn nothing_is_gone_before_the_end() {
     let (state, stream) = tenant();
     let mut first = begin(&state, stream, 9);
-    assert!(first.take(all(&["a", "b"]), "x").unwrap().is_empty(), "what is missing is known at the end");
+    assert!(first.take(&all(&["a", "b"]), "x").unwrap().is_empty(), "what is missing is known at the end");
     assert_eq!(desired(&state, "z"), "unknown");
-    assert_eq!(names(first.take(all(&["c"]), "x").and_then(|_| first.end()).unwrap()), ["a", "b", "c"]);
+    assert_eq!(names(first.take(&all(&["c"]), "x").and_then(|_| first.end()).unwrap()), ["a", "b", "c"]);
     assert_eq!(desired(&state, "z"), "unwanted");
     // Another one: `b` is gone, `c` has moved, `d` is new.
     let mut next = begin(&state, stream, 9);
-    assert_eq!(names(next.take(all(&["a", "d"]), "x").unwrap()), ["d"]);
-    assert_eq!(names(next.take(vec![update("c", "elsewhere")], "x").unwrap()), ["c"]);
+    assert_eq!(names(next.take(&all(&["a", "d"]), "x").unwrap()), ["d"]);
+    assert_eq!(names(next.take(&[update("c", "elsewhere")], "x").unwrap()), ["c"]);
     assert_eq!(desired(&state, "b"), "wanted");
     assert_eq!(names(next.end().unwrap()), ["b"]);
     assert_eq!(desired(&state, "b"), "unwanted");
@@ -88,23 +91,23 @@ fn nothing_is_gone_before_the_end() {
 fn a_sync_that_is_broken_off_deletes_nothing() {
     let (state, stream) = tenant();
     let mut first = begin(&state, stream, 9);
-    first.take(all(&["a", "b"]), "x").unwrap();
+    first.take(&all(&["a", "b"]), "x").unwrap();
     first.end().unwrap();
     let mut broken = begin(&state, stream, 9);
-    assert_eq!(names(broken.take(all(&["a", "c"]), "x").unwrap()), ["c"]);
+    assert_eq!(names(broken.take(&all(&["a", "c"]), "x").unwrap()), ["c"]);
     drop(broken);
     for id in ["a", "b", "c"] {
         assert_eq!(desired(&state, id), "wanted");
     }
     // A newer stream takes over, and the older one's sync no longer counts.
     let mut old = begin(&state, stream, 9);
-    old.take(all(&["a"]), "x").unwrap();
+    old.take(&all(&["a"]), "x").unwrap();
     let newer = state.lock().stream.begin(4, tokio::time::Instant::now()).unwrap().number;
-    assert_eq!(old.take(all(&["b"]), "x").unwrap_err().code(), Code::Aborted);
+    assert_eq!(old.take(&all(&["b"]), "x").unwrap_err().code(), Code::Aborted);
     assert_eq!(old.end().unwrap_err().code(), Code::Aborted);
     assert_eq!(desired(&state, "b"), "wanted");
     let mut sync = begin(&state, newer, 9);
-    sync.take(all(&["b"]), "x").unwrap();
+    sync.take(&all(&["b"]), "x").unwrap();
     assert_eq!(names(sync.end().unwrap()), ["a", "c"]);
 }
 
@@ -112,14 +115,14 @@ fn a_sync_that_is_broken_off_deletes_nothing() {
 fn a_sync_within_the_limits_is_taken_whatever_there_was_before() {
     let (state, stream) = tenant();
     let mut first = begin(&state, stream, 3);
-    first.take(all(&["a", "b", "c"]), "x").unwrap();
+    first.take(&all(&["a", "b", "c"]), "x").unwrap();
     first.end().unwrap();
     let mut next = begin(&state, stream, 3);
-    next.take(all(&["d", "e"]), "x").unwrap();
+    next.take(&all(&["d", "e"]), "x").unwrap();
     assert!(state.lock().index.workloads() <= 3, "what there was before has made room");
     // That isn't to say that it is gone.
     assert_eq!(desired(&state, "a"), "unknown");
-    next.take(all(&["c"]), "x").unwrap();
+    next.take(&all(&["c"]), "x").unwrap();
     assert_eq!(names(next.end().unwrap()), ["c", "d", "e"]);
     assert_eq!(desired(&state, "a"), "unwanted");
     assert_eq!(state.lock().usage.count(), 3);
@@ -129,14 +132,14 @@ fn a_sync_within_the_limits_is_taken_whatever_there_was_before() {
 fn what_is_over_a_limit_is_refused_with_both_numbers_and_changes_nothing() {
     let (state, stream) = tenant();
     let mut sync = begin(&state, stream, 2);
-    sync.take(all(&["a"]), "x").unwrap();
-    let status = sync.take(all(&["a", "b", "c"]), "x").unwrap_err();
+    sync.take(&all(&["a"]), "x").unwrap();
+    let status = sync.take(&all(&["a", "b", "c"]), "x").unwrap_err();
     let words = "Tenant spec.limits.workloads: 3 would be used, at most 2 are allowed";
     assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, words));
     assert_eq!(state.lock().index.workloads(), 1);
     let limits = Limits { workloads: 2, ..Limits::default() };
     let status = Sync::begin(state.clone(), stream, limits, 3).unwrap_err();
     assert_eq!(status.message(), words, "it isn't waited for");
-    let status = begin(&state, stream, 2).take(vec![WorkloadUpdate::default()], "f").unwrap_err();
+    let status = begin(&state, stream, 2).take(&[WorkloadUpdate::default()], "f").unwrap_err();
     assert_eq!(status.message(), "f[0].workload_metadata: is missing");
 }

@@ -1,0 +1,32 @@
+//! What the manager costs, on a real control plane: companions made and deleted, workloads taken in and kept. Each
+//! figure stands beside its floor, which is measured in turns with it where it is a measurement.
+// Figures are for a terminal, and a failure of the bench is a failure.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod companions;
+mod intake;
+
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::report::{self, Row};
+
+/// The bench's name in the report.
+const BENCH: &str = "manager";
+
+#[tokio::main]
+async fn main() {
+    let o = Outrigger::shared().await;
+    if wanted(&companions::ROWS) {
+        record(&companions::measure(o).await);
+    }
+    if wanted(&intake::ROWS) {
+        record(&intake::measure(o).await);
+    }
+}
+
+fn wanted(rows: &[&str]) -> bool {
+    rows.iter().any(|row| report::is_wanted(BENCH, row))
+}
+
+fn record(rows: &[Row]) {
+    println!("{}", report::write(BENCH, rows).unwrap());
+}
