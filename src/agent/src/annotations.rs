@@ -159,6 +159,7 @@ pub(crate) async fn follow(
             changed
         });
         tokio::select! {
+            biased;
             () = until(next) => {}
             open = changed.changed() => {
                 if open.is_err() {

@@ -78,11 +78,11 @@ impl Address {
 
 /// Opens connections to the manager. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Connector(Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync>);
+pub struct Connector(Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync>);
 
 impl Connector {
     /// Creates a connector that calls `open`.
-    pub(crate) fn new(
+    pub fn new(
         open: impl Fn() -> BoxFuture<'static, anyhow::Result<Channel>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(open))
@@ -103,6 +103,17 @@ impl Connector {
     }
 }
 
+/// The settings of every connection to the manager.
+pub fn endpoint() -> Endpoint {
+    // A half-open connection is detected within 20 s, as by the server.
+    Endpoint::from_static("http://manager.outrigger")
+        .connect_timeout(Duration::from_secs(10))
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(10))
+        .keep_alive_while_idle(true)
+        .tcp_nodelay(true)
+}
+
 /// Connects to the manager. The certificate files are read for each connection, so that renewed certificates are used.
 ///
 /// # Errors
@@ -112,13 +123,7 @@ pub async fn connect(
     tls: &ClientTls,
     server_name: Option<&str>,
 ) -> anyhow::Result<Channel> {
-    // A half-open connection is detected within 20 s, as by the server.
-    let endpoint = Endpoint::from_static("http://manager.outrigger")
-        .connect_timeout(Duration::from_secs(10))
-        .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_timeout(Duration::from_secs(10))
-        .keep_alive_while_idle(true)
-        .tcp_nodelay(true);
+    let endpoint = endpoint();
     match address {
         Address::Unix(path) => {
             let path = path.clone();

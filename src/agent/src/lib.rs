@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use kube::Api;
+use kube::{Api, Client};
 use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
@@ -54,34 +54,50 @@ use crate::store::WorkloadStore;
 /// If options are invalid, the cluster is not configured, or a task fails.
 pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     args.check()?;
-    let scope = settings::scope(&args.namespaces, &args.rules_namespace)?;
-    let allowed = settings::allowed_annotations(&args.send_annotations)?;
-    let mut process = Process::new(keys::AGENT, args.process)?;
+    let mut process = Process::new(keys::AGENT, args.process.clone())?;
     let client = args.cluster.client().await?;
     if let Some(file) = args.client_cert_file.clone() {
         let expiry = Arc::new(Expiry::new("client"));
         expiry::register(&[&expiry], &mut process.registry, &process.readiness);
         process.spawn("client certificate", expiry::follow(file, expiry));
     }
-    let identity = args.client_cert_file.zip(args.client_key_file);
-    let tls = ClientTls { ca: args.ca_file.unwrap_or_default(), identity };
+    let identity = args.client_cert_file.clone().zip(args.client_key_file.clone());
+    let tls = ClientTls { ca: args.ca_file.clone().unwrap_or_default(), identity };
+    let connector = Connector::to(args.manager_address.clone(), tls, args.server_name.clone());
+    assemble(&mut process, args, client, connector)?;
+    process.run().await
+}
+
+/// Starts an agent except for its files: watches, the synchronization of rules, and the stream, over connections that the
+/// connector opens.
+///
+/// # Errors
+/// If options are invalid.
+pub fn assemble(
+    process: &mut Process,
+    args: AgentArgs,
+    client: Client,
+    connector: Connector,
+) -> anyhow::Result<()> {
+    let scope = settings::scope(&args.namespaces, &args.rules_namespace)?;
+    let allowed = settings::allowed_annotations(&args.send_annotations)?;
     let context = Arc::new(Context {
         events: Arc::new(Events::new(client.clone(), keys::AGENT, None)),
         client,
         environment: process.environment.clone(),
-        connector: Connector::to(args.manager_address, tls, args.server_name),
+        connector,
         tenant: args.tenant_id.as_str().parse().context("--tenant-id")?,
         metrics: Metrics::new(&mut process.registry),
         drain: process.drain.clone(),
     });
     let store = Arc::new(WorkloadStore::default());
-    report(&mut process, &store, &context.metrics);
+    report(process, &store, &context.metrics);
 
-    let rules = watch_rules(&process, &context, &args.rules_namespace);
-    let selection = selection(&process, &context, rules.as_ref(), allowed);
+    let rules = watch_rules(process, &context, &args.rules_namespace);
+    let selection = selection(process, &context, rules.as_ref(), allowed);
     let scope = match scope {
         Some(scope) => watch::channel(Some(scope)).1,
-        None => configured(&process, &context, &args.rules_namespace),
+        None => configured(process, &context, &args.rules_namespace),
     };
     let listed = process.readiness.wait_for("pods");
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
@@ -104,7 +120,7 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     }
     let connected = process.readiness.wait_for("manager");
     process.drained(Sender { context, store }.run(process.readiness.clone(), connected));
-    process.run().await
+    Ok(())
 }
 
 struct WatchedRules {

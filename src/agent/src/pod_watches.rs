@@ -39,8 +39,9 @@ impl PodWatch {
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             tokio::select! {
-                () = watching => {}
+                biased;
                 () = stopped.cancelled() => {}
+                () = watching => {}
             }
         });
         Self { stop, task, listed }
@@ -99,6 +100,7 @@ pub(crate) async fn pods(
             (scope.borrow_and_update().clone(), selection.borrow_and_update().clone());
         let (Some(namespaces), Some(annotations)) = (namespaces, annotations) else {
             tokio::select! {
+                biased;
                 () = changed(&mut scope) => {}
                 () = changed(&mut selection) => {}
             }
@@ -115,6 +117,7 @@ pub(crate) async fn pods(
         // A change of the namespaces interrupts the lists, which may never complete for wrong namespaces. A change of the
         // annotations doesn't: otherwise rules that change constantly would prevent every list from completing.
         tokio::select! {
+            biased;
             () = changed(&mut scope) => continue,
             () = listed => {}
         }
@@ -123,6 +126,7 @@ pub(crate) async fn pods(
             ready.done();
         }
         tokio::select! {
+            biased;
             () = changed(&mut scope) => {}
             () = changed(&mut selection) => {}
         }

@@ -54,8 +54,9 @@ impl Sender {
             }
             let pause = pauses.next().unwrap_or(PAUSES.1).min(PAUSES.1);
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                biased;
                 () = self.context.drain.cancelled() => {}
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }

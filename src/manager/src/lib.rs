@@ -39,6 +39,7 @@ mod writes;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use kube::Client;
 use outrigger_core::keys;
 use outrigger_runtime::Process;
 use outrigger_runtime::lease::{LeaseArgs, lead};
@@ -65,11 +66,7 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     let tls = args.transport()?;
     let client = args.cluster.client().await?;
     let listener = args.bind_address.listen().context("--bind-address")?;
-    let context = Context::new(args, client.clone(), process.environment.clone(), &mut process.registry);
-    start(&mut process, &context);
-    elect(&process, &context);
-    let router = grpc::router(&process, &context)?;
-    let args = &context.args;
+    let router = assemble(&mut process, args.clone(), client.clone())?;
     let limits = Limits {
         window: grpc::limits::STREAM_WINDOW,
         connection_window: Some(grpc::limits::CONNECTION_WINDOW),
@@ -94,8 +91,20 @@ pub async fn run(args: ManagerArgs) -> anyhow::Result<()> {
     process.run().await
 }
 
-/// Starts a manager except for its connections: reports, watches and controllers. The caller also serves [`grpc::router`] on a
-/// transport, and sets the leadership of the context.
+/// Starts a manager except for its connections: reports, watches, controllers and the election. Returns the gRPC services, which
+/// the caller serves: on a listener of the process, or on connections in memory. Each request needs a
+/// [`Peer`](outrigger_runtime::serve::Peer) among its extensions.
+///
+/// # Errors
+/// When the descriptors of the services can't be used for reflection.
+pub fn assemble(process: &mut Process, args: ManagerArgs, client: Client) -> anyhow::Result<axum::Router> {
+    let context = Context::new(args, client, process.environment.clone(), &mut process.registry);
+    start(process, &context);
+    elect(process, &context);
+    grpc::router(process, &context)
+}
+
+/// Starts reports, watches and controllers.
 fn start(process: &mut Process, context: &Arc<Context>) {
     report::start(process, context);
     watches::start(process, context);

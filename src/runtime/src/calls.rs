@@ -2,7 +2,7 @@
 //!
 //! A request and its whole response have to be complete within [`DEADLINE`], and a watch has to be open by then. An open watch
 //! ends when nothing is received for [`SILENCE`]. Nothing is retried below the queues: a response with 429, 503 or 504 goes to
-//! the caller, which requeues its key. Only [`client`] builds clients, so all of them have these deadlines.
+//! the caller, which requeues its key. Only [`client`] and [`client_over`] build clients, so all of them have these deadlines.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -47,6 +47,19 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
     config.read_timeout = Some(SILENCE + DEADLINE);
     config.reset_reader_on_write = true;
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer_fn(limited)).build())
+}
+
+/// A client whose requests go to this service, with the same deadlines: for an API server within the process. It has to be called
+/// on a tokio runtime.
+pub fn client_over<S, B>(service: S) -> Client
+where
+    S: Service<Request<kube::client::Body>, Response = Response<B>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    Client::new(limited(service), "default")
 }
 
 /// A service with the deadlines and metrics of this module.

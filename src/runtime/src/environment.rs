@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tokio::task::JoinError;
 use tokio::time::Instant;
 
 /// Time and randomness of a process. Cheap to clone; all clones share their state.
@@ -36,6 +37,20 @@ impl Environment {
     pub fn simulated(seed: u64, wall: Timestamp) -> Self {
         let clock = Clock { wall: Some((wall, Instant::now())) };
         Self { clock, random: Random::new(StdRng::seed_from_u64(seed)) }
+    }
+
+    /// Does work that takes a moment on a thread for such work, so that the workers stay free. A simulation has one thread only.
+    ///
+    /// # Errors
+    /// When the work panics, or the runtime shuts down.
+    pub async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        if self.clock.wall.is_some() {
+            return Ok(work());
+        }
+        tokio::task::spawn_blocking(work).await
     }
 }
 

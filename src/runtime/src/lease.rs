@@ -208,12 +208,13 @@ pub async fn lead(
         while election.environment.clock.now() < next {
             let expiry = election.until.unwrap_or(next);
             tokio::select! {
+                biased;
+                () = drain.cancelled() => break,
                 () = sleep_until(next.min(expiry)) => election.expire(),
                 Ok(()) = observations.changed() => {
                     election.observe(observations.borrow_and_update().clone());
                     next = election.due();
                 }
-                () = drain.cancelled() => break,
             }
         }
     }
@@ -312,6 +313,7 @@ impl Election {
         let mut request = std::pin::pin!(timeout(REQUEST, request));
         if let Some(until) = self.until {
             tokio::select! {
+                biased;
                 answer = &mut request => return Ok(answer??),
                 () = sleep_until(until) => self.expire(),
             }

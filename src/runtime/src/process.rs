@@ -89,6 +89,12 @@ impl Process {
         Ok(this)
     }
 
+    /// A process without logging, admin port and signals, with this time and randomness. A simulation of several processes on one
+    /// thread cancels their tokens itself.
+    pub fn simulated(args: ProcessArgs, environment: Environment) -> Self {
+        Self { environment, ..Self::silent(args) }
+    }
+
     /// As [`Self::new`], without logging.
     fn silent(args: ProcessArgs) -> Self {
         Self {
@@ -122,8 +128,9 @@ impl Process {
         tokio::spawn(async move {
             let mut failure = failure;
             tokio::select! {
-                () = task => {}
+                biased;
                 () = drain.cancelled() => failure.failed = None,
+                () = task => {}
             }
         });
     }

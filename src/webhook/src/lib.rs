@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use axum::Router;
 use clap::{Args, ValueEnum};
 use kube::{Api, Client};
 use outrigger_admission::Settings;
@@ -123,21 +124,30 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         );
     };
     let client = args.cluster.client().await?;
-    let settings: Settings = args.admission.into();
+    let writers = if args.tls.tls_client_ca_file.is_some() { Writers::Certified } else { Writers::Anybody };
+    let router = assemble(&mut process, args.admission.into(), client.clone(), writers);
+    tls.register(&mut process.registry, &process.readiness);
+    process.spawn("certificate files", tls.clone().follow());
+    self_signed::start(&process, &client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
+    let listener = args.bind_address.listen().context("--bind-address")?;
+    let server = Server::new("webhook", listener).tls(tls).limits(limits(args.max_connections));
+    process.serve(server, router);
+    process.run().await
+}
+
+/// Starts a webhook except for its connections: the watches that fill its caches. Returns its paths, which the caller serves: on a
+/// listener of the process, or by calls in memory.
+pub fn assemble(process: &mut Process, settings: Settings, client: Client, writers: Writers) -> Router {
     let (changed, changes) = tokio::sync::watch::channel(());
     let notify = move || changed.send_modify(|()| ());
     let caches = Caches::new(&settings.host_label).on_change(notify);
     let caches = Arc::new(caches);
-    watch(&process, &client, &caches, &settings.admin);
+    watch(process, &client, &caches, &settings.admin);
 
     let cached = caches.clone();
     process.report("caches", move || cached.sizes());
 
     let metrics = metrics::Metrics::new(&mut process.registry);
-    tls.register(&mut process.registry, &process.readiness);
-    process.spawn("certificate files", tls.clone().follow());
-    self_signed::start(&process, &client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
-    let listener = args.bind_address.listen().context("--bind-address")?;
     let clock = process.environment.clock;
     let service = AdmissionService {
         ledgers: Ledgers::new(client, &settings.core_namespace, caches.clone(), clock),
@@ -147,12 +157,10 @@ pub async fn run(args: WebhookArgs) -> anyhow::Result<()> {
         metrics,
         readiness: process.readiness.clone(),
         budget: Arc::new(Budget::new(clock)),
-        writers: if args.tls.tls_client_ca_file.is_some() { Writers::Certified } else { Writers::Anybody },
+        writers,
         clock,
     };
-    let server = Server::new("webhook", listener).tls(tls).limits(limits(args.max_connections));
-    process.serve(server, service.router());
-    process.run().await
+    service.router()
 }
 
 /// Where the webhook publishes a certificate that it signs itself.

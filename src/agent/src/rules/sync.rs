@@ -174,13 +174,14 @@ impl Syncer {
                 warn!("the status of rules changes too often; limiting the rate of status writes");
             }
             tokio::select! {
+                biased;
+                () = self.context.drain.cancelled() => return,
                 () = tokio::time::sleep(pace.pause(self.interval)) => {}
                 () = self.store.changed() => {
                     // Several rules are usually applied one after the other.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     pace.changed();
                 }
-                () = self.context.drain.cancelled() => return,
             }
         }
     }

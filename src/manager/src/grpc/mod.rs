@@ -53,8 +53,9 @@ fn routes(process: &Process, context: &Arc<Context>, access: &Arc<Access>) -> an
     process.drained(async move {
         report_health(&reporter, ServingStatus::NotServing).await;
         tokio::select! {
-            () = readiness.done() => report_health(&reporter, ServingStatus::Serving).await,
+            biased;
             () = drain.cancelled() => return,
+            () = readiness.done() => report_health(&reporter, ServingStatus::Serving).await,
         }
         drain.cancelled().await;
         report_health(&reporter, ServingStatus::NotServing).await;

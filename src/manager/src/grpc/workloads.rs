@@ -162,9 +162,10 @@ impl Workloads {
 
     async fn claim_and_take_in(&self, session: &mut Session, messages: Messages) -> Result<(), Status> {
         tokio::select! {
-            () = tokio::time::sleep_until(session.begun.not_before) => {}
+            biased;
             () = session.begun.end.cancelled() => return Err(aborted(Superseded)),
             () = session.gone.cancelled() => return Err(left()),
+            () = tokio::time::sleep_until(session.begun.not_before) => {}
         }
         // Not cancelled halfway: a claim that was raised has to be written as lost.
         let raised = claim::raise(&self.context, &session.id, &session.state).await?;
@@ -194,8 +195,9 @@ impl Workloads {
         let per_second = self.context.args.max_messages_per_second.max(10).into();
         let mut tell = self.now();
         loop {
+            // Whatever ends the stream comes first: a superseded stream takes in no further message.
             let message = tokio::select! {
-                message = messages.next() => message.transpose()?,
+                biased;
                 () = &mut ended => return Err(aborted(Superseded)),
                 () = &mut left_off => return Err(left()),
                 () = tokio::time::sleep_until(tell), if session.untold => {
@@ -215,6 +217,7 @@ impl Workloads {
                 () = &mut draining => {
                     return Err(Status::unavailable("this replica is going down; connect again"));
                 }
+                message = messages.next() => message.transpose()?,
             };
             // What it holds of the budget is given back when it has been taken in.
             let Some(DecodedMessage { message, held }) = message else { return Ok(()) };
@@ -268,7 +271,7 @@ impl Workloads {
             }
             Message::WorkloadSync(sync) => {
                 let mut all = session.begin_sync(0)?;
-                let keys = aside(move || {
+                let keys = self.aside(move || {
                     let mut keys = all.take(&sync.workload_updates, "workload_sync.workload_updates")?;
                     keys.extend(all.end()?);
                     Ok(keys)
@@ -285,17 +288,19 @@ impl Workloads {
             }
             Message::WorkloadSyncChunk(chunk) => {
                 let mut sync = session.sync.take().ok_or_else(not_begun)?;
-                let (sync, keys) = aside(move || {
-                    let keys = sync.take(&chunk.workload_updates, "workload_sync_chunk.workload_updates")?;
-                    Ok((sync, keys))
-                })
-                .await?;
+                let (sync, keys) = self
+                    .aside(move || {
+                        let keys =
+                            sync.take(&chunk.workload_updates, "workload_sync_chunk.workload_updates")?;
+                        Ok((sync, keys))
+                    })
+                    .await?;
                 session.sync = Some(sync);
                 Ok(keys)
             }
             Message::WorkloadSyncEnd(_) => {
                 let sync = session.sync.take().ok_or_else(not_begun)?;
-                let keys = aside(move || sync.end()).await?;
+                let keys = self.aside(move || sync.end()).await?;
                 session.untold = true;
                 Ok(keys)
             }
@@ -343,19 +348,20 @@ impl Workloads {
             self.context.queues.rules.add_after(rule, crate::rules::SETTLE);
         }
     }
+
+    /// Does what takes a moment beside the threads that serve everybody: neither other streams nor the watches wait for it.
+    async fn aside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.context.environment.aside(work).await.map_err(|e| Status::internal(e.to_string()))?
+    }
 }
 
 impl Session {
     fn begin_sync(&self, announced: u64) -> Result<Sync, Status> {
         Sync::begin(self.state.clone(), self.begun.number, self.tenant.limits, announced)
     }
-}
-
-/// Does what takes a moment beside the threads that serve everybody: neither other streams nor the watches wait for it.
-async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Status> + Send + 'static,
-) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| Status::internal(e.to_string()))?
 }
 
 fn none_set(chunked: bool) -> Status {

@@ -1,0 +1,117 @@
+//! The infrastructure cluster's admission of Pods: its API server calls a webhook that runs.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use axum::body::Body;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures::FutureExt;
+use http_body_util::BodyExt;
+use outrigger_core::keys;
+use outrigger_runtime::serve::Peer;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::model::{Attempt, Verb};
+use crate::world::{INFRA, World};
+
+/// As in the shipped configurations.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A refusal: HTTP status and message.
+type Refused = (u16, String);
+
+/// Has the Pods of tenants' namespaces admitted by the webhooks.
+pub(crate) fn call_webhooks(world: &Arc<World>) {
+    let world: Weak<World> = Arc::downgrade(world);
+    let infra = world.upgrade().map(|world| world.infra.clone());
+    let Some(infra) = infra else { return };
+    infra.admit_async(move |attempt| {
+        let world = world.upgrade();
+        async move {
+            match world {
+                Some(world) if concerns(&world, &attempt) => admit(&world, attempt).await,
+                _ => Ok(attempt.object),
+            }
+        }
+        .boxed()
+    });
+}
+
+/// Whether the configurations select an attempt: the creation of a Pod in a tenant's namespace.
+fn concerns(world: &World, attempt: &Attempt) -> bool {
+    let namespace = attempt.info.namespace.as_deref().unwrap_or_default();
+    let labelled = || {
+        let namespace = world.infra.get("namespaces", None, namespace);
+        namespace.is_some_and(|namespace| namespace["metadata"]["labels"][keys::TENANT].is_string())
+    };
+    attempt.kind.plural == "pods"
+        && attempt.info.verb == Verb::Create
+        && attempt.info.subresource.is_none()
+        && labelled()
+}
+
+async fn admit(world: &World, mut attempt: Attempt) -> Result<Value, Refused> {
+    for path in ["/mutate/pods", "/validate/pods"] {
+        let called = tokio::time::timeout(TIMEOUT, call(world, path, &attempt)).await;
+        attempt.object =
+            called.unwrap_or_else(|_| Err((500, "failed calling webhook: timeout".to_owned())))?;
+    }
+    Ok(attempt.object)
+}
+
+/// Calls a webhook that is ready. Returns the object as it admits it.
+async fn call(world: &World, path: &str, attempt: &Attempt) -> Result<Value, Refused> {
+    let failed = |why: &str| (500, format!("failed calling webhook: {why}"));
+    let webhook = {
+        let webhooks = world.webhooks.lock();
+        let ready: Vec<_> = webhooks.iter().filter(|webhook| webhook.readiness.is_ready()).collect();
+        let at =
+            usize::try_from(world.environment.random.seed() % ready.len().max(1) as u64).unwrap_or_default();
+        ready.get(at).map(|webhook| Arc::clone(webhook)).ok_or_else(|| failed("no endpoints available"))?
+    };
+    let way = world.network.way(INFRA, &webhook.name);
+    let router = webhook.router.clone().ok_or_else(|| failed("no router"))?;
+    let request = http::Request::post(path)
+        .extension(Peer::default())
+        .body(Body::from(review(attempt).to_string()))
+        .map_err(|error| failed(&error.to_string()))?;
+    if !way.pass().await {
+        return Err(failed("connection refused"));
+    }
+    let response = router.oneshot(request).await.map_err(|error| failed(&error.to_string()))?;
+    let body = response.into_body().collect().await.map_err(|error| failed(&error.to_string()))?.to_bytes();
+    if !way.pass().await {
+        return Err(failed("connection reset"));
+    }
+    let answer: Value = serde_json::from_slice(&body).map_err(|error| failed(&error.to_string()))?;
+    admitted(&answer["response"], attempt.object.clone())
+}
+
+fn review(attempt: &Attempt) -> Value {
+    let kind =
+        json!({"group": attempt.kind.group, "version": attempt.kind.version, "kind": attempt.kind.kind});
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "review", "kind": kind, "namespace": attempt.info.namespace, "operation": "CREATE", "dryRun": false,
+        "userInfo": {"username": attempt.info.user, "groups": ["system:authenticated"]},
+        "object": attempt.object}})
+}
+
+/// The object as a response admits it.
+fn admitted(response: &Value, mut object: Value) -> Result<Value, Refused> {
+    if response["allowed"] != true {
+        let code =
+            response["status"]["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(403);
+        return Err((
+            code,
+            format!("admission webhook denied the request: {}", response["status"]["message"]),
+        ));
+    }
+    let Some(patch) = response["patch"].as_str() else { return Ok(object) };
+    let broken = |why: &dyn std::fmt::Display| (500, format!("the webhook's patch is wrong: {why}"));
+    let patch = STANDARD.decode(patch).map_err(|error| broken(&error))?;
+    let patch: json_patch::Patch = serde_json::from_slice(&patch).map_err(|error| broken(&error))?;
+    json_patch::patch(&mut object, &patch).map_err(|error| broken(&error))?;
+    Ok(object)
+}

@@ -1,0 +1,425 @@
+//! A history: what users do, what breaks, and what the system makes of it, all by one seed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_runtime::environment::Environment;
+use serde_json::{Value, json};
+
+use crate::judge::Judge;
+use crate::model::Snapshot;
+use crate::network::{Trouble, Wire};
+use crate::process::{Managers, Running};
+use crate::trace::Trace;
+use crate::world::{INFRA, RULES_NAMESPACE, SHOP, TENANTS, World, cluster};
+
+/// Applications of workloads, one of which each rule selects.
+const APPS: u64 = 3;
+/// Longest time until a system without faults has come to rest.
+const REST: Duration = Duration::from_secs(900);
+/// How long it has to stay at rest.
+const CALM: Duration = Duration::from_secs(60);
+
+/// A history that has ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was violated; empty if nothing was.
+    pub violations: Vec<String>,
+    /// How many actions and faults it had.
+    pub events: u64,
+    /// Everything that happened.
+    pub trace: String,
+}
+
+/// Runs the history of a seed with so many events, on a thread and a runtime of its own.
+///
+/// # Panics
+/// When the runtime can't be built.
+pub fn run(seed: u64, events: u64) -> Outcome {
+    outrigger_core::map::set_seed(seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(History::live(seed, events))
+}
+
+struct History {
+    world: Arc<World>,
+    judge: Arc<Judge>,
+    snapshot: Option<Snapshot>,
+    pods: u64,
+    /// Images of rules' templates so far.
+    images: u64,
+}
+
+impl History {
+    async fn live(seed: u64, events: u64) -> Outcome {
+        let world = World::new(seed, Trace::default());
+        let judge = Judge::watch(&world);
+        let mut this =
+            Self { world: world.clone(), judge: judge.clone(), snapshot: None, pods: 0, images: 0 };
+        let controllers = tokio::spawn(controllers(world.clone()));
+        for _ in 0..2 + this.below(2) {
+            world.start_manager();
+        }
+        world.start_webhook();
+        world.start_webhook();
+        for (tenant, _) in TENANTS {
+            world.start_agent(tenant);
+        }
+        for _ in 0..events {
+            this.event().await;
+            let pause = [Duration::from_millis(20), Duration::from_millis(500), Duration::from_secs(5)];
+            let pause = pause[usize::try_from(this.below(10)).unwrap_or_default().saturating_sub(7)];
+            tokio::time::sleep(this.random().random.below(pause)).await;
+        }
+        let mut violations = this.rest().await;
+        violations.splice(0..0, judge.violations());
+        controllers.abort();
+        for process in world.managers.lock().iter().chain(world.webhooks.lock().iter()) {
+            process.end();
+        }
+        world.agents.lock().values().for_each(|agent| agent.end());
+        Outcome { violations, events, trace: world.trace.text() }
+    }
+
+    fn random(&self) -> &Environment {
+        &self.world.environment
+    }
+
+    fn below(&self, limit: u64) -> u64 {
+        self.random().random.seed() % limit.max(1)
+    }
+
+    fn line(&self, what: std::fmt::Arguments<'_>) {
+        self.world.trace.line(self.random(), what);
+    }
+
+    /// Waits until nothing is missing for a while.
+    async fn rest(&mut self) -> Vec<String> {
+        self.heal();
+        let clock = self.random().clock;
+        let (began, mut calm) = (clock.now(), clock.now());
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let missing = self.judge.missing();
+            if !missing.is_empty() {
+                calm = clock.now();
+            }
+            if clock.now() - calm >= CALM {
+                return Vec::new();
+            }
+            if clock.now() - began >= REST {
+                return missing
+                    .into_iter()
+                    .map(|what| format!("not at rest after {REST:?}: {what}"))
+                    .collect();
+            }
+        }
+    }
+
+    /// Ends all faults, and starts what has been killed.
+    fn heal(&self) {
+        self.line(format_args!("all faults end"));
+        let world = &self.world;
+        world.network.trouble(Trouble::default());
+        let living: Vec<String> = {
+            let agents = world.agents.lock();
+            let processes = [world.managers.lock().clone(), world.webhooks.lock().clone()].concat();
+            processes.iter().chain(agents.values()).map(|process| process.name.clone()).collect()
+        };
+        for (one, other) in world.network.wires() {
+            let lives = |party: &str| {
+                party == INFRA || party.starts_with("cluster-") || living.iter().any(|name| name == party)
+            };
+            if lives(&one) && lives(&other) {
+                world.network.set(&one, &other, Wire::Up);
+            }
+        }
+        while world.managers.lock().len() < 2 {
+            world.start_manager();
+        }
+        while world.webhooks.lock().is_empty() {
+            world.start_webhook();
+        }
+        for (tenant, _) in TENANTS {
+            if !world.agents.lock().contains_key(tenant) {
+                world.start_agent(tenant);
+            }
+        }
+    }
+
+    async fn event(&mut self) {
+        let tenant = TENANTS[usize::try_from(self.below(TENANTS.len() as u64)).unwrap_or_default()];
+        match self.below(100) {
+            0..28 => self.create_pod(tenant),
+            28..42 => self.delete_pod(tenant.0),
+            42..45 => self.finish_pod(tenant.0),
+            45..49 => self.relabel_pod(tenant.0),
+            49..61 => self.apply_rule(tenant.0),
+            61..65 => self.delete_rule(tenant.0),
+            65..70 => self.freeze(),
+            70..75 => self.part(),
+            75..80 => self.trouble(),
+            80..85 => self.kill(&self.world.managers, World::start_manager),
+            85..87 => self.kill(&self.world.webhooks, World::start_webhook),
+            87..90 => self.kill_agent(tenant.0),
+            90..92 => self.terminate_manager(),
+            92..94 => self.cut_watches(),
+            94..96 => self.compact(tenant.0),
+            96 => self.restart_api_server(tenant.0),
+            97 => self.snapshot = Some(self.world.infra.snapshot()),
+            98 => self.restore(),
+            _ => tokio::time::sleep(self.random().random.below(Duration::from_secs(90))).await,
+        }
+    }
+
+    fn create_pod(&mut self, (tenant, hosts): (&'static str, &[&str])) {
+        self.pods += 1;
+        // Names come again, as those of StatefulSets do.
+        let name = format!("web-{}", self.below(12));
+        let app = format!("app-{}", self.below(APPS));
+        let host = hosts[usize::try_from(self.below(hosts.len() as u64)).unwrap_or_default()];
+        let pod = json!({"metadata": {"name": name, "namespace": SHOP, "labels": {"app": app}},
+            "spec": {"nodeName": host, "containers": [{"name": "c", "image": "web"}]}});
+        let _ = self.world.tenants[tenant].create("user", "pods", pod);
+    }
+
+    /// One of a tenant's objects of a kind, by chance.
+    fn any(&self, tenant: &str, plural: &str) -> Option<Arc<Value>> {
+        let all = self.world.tenants[tenant].list(plural);
+        all.get(usize::try_from(self.below(all.len() as u64)).unwrap_or_default()).cloned()
+    }
+
+    fn delete_pod(&self, tenant: &str) {
+        if let Some(pod) = self.any(tenant, "pods") {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            let _ = self.world.tenants[tenant].delete("user", "pods", Some(SHOP), name);
+        }
+    }
+
+    fn finish_pod(&self, tenant: &str) {
+        if let Some(pod) = self.any(tenant, "pods") {
+            let at = (Some(SHOP), pod["metadata"]["name"].as_str().unwrap_or_default(), Some("status"));
+            let _ = self.world.tenants[tenant].merge(
+                "kubelet",
+                "pods",
+                at,
+                json!({"status": {"phase": "Succeeded"}}),
+            );
+        }
+    }
+
+    fn relabel_pod(&self, tenant: &str) {
+        if let Some(pod) = self.any(tenant, "pods") {
+            let at = (Some(SHOP), pod["metadata"]["name"].as_str().unwrap_or_default(), None);
+            let labels = json!({"metadata": {"labels": {"app": format!("app-{}", self.below(APPS))}}});
+            let _ = self.world.tenants[tenant].merge("user", "pods", at, labels);
+        }
+    }
+
+    fn apply_rule(&mut self, tenant: &str) {
+        self.images += 1;
+        let model = &self.world.tenants[tenant];
+        let name = format!("rule-{}", self.below(4));
+        let (app, policy) =
+            (format!("app-{}", self.below(APPS)), ["Any", "SameNode"][usize::from(self.below(2) == 1)]);
+        let spec = json!({"dpuSelectionPolicy": policy,
+            "workloadTerms": [{"matchExpressions": [
+                {"key": ".state.extra.labels.app", "operator": "In", "values": [app]}]}],
+            "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "c", "image": format!("image-{}", self.images)}]}}});
+        let at = (Some(RULES_NAMESPACE), name.as_str(), None);
+        if model.merge("user", "workloadrules", at, json!({"spec": spec})).is_err() {
+            let rule = json!({"metadata": {"name": name, "namespace": RULES_NAMESPACE}, "spec": spec});
+            let _ = model.create("user", "workloadrules", rule);
+        }
+    }
+
+    fn delete_rule(&self, tenant: &str) {
+        if let Some(rule) = self.any(tenant, "workloadrules") {
+            let name = rule["metadata"]["name"].as_str().unwrap_or_default();
+            let _ = self.world.tenants[tenant].delete("user", "workloadrules", Some(RULES_NAMESPACE), name);
+        }
+    }
+
+    /// A wire between two living parties is silent or down for up to a minute and a half.
+    fn part(&self) {
+        let wires = self.world.network.wires();
+        let Some((one, other)) =
+            wires.get(usize::try_from(self.below(wires.len() as u64)).unwrap_or_default()).cloned()
+        else {
+            return;
+        };
+        let living = [self.world.managers.lock().clone(), self.world.webhooks.lock().clone()].concat();
+        let agents: BTreeMap<_, _> = self.world.agents.lock().clone();
+        if !living.iter().chain(agents.values()).any(|process| process.name == one || process.name == other) {
+            return;
+        }
+        let wire = if self.below(2) == 0 { Wire::Silent } else { Wire::Down };
+        self.line(format_args!("{one} and {other} are parted: {wire:?}"));
+        self.world.network.set(&one, &other, wire);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(90)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            let dead = |party: &str| {
+                let processes = [world.managers.lock().clone(), world.webhooks.lock().clone()].concat();
+                let lives = processes.iter().any(|process| process.name == party)
+                    || world.agents.lock().values().any(|agent| agent.name == party);
+                !(lives || party == INFRA || party.starts_with("cluster-"))
+            };
+            if !dead(&one) && !dead(&other) {
+                world.trace.line(&world.environment, format_args!("{one} and {other} are joined"));
+                world.network.set(&one, &other, Wire::Up);
+            }
+        });
+    }
+
+    /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on.
+    fn freeze(&self) {
+        const KINDS: [&str; 6] = ["pods", "workloadrules", "tenants", "nodes", "namespaces", "leases"];
+        let processes: Vec<_> = {
+            let servers = [self.world.managers.lock().clone(), self.world.webhooks.lock().clone()].concat();
+            servers.into_iter().chain(self.world.agents.lock().values().cloned()).collect()
+        };
+        let Some(process) =
+            processes.get(usize::try_from(self.below(processes.len() as u64)).unwrap_or_default())
+        else {
+            return;
+        };
+        let (name, kind) = (process.name.clone(), KINDS[usize::try_from(self.below(6)).unwrap_or_default()]);
+        self.line(format_args!("the watch of {kind} by {name} stands still"));
+        self.world.network.freeze(&name, kind, true);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(60)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            world.trace.line(&world.environment, format_args!("the watch of {kind} by {name} goes on"));
+            world.network.freeze(&name, kind, false);
+        });
+    }
+
+    /// Some requests fail, or are late, for up to half a minute.
+    fn trouble(&self) {
+        let trouble = Trouble {
+            refused: self.below(300),
+            unanswered: self.below(200),
+            failed: self.below(50),
+            late: self.below(300),
+            lag: self.random().random.below(Duration::from_secs(1)),
+        };
+        self.line(format_args!(
+            "trouble: of 1000 requests {} are refused, {} unanswered, {} late, {} fail; lag {} ms",
+            trouble.refused,
+            trouble.unanswered,
+            trouble.late,
+            trouble.failed,
+            trouble.lag.as_millis()
+        ));
+        self.world.network.trouble(trouble);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(30)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            world.network.trouble(Trouble::default());
+        });
+    }
+
+    /// One process of these is killed; another one starts later.
+    fn kill(&self, processes: &Managers, start: fn(&World)) {
+        let victim: Arc<Running> = {
+            let mut processes = processes.lock();
+            if processes.is_empty() {
+                return;
+            }
+            let at = usize::try_from(self.below(processes.len() as u64)).unwrap_or_default();
+            processes.remove(at)
+        };
+        self.world.kill(&victim, self.below(2) == 0);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            start(&world);
+        });
+    }
+
+    fn kill_agent(&self, tenant: &'static str) {
+        let Some(agent) = self.world.agents.lock().remove(tenant) else { return };
+        self.world.kill(&agent, self.below(2) == 0);
+        let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(20)));
+        tokio::spawn(async move {
+            tokio::time::sleep(until).await;
+            if !world.agents.lock().contains_key(tenant) {
+                world.start_agent(tenant);
+            }
+        });
+    }
+
+    /// A manager shuts down as it does after SIGTERM, and another one starts.
+    fn terminate_manager(&self) {
+        let mut managers = self.world.managers.lock();
+        if managers.len() < 2 {
+            return;
+        }
+        let victim = managers.remove(0);
+        drop(managers);
+        self.line(format_args!("{} shuts down", victim.name));
+        victim.terminate();
+        let world = self.world.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            victim.end();
+            world.start_manager();
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            world.kill(&victim, true);
+        });
+    }
+
+    fn cut_watches(&self) {
+        let watchers = self.world.infra.watchers();
+        if let Some(user) =
+            watchers.get(usize::try_from(self.below(watchers.len() as u64)).unwrap_or_default())
+        {
+            self.line(format_args!("the watches of {user} are cut"));
+            self.world.infra.cut_watches(user);
+        }
+    }
+
+    fn compact(&self, tenant: &str) {
+        self.line(format_args!("etcd of infra and {} is compacted", cluster(tenant)));
+        self.world.infra.compact();
+        self.world.tenants[tenant].compact();
+    }
+
+    fn restart_api_server(&self, tenant: &str) {
+        self.line(format_args!("the API servers of infra and {} restart", cluster(tenant)));
+        self.world.infra.restart();
+        self.world.tenants[tenant].restart();
+    }
+
+    /// The infrastructure cluster's etcd is restored from the last snapshot. All servers start again, as the runbook says: a
+    /// resourceVersion that comes twice can't be noticed.
+    fn restore(&mut self) {
+        let Some(snapshot) = self.snapshot.take() else { return };
+        self.line(format_args!("etcd of infra is restored from a snapshot"));
+        self.judge.restored(self.random().clock.wall());
+        let world = self.world.clone();
+        let victims =
+            [&world.managers, &world.webhooks].map(|processes| std::mem::take(&mut *processes.lock()));
+        victims.iter().flatten().for_each(|victim| world.kill(victim, false));
+        world.infra.restore(&snapshot);
+        let [managers, webhooks] = victims;
+        managers.iter().for_each(|_| world.start_manager());
+        webhooks.iter().for_each(|_| world.start_webhook());
+    }
+}
+
+/// The clusters' own controllers, at random times.
+async fn controllers(world: Arc<World>) {
+    loop {
+        world.run_controllers();
+        let pause = Duration::from_millis(50) + world.environment.random.below(Duration::from_millis(500));
+        tokio::time::sleep(pause).await;
+    }
+}

@@ -1,0 +1,205 @@
+//! What must hold in every history, and what must hold when it has come to rest.
+//!
+//! The truth is what the tenants' clusters hold: their Pods and rules. A companion is wanted while its workload and its rule are
+//! there, the rule matches, and the template is the companion's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use outrigger_core::keys;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::model::Commit;
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, text};
+
+/// A companion: tenant, rule, and uid of the workload.
+type Key = (&'static str, String, String);
+
+/// News that is older than this has arrived, or has been superseded by newer news. A partition of a history is shorter.
+const NEWS: Duration = Duration::from_secs(180);
+
+#[derive(Default)]
+struct Found {
+    violations: Vec<String>,
+    /// When a rule or a workload of a tenant last changed in a way that concerns companions.
+    changed: BTreeMap<(&'static str, String), Timestamp>,
+    /// When the infrastructure cluster was last restored from a snapshot.
+    restored: Option<Timestamp>,
+    /// All workloads and rules that have ever been there.
+    known: BTreeSet<(&'static str, String)>,
+}
+
+/// Judges a history.
+pub struct Judge {
+    world: Weak<World>,
+    found: Mutex<Found>,
+}
+
+impl Judge {
+    /// Judges all commits from now on, and writes them into the trace.
+    pub fn watch(world: &Arc<World>) -> Arc<Self> {
+        let judge = Arc::new(Self { world: Arc::downgrade(world), found: Mutex::default() });
+        for (id, _) in TENANTS {
+            let this = judge.clone();
+            world.tenants[id].on_commit(move |commit| this.tenant(id, commit));
+        }
+        let this = judge.clone();
+        world.infra.on_commit(move |commit| this.infra(commit));
+        judge
+    }
+
+    /// The infrastructure cluster is restored: what it knew since the snapshot is lost.
+    pub fn restored(&self, at: Timestamp) {
+        self.found.lock().restored = Some(at);
+    }
+
+    /// What was violated.
+    pub fn violations(&self) -> Vec<String> {
+        self.found.lock().violations.clone()
+    }
+
+    fn violation(&self, world: &World, what: String) {
+        world.trace.line(&world.environment, format_args!("VIOLATION: {what}"));
+        self.found.lock().violations.push(what);
+    }
+
+    /// A write in a tenant's cluster.
+    fn tenant(&self, id: &'static str, commit: &Commit) {
+        let Some(world) = self.world.upgrade() else { return };
+        world.trace.commit(&world.environment, id, commit);
+        let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
+        let concern = |object: &Option<Arc<Value>>| {
+            object.as_ref().map(|object| {
+                let ended = matches!(text(object, "/status/phase"), "Succeeded" | "Failed");
+                (object["metadata"]["labels"].clone(), object["spec"].clone(), ended)
+            })
+        };
+        let name = match commit.kind.plural {
+            "pods" => text(object, "/metadata/uid").to_owned(),
+            "workloadrules" => commit.name.clone(),
+            _ => return,
+        };
+        let deleting = !object["metadata"]["deletionTimestamp"].is_null();
+        let mut found = self.found.lock();
+        found.known.insert((id, name.clone()));
+        if deleting || concern(&commit.old) != concern(&commit.new) {
+            found.changed.insert((id, name), commit.time);
+        }
+    }
+
+    /// A write in the infrastructure cluster.
+    fn infra(&self, commit: &Commit) {
+        let Some(world) = self.world.upgrade() else { return };
+        world.trace.commit(&world.environment, "infra", commit);
+        if commit.kind.plural != "pods" {
+            return;
+        }
+        let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
+        let Some(key) = companion(object) else { return };
+        if commit.old.is_none() {
+            self.created(&world, &key, object);
+        }
+        let leaving = |object: &Option<Arc<Value>>| {
+            object.as_ref().is_none_or(|object| !object["metadata"]["deletionTimestamp"].is_null())
+        };
+        if commit.old.is_some() && !leaving(&commit.old) && leaving(&commit.new) {
+            self.deleted(&world, commit, &key);
+        }
+    }
+
+    fn created(&self, world: &World, key: &Key, object: &Value) {
+        let (id, rule, workload) = key;
+        let same = |other: &Arc<Value>| companion(other).as_ref() == Some(key);
+        if world.infra.list("pods").iter().filter(|other| same(other)).count() > 1 {
+            self.violation(world, format!("two companions of {key:?}"));
+        }
+        let known = |what: &String| self.found.lock().known.contains(&(*id, what.clone()));
+        if !known(rule) || !known(workload) {
+            self.violation(world, format!("a companion of {key:?}, which that tenant never had"));
+        }
+        let tenants = object["spec"]["affinity"].to_string();
+        if !tenants.contains(keys::NODE_TENANT) {
+            self.violation(
+                world,
+                format!("the companion of {key:?} isn't kept on its tenant's DPUs: {tenants}"),
+            );
+        }
+    }
+
+    /// A companion is deleted. That is wrong if it has been wanted since before it was created.
+    fn deleted(&self, world: &World, commit: &Commit, key: &Key) {
+        let (Some(old), (id, rule, workload)) = (&commit.old, key) else { return };
+        let created: Timestamp = text(old, "/metadata/creationTimestamp").parse().unwrap_or_default();
+        let since = created - NEWS;
+        let found = self.found.lock();
+        let changed = |what: &String| found.changed.get(&(*id, what.clone())).is_none_or(|at| *at >= since);
+        if changed(rule) || changed(workload) || found.restored.is_some_and(|at| at >= since) {
+            return;
+        }
+        drop(found);
+        self.violation(world, format!("{} deleted the companion of {key:?}, which is wanted", commit.user));
+    }
+
+    /// How the companions differ from those that are wanted now. Empty when the system has come to rest.
+    pub fn missing(&self) -> Vec<String> {
+        let Some(world) = self.world.upgrade() else { return Vec::new() };
+        let wanted = wanted(&world);
+        let mut there: BTreeMap<Key, Vec<(String, bool)>> = BTreeMap::new();
+        for pod in world.infra.list("pods") {
+            let Some(key) = companion(&pod) else { continue };
+            let ready =
+                text(&pod, "/status/phase") == "Running" && pod["metadata"]["deletionTimestamp"].is_null();
+            let image = text(&pod, "/spec/containers/0/image").to_owned();
+            there.entry(key).or_default().push((image, ready));
+        }
+        let mut missing = Vec::new();
+        for (key, image) in &wanted {
+            match there.get(key).map(Vec::as_slice) {
+                Some([(found, true)]) if found == image => {}
+                found => missing.push(format!("{key:?}: wanted {image}, there is {found:?}")),
+            }
+        }
+        let unwanted = there.keys().filter(|key| !wanted.contains_key(*key));
+        missing.extend(unwanted.map(|key| format!("{key:?}: isn't wanted")));
+        missing
+    }
+}
+
+/// The companion that a Pod of the infrastructure cluster is.
+fn companion(pod: &Value) -> Option<Key> {
+    let namespace = text(pod, "/metadata/namespace");
+    let (id, _) = TENANTS.into_iter().find(|(id, _)| namespace == format!("tenant-{id}"))?;
+    let label = |key: &str| pod["metadata"]["labels"].get(key).and_then(Value::as_str).map(str::to_owned);
+    Some((id, label(keys::RULE)?, label(keys::WORKLOAD)?))
+}
+
+/// The companions that are wanted, with their images.
+fn wanted(world: &World) -> BTreeMap<Key, String> {
+    let mut wanted = BTreeMap::new();
+    for (id, _) in TENANTS {
+        let model = &world.tenants[id];
+        let exists = |object: &Arc<Value>| object["metadata"]["deletionTimestamp"].is_null();
+        let rules: Vec<_> = model.list("workloadrules").into_iter().filter(exists).collect();
+        for pod in model.list("pods") {
+            let ended = matches!(text(&pod, "/status/phase"), "Succeeded" | "Failed");
+            if ended || text(&pod, "/metadata/namespace") != SHOP {
+                continue;
+            }
+            for rule in &rules {
+                let app = rule.pointer("/spec/workloadTerms/0/matchExpressions/0/values/0");
+                if app == pod.pointer("/metadata/labels/app")
+                    && text(rule, "/metadata/namespace") == RULES_NAMESPACE
+                {
+                    let image = text(rule, "/spec/template/spec/containers/0/image").to_owned();
+                    let key =
+                        (id, text(rule, "/metadata/name").to_owned(), text(&pod, "/metadata/uid").to_owned());
+                    wanted.insert(key, image);
+                }
+            }
+        }
+    }
+    wanted
+}

@@ -1,0 +1,96 @@
+//! Runs histories: `sim --seeds 0..200`, or one with its trace: `sim --seed 7`.
+#![allow(clippy::print_stdout, reason = "it reports to a terminal")]
+
+use std::io;
+use std::process::{Command, ExitCode, Output};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::Parser;
+use outrigger_sim::history;
+
+/// The variable with the seed of the entropy that libraries get.
+const SEED: &str = "OUTRIGGER_SIM_SEED";
+/// The beginning of a line about what a history has violated.
+const VIOLATION: &str = "violated: ";
+
+/// Runs histories of the whole system under virtual time, each by its seed.
+#[derive(Parser)]
+struct Arguments {
+    /// The seed of one history, whose trace is printed.
+    #[arg(long, conflicts_with_all = ["first", "count"])]
+    seed: Option<u64>,
+
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+
+    /// How many seeds.
+    #[arg(long, default_value_t = 200)]
+    count: u64,
+
+    /// Actions and faults of a history.
+    #[arg(long, default_value_t = 300)]
+    events: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(seed) = arguments.seed {
+        // The entropy of libraries follows from the seed too: a history has a process of its own, which is started with it.
+        if std::env::var_os(SEED).is_none() {
+            let status = history(seed, arguments.events).and_then(|mut history| history.status());
+            return if status.is_ok_and(|status| status.success()) {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
+        }
+        let outcome = history::run(seed, arguments.events);
+        println!("{}", outcome.trace);
+        outcome.violations.iter().for_each(|violation| println!("{VIOLATION}{violation}"));
+        return if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let (next, failed) = (AtomicU64::new(arguments.first), AtomicU64::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= arguments.first + arguments.count {
+                        return;
+                    }
+                    let ran = history(seed, arguments.events).and_then(|mut history| history.output());
+                    failed.fetch_add(u64::from(!report(seed, ran)), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    println!("{} histories from seed {}: {failed} failed", arguments.count, arguments.first);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The process of a history.
+fn history(seed: u64, events: u64) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(format!("--seed={seed}")).arg(format!("--events={events}")).env(SEED, seed.to_string());
+    Ok(command)
+}
+
+/// Prints what a history has violated. Returns whether all held.
+fn report(seed: u64, ran: io::Result<Output>) -> bool {
+    let (succeeded, lines) = match ran {
+        Ok(Output { status, stdout, stderr }) => {
+            let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+            (status.success(), text)
+        }
+        Err(error) => (false, format!("{VIOLATION}{error}")),
+    };
+    if !succeeded {
+        println!("seed {seed} fails; `make sim SEED={seed}` shows its history:");
+        let told = |line: &&str| line.starts_with(VIOLATION) || line.contains("panicked");
+        lines.lines().filter(told).take(5).for_each(|line| println!("    {line}"));
+    }
+    succeeded
+}

@@ -1,0 +1,150 @@
+//! What the controllers and kubelets of a cluster do with deleted objects, step by step.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::Model;
+use super::kinds::ModelKind;
+use super::object::{self, text};
+use super::store::State;
+use super::write::DeleteOptions;
+
+const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+const NAMESPACES: &str = "system:serviceaccount:kube-system:namespace-controller";
+
+/// What a step does with an object.
+enum Step {
+    Delete,
+    /// These owners are left.
+    Own(Vec<Value>),
+}
+
+impl Model {
+    /// One step of the garbage collector and of the namespace controller: objects whose owners no longer exist are deleted,
+    /// and so are the objects in terminating namespaces; namespaces that are empty are removed. Returns how many objects were
+    /// written. Deleted owners have dependents in turn, so call it until it returns 0 to collect all.
+    pub fn collect_garbage(&self) -> usize {
+        let steps = self.state.lock().garbage();
+        let mut written = 0;
+        for (user, kind, object, step) in steps {
+            let namespace = Some(text(&object, "namespace")).filter(|namespace| !namespace.is_empty());
+            let at = (namespace, text(&object, "name"));
+            let result = match step {
+                Step::Delete => {
+                    let before = self.revision();
+                    let result = self.delete_with(user, kind.plural, at, only(&object));
+                    result.map(|_| self.revision() > before)
+                }
+                Step::Own(owners) => {
+                    let version = text(&object, "resourceVersion");
+                    let patch = json!({"metadata": {"ownerReferences": owners, "resourceVersion": version}});
+                    self.merge(user, kind.plural, (at.0, at.1, None), patch).map(|_| true)
+                }
+            };
+            written += usize::from(result.unwrap_or(false));
+        }
+        written + self.finish_namespaces()
+    }
+
+    /// Removes the terminating namespaces that no longer have objects.
+    fn finish_namespaces(&self) -> usize {
+        let empty = self.state.lock().empty_namespaces();
+        let mut removed = 0;
+        for name in empty {
+            let before = self.revision();
+            let namespace = json!({"metadata": {"name": name}, "spec": {"finalizers": []}});
+            let _ = self.update(NAMESPACES, "namespaces", Some("finalize"), namespace);
+            removed += usize::from(self.revision() > before);
+        }
+        removed
+    }
+
+    /// What a kubelet does with the Pods of its Node that are being deleted: they have stopped, and are removed. Returns how many.
+    /// Pods with finalizers stay until these are removed.
+    pub fn finish_deletions(&self, node: &str) -> usize {
+        let user = format!("system:node:{node}");
+        let mut removed = 0;
+        for pod in self.list("pods") {
+            if pod["spec"]["nodeName"].as_str() != Some(node) || !object::is_leaving(&pod) {
+                continue;
+            }
+            let before = self.revision();
+            let options = DeleteOptions { grace_period_seconds: Some(0), ..only(&pod) };
+            let at = (Some(text(&pod, "namespace")), text(&pod, "name"));
+            let _ = self.delete_with(&user, "pods", at, options);
+            removed += usize::from(self.revision() > before);
+        }
+        removed
+    }
+}
+
+/// Deletes nothing but the object with this uid.
+fn only(object: &Value) -> DeleteOptions {
+    let options = json!({"preconditions": {"uid": text(object, "uid")}});
+    serde_json::from_value(options).unwrap_or_default()
+}
+
+impl State {
+    fn garbage(&self) -> Vec<(&'static str, ModelKind, Arc<Value>, Step)> {
+        let terminating = self.terminating();
+        let uids: BTreeSet<&str> = self
+            .resources
+            .iter()
+            .flat_map(|all| all.objects.values())
+            .map(|object| text(object, "uid"))
+            .collect();
+        let mut steps = Vec::new();
+        for resource in &self.resources {
+            for object in resource.objects.values() {
+                let step = if terminating.contains(text(object, "namespace")) {
+                    Some((NAMESPACES, Step::Delete)).filter(|_| !object::is_leaving(object))
+                } else {
+                    self.orphan(object, &uids).map(|step| (COLLECTOR, step))
+                };
+                steps.extend(step.map(|(user, step)| (user, resource.kind, object.clone(), step)));
+            }
+        }
+        steps
+    }
+
+    /// What is done about an object with owners that don't exist.
+    fn orphan(&self, object: &Value, uids: &BTreeSet<&str>) -> Option<Step> {
+        let owners = object["metadata"]["ownerReferences"].as_array().filter(|owners| !owners.is_empty())?;
+        let exists = |owner: &&Value| {
+            let group = owner["apiVersion"]
+                .as_str()
+                .unwrap_or_default()
+                .split_once('/')
+                .map_or("", |(group, _)| group);
+            let kind = |kind: &ModelKind| {
+                (kind.group, kind.kind) == (group, owner["kind"].as_str().unwrap_or_default())
+            };
+            // The collector knows nothing of kinds that aren't served.
+            !self.resources.iter().any(|resource| kind(&resource.kind))
+                || owner["uid"].as_str().is_some_and(|uid| uids.contains(uid))
+        };
+        let left: Vec<Value> = owners.iter().filter(exists).cloned().collect();
+        match left.len() {
+            0 => Some(Step::Delete).filter(|_| !object::is_leaving(object)),
+            some if some < owners.len() => Some(Step::Own(left)),
+            _ => None,
+        }
+    }
+
+    fn terminating(&self) -> BTreeSet<&str> {
+        let namespaces = self.find(Some(""), "namespaces").into_iter();
+        let leaving =
+            namespaces.flat_map(|all| all.objects.values()).filter(|object| object::is_leaving(object));
+        leaving.map(|object| text(object, "name")).collect()
+    }
+
+    fn empty_namespaces(&self) -> Vec<String> {
+        let mut empty = self.terminating();
+        for object in self.resources.iter().flat_map(|all| all.objects.values()) {
+            empty.remove(text(object, "namespace"));
+        }
+        empty.into_iter().map(str::to_owned).collect()
+    }
+}

@@ -1,0 +1,268 @@
+//! The storage of a model: objects, and a log of all writes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::kinds::ModelKind;
+use super::link::{RequestInfo, Verb};
+use super::object;
+use super::refusal::Refusal;
+use super::selector::Selector;
+
+/// A committed write.
+#[derive(Debug, Clone)]
+pub struct Commit {
+    /// Wall time of the API server.
+    pub time: Timestamp,
+    /// Who wrote it.
+    pub user: String,
+    /// The verb of the request. An update or a patch that removes the last finalizer of a deleted object removes the object.
+    pub verb: Verb,
+    /// The kind of the object.
+    pub kind: ModelKind,
+    /// The subresource that was written.
+    pub subresource: Option<String>,
+    /// Namespace of the object.
+    pub namespace: Option<String>,
+    /// Name of the object.
+    pub name: String,
+    /// The resourceVersion that the write got.
+    pub revision: u64,
+    /// The object before; `None` if it was created.
+    pub old: Option<Arc<Value>>,
+    /// The object afterwards; `None` if it was removed.
+    pub new: Option<Arc<Value>>,
+}
+
+impl Commit {
+    fn key(&self) -> String {
+        key(self.namespace.as_deref(), &self.name)
+    }
+
+    /// The event of a watch with this selector; `None` if the watch doesn't show the write.
+    pub(super) fn event(&self, selector: &Selector) -> Option<(&'static str, Value)> {
+        let selected = |object: &Arc<Value>| selector.selects(object);
+        let (was, is) =
+            (self.old.as_ref().filter(|old| selected(old)), self.new.as_ref().filter(|new| selected(new)));
+        Some(match (was, is) {
+            (None, None) => return None,
+            (None, Some(new)) => ("ADDED", (**new).clone()),
+            (Some(_), Some(new)) => ("MODIFIED", (**new).clone()),
+            (Some(old), None) => {
+                let mut old = (**old).clone();
+                object::set(&mut old, "resourceVersion", json!(self.revision.to_string()));
+                ("DELETED", old)
+            }
+        })
+    }
+}
+
+/// The key of an object within its kind. Keys are ordered as etcd orders them.
+pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
+    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
+}
+
+/// The objects of a kind by their keys.
+type Objects = BTreeMap<String, Arc<Value>>;
+
+/// All objects of a kind, and their writes since the last restore, the oldest first.
+#[derive(Debug)]
+pub(super) struct Resource {
+    pub(super) kind: ModelKind,
+    pub(super) objects: Objects,
+    pub(super) log: Vec<Arc<Commit>>,
+    /// Changes with every write, and when watches are cut.
+    pub(super) changed: watch::Sender<()>,
+}
+
+impl Resource {
+    fn new(kind: ModelKind) -> Self {
+        Self { kind, objects: BTreeMap::new(), log: Vec::new(), changed: watch::Sender::new(()) }
+    }
+
+    /// The first write after a revision.
+    pub(super) fn after(&self, revision: u64) -> Option<&Arc<Commit>> {
+        self.log.get(self.log.partition_point(|commit| commit.revision <= revision))
+    }
+
+    /// The objects as they were at a revision.
+    fn at(&self, revision: u64) -> Objects {
+        let mut objects = self.objects.clone();
+        for commit in self.log.iter().rev().take_while(|commit| commit.revision > revision) {
+            match &commit.old {
+                Some(old) => objects.insert(commit.key(), old.clone()),
+                None => objects.remove(&commit.key()),
+            };
+        }
+        objects
+    }
+}
+
+/// A page of a list.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) items: Vec<Arc<Value>>,
+    /// The key of the last object, if there are more objects.
+    pub(super) more: Option<String>,
+    /// How many objects follow.
+    pub(super) remaining: usize,
+}
+
+/// Everything that a model stores.
+#[derive(Debug)]
+pub(super) struct State {
+    /// The revision of the last write.
+    pub(super) revision: u64,
+    /// The oldest revision that lists can show.
+    pub(super) compacted: u64,
+    /// The oldest revision from which watches can start.
+    pub(super) watched_from: u64,
+    pub(super) resources: Vec<Resource>,
+    pub(super) history: Vec<Arc<Commit>>,
+    /// The users of open watches, by number.
+    pub(super) watches: BTreeMap<u64, String>,
+    /// How many watches were opened.
+    pub(super) opened: u64,
+}
+
+/// The contents of a storage at some time.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    revision: u64,
+    compacted: u64,
+    resources: Vec<(Objects, Vec<Arc<Commit>>)>,
+}
+
+impl State {
+    pub(super) fn new(kinds: &[ModelKind]) -> Self {
+        Self {
+            revision: 1,
+            compacted: 0,
+            watched_from: 0,
+            resources: kinds.iter().copied().map(Resource::new).collect(),
+            history: Vec::new(),
+            watches: BTreeMap::new(),
+            opened: 0,
+        }
+    }
+
+    /// The resource with this plural name, and this group unless it is `None`.
+    pub(super) fn find(&self, group: Option<&str>, plural: &str) -> Option<&Resource> {
+        let is = |kind: &ModelKind| kind.plural == plural && group.is_none_or(|group| kind.group == group);
+        self.resources.iter().find(|resource| is(&resource.kind))
+    }
+
+    pub(super) fn resource(&self, kind: &ModelKind) -> Option<&Resource> {
+        self.find(Some(kind.group), kind.plural)
+    }
+
+    pub(super) fn object(
+        &self,
+        kind: &ModelKind,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<&Arc<Value>> {
+        self.resource(kind)?.objects.get(&key(namespace, name))
+    }
+
+    /// The selected objects of a kind in a namespace, or in all, at a revision, from a key on.
+    pub(super) fn list(
+        &self,
+        resource: &Resource,
+        namespace: Option<&str>,
+        selector: &Selector,
+        at: u64,
+        (after, limit): (&str, usize),
+    ) -> Page {
+        let old = (at < self.revision).then(|| resource.at(at));
+        let objects = old.as_ref().unwrap_or(&resource.objects);
+        let prefix = namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        let from = if after.is_empty() { prefix.clone() } else { format!("{after}\0") };
+        let within = objects.range(from..).take_while(|(key, _)| key.starts_with(&prefix));
+        let mut all = within.filter(|(_, object)| selector.reads(object, after.is_empty()));
+        let mut page = Page::default();
+        let mut last = "";
+        for (key, object) in all.by_ref() {
+            if selector.selects(object) {
+                page.items.push(object.clone());
+            }
+            last = key;
+            if limit > 0 && page.items.len() == limit {
+                break;
+            }
+        }
+        page.remaining = all.count();
+        page.more = (page.remaining > 0).then(|| last.to_owned());
+        page
+    }
+
+    /// Stores an object, or removes it, with the next revision.
+    pub(super) fn commit(
+        &mut self,
+        time: Timestamp,
+        info: &RequestInfo,
+        kind: &ModelKind,
+        name: &str,
+        new: Option<Value>,
+    ) -> Result<Arc<Commit>, Refusal> {
+        self.revision += 1;
+        let revision = self.revision;
+        let is = |other: &&mut Resource| (other.kind.group, other.kind.plural) == (kind.group, kind.plural);
+        let resource =
+            self.resources.iter_mut().find(is).ok_or_else(|| Refusal::new(404, "the kind isn't served"))?;
+        let new = new.map(|mut new| {
+            object::set(&mut new, "resourceVersion", json!(revision.to_string()));
+            Arc::new(new)
+        });
+        let namespace = info.namespace.clone();
+        let key = key(namespace.as_deref(), name);
+        let old = match &new {
+            Some(new) => resource.objects.insert(key, new.clone()),
+            None => resource.objects.remove(&key),
+        };
+        let commit = Arc::new(Commit {
+            time,
+            user: info.user.clone(),
+            verb: info.verb,
+            kind: *kind,
+            subresource: info.subresource.clone(),
+            namespace,
+            name: name.to_owned(),
+            revision,
+            old,
+            new,
+        });
+        resource.log.push(commit.clone());
+        self.history.push(commit.clone());
+        resource.changed.send_replace(());
+        Ok(commit)
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let resources = self.resources.iter().map(|one| (one.objects.clone(), one.log.clone())).collect();
+        Snapshot { revision: self.revision, compacted: self.compacted, resources }
+    }
+
+    pub(super) fn restore(&mut self, snapshot: &Snapshot) {
+        self.revision = snapshot.revision;
+        self.compacted = snapshot.compacted;
+        self.watched_from = snapshot.revision;
+        for (resource, (objects, log)) in self.resources.iter_mut().zip(&snapshot.resources) {
+            resource.objects.clone_from(objects);
+            resource.log.clone_from(log);
+        }
+        self.cut(|_| true);
+    }
+
+    /// Ends the open watches of these users.
+    pub(super) fn cut(&mut self, cut: impl Fn(&str) -> bool) {
+        self.watches.retain(|_, user| !cut(user));
+        for resource in &self.resources {
+            resource.changed.send_replace(());
+        }
+    }
+}

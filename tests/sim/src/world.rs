@@ -1,0 +1,267 @@
+//! The world of a simulation: an infrastructure cluster with its DPUs, the tenants' clusters, and the processes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use outrigger_core::keys;
+use outrigger_runtime::environment::Environment;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::admission;
+use crate::model::{BUILT_IN, Model, ModelKind};
+use crate::network::{Network, Wire};
+use crate::process::{self, MANAGER, Managers, Running};
+use crate::trace::Trace;
+
+/// The kinds of Outrigger and of the systems that it works with.
+const CUSTOM: [ModelKind; 6] = [
+    ModelKind::custom(keys::GROUP, "v1alpha1", "tenants", "Tenant", false),
+    RULES,
+    ModelKind::custom(keys::WORKLOAD_GROUP, "v1alpha1", "adminworkloadrules", "AdminWorkloadRule", true),
+    ModelKind::custom(keys::OFFLOADING_GROUP, "v1beta1", "namespaceoffloadings", "NamespaceOffloading", true),
+    ModelKind::custom(keys::MACHINE_GROUP_DOMAIN, "v1alpha1", "machines", "Machine", false),
+    ModelKind::custom(keys::MACHINE_GROUP_DOMAIN, "v1alpha1", "machinenodepools", "MachineNodePool", false),
+];
+const RULES: ModelKind =
+    ModelKind::custom(keys::WORKLOAD_GROUP, "v1alpha1", "workloadrules", "WorkloadRule", true);
+
+/// The name of the infrastructure cluster's API server on the network.
+pub const INFRA: &str = "infra";
+
+/// The user who makes what administrators make.
+pub const ADMIN: &str = "admin";
+
+/// The tenants, each with its hosts.
+pub const TENANTS: [(&str, &[&str]); 2] = [("blue", &["host-a", "host-b"]), ("red", &["host-c"])];
+
+/// The namespace of rules in a tenant's cluster.
+pub const RULES_NAMESPACE: &str = "universe";
+
+/// The namespace of workloads in a tenant's cluster.
+pub const SHOP: &str = "shop";
+
+/// Everything that a history acts on.
+pub struct World {
+    /// Time and randomness of the harness, of the network and of the API servers.
+    pub environment: Environment,
+    /// The network.
+    pub network: Network,
+    /// The infrastructure cluster.
+    pub infra: Model,
+    /// The tenants' clusters by the tenant's id.
+    pub tenants: BTreeMap<&'static str, Model>,
+    /// The managers that run.
+    pub managers: Managers,
+    /// The webhooks that run.
+    pub webhooks: Managers,
+    /// The agents that run, by tenant.
+    pub agents: Mutex<BTreeMap<&'static str, Arc<Running>>>,
+    /// What has happened.
+    pub trace: Trace,
+    started: Mutex<u64>,
+}
+
+impl World {
+    /// A world without processes, with the tenants' objects. Everything in it follows from the seed.
+    pub fn new(seed: u64, trace: Trace) -> Arc<Self> {
+        let environment =
+            Environment::simulated(seed, Timestamp::UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+        let kinds: Vec<ModelKind> = BUILT_IN.iter().chain(&CUSTOM).copied().collect();
+        let infra = Model::new(&kinds, environment.clone());
+        let tenants = TENANTS.map(|(id, _)| (id, Model::new(&kinds, environment.clone())));
+        let world = Arc::new(Self {
+            network: Network::new(environment.random.clone()),
+            environment,
+            infra,
+            tenants: tenants.into(),
+            managers: Managers::default(),
+            webhooks: Managers::default(),
+            agents: Mutex::default(),
+            trace,
+            started: Mutex::new(0),
+        });
+        world.furnish();
+        admission::call_webhooks(&world);
+        world
+    }
+
+    fn furnish(&self) {
+        let make = |model: &Model, plural: &str, object: Value| {
+            model.create(ADMIN, plural, object).unwrap_or_else(|refusal| panic!("{plural}: {refusal:?}"));
+        };
+        for namespace in [keys::SYSTEM_NAMESPACE, keys::ADMIN_NAMESPACE, keys::CORE_NAMESPACE] {
+            make(&self.infra, "namespaces", named(namespace));
+        }
+        for (id, hosts) in TENANTS {
+            for host in hosts {
+                let labels = json!({keys::DPU_HOST: host});
+                make(
+                    &self.infra,
+                    "nodes",
+                    json!({"metadata": {"name": format!("dpu-{host}"), "labels": labels}}),
+                );
+            }
+            let spec = json!({"identities": [format!("spiffe://outrigger/tenant/{id}")], "hosts": hosts});
+            make(&self.infra, "tenants", json!({"metadata": {"name": id}, "spec": spec}));
+            for namespace in [RULES_NAMESPACE, SHOP] {
+                make(&self.tenants[id], "namespaces", named(namespace));
+            }
+        }
+    }
+
+    /// An environment for a process, whose wall clock is ahead or behind by up to a minute.
+    fn environment(&self) -> Environment {
+        let skew = self.environment.random.below(Duration::from_secs(120));
+        let wall = self.environment.clock.wall() - Duration::from_secs(60) + skew;
+        Environment::simulated(self.environment.random.seed(), wall)
+    }
+
+    fn name(&self, what: &str) -> String {
+        let mut started = self.started.lock();
+        *started += 1;
+        format!("{what}-{started}")
+    }
+
+    /// Starts a manager.
+    pub fn start_manager(&self) {
+        let name = self.name("manager");
+        let client = self.infra.client(self.network.way(&name, INFRA), MANAGER);
+        let manager = process::manager(&name, self.environment(), client).expect("a manager starts");
+        self.trace.line(&self.environment, format_args!("{name} starts"));
+        self.managers.lock().push(Arc::new(manager));
+    }
+
+    /// Starts a webhook.
+    pub fn start_webhook(&self) {
+        let name = self.name("webhook");
+        let user = format!("system:serviceaccount:{}:{}", keys::SYSTEM_NAMESPACE, keys::WEBHOOK);
+        let client = self.infra.client(self.network.way(&name, INFRA), &user);
+        self.trace.line(&self.environment, format_args!("{name} starts"));
+        self.webhooks.lock().push(Arc::new(process::webhook(&name, self.environment(), client)));
+    }
+
+    /// Starts the agent of a tenant.
+    pub fn start_agent(&self, tenant: &'static str) {
+        let name = self.name(&format!("agent-{tenant}"));
+        let way = self.network.way(&name, &cluster(tenant));
+        let client = self.tenants[tenant].client(way, &process::agent_user());
+        let network = (&self.network, &self.managers);
+        let agent =
+            process::agent(&name, tenant, self.environment(), client, network).expect("an agent starts");
+        self.trace.line(&self.environment, format_args!("{name} starts"));
+        self.agents.lock().insert(tenant, Arc::new(agent));
+    }
+
+    /// Kills a process: from now on nothing that it sends arrives. Its connections are closed, or fall silent as those of a machine
+    /// that has lost its power.
+    pub fn kill(&self, process: &Running, silently: bool) {
+        self.trace.line(&self.environment, format_args!("{} is killed, silently: {silently}", process.name));
+        let wire = if silently { Wire::Silent } else { Wire::Down };
+        for (one, other) in self.network.wires() {
+            if one == process.name || other == process.name {
+                self.network.set(&one, &other, wire);
+            }
+        }
+        process.end();
+    }
+
+    /// One round of what the clusters' own controllers, schedulers and kubelets do.
+    pub fn run_controllers(&self) {
+        self.infra.collect_garbage();
+        self.count_quotas();
+        self.schedule();
+        for node in self.infra.list("nodes") {
+            let name = text(&node, "/metadata/name");
+            self.infra.finish_deletions(name);
+        }
+        run_pods(&self.infra);
+        for (id, hosts) in TENANTS {
+            let model = &self.tenants[id];
+            hosts.iter().for_each(|host| {
+                model.finish_deletions(host);
+            });
+            model.collect_garbage();
+            run_pods(model);
+        }
+    }
+
+    /// The quota controller: what is used is known, and never too much.
+    fn count_quotas(&self) {
+        for quota in self.infra.list("resourcequotas") {
+            let Some(hard) = quota["spec"]["hard"].as_object() else { continue };
+            if quota["status"]["hard"] == quota["spec"]["hard"] {
+                continue;
+            }
+            let used: serde_json::Map<String, Value> =
+                hard.keys().map(|key| (key.clone(), json!("0"))).collect();
+            let status = json!({"status": {"hard": hard, "used": used}});
+            let at =
+                (quota["metadata"]["namespace"].as_str(), text(&quota, "/metadata/name"), Some("status"));
+            let _ = self.infra.merge("quota-controller", "resourcequotas", at, status);
+        }
+    }
+
+    /// The scheduler, as far as isolation and hosts are concerned.
+    fn schedule(&self) {
+        let nodes = self.infra.list("nodes");
+        for pod in self.infra.list("pods") {
+            let gates = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
+            if gates || pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null()
+            {
+                continue;
+            }
+            if let Some(node) = nodes.iter().find(|node| fits(&pod, node)) {
+                let at = (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), None);
+                let bound = json!({"spec": {"nodeName": node["metadata"]["name"]}});
+                let _ = self.infra.merge("system:kube-scheduler", "pods", at, bound);
+            }
+        }
+    }
+}
+
+/// The name of a tenant's API server on the network.
+pub fn cluster(tenant: &str) -> String {
+    format!("cluster-{tenant}")
+}
+
+/// Kubelets: Pods that are bound run.
+fn run_pods(model: &Model) {
+    for pod in model.list("pods") {
+        let runs = text(&pod, "/status/phase") != "Pending";
+        if runs || !pod["spec"]["nodeName"].is_string() || !pod["metadata"]["deletionTimestamp"].is_null() {
+            continue;
+        }
+        let at = (pod["metadata"]["namespace"].as_str(), text(&pod, "/metadata/name"), Some("status"));
+        let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        let _ = model.merge("kubelet", "pods", at, json!({"status": status}));
+    }
+}
+
+/// Whether a node's labels match the Pod's required node affinity, of which only `In` and `Exists` occur here.
+fn fits(pod: &Value, node: &Value) -> bool {
+    let path = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let Some(terms) = pod.pointer(path).and_then(Value::as_array) else { return true };
+    terms.iter().any(|term| {
+        term["matchExpressions"].as_array().into_iter().flatten().all(|expression| {
+            let found = expression["key"].as_str().and_then(|key| node["metadata"]["labels"].get(key));
+            match expression["operator"].as_str() {
+                Some("Exists") => found.is_some(),
+                _ => found.is_some_and(|found| {
+                    expression["values"].as_array().into_iter().flatten().any(|value| value == found)
+                }),
+            }
+        })
+    })
+}
+
+fn named(name: &str) -> Value {
+    json!({"metadata": {"name": name}})
+}
+
+/// The text at a pointer; empty where there is none.
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}

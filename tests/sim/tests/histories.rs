@@ -1,0 +1,38 @@
+//! Histories of the simulation, by the program that runs them: each has a process of its own.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sim")).args(arguments).output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn histories_of_many_seeds_keep_every_invariant_and_come_to_rest() {
+    let ran = sim(&["--count=200", "--events=100"]);
+    assert!(ran.status.success(), "{}", text(&ran));
+}
+
+#[test]
+#[ignore = "long"]
+fn long_histories_keep_every_invariant_and_come_to_rest() {
+    let ran = sim(&["--first=200", "--count=2000", "--events=300"]);
+    assert!(ran.status.success(), "{}", text(&ran));
+}
+
+#[test]
+fn a_seed_leads_to_one_history() {
+    for seed in ["1", "2", "3"] {
+        let run = || text(&sim(&["--seed", seed, "--events=100"]));
+        let (one, other) = (run(), run());
+        let differs = one.lines().zip(other.lines()).find(|(one, other)| one != other);
+        assert_eq!(differs, None, "seed {seed}");
+        assert_eq!(one.len(), other.len(), "seed {seed}");
+        assert!(one.contains(" create pods tenant-"), "there are companions in it: {one}");
+    }
+}
