@@ -403,7 +403,6 @@ impl History {
     fn restore(&mut self) {
         let Some(snapshot) = self.snapshot.take() else { return };
         self.line(format_args!("etcd of infra is restored from a snapshot"));
-        self.judge.restored(self.random().clock.wall());
         let world = self.world.clone();
         let victims =
             [&world.managers, &world.webhooks].map(|processes| std::mem::take(&mut *processes.lock()));

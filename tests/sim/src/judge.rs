@@ -5,9 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use jiff::Timestamp;
 use outrigger_core::keys;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -18,16 +16,13 @@ use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, text};
 /// A companion: tenant, rule, and uid of the workload.
 type Key = (&'static str, String, String);
 
-/// News that is older than this has arrived, or has been superseded by newer news. A partition of a history is shorter.
-const NEWS: Duration = Duration::from_secs(180);
-
 #[derive(Default)]
 struct Found {
     violations: Vec<String>,
-    /// When a rule or a workload of a tenant last changed in a way that concerns companions.
-    changed: BTreeMap<(&'static str, String), Timestamp>,
-    /// When the infrastructure cluster was last restored from a snapshot.
-    restored: Option<Timestamp>,
+    /// The companions that are wanted, with their images.
+    wanted: BTreeMap<Key, String>,
+    /// The companions that were wanted once and then weren't any longer, with their images.
+    ended: BTreeSet<(Key, String)>,
     /// All workloads and rules that have ever been there.
     known: BTreeSet<(&'static str, String)>,
 }
@@ -51,11 +46,6 @@ impl Judge {
         judge
     }
 
-    /// The infrastructure cluster is restored: what it knew since the snapshot is lost.
-    pub fn restored(&self, at: Timestamp) {
-        self.found.lock().restored = Some(at);
-    }
-
     /// What was violated.
     pub fn violations(&self) -> Vec<String> {
         self.found.lock().violations.clone()
@@ -71,23 +61,18 @@ impl Judge {
         let Some(world) = self.world.upgrade() else { return };
         world.trace.commit(&world.environment, id, commit);
         let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
-        let concern = |object: &Option<Arc<Value>>| {
-            object.as_ref().map(|object| {
-                let ended = matches!(text(object, "/status/phase"), "Succeeded" | "Failed");
-                (object["metadata"]["labels"].clone(), object["spec"].clone(), ended)
-            })
-        };
         let name = match commit.kind.plural {
             "pods" => text(object, "/metadata/uid").to_owned(),
             "workloadrules" => commit.name.clone(),
             _ => return,
         };
-        let deleting = !object["metadata"]["deletionTimestamp"].is_null();
+        let wanted = wanted(&world);
         let mut found = self.found.lock();
-        found.known.insert((id, name.clone()));
-        if deleting || concern(&commit.old) != concern(&commit.new) {
-            found.changed.insert((id, name), commit.time);
-        }
+        found.known.insert((id, name));
+        let before = std::mem::replace(&mut found.wanted, wanted);
+        let ended = before.into_iter().filter(|(key, image)| found.wanted.get(key) != Some(image));
+        let ended: Vec<_> = ended.collect();
+        found.ended.extend(ended);
     }
 
     /// A write in the infrastructure cluster.
@@ -129,18 +114,18 @@ impl Judge {
         }
     }
 
-    /// A companion is deleted. That is wrong if it has been wanted since before it was created.
+    /// A companion is deleted. That is wrong if it is wanted and always was: each state of a rule has an image of its own, so there
+    /// was no reason to delete one with this image, however late the news about workloads and rules is.
     fn deleted(&self, world: &World, commit: &Commit, key: &Key) {
-        let (Some(old), (id, rule, workload)) = (&commit.old, key) else { return };
-        let created: Timestamp = text(old, "/metadata/creationTimestamp").parse().unwrap_or_default();
-        let since = created - NEWS;
-        let found = self.found.lock();
-        let changed = |what: &String| found.changed.get(&(*id, what.clone())).is_none_or(|at| *at >= since);
-        if changed(rule) || changed(workload) || found.restored.is_some_and(|at| at >= since) {
-            return;
+        let Some(old) = &commit.old else { return };
+        let image = text(old, "/spec/containers/0/image").to_owned();
+        let always = {
+            let found = self.found.lock();
+            found.wanted.get(key) == Some(&image) && !found.ended.contains(&(key.clone(), image))
+        };
+        if always {
+            self.violation(world, format!("{} deleted the companion of {key:?}, which is wanted", commit.user));
         }
-        drop(found);
-        self.violation(world, format!("{} deleted the companion of {key:?}, which is wanted", commit.user));
     }
 
     /// How the companions differ from those that are wanted now. Empty when the system has come to rest.
