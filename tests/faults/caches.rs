@@ -34,17 +34,20 @@ async fn relist(proxy: &Proxy, resource: &str) {
     tokio::time::sleep(TAKEN_IN).await;
 }
 
+/// Deletes an object without grace, and waits until it is gone. Another object may have its name by then: a call that was under way
+/// may create it again.
 async fn delete_now<K>(api: &Api<K>, name: &str)
 where
     K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
+    let uid = api.get(name).await.unwrap().meta().uid.clone();
     api.delete(name, &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() })
         .await
         .unwrap();
     eventually(&format!("{name} is gone"), || async {
         match api.get_opt(name).await.in_words()? {
             None => Ok(()),
-            Some(_) => Err("it is there".to_owned()),
+            Some(found) => holds(found.meta().uid != uid, "it is there"),
         }
     })
     .await;
