@@ -124,7 +124,10 @@ impl Judge {
             found.wanted.get(key) == Some(&image) && !found.ended.contains(&(key.clone(), image))
         };
         if always {
-            self.violation(world, format!("{} deleted the companion of {key:?}, which is wanted", commit.user));
+            self.violation(
+                world,
+                format!("{} deleted the companion of {key:?}, which is wanted", commit.user),
+            );
         }
     }
 
