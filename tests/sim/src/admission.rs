@@ -55,8 +55,12 @@ fn concerns(world: &World, attempt: &Attempt) -> bool {
 async fn admit(world: &World, mut attempt: Attempt) -> Result<Value, Refused> {
     for path in ["/mutate/pods", "/validate/pods"] {
         let called = tokio::time::timeout(TIMEOUT, call(world, path, &attempt)).await;
-        attempt.object =
-            called.unwrap_or_else(|_| Err((500, "failed calling webhook: timeout".to_owned())))?;
+        let admitted = called.unwrap_or_else(|_| Err((500, "failed calling webhook: timeout".to_owned())));
+        if let Err((code, why)) = &admitted {
+            let name = attempt.object["metadata"]["name"].as_str().unwrap_or_default();
+            world.trace.line(&world.environment, format_args!("infra refuses pod {name}: {code} {why}"));
+        }
+        attempt.object = admitted?;
     }
     Ok(attempt.object)
 }

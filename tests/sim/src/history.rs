@@ -280,7 +280,16 @@ impl History {
 
     /// A process' watches of one kind stand still for up to a minute, while those of other kinds go on.
     fn freeze(&self) {
-        const KINDS: [&str; 6] = ["pods", "workloadrules", "tenants", "nodes", "namespaces", "leases"];
+        const KINDS: [&str; 8] = [
+            "workloadrules",
+            "pods",
+            "workloadrules",
+            "tenants",
+            "workloadrules",
+            "nodes",
+            "namespaces",
+            "leases",
+        ];
         let processes: Vec<_> = {
             let servers = [self.world.managers.lock().clone(), self.world.webhooks.lock().clone()].concat();
             servers.into_iter().chain(self.world.agents.lock().values().cloned()).collect()
@@ -290,9 +299,19 @@ impl History {
         else {
             return;
         };
-        let (name, kind) = (process.name.clone(), KINDS[usize::try_from(self.below(6)).unwrap_or_default()]);
+        let (name, kind) = (process.name.clone(), KINDS[usize::try_from(self.below(8)).unwrap_or_default()]);
         self.line(format_args!("the watch of {kind} by {name} stands still"));
         self.world.network.freeze(&name, kind, true);
+        if self.below(2) == 0 {
+            // Agents connect again, perhaps to this process.
+            for (one, other) in self.world.network.wires() {
+                let streams = one.starts_with("agent-") && other.starts_with("manager-");
+                if streams && self.world.network.is_up(&one, &other) {
+                    self.world.network.set(&one, &other, Wire::Down);
+                    self.world.network.set(&one, &other, Wire::Up);
+                }
+            }
+        }
         let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(60)));
         tokio::spawn(async move {
             tokio::time::sleep(until).await;
@@ -408,6 +427,7 @@ impl History {
             [&world.managers, &world.webhooks].map(|processes| std::mem::take(&mut *processes.lock()));
         victims.iter().flatten().for_each(|victim| world.kill(victim, false));
         world.infra.restore(&snapshot);
+        self.judge.restored();
         let [managers, webhooks] = victims;
         managers.iter().for_each(|_| world.start_manager());
         webhooks.iter().for_each(|_| world.start_webhook());

@@ -23,6 +23,8 @@ struct Found {
     wanted: BTreeMap<Key, String>,
     /// The companions that were wanted once and then weren't any longer, with their images.
     ended: BTreeSet<(Key, String)>,
+    /// The newest state of each rule that the infrastructure cluster has had, and of each companion, by the number of its image.
+    newest: BTreeMap<String, u64>,
     /// All workloads and rules that have ever been there.
     known: BTreeSet<(&'static str, String)>,
 }
@@ -79,13 +81,18 @@ impl Judge {
     fn infra(&self, commit: &Commit) {
         let Some(world) = self.world.upgrade() else { return };
         world.trace.commit(&world.environment, "infra", commit);
+        let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
+        if commit.kind.plural == "workloadrules" && commit.new.is_some() {
+            let image = text(object, "/spec/template/spec/containers/0/image");
+            self.newer(&world, format!("the rule {:?}/{}", commit.namespace, commit.name), image);
+        }
         if commit.kind.plural != "pods" {
             return;
         }
-        let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
         let Some(key) = companion(object) else { return };
         if commit.old.is_none() {
             self.created(&world, &key, object);
+            self.newer(&world, format!("the companion of {key:?}"), text(object, "/spec/containers/0/image"));
         }
         let leaving = |object: &Option<Arc<Value>>| {
             object.as_ref().is_none_or(|object| !object["metadata"]["deletionTimestamp"].is_null())
@@ -112,6 +119,20 @@ impl Judge {
                 format!("the companion of {key:?} isn't kept on its tenant's DPUs: {tenants}"),
             );
         }
+    }
+
+    /// What is written has this image. Users give rules images with growing numbers, so a smaller one is an earlier state.
+    fn newer(&self, world: &World, what: String, image: &str) {
+        let number = image.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default();
+        let before = self.found.lock().newest.insert(what.clone(), number).unwrap_or_default();
+        if number < before {
+            self.violation(world, format!("{what} goes back from image {before} to {number}"));
+        }
+    }
+
+    /// The infrastructure cluster is restored from a snapshot: earlier states come back.
+    pub fn restored(&self) {
+        self.found.lock().newest.clear();
     }
 
     /// A companion is deleted. That is wrong if it is wanted and always was: each state of a rule has an image of its own, so there

@@ -10,6 +10,8 @@ use outrigger_sim::history;
 
 /// The variable with the seed of the entropy that libraries get.
 const SEED: &str = "OUTRIGGER_SIM_SEED";
+/// The variable that has the log of all processes written to standard error.
+const LOG: &str = "OUTRIGGER_SIM_LOG";
 /// The beginning of a line about what a history has violated.
 const VIOLATION: &str = "violated: ";
 
@@ -44,6 +46,9 @@ fn main() -> ExitCode {
             } else {
                 ExitCode::FAILURE
             };
+        }
+        if std::env::var_os(LOG).is_some() {
+            tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).init();
         }
         let outcome = history::run(seed, arguments.events);
         println!("{}", outcome.trace);

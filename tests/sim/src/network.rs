@@ -61,6 +61,11 @@ impl Network {
         self.sender(one, other).send_replace(wire);
     }
 
+    /// Whether everything arrives between two parties.
+    pub fn is_up(&self, one: &str, other: &str) -> bool {
+        *self.sender(one, other).borrow() == Wire::Up
+    }
+
     /// Sets what happens to single requests and messages.
     pub fn trouble(&self, trouble: Trouble) {
         *self.trouble.lock() = trouble;
@@ -119,8 +124,14 @@ impl Way {
         let delay = Duration::from_micros(100) + self.network.random.below(Duration::from_millis(1).max(lag));
         tokio::time::sleep(delay).await;
         let mut wire = self.wire.clone();
+        let was_silent = *wire.borrow() == Wire::Silent;
         // The sender lives as long as the network.
-        matches!(wire.wait_for(|wire| *wire != Wire::Silent).await.as_deref(), Ok(Wire::Up))
+        let arrives = matches!(wire.wait_for(|wire| *wire != Wire::Silent).await.as_deref(), Ok(Wire::Up));
+        if was_silent && self.network.happens(500) {
+            // The connection is lost, for example because an address translation has forgotten it, and nobody says so.
+            std::future::pending::<()>().await;
+        }
+        arrives
     }
 
     /// Waits until the wire is down.

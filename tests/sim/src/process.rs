@@ -1,6 +1,7 @@
 //! The processes of a simulation: managers, webhooks and agents, as the commands run them, without sockets and files.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use clap::{Args, Command, FromArgMatches};
@@ -137,6 +138,9 @@ pub fn agent(
     Ok(Running::new(&name, process, None))
 }
 
+/// Time between two pings of a connection, and for the answer.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
 /// Serves a connection until it or the manager ends.
 fn accept(manager: &Running, stream: DuplexStream) {
     let Some(router) = manager.router.clone() else { return };
@@ -144,7 +148,9 @@ fn accept(manager: &Running, stream: DuplexStream) {
     tokio::spawn(async move {
         let service = TowerToHyperService::new(router);
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new());
+        // As the server of the commands: a peer that has vanished is noticed within 20 s.
+        let builder =
+            builder.timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE).keep_alive_timeout(KEEP_ALIVE);
         tokio::select! {
             biased;
             () = force.cancelled() => {}
