@@ -21,8 +21,6 @@ struct Found {
     violations: Vec<String>,
     /// The companions that are wanted, with their images.
     wanted: BTreeMap<Key, String>,
-    /// The companions that were wanted once and then weren't any longer, with their images.
-    ended: BTreeSet<(Key, String)>,
     /// The newest state of each rule that the infrastructure cluster has had, and of each companion, by the number of its image.
     newest: BTreeMap<String, u64>,
     /// All workloads and rules that have ever been there.
@@ -71,10 +69,7 @@ impl Judge {
         let wanted = wanted(&world);
         let mut found = self.found.lock();
         found.known.insert((id, name));
-        let before = std::mem::replace(&mut found.wanted, wanted);
-        let ended = before.into_iter().filter(|(key, image)| found.wanted.get(key) != Some(image));
-        let ended: Vec<_> = ended.collect();
-        found.ended.extend(ended);
+        found.wanted = wanted;
     }
 
     /// A write in the infrastructure cluster.
@@ -135,19 +130,20 @@ impl Judge {
         self.found.lock().newest.clear();
     }
 
-    /// A companion is deleted. That is wrong if it is wanted and always was: each state of a rule has an image of its own, so there
-    /// was no reason to delete one with this image, however late the news about workloads and rules is.
+    /// A companion is deleted that is wanted. That is no violation as long as it is created again: a replica that another one has
+    /// superseded acts until it hears of that, and news about a workload may arrive one after the other.
     fn deleted(&self, world: &World, commit: &Commit, key: &Key) {
         let Some(old) = &commit.old else { return };
-        let image = text(old, "/spec/containers/0/image").to_owned();
-        let always = {
-            let found = self.found.lock();
-            found.wanted.get(key) == Some(&image) && !found.ended.contains(&(key.clone(), image))
-        };
-        if always {
-            self.violation(
-                world,
-                format!("{} deleted the companion of {key:?}, which is wanted", commit.user),
+        if self
+            .found
+            .lock()
+            .wanted
+            .get(key)
+            .is_some_and(|image| image == text(old, "/spec/containers/0/image"))
+        {
+            world.trace.line(
+                &world.environment,
+                format_args!("NOTE: the companion of {key:?} is deleted, and wanted"),
             );
         }
     }
