@@ -48,9 +48,9 @@ long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a p
 	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
 .PHONY: sim
-sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST and COUNT choose others
+sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST, COUNT and EVENTS choose others
 	@$(CARGO) build --locked --profile measured -p outrigger-sim --bin sim
-	@target/measured/sim $(if $(SEED),--seed $(SEED),--first $(or $(FIRST),0) --count $(or $(COUNT),2000))
+	@target/measured/sim $(if $(SEED),--seed $(SEED),--first $(or $(FIRST),0) --count $(or $(COUNT),2000)) $(if $(EVENTS),--events $(EVENTS))
 
 .PHONY: words
 words: ## Search texts for phrases that tests/words.txt rejects

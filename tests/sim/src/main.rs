@@ -1,4 +1,4 @@
-//! Runs histories: `sim --seeds 0..200`, or one with its trace: `sim --seed 7`.
+//! Runs histories: `sim --first 0 --count 200`, or one with its trace: `sim --seed 7`.
 #![allow(clippy::print_stdout, reason = "it reports to a terminal")]
 
 use std::io;
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
                         return;
                     }
                     let ran = history(seed, arguments.events).and_then(|mut history| history.output());
-                    failed.fetch_add(u64::from(!report(seed, ran)), Ordering::Relaxed);
+                    failed.fetch_add(u64::from(!report(seed, arguments.events, ran)), Ordering::Relaxed);
                 }
             });
         }
@@ -84,7 +84,7 @@ fn history(seed: u64, events: u64) -> io::Result<Command> {
 }
 
 /// Prints what a history has violated. Returns whether all held.
-fn report(seed: u64, ran: io::Result<Output>) -> bool {
+fn report(seed: u64, events: u64, ran: io::Result<Output>) -> bool {
     let (succeeded, lines) = match ran {
         Ok(Output { status, stdout, stderr }) => {
             let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -93,7 +93,7 @@ fn report(seed: u64, ran: io::Result<Output>) -> bool {
         Err(error) => (false, format!("{VIOLATION}{error}")),
     };
     if !succeeded {
-        println!("seed {seed} fails; `make sim SEED={seed}` shows its history:");
+        println!("seed {seed} fails; `make sim SEED={seed} EVENTS={events}` shows its history:");
         let told = |line: &&str| line.starts_with(VIOLATION) || line.contains("panicked");
         lines.lines().filter(told).take(5).for_each(|line| println!("    {line}"));
     }
