@@ -1,6 +1,6 @@
 //! The infrastructure cluster's admission of Pods: its API server calls a webhook that runs.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::model::{Attempt, Verb};
+use crate::process::ready;
 use crate::world::{INFRA, World};
 
 /// As in the shipped configurations.
@@ -24,9 +25,7 @@ type Refused = (u16, String);
 
 /// Has the Pods of tenants' namespaces admitted by the webhooks.
 pub(crate) fn call_webhooks(world: &Arc<World>) {
-    let world: Weak<World> = Arc::downgrade(world);
-    let infra = world.upgrade().map(|world| world.infra.clone());
-    let Some(infra) = infra else { return };
+    let (infra, world) = (&world.infra, Arc::downgrade(world));
     infra.admit_async(move |attempt| {
         let world = world.upgrade();
         async move {
@@ -68,13 +67,8 @@ async fn admit(world: &World, mut attempt: Attempt) -> Result<Value, Refused> {
 /// Calls a webhook that is ready. Returns the object as it admits it.
 async fn call(world: &World, path: &str, attempt: &Attempt) -> Result<Value, Refused> {
     let failed = |why: &str| (500, format!("failed calling webhook: {why}"));
-    let webhook = {
-        let webhooks = world.webhooks.lock();
-        let ready: Vec<_> = webhooks.iter().filter(|webhook| webhook.readiness.is_ready()).collect();
-        let at =
-            usize::try_from(world.environment.random.seed() % ready.len().max(1) as u64).unwrap_or_default();
-        ready.get(at).map(|webhook| Arc::clone(webhook)).ok_or_else(|| failed("no endpoints available"))?
-    };
+    let webhook =
+        ready(&world.webhooks, &world.environment.random).ok_or_else(|| failed("no endpoints available"))?;
     let way = world.network.way(INFRA, &webhook.name);
     let router = webhook.router.clone().ok_or_else(|| failed("no router"))?;
     let request = http::Request::post(path)

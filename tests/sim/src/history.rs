@@ -1,6 +1,5 @@
 //! A history: what users do, what breaks, and what the system makes of it, all by one seed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +9,9 @@ use serde_json::{Value, json};
 use crate::judge::Judge;
 use crate::model::Snapshot;
 use crate::network::{Trouble, Wire};
-use crate::process::{Managers, Running};
+use crate::process::{Replicas, Running, pick};
 use crate::trace::Trace;
-use crate::world::{INFRA, RULES_NAMESPACE, SHOP, TENANTS, World, cluster};
+use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, cluster};
 
 /// Applications of workloads, one of which each rule selects.
 const APPS: u64 = 3;
@@ -26,8 +25,6 @@ const CALM: Duration = Duration::from_secs(60);
 pub struct Outcome {
     /// What was violated; empty if nothing was.
     pub violations: Vec<String>,
-    /// How many actions and faults it had.
-    pub events: u64,
     /// Everything that happened.
     pub trace: String,
 }
@@ -50,7 +47,6 @@ struct History {
     world: Arc<World>,
     judge: Arc<Judge>,
     snapshot: Option<Snapshot>,
-    pods: u64,
     /// Images of rules' templates so far.
     images: u64,
 }
@@ -59,8 +55,7 @@ impl History {
     async fn live(seed: u64, events: u64) -> Outcome {
         let world = World::new(seed, Trace::default());
         let judge = Judge::watch(&world);
-        let mut this =
-            Self { world: world.clone(), judge: judge.clone(), snapshot: None, pods: 0, images: 0 };
+        let mut this = Self { world: world.clone(), judge: judge.clone(), snapshot: None, images: 0 };
         let controllers = tokio::spawn(controllers(world.clone()));
         for _ in 0..2 + this.below(2) {
             world.start_manager();
@@ -79,15 +74,17 @@ impl History {
         let mut violations = this.rest().await;
         violations.splice(0..0, judge.violations());
         controllers.abort();
-        for process in world.managers.lock().iter().chain(world.webhooks.lock().iter()) {
-            process.end();
-        }
-        world.agents.lock().values().for_each(|agent| agent.end());
-        Outcome { violations, events, trace: world.trace.text() }
+        world.processes().iter().for_each(|process| process.end());
+        Outcome { violations, trace: world.trace.text() }
     }
 
     fn random(&self) -> &Environment {
         &self.world.environment
+    }
+
+    /// One of several, by chance.
+    fn pick<T: Clone>(&self, all: &[T]) -> Option<T> {
+        pick(&self.world.environment.random, all).cloned()
     }
 
     fn below(&self, limit: u64) -> u64 {
@@ -126,18 +123,8 @@ impl History {
         self.line(format_args!("all faults end"));
         let world = &self.world;
         world.network.trouble(Trouble::default());
-        let living: Vec<String> = {
-            let agents = world.agents.lock();
-            let processes = [world.managers.lock().clone(), world.webhooks.lock().clone()].concat();
-            processes.iter().chain(agents.values()).map(|process| process.name.clone()).collect()
-        };
         for (one, other) in world.network.wires() {
-            let lives = |party: &str| {
-                party == INFRA || party.starts_with("cluster-") || living.iter().any(|name| name == party)
-            };
-            if lives(&one) && lives(&other) {
-                world.network.set(&one, &other, Wire::Up);
-            }
+            world.join(&one, &other);
         }
         while world.managers.lock().len() < 2 {
             world.start_manager();
@@ -177,8 +164,7 @@ impl History {
         }
     }
 
-    fn create_pod(&mut self, (tenant, hosts): (&'static str, &[&str])) {
-        self.pods += 1;
+    fn create_pod(&self, (tenant, hosts): (&'static str, &[&str])) {
         // Names come again, as those of StatefulSets do.
         let name = format!("web-{}", self.below(12));
         let app = format!("app-{}", self.below(APPS));
@@ -190,8 +176,7 @@ impl History {
 
     /// One of a tenant's objects of a kind, by chance.
     fn any(&self, tenant: &str, plural: &str) -> Option<Arc<Value>> {
-        let all = self.world.tenants[tenant].list(plural);
-        all.get(usize::try_from(self.below(all.len() as u64)).unwrap_or_default()).cloned()
+        self.pick(&self.world.tenants[tenant].list(plural))
     }
 
     fn delete_pod(&self, tenant: &str) {
@@ -248,15 +233,8 @@ impl History {
 
     /// A wire between two living parties is silent or down for up to a minute and a half.
     fn part(&self) {
-        let wires = self.world.network.wires();
-        let Some((one, other)) =
-            wires.get(usize::try_from(self.below(wires.len() as u64)).unwrap_or_default()).cloned()
-        else {
-            return;
-        };
-        let living = [self.world.managers.lock().clone(), self.world.webhooks.lock().clone()].concat();
-        let agents: BTreeMap<_, _> = self.world.agents.lock().clone();
-        if !living.iter().chain(agents.values()).any(|process| process.name == one || process.name == other) {
+        let Some((one, other)) = self.pick(&self.world.network.wires()) else { return };
+        if !self.world.processes().iter().any(|process| process.name == one || process.name == other) {
             return;
         }
         let wire = if self.below(2) == 0 { Wire::Silent } else { Wire::Down };
@@ -265,15 +243,8 @@ impl History {
         let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(90)));
         tokio::spawn(async move {
             tokio::time::sleep(until).await;
-            let dead = |party: &str| {
-                let processes = [world.managers.lock().clone(), world.webhooks.lock().clone()].concat();
-                let lives = processes.iter().any(|process| process.name == party)
-                    || world.agents.lock().values().any(|agent| agent.name == party);
-                !(lives || party == INFRA || party.starts_with("cluster-"))
-            };
-            if !dead(&one) && !dead(&other) {
+            if world.join(&one, &other) {
                 world.trace.line(&world.environment, format_args!("{one} and {other} are joined"));
-                world.network.set(&one, &other, Wire::Up);
             }
         });
     }
@@ -290,15 +261,7 @@ impl History {
             "namespaces",
             "leases",
         ];
-        let processes: Vec<_> = {
-            let servers = [self.world.managers.lock().clone(), self.world.webhooks.lock().clone()].concat();
-            servers.into_iter().chain(self.world.agents.lock().values().cloned()).collect()
-        };
-        let Some(process) =
-            processes.get(usize::try_from(self.below(processes.len() as u64)).unwrap_or_default())
-        else {
-            return;
-        };
+        let Some(process) = self.pick(&self.world.processes()) else { return };
         let (name, kind) = (process.name.clone(), KINDS[usize::try_from(self.below(8)).unwrap_or_default()]);
         self.line(format_args!("the watch of {kind} by {name} stands still"));
         self.world.network.freeze(&name, kind, true);
@@ -346,7 +309,7 @@ impl History {
     }
 
     /// One process of these is killed; another one starts later.
-    fn kill(&self, processes: &Managers, start: fn(&World)) {
+    fn kill(&self, processes: &Replicas, start: fn(&World)) {
         let victim: Arc<Running> = {
             let mut processes = processes.lock();
             if processes.is_empty() {
@@ -396,13 +359,9 @@ impl History {
     }
 
     fn cut_watches(&self) {
-        let watchers = self.world.infra.watchers();
-        if let Some(user) =
-            watchers.get(usize::try_from(self.below(watchers.len() as u64)).unwrap_or_default())
-        {
-            self.line(format_args!("the watches of {user} are cut"));
-            self.world.infra.cut_watches(user);
-        }
+        let Some(user) = self.pick(&self.world.infra.watchers()) else { return };
+        self.line(format_args!("the watches of {user} are cut"));
+        self.world.infra.cut_watches(&user);
     }
 
     fn compact(&self, tenant: &str) {

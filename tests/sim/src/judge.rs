@@ -19,8 +19,6 @@ type Key = (&'static str, String, String);
 #[derive(Default)]
 struct Found {
     violations: Vec<String>,
-    /// The companions that are wanted, with their images.
-    wanted: BTreeMap<Key, String>,
     /// The newest state of each rule that the infrastructure cluster has had, and of each companion, by the number of its image.
     newest: BTreeMap<String, u64>,
     /// All workloads and rules that have ever been there.
@@ -66,10 +64,7 @@ impl Judge {
             "workloadrules" => commit.name.clone(),
             _ => return,
         };
-        let wanted = wanted(&world);
-        let mut found = self.found.lock();
-        found.known.insert((id, name));
-        found.wanted = wanted;
+        self.found.lock().known.insert((id, name));
     }
 
     /// A write in the infrastructure cluster.
@@ -134,13 +129,8 @@ impl Judge {
     /// superseded acts until it hears of that, and news about a workload may arrive one after the other.
     fn deleted(&self, world: &World, commit: &Commit, key: &Key) {
         let Some(old) = &commit.old else { return };
-        if self
-            .found
-            .lock()
-            .wanted
-            .get(key)
-            .is_some_and(|image| image == text(old, "/spec/containers/0/image"))
-        {
+        let image = text(old, "/spec/containers/0/image");
+        if wanted(world).get(key).is_some_and(|wanted| wanted == image) {
             world.trace.line(
                 &world.environment,
                 format_args!("NOTE: the companion of {key:?} is deleted, and wanted"),

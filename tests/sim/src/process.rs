@@ -15,60 +15,46 @@ use outrigger_agent::connect::{Connector, endpoint};
 use outrigger_core::keys;
 use outrigger_manager::ManagerArgs;
 use outrigger_runtime::Process;
-use outrigger_runtime::environment::Environment;
+use outrigger_runtime::environment::{Environment, Random};
 use outrigger_runtime::process::ProcessArgs;
-use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::serve::Peer;
 use outrigger_webhook::server::Writers;
 use parking_lot::Mutex;
 use tokio::io::DuplexStream;
-use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 
 use crate::network::Network;
 
-/// The user of the managers.
-pub const MANAGER: &str = "system:serviceaccount:outrigger-system:outrigger-manager";
+/// The user that a part of Outrigger is in its cluster.
+pub fn user(part: &str) -> String {
+    format!("system:serviceaccount:{}:{part}", keys::SYSTEM_NAMESPACE)
+}
 
-/// A running process.
+/// A running process. Its tasks end with it.
 pub struct Running {
     /// Its name on the network.
     pub name: String,
     /// What it serves; nothing for an agent.
     pub router: Option<Router>,
-    /// Whether it has listed what it watches.
-    pub readiness: Readiness,
-    ending: CancellationToken,
-    drain: CancellationToken,
-    force: CancellationToken,
-    // Its tasks and servers belong to it.
-    _process: Process,
+    process: Process,
 }
 
 impl Running {
     fn new(name: &str, process: Process, router: Option<Router>) -> Self {
-        Self {
-            name: name.to_owned(),
-            router,
-            readiness: process.readiness.clone(),
-            ending: process.ending.clone(),
-            drain: process.drain.clone(),
-            force: process.force.clone(),
-            _process: process,
-        }
+        Self { name: name.to_owned(), router, process }
     }
 
     /// Begins to shut down, as after SIGTERM: it is unready, and gives up its Lease.
     pub fn terminate(&self) {
-        self.readiness.end();
-        self.ending.cancel();
+        self.process.readiness.end();
+        self.process.ending.cancel();
     }
 
     /// Ends all its tasks. Whatever they write then has to be stopped by the network.
     pub fn end(&self) {
         self.terminate();
-        self.drain.cancel();
-        self.force.cancel();
+        self.process.drain.cancel();
+        self.process.force.cancel();
     }
 }
 
@@ -77,7 +63,7 @@ fn parse<A: Args + FromArgMatches>(arguments: &[&str]) -> A {
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Starts a manager. It accepts connections of `managers`.
+/// Starts a manager.
 pub fn manager(name: &str, environment: Environment, client: Client) -> anyhow::Result<Running> {
     let mut process = Process::simulated(parse::<ProcessArgs>(&[]), environment);
     let router = outrigger_manager::assemble(&mut process, parse::<ManagerArgs>(&["--insecure"]), client)?;
@@ -92,8 +78,20 @@ pub fn webhook(name: &str, environment: Environment, client: Client) -> Running 
     Running::new(name, process, Some(router))
 }
 
-/// The managers that agents can connect to, as a Service has them.
-pub type Managers = Arc<Mutex<Vec<Arc<Running>>>>;
+/// The replicas of a server that run, as a Service has them.
+pub type Replicas = Arc<Mutex<Vec<Arc<Running>>>>;
+
+/// One of the replicas that have listed what they watch, by chance.
+pub fn ready(replicas: &Replicas, random: &Random) -> Option<Arc<Running>> {
+    let ready: Vec<_> =
+        replicas.lock().iter().filter(|replica| replica.process.readiness.is_ready()).cloned().collect();
+    pick(random, &ready).cloned()
+}
+
+/// One of several, by chance.
+pub fn pick<'a, T>(random: &Random, all: &'a [T]) -> Option<&'a T> {
+    all.get(usize::try_from(random.seed() % all.len().max(1) as u64).unwrap_or_default())
+}
 
 /// Starts an agent.
 pub fn agent(
@@ -101,7 +99,7 @@ pub fn agent(
     tenant: &str,
     environment: Environment,
     client: Client,
-    (network, managers): (&Network, &Managers),
+    (network, managers): (&Network, &Replicas),
 ) -> anyhow::Result<Running> {
     let random = environment.random.clone();
     let mut process = Process::simulated(parse::<ProcessArgs>(&[]), environment);
@@ -113,12 +111,7 @@ pub fn agent(
         let (network, managers, from, random) =
             (network.clone(), managers.clone(), from.clone(), random.clone());
         let dial = move |_| {
-            let chosen = {
-                let managers = managers.lock();
-                let ready: Vec<_> = managers.iter().filter(|manager| manager.readiness.is_ready()).collect();
-                let at = usize::try_from(random.seed() % ready.len().max(1) as u64).unwrap_or_default();
-                ready.get(at).map(|manager| Arc::clone(manager))
-            };
+            let chosen = ready(&managers, &random);
             let (network, from) = (network.clone(), from.clone());
             async move {
                 let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
@@ -144,7 +137,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Serves a connection until it or the manager ends.
 fn accept(manager: &Running, stream: DuplexStream) {
     let Some(router) = manager.router.clone() else { return };
-    let force = manager.force.clone();
+    let force = manager.process.force.clone();
     tokio::spawn(async move {
         let service = TowerToHyperService::new(router);
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -157,9 +150,4 @@ fn accept(manager: &Running, stream: DuplexStream) {
             _ = builder.serve_connection(TokioIo::new(stream), service) => {}
         }
     });
-}
-
-/// The user of a tenant's agent in its own cluster.
-pub fn agent_user() -> String {
-    format!("system:serviceaccount:{}:{}", keys::SYSTEM_NAMESPACE, keys::AGENT)
 }

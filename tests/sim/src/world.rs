@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::admission;
 use crate::model::{BUILT_IN, Model, ModelKind};
 use crate::network::{Network, Wire};
-use crate::process::{self, MANAGER, Managers, Running};
+use crate::process::{self, Replicas, Running};
 use crate::trace::Trace;
 
 /// The kinds of Outrigger and of the systems that it works with.
@@ -54,9 +54,9 @@ pub struct World {
     /// The tenants' clusters by the tenant's id.
     pub tenants: BTreeMap<&'static str, Model>,
     /// The managers that run.
-    pub managers: Managers,
+    pub managers: Replicas,
     /// The webhooks that run.
-    pub webhooks: Managers,
+    pub webhooks: Replicas,
     /// The agents that run, by tenant.
     pub agents: Mutex<BTreeMap<&'static str, Arc<Running>>>,
     /// What has happened.
@@ -77,8 +77,8 @@ impl World {
             environment,
             infra,
             tenants: tenants.into(),
-            managers: Managers::default(),
-            webhooks: Managers::default(),
+            managers: Replicas::default(),
+            webhooks: Replicas::default(),
             agents: Mutex::default(),
             trace,
             started: Mutex::new(0),
@@ -128,7 +128,7 @@ impl World {
     /// Starts a manager.
     pub fn start_manager(&self) {
         let name = self.name("manager");
-        let client = self.infra.client(self.network.way(&name, INFRA), MANAGER);
+        let client = self.infra.client(self.network.way(&name, INFRA), &process::user(keys::MANAGER));
         let manager = process::manager(&name, self.environment(), client).expect("a manager starts");
         self.trace.line(&self.environment, format_args!("{name} starts"));
         self.managers.lock().push(Arc::new(manager));
@@ -137,8 +137,7 @@ impl World {
     /// Starts a webhook.
     pub fn start_webhook(&self) {
         let name = self.name("webhook");
-        let user = format!("system:serviceaccount:{}:{}", keys::SYSTEM_NAMESPACE, keys::WEBHOOK);
-        let client = self.infra.client(self.network.way(&name, INFRA), &user);
+        let client = self.infra.client(self.network.way(&name, INFRA), &process::user(keys::WEBHOOK));
         self.trace.line(&self.environment, format_args!("{name} starts"));
         self.webhooks.lock().push(Arc::new(process::webhook(&name, self.environment(), client)));
     }
@@ -147,7 +146,7 @@ impl World {
     pub fn start_agent(&self, tenant: &'static str) {
         let name = self.name(&format!("agent-{tenant}"));
         let way = self.network.way(&name, &cluster(tenant));
-        let client = self.tenants[tenant].client(way, &process::agent_user());
+        let client = self.tenants[tenant].client(way, &process::user(keys::AGENT));
         let network = (&self.network, &self.managers);
         let agent =
             process::agent(&name, tenant, self.environment(), client, network).expect("an agent starts");
@@ -166,6 +165,27 @@ impl World {
             }
         }
         process.end();
+    }
+
+    /// The processes that run: managers, webhooks, agents.
+    pub fn processes(&self) -> Vec<Arc<Running>> {
+        let servers = [self.managers.lock().clone(), self.webhooks.lock().clone()].concat();
+        servers.into_iter().chain(self.agents.lock().values().cloned()).collect()
+    }
+
+    /// Sets the wire between two parties up, unless one of them is a process that has been killed.
+    pub fn join(&self, one: &str, other: &str) -> bool {
+        let processes = self.processes();
+        let lives = |party: &str| {
+            party == INFRA
+                || party.starts_with("cluster-")
+                || processes.iter().any(|process| process.name == party)
+        };
+        let joined = lives(one) && lives(other);
+        if joined {
+            self.network.set(one, other, Wire::Up);
+        }
+        joined
     }
 
     /// One round of what the clusters' own controllers, schedulers and kubelets do.

@@ -34,11 +34,6 @@ impl Verb {
             Self::Delete => "delete",
         }
     }
-
-    /// Whether such a request can change the storage.
-    pub const fn writes(self) -> bool {
-        matches!(self, Self::Create | Self::Update | Self::Patch | Self::Delete)
-    }
 }
 
 /// A request as a link sees it.
