@@ -94,6 +94,8 @@ impl AgentArgs {
                 bail!("--insecure is only allowed with loopback addresses and Unix sockets");
             }
         }
+        scope(&self.namespaces, &self.rules_namespace)?;
+        allowed_annotations(&self.send_annotations)?;
         Ok(())
     }
 }
