@@ -4,6 +4,7 @@
 //! time. Replacing it means deleting it, waiting until it is gone, and creating it again.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -119,6 +120,8 @@ pub struct Observed {
     pub rule_uid: String,
     /// The rule's `metadata.generation` when the companion was made: annotation [`keys::RULE_GENERATION`]; 0 for none.
     pub rule_generation: i64,
+    /// The claim under which it was made: annotation [`keys::STREAM_CLAIM`]; `None` for none, or one that isn't understood.
+    pub claim: Option<StreamClaim>,
     /// Annotation [`keys::TEMPLATE_HASH`].
     pub template_hash: String,
     /// Annotation [`keys::HOST`].
@@ -141,6 +144,34 @@ pub struct Observed {
     pub unplaced: bool,
     /// Why it isn't running, in the scheduler's or the kubelet's words; empty when there is nothing to say.
     pub message: String,
+}
+
+/// A claim of a manager on a tenant's stream. It is written `UID/NUMBER`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamClaim {
+    /// `metadata.uid` of the Tenant that counts the claims.
+    pub tenant_uid: String,
+    /// The number; later claims have higher ones.
+    pub number: u64,
+}
+
+impl StreamClaim {
+    /// Whether it was made after another claim on the stream of the same Tenant. Claims on two Tenants can't be compared.
+    pub fn is_after(&self, other: &Self) -> bool {
+        self.tenant_uid == other.tenant_uid && self.number > other.number
+    }
+
+    /// Reads what [`fmt::Display`] writes.
+    pub fn read(text: &str) -> Option<Self> {
+        let (tenant_uid, number) = text.split_once('/')?;
+        Some(Self { tenant_uid: tenant_uid.to_owned(), number: number.parse().ok()? })
+    }
+}
+
+impl fmt::Display for StreamClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.tenant_uid, self.number)
+    }
 }
 
 /// Why a companion is deleted.

@@ -129,6 +129,9 @@ keys! {
         Annotation on "companions" by "manager": "Uid of the rule that made it";
     pub const RULE_GENERATION = "outrigger.dev/rule-generation",
         Annotation on "companions" by "manager": "`metadata.generation` of the rule at that time: the webhook waits for at least this generation";
+    /// A replica that holds an earlier claim knows less than the one that made the companion.
+    pub const STREAM_CLAIM = "outrigger.dev/stream-claim",
+        Annotation on "companions" by "manager": "Uid of the Tenant and number of the claim on its stream with which it was made: a manager that knows only earlier claims doesn't touch it";
     pub const TEMPLATE_HASH = "outrigger.dev/template-hash",
         Annotation on "companions" by "manager": "Hash of template and placement. A companion with another one is replaced";
     pub const HOST = "outrigger.dev/host",

@@ -7,6 +7,7 @@ use kube::Error;
 use outrigger_core::claim;
 use outrigger_core::companion::{self, Action as Plan, DeleteReason};
 use outrigger_core::index::{CompanionKey, Desired};
+use outrigger_core::keys;
 use outrigger_core::template::{self, Kind};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -196,6 +197,12 @@ impl Companion<'_> {
             {
                 Err(Action::Done)
             }
+            (Plan::Create(mut object), kind) => {
+                if let Some(claim) = data.stream.latest() {
+                    object["metadata"]["annotations"][keys::STREAM_CLAIM] = claim.to_string().into();
+                }
+                Ok((Plan::Create(object), kind))
+            }
             plan => Ok(plan),
         }
     }
@@ -345,15 +352,18 @@ impl Companion<'_> {
     }
 }
 
-/// Whether a companion was made from a later state of its rule than is known here: nothing can be decided about it until the
-/// cache has caught up.
+/// Whether a companion was made from a later state of its rule than is known here, or by a replica that has claimed the stream
+/// later than is known here: nothing can be decided about it until the cache has caught up.
 fn is_stale(data: &mut TenantData, key: &CompanionKey) -> bool {
-    let Some((uid, generation)) = data.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation))
-    else {
-        return false;
-    };
+    let rule = data.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation));
+    let latest = data.stream.latest();
     let made_later = |companions: &mut CompanionCache| {
-        companions.get(key).is_some_and(|o| o.rule_uid == uid && o.rule_generation > generation)
+        companions.get(key).is_some_and(|o| {
+            let rule =
+                rule.is_some_and(|(uid, generation)| o.rule_uid == uid && o.rule_generation > generation);
+            let claim = o.claim.as_ref().zip(latest).is_some_and(|(made, known)| made.is_after(&known));
+            rule || claim
+        })
     };
     data.with_companions(&key.rule, made_later).unwrap_or_default()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::ObjectMeta;
-use outrigger_core::companion::{Observed, annotations_size, is_owner};
+use outrigger_core::companion::{Observed, StreamClaim, annotations_size, is_owner};
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
@@ -67,6 +67,7 @@ fn look_at(metadata: &ObjectMeta, rule_uid: &str) -> Observed {
             .get(keys::RULE_GENERATION)
             .and_then(|generation| generation.parse().ok())
             .unwrap_or_default(),
+        claim: annotations.get(keys::STREAM_CLAIM).and_then(|claim| StreamClaim::read(claim)),
         template_hash: annotations.get(keys::TEMPLATE_HASH).cloned().unwrap_or_default(),
         host: annotations.get(keys::HOST).cloned(),
         annotations: facts,

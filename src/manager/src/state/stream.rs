@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use outrigger_core::companion::StreamClaim;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -231,6 +232,12 @@ impl Stream {
             return true;
         }
         leads && (self.foreign == 0 || self.released)
+    }
+
+    /// The latest claim that this replica knows of, and acts under where it acts at all. `None` before it has seen the Tenant.
+    pub(crate) fn latest(&self) -> Option<StreamClaim> {
+        let tenant = self.tenant.as_ref()?;
+        Some(StreamClaim { tenant_uid: tenant.uid.clone(), number: self.claim.max(self.foreign) })
     }
 
     /// Forgets everything but the count; the stream that is open ends.

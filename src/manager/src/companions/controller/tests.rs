@@ -1,4 +1,4 @@
-use outrigger_core::companion::Observed;
+use outrigger_core::companion::{Observed, StreamClaim};
 use outrigger_core::ids::RuleName;
 use serde_json::json;
 
@@ -33,8 +33,12 @@ impl World {
 
     /// The watch of Pods shows the companion, made for the rule with this uid and generation.
     fn shows_companion(&self, rule_uid: &str, rule_generation: i64) {
-        let observed =
-            Observed { uid: "pod".into(), rule_uid: rule_uid.into(), rule_generation, ..Observed::default() };
+        self.shows(Observed { rule_uid: rule_uid.into(), rule_generation, ..Observed::default() });
+    }
+
+    /// The watch of Pods shows the companion.
+    fn shows(&self, observed: Observed) {
+        let observed = Observed { uid: "pod".into(), ..observed };
         self.state().lock().companions.applied("r-w", id().key, observed);
     }
 
@@ -100,4 +104,24 @@ async fn a_companion_made_from_a_later_state_of_its_rule_stays() {
     world.shows_rule("u", 2, "db");
     world.step().await;
     assert_eq!(world.deletions(), 1);
+}
+
+#[tokio::test]
+async fn a_companion_made_under_a_later_claim_stays() {
+    let world = World::new();
+    world.shows_rule("u", 1, "db");
+    let known = world.state().lock().stream.latest().unwrap();
+    let made_under = |claim: StreamClaim| {
+        world.shows(Observed { rule_uid: "u".into(), claim: Some(claim), ..Observed::default() });
+    };
+    made_under(StreamClaim { number: known.number + 1, ..known.clone() });
+    assert_eq!(world.step().await, Action::Requeue(STALE_PAUSE));
+    assert_eq!(
+        world.deletions(),
+        0,
+        "another replica has the stream, and knows workloads that aren't known here"
+    );
+    made_under(StreamClaim { tenant_uid: "former".into(), number: known.number + 1 });
+    world.step().await;
+    assert_eq!(world.deletions(), 1, "claims on another Tenant don't count");
 }
