@@ -45,6 +45,14 @@ pub(crate) fn connect(state: &TenantState) -> u64 {
     stream
 }
 
+/// The Tenant `blue`, with the claim of this holder on its stream.
+pub(crate) fn tenant_claimed(claim: u64, holder: &str) -> Value {
+    json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+        "metadata": {"name": "blue", "uid": "u", "resourceVersion": "9"},
+        "spec": {"identities": ["spiffe://outrigger/tenant/blue"], "hosts": []},
+        "status": {"stream": {"claim": claim, "holder": holder, "connected": true}}})
+}
+
 /// The rule `r` of the tenant `blue`, which matches every workload.
 pub(crate) fn rule() -> Value {
     json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",

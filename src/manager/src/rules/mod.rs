@@ -9,8 +9,8 @@ mod status;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::Client;
 use kube::api::Api;
+use kube::{Client, ResourceExt};
 use outrigger_api::{WorkloadRule, WorkloadRuleStatus};
 use outrigger_core::claim::{self, Template};
 use outrigger_core::companion;
@@ -24,7 +24,8 @@ use crate::companions::refusal::{WriteFailure, of_template};
 use crate::companions::templates;
 use crate::context::Context;
 use crate::queue::Queue;
-use crate::state::{CompanionId, Namespace, RuleId, TenantState};
+use crate::state::{CompanionId, Namespace, RuleId, TenantState, WrittenStatus};
+use crate::tenants;
 use crate::worker::{Action, Controller};
 use crate::writes::{self, Version};
 
@@ -58,13 +59,31 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     fill(context, &state, id);
     validate_template(context, &state, id).await;
     devices::keep(context, id).await;
-    let Some(StatusChange { over, before, status }) = status_change(context, &state, id) else {
+    let Some(StatusChange { over, before, status, last }) = status_change(context, &state, id) else {
         return Ok(Action::Done);
     };
+    if let Some(last) = last {
+        let since = context.environment.clock.now().duration_since(last.at);
+        if since < PACE {
+            return Ok(Action::Requeue(PACE - since));
+        }
+        // Somebody has written the rule since then. That may be a replica that has taken the tenant over, of which this one has
+        // not heard: its watch of Tenants may be silent. Two replicas would write over each other until it hears.
+        if last.resource_version != over.resource_version && !still_acts(context, &state, id).await? {
+            return Ok(Action::Done);
+        }
+    }
     let rules: Api<WorkloadRule> = Api::namespaced(context.client.clone(), &id.namespace);
     let written = writes::status(&rules, &over, &status).await?;
     debug!(rule = %id.name, namespace = %id.namespace, "status written");
+    let last = WrittenStatus {
+        at: context.environment.clock.now(),
+        resource_version: written.resource_version().unwrap_or_default(),
+    };
     context.feeds.rules.answer(written);
+    if let Some(entry) = state.lock().rules.get_mut(&id.name).filter(|entry| entry.uid == over.uid) {
+        entry.written = Some(last);
+    }
     // The replica whose dry run was refused writes the Event of a refusal.
     let news = status.news(&before);
     for (reason, message) in news.iter().filter(|(reason, _)| !reason.ends_with("Refused")) {
@@ -72,6 +91,14 @@ async fn step(context: &Context, id: &RuleId) -> Result<Action, kube::Error> {
     }
     // What has changed meanwhile is written then; if nothing has, nothing is.
     Ok(Action::Requeue(PACE))
+}
+
+/// Whether this replica acts for a rule's tenant, by what the API server says now.
+async fn still_acts(context: &Context, state: &TenantState, id: &RuleId) -> Result<bool, kube::Error> {
+    if let Some(tenant) = context.states.tenant_of(&id.namespace) {
+        tenants::claim::look(context, &tenant).await?;
+    }
+    Ok(state.lock().acts(context.leadership.leads()))
 }
 
 /// Where matches were left out for the tenant's limit and there is room by now, they are taken in, a few at a time.
@@ -94,6 +121,8 @@ struct StatusChange {
     over: Version,
     before: WorkloadRuleStatus,
     status: WorkloadRuleStatus,
+    /// The last write of this replica.
+    last: Option<WrittenStatus>,
 }
 
 /// The status that a rule should have, if it has another one.
@@ -111,7 +140,8 @@ fn status_change(context: &Context, state: &TenantState, id: &RuleId) -> Option<
         uid: entry.uid.clone(),
         resource_version: entry.resource_version.clone(),
     };
-    (status != entry.status).then(|| StatusChange { over, before: entry.status.clone(), status })
+    let (before, last) = (&entry.status, &entry.written);
+    (status != *before).then(|| StatusChange { over, before: before.clone(), status, last: last.clone() })
 }
 
 struct DryRun {

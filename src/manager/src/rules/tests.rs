@@ -54,6 +54,45 @@ async fn a_status_is_written_over_what_it_was_computed_from_and_nothing_else() {
     assert_eq!((entry.status.observed_generation, entry.resource_version.as_str()), (Some(1), "7"));
 }
 
+const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
+
+/// A rule whose status was written by this replica, and then by another.
+async fn overwritten(api: &FakeApi) -> (Arc<Context>, RuleId) {
+    let (context, id) = world(api);
+    api.answers("PATCH", STATUS, 200, rule("6"));
+    assert_eq!(step(&context, &id).await.unwrap(), Action::Requeue(PACE));
+    let state = context.states.state("tenant-blue");
+    state.lock().apply_rule(&serde_json::from_value(rule("7")).unwrap());
+    (context, id)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_another_has_written_is_not_written_over_at_once() {
+    let api = FakeApi::default();
+    let (context, id) = overwritten(&api).await;
+    let writes = || api.calls("PATCH").len();
+    let early = step(&context, &id).await.unwrap();
+    assert!(matches!(early, Action::Requeue(left) if left <= PACE), "{early:?}");
+    assert_eq!(writes(), 1);
+    // Nobody else has claimed the tenant: a user has written it.
+    tokio::time::advance(PACE).await;
+    api.answers("GET", TENANT, 200, fixtures::tenant_claimed(1, &context.identity));
+    api.answers("PATCH", STATUS, 200, rule("8"));
+    step(&context, &id).await.unwrap();
+    assert_eq!(writes(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_was_superseded_finds_out_by_the_status_of_a_rule() {
+    let api = FakeApi::default();
+    let (context, id) = overwritten(&api).await;
+    tokio::time::advance(PACE).await;
+    api.answers("GET", TENANT, 200, fixtures::tenant_claimed(2, "another"));
+    assert_eq!(step(&context, &id).await.unwrap(), Action::Done);
+    assert_eq!(api.calls("PATCH").len(), 1);
+    assert!(!context.states.state("tenant-blue").lock().acts(false));
+}
+
 #[tokio::test]
 async fn matches_that_are_left_out_are_told_and_taken_in_when_there_is_room() {
     const WORKLOADS: usize = 200;

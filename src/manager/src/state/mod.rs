@@ -26,7 +26,7 @@ pub(crate) mod stream;
 mod tenant;
 pub(crate) mod validation;
 
-pub(crate) use rules::{Refusal, RuleEntry};
+pub(crate) use rules::{Refusal, RuleEntry, WrittenStatus};
 pub(crate) use tenant::{TenantData, TenantState};
 
 /// A namespace of the infrastructure cluster, by name.

@@ -23,6 +23,8 @@ pub(crate) struct RuleEntry {
     pub status: WorkloadRuleStatus,
     /// What is wrong with its spec; empty when it is served.
     pub errors: Vec<FieldError>,
+    /// The last time that this replica has written its status, of this generation.
+    pub written: Option<WrittenStatus>,
     /// Whether the API server takes its companions.
     pub validation: TemplateValidation,
     /// It is being deleted.
@@ -38,6 +40,14 @@ pub(crate) struct Refusal {
     /// Generation of the rule that was refused: another generation is not delayed.
     pub generation: i64,
     pub until: Instant,
+}
+
+/// A status that this replica has written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WrittenStatus {
+    pub at: Instant,
+    /// The rule's resourceVersion since then.
+    pub resource_version: String,
 }
 
 impl RuleEntry {

@@ -102,6 +102,14 @@ async fn write(
     }
 }
 
+/// Takes in the Tenant as the API server has it now, and with it the latest claim on its stream.
+pub(crate) async fn look(context: &Context, id: &TenantId) -> Result<(), kube::Error> {
+    if let Some(tenant) = api(context).get_opt(id.as_str()).await? {
+        context.feeds.tenants.answer(tenant);
+    }
+    Ok(())
+}
+
 fn api(context: &Context) -> Api<Tenant> {
     Api::all(context.client.clone())
 }
