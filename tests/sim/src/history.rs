@@ -17,8 +17,13 @@ use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, cluster};
 const APPS: u64 = 3;
 /// Longest time until a system without faults has come to rest.
 const REST: Duration = Duration::from_secs(900);
-/// How long it has to stay at rest.
+/// How long it has to stay at rest at the end of a history.
 const CALM: Duration = Duration::from_secs(60);
+/// How long it has to stay at rest in between: what waits for a deadline has ended by then.
+const PAUSE: Duration = Duration::from_secs(15);
+/// Events between two times of rest. A process that does nothing more is replaced by one of the later events, and one that has
+/// missed something hears of the next change: only a rest in between shows either.
+const ROUND: u64 = 30;
 
 /// A history that has ended.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ struct History {
     world: Arc<World>,
     judge: Arc<Judge>,
     snapshot: Option<Snapshot>,
+    /// A snapshot of a tenant's cluster.
+    tenant_snapshot: Option<(&'static str, Snapshot)>,
     /// Images of rules' templates so far.
     images: u64,
 }
@@ -55,7 +62,13 @@ impl History {
     async fn live(seed: u64, events: u64) -> Outcome {
         let world = World::new(seed, Trace::default());
         let judge = Judge::watch(&world);
-        let mut this = Self { world: world.clone(), judge: judge.clone(), snapshot: None, images: 0 };
+        let mut this = Self {
+            world: world.clone(),
+            judge: judge.clone(),
+            snapshot: None,
+            tenant_snapshot: None,
+            images: 0,
+        };
         let controllers = tokio::spawn(controllers(world.clone()));
         for _ in 0..2 + this.below(2) {
             world.start_manager();
@@ -65,13 +78,19 @@ impl History {
         for (tenant, _) in TENANTS {
             world.start_agent(tenant);
         }
-        for _ in 0..events {
+        let mut violations = Vec::new();
+        for number in 1..=events {
             this.event().await;
             let pause = [Duration::from_millis(20), Duration::from_millis(500), Duration::from_secs(5)];
             let pause = pause[usize::try_from(this.below(10)).unwrap_or_default().saturating_sub(7)];
             tokio::time::sleep(this.random().random.below(pause)).await;
+            if number % ROUND == 0 || number == events {
+                violations = this.rest(if number == events { CALM } else { PAUSE }).await;
+                if !violations.is_empty() {
+                    break;
+                }
+            }
         }
-        let mut violations = this.rest().await;
         violations.splice(0..0, judge.violations());
         controllers.abort();
         world.processes().iter().for_each(|process| process.end());
@@ -95,18 +114,24 @@ impl History {
         self.world.trace.line(self.random(), what);
     }
 
-    /// Waits until nothing is missing for a while.
-    async fn rest(&mut self) -> Vec<String> {
+    /// Waits until nothing is missing and nothing is written for a while.
+    async fn rest(&mut self, wanted: Duration) -> Vec<String> {
         self.heal();
         let clock = self.random().clock;
-        let (began, mut calm) = (clock.now(), clock.now());
+        let (began, mut calm, mut writes) = (clock.now(), clock.now(), 0);
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let missing = self.judge.missing();
+            let mut missing = self.judge.missing();
+            let written = std::mem::replace(&mut writes, self.judge.writes());
+            if writes > written {
+                missing.push(format!("{} writes in the last second", writes - written));
+            }
             if !missing.is_empty() {
                 calm = clock.now();
             }
-            if clock.now() - calm >= CALM {
+            if clock.now() - calm >= wanted {
+                self.judge.rested();
+                self.line(format_args!("at rest"));
                 return Vec::new();
             }
             if clock.now() - began >= REST {
@@ -123,6 +148,7 @@ impl History {
         self.line(format_args!("all faults end"));
         let world = &self.world;
         world.network.trouble(Trouble::default());
+        world.network.thaw();
         for (one, other) in world.network.wires() {
             world.join(&one, &other);
         }
@@ -158,7 +184,11 @@ impl History {
             92..94 => self.cut_watches(),
             94..96 => self.compact(tenant.0),
             96 => self.restart_api_server(tenant.0),
+            97 if self.below(2) == 0 => {
+                self.tenant_snapshot = Some((tenant.0, self.world.tenants[tenant.0].snapshot()));
+            }
             97 => self.snapshot = Some(self.world.infra.snapshot()),
+            98 if self.below(2) == 0 => self.restore_tenant(),
             98 => self.restore(),
             _ => tokio::time::sleep(self.random().random.below(Duration::from_secs(90))).await,
         }
@@ -390,6 +420,20 @@ impl History {
         let [managers, webhooks] = victims;
         managers.iter().for_each(|_| world.start_manager());
         webhooks.iter().for_each(|_| world.start_webhook());
+    }
+
+    /// A tenant's etcd is restored from the last snapshot, and its agent starts again. Workloads that were created since are gone,
+    /// and nobody says so.
+    fn restore_tenant(&mut self) {
+        let Some((tenant, snapshot)) = self.tenant_snapshot.take() else { return };
+        self.line(format_args!("etcd of {} is restored from a snapshot", cluster(tenant)));
+        let agent = self.world.agents.lock().remove(tenant);
+        if let Some(agent) = agent {
+            self.world.kill(&agent, false);
+        }
+        self.world.tenants[tenant].restore(&snapshot);
+        self.judge.restored();
+        self.world.start_agent(tenant);
     }
 }
 

@@ -5,13 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use outrigger_core::keys;
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::model::Commit;
 use crate::world::{RULES_NAMESPACE, SHOP, TENANTS, World, text};
+
+/// Processes write an object less often than this within a time: what is written again and again is a fight, or a loop.
+const MOST_WRITES: u64 = 60;
+const WINDOW: Duration = Duration::from_secs(10);
 
 /// A companion: tenant, rule, and uid of the workload.
 type Key = (&'static str, String, String);
@@ -21,8 +27,35 @@ struct Found {
     violations: Vec<String>,
     /// The newest state of each rule that the infrastructure cluster has had, and of each companion, by the number of its image.
     newest: BTreeMap<String, u64>,
-    /// All workloads and rules that have ever been there.
+    /// All workloads, by uid, and rules, by name, that have ever been there.
     known: BTreeSet<(&'static str, String)>,
+    /// Those of which something has changed since the system came to rest the last time.
+    changed: BTreeSet<(&'static str, String)>,
+    /// An earlier state of a cluster was restored since then.
+    restored: bool,
+    /// Writes of processes, renewals of Leases left out.
+    writes: u64,
+    /// Writes of processes by object, since the beginning of a window of time.
+    often: BTreeMap<(&'static str, Option<String>, String), (Timestamp, u64)>,
+}
+
+impl Found {
+    /// Counts a write. Returns what is wrong if the same object was written too often.
+    fn count(&mut self, commit: &Commit) -> Option<String> {
+        if commit.client.is_empty() || commit.kind.plural == "leases" {
+            return None;
+        }
+        self.writes += 1;
+        let object = (commit.kind.plural, commit.namespace.clone(), commit.name.clone());
+        let (since, writes) = self.often.entry(object).or_insert((commit.time, 0));
+        if commit.time.duration_since(*since).unsigned_abs() > WINDOW {
+            (*since, *writes) = (commit.time, 0);
+        }
+        *writes += 1;
+        let Commit { kind, namespace, name, .. } = commit;
+        (*writes == MOST_WRITES)
+            .then(|| format!("{} {namespace:?}/{name} is written {writes} times in {WINDOW:?}", kind.plural))
+    }
 }
 
 /// Judges a history.
@@ -49,6 +82,13 @@ impl Judge {
         self.found.lock().violations.clone()
     }
 
+    fn count(&self, world: &World, commit: &Commit) {
+        let violation = self.found.lock().count(commit);
+        if let Some(violation) = violation {
+            self.violation(world, violation);
+        }
+    }
+
     fn violation(&self, world: &World, what: String) {
         world.trace.line(&world.environment, format_args!("VIOLATION: {what}"));
         self.found.lock().violations.push(what);
@@ -59,12 +99,15 @@ impl Judge {
         let Some(world) = self.world.upgrade() else { return };
         world.trace.commit(&world.environment, id, commit);
         let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
+        self.count(&world, commit);
+        let mut found = self.found.lock();
         let name = match commit.kind.plural {
             "pods" => text(object, "/metadata/uid").to_owned(),
             "workloadrules" => commit.name.clone(),
             _ => return,
         };
-        self.found.lock().known.insert((id, name));
+        found.known.insert((id, name.clone()));
+        found.changed.insert((id, name));
     }
 
     /// A write in the infrastructure cluster.
@@ -72,6 +115,7 @@ impl Judge {
         let Some(world) = self.world.upgrade() else { return };
         world.trace.commit(&world.environment, "infra", commit);
         let Some(object) = commit.new.as_ref().or(commit.old.as_ref()) else { return };
+        self.count(&world, commit);
         if commit.kind.plural == "workloadrules" && commit.new.is_some() {
             let image = text(object, "/spec/template/spec/containers/0/image");
             self.newer(&world, format!("the rule {:?}/{}", commit.namespace, commit.name), image);
@@ -101,6 +145,11 @@ impl Judge {
         let known = |what: &String| self.found.lock().known.contains(&(*id, what.clone()));
         if !known(rule) || !known(workload) {
             self.violation(world, format!("a companion of {key:?}, which that tenant never had"));
+        } else if !self.has_changed(id, rule)
+            && !self.has_changed(id, workload)
+            && !wanted(world).contains_key(key)
+        {
+            self.violation(world, format!("a companion of {key:?}, which isn't wanted since the last rest"));
         }
         let tenants = object["spec"]["affinity"].to_string();
         if !tenants.contains(keys::NODE_TENANT) {
@@ -114,23 +163,62 @@ impl Judge {
     /// What is written has this image. Users give rules images with growing numbers, so a smaller one is an earlier state.
     fn newer(&self, world: &World, what: String, image: &str) {
         let number = image.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default();
-        let before = self.found.lock().newest.insert(what.clone(), number).unwrap_or_default();
-        if number < before {
+        let mut found = self.found.lock();
+        let before = found.newest.insert(what.clone(), number).unwrap_or_default();
+        let restored = found.restored;
+        drop(found);
+        if number < before && !restored {
             self.violation(world, format!("{what} goes back from image {before} to {number}"));
         }
     }
 
-    /// The infrastructure cluster is restored from a snapshot: earlier states come back.
+    /// A cluster is restored from a snapshot: earlier states come back.
     pub fn restored(&self) {
-        self.found.lock().newest.clear();
+        let mut found = self.found.lock();
+        found.restored = true;
     }
 
-    /// A companion is deleted that is wanted. That is no violation as long as it is created again: a replica that another one has
-    /// superseded acts until it hears of that, and news about a workload may arrive one after the other.
+    /// The system has come to rest.
+    pub fn rested(&self) {
+        let mut found = self.found.lock();
+        found.changed.clear();
+        if std::mem::take(&mut found.restored) {
+            found.newest.clear();
+        }
+    }
+
+    /// How much processes have written, renewals of Leases left out.
+    pub fn writes(&self) -> u64 {
+        self.found.lock().writes
+    }
+
+    /// Whether a workload or a rule may have changed since the system came to rest the last time.
+    fn has_changed(&self, tenant: &'static str, what: &str) -> bool {
+        let found = self.found.lock();
+        found.restored || found.changed.contains(&(tenant, what.to_owned()))
+    }
+
+    /// A companion is deleted that is wanted. That is a violation if its workload has not changed since the last rest and its rule
+    /// is in the infrastructure cluster as the companion shows it: every replica can know that. Otherwise it is none as long as the
+    /// companion is created again: a replica that another one has superseded acts until it hears of that, and news about a workload
+    /// may arrive one after the other.
     fn deleted(&self, world: &World, commit: &Commit, key: &Key) {
         let Some(old) = &commit.old else { return };
         let image = text(old, "/spec/containers/0/image");
-        if wanted(world).get(key).is_some_and(|wanted| wanted == image) {
+        if wanted(world).get(key).is_none_or(|wanted| wanted != image) {
+            return;
+        }
+        let rule = world.infra.get("workloadrules", commit.namespace.as_deref(), &key.1);
+        let same = rule.is_some_and(|rule| {
+            text(&rule, "/spec/template/spec/containers/0/image") == image
+                && rule["metadata"]["deletionTimestamp"].is_null()
+        });
+        if same && commit.client.starts_with("manager") && !self.has_changed(key.0, &key.2) {
+            self.violation(
+                world,
+                format!("{} deletes the companion of {key:?}, which is wanted", commit.client),
+            );
+        } else {
             world.trace.line(
                 &world.environment,
                 format_args!("NOTE: the companion of {key:?} is deleted, and wanted"),

@@ -83,6 +83,11 @@ impl Network {
         });
     }
 
+    /// All watches go on.
+    pub fn thaw(&self) {
+        self.frozen.send_modify(BTreeSet::clear);
+    }
+
     /// The wires that have been used, as pairs of parties.
     pub fn wires(&self) -> Vec<(String, String)> {
         self.wires.lock().keys().cloned().collect()
@@ -175,6 +180,10 @@ async fn carry(way: &Way, mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<Du
 }
 
 impl Link for Way {
+    fn client(&self) -> &str {
+        &self.from
+    }
+
     async fn request(&self, _: &RequestInfo) -> Passage {
         if !self.pass().await {
             return Passage::Fail;

@@ -22,8 +22,8 @@ impl Trace {
 
     /// Adds a committed write.
     pub fn commit(&self, environment: &Environment, cluster: &str, commit: &Commit) {
-        let Commit { user, verb, kind, subresource, namespace, name, revision, .. } = commit;
-        let user = user.rsplit(':').next().unwrap_or_default();
+        let Commit { user, client, verb, kind, subresource, namespace, name, revision, .. } = commit;
+        let user = if client.is_empty() { user.as_str() } else { client };
         let subresource = subresource.as_deref().map(|name| format!("/{name}")).unwrap_or_default();
         let namespace = namespace.as_deref().map(|name| format!("{name}/")).unwrap_or_default();
         let (plural, verb) = (kind.plural, verb.as_str());

@@ -103,6 +103,7 @@ impl Model {
             self.kind(plural).ok_or_else(|| Refusal::new(404, format!("no kind {plural} is served")))?;
         let info = RequestInfo {
             user: user.to_owned(),
+            client: String::new(),
             verb,
             group: kind.group.to_owned(),
             version: kind.version.to_owned(),

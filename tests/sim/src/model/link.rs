@@ -41,6 +41,8 @@ impl Verb {
 pub struct RequestInfo {
     /// The user of the client.
     pub user: String,
+    /// The party that sends it, as [`Link::client`] names it; empty for a request of the harness.
+    pub client: String,
     /// What it does.
     pub verb: Verb,
     /// API group of the resource; empty for the core group.
@@ -74,6 +76,11 @@ pub enum Passage {
 /// The way between a client and the model. A delay is a future that completes later. Each method is awaited in the order of the
 /// client's requests, and for each watch in the order of its events.
 pub trait Link: Send + Sync + 'static {
+    /// The party whose requests take this way; empty if nobody asks.
+    fn client(&self) -> &str {
+        ""
+    }
+
     /// Called before the model sees a request. Unless it is delivered, the request has no effect.
     fn request(&self, info: &RequestInfo) -> impl Future<Output = Passage> + Send;
 

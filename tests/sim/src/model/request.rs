@@ -20,8 +20,8 @@ pub(super) struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    /// Reads a request. `None` if the path isn't that of a resource.
-    pub(super) fn new(parts: &Parts, user: &str) -> Option<Self> {
+    /// Reads a request of a user, sent by this party. `None` if the path isn't that of a resource.
+    pub(super) fn new(parts: &Parts, user: &str, client: &str) -> Option<Self> {
         let path: Vec<&str> = parts.uri.path().trim_matches('/').split('/').collect();
         let (group, version, rest) = match path.as_slice() {
             ["api", version, rest @ ..] => ("", *version, rest),
@@ -60,6 +60,7 @@ impl ParsedRequest {
         Some(Self {
             info: RequestInfo {
                 user: user.to_owned(),
+                client: client.to_owned(),
                 verb,
                 group: group.to_owned(),
                 version: version.to_owned(),

@@ -49,7 +49,7 @@ async fn serve<L: Link>(
 ) -> Result<Response<ResponseBody>, BoxError> {
     let (parts, body) = request.into_parts();
     let body = body.collect_bytes().await?;
-    let Some(request) = ParsedRequest::new(&parts, &user) else { return no_path() };
+    let Some(request) = ParsedRequest::new(&parts, &user, link.client()) else { return no_path() };
     let info = request.info.clone();
     match link.request(&info).await {
         Passage::Deliver => {}

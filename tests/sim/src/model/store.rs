@@ -20,6 +20,8 @@ pub struct Commit {
     pub time: Timestamp,
     /// Who wrote it.
     pub user: String,
+    /// The party that sent the request, as in [`RequestInfo::client`].
+    pub client: String,
     /// The verb of the request. An update or a patch that removes the last finalizer of a deleted object removes the object.
     pub verb: Verb,
     /// The kind of the object.
@@ -227,6 +229,7 @@ impl State {
         let commit = Arc::new(Commit {
             time,
             user: info.user.clone(),
+            client: info.client.clone(),
             verb: info.verb,
             kind: *kind,
             subresource: info.subresource.clone(),
