@@ -49,7 +49,7 @@ long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a p
 
 .PHONY: sim
 sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST, COUNT and EVENTS choose others
-	@$(CARGO) build --locked --profile measured -p outrigger-sim --bin sim
+	@$(CARGO) build --locked --profile measured --bin sim
 	@target/measured/sim $(if $(SEED),--seed $(SEED),--first $(or $(FIRST),0) --count $(or $(COUNT),2000)) $(if $(EVENTS),--events $(EVENTS))
 
 .PHONY: words
@@ -72,13 +72,13 @@ DOCKER ?= docker
 image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
 	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
 
-BENCHES := outrigger load-admission load-manager load-matching load-tenants load-rules load-abuse bench-report
+BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-abuse bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)
 
 .PHONY: bench
 bench: control-plane ## Measure everything, or the rows of ROW="webhook companion"; the report is target/bench/report.json
 	$(CARGO) build --locked --profile measured $(addprefix --bin ,$(BENCHES))
-	case "$(ROW)" in ""|webhook*) $(CARGO) bench --locked --profile measured -p outrigger-tests --bench webhook;; esac
+	case "$(ROW)" in ""|webhook*) target/measured/load-webhook;; esac
 	case "$(ROW)" in ""|admission*) target/measured/load-admission;; esac
 	case "$(ROW)" in ""|manager*) target/measured/load-manager;; esac
 	case "$(ROW)" in ""|matching*) target/measured/load-matching;; esac

@@ -3,8 +3,6 @@
 //! The floor is the same server (accept loop, TLS, axum) with a handler that reads the body and answers "allowed" without
 //! looking at it. Both run as processes of their own; load comes from this process over HTTP/1.1 with TLS keep-alive, as
 //! an API server's does, on the same machine. Rounds alternate, and the median of the rounds counts.
-//!
-//! `cargo bench -p outrigger-tests --bench webhook`
 
 // A bench talks to whoever runs it, and fails loudly.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -48,11 +46,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const TIMES: u32 = 20_000;
 
 fn main() {
-    let args: Vec<String> = std::env::args().collect();
     let role = std::env::var("OUTRIGGER_BENCH_ROLE").unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     match role.as_str() {
-        "" if args.iter().any(|a| a == "--list" || a == "--test") => {}
         "" => {
             stages();
             runtime.block_on(measure::measure());
