@@ -1,6 +1,5 @@
 //! What one attacker costs others: the memory of each process, the time that a neighbour's calls take, and the processor time that is
-//! spent when the attack has ended. An argument names the attacks that have it in their description. Each attack takes turns with the same traffic against a server that does nothing. Prints a table;
-//! asserts nothing about time.
+//! spent when the attack has ended. Each attack takes turns with the same traffic to a server that does nothing.
 // Figures are for a terminal, and a failure of the bench is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
@@ -21,6 +20,7 @@ use outrigger_runtime::serve::{Limits, Server};
 use outrigger_runtime::tls::{ClientTls, ServerTls};
 use outrigger_tests::cost::{forget_peak, memory_limit, peak, process, processor_time};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::report::{self, Row};
 use outrigger_tests::stream::{about, channel};
 use outrigger_tests::tenant::{Tenant, namespace, rule_for};
 use outrigger_tests::{attacks, dry_run};
@@ -106,20 +106,10 @@ async fn main() {
     let neighbour = Neighbour::new(o).await;
     let floor = floor(o).await;
     let (control, real) = targets(o, &mallory, floor);
-    println!(
-        "{:<48} {:>14} {:>14} {:>21} {:>21} {:>6} {:>10}",
-        "attack",
-        "webhook peak",
-        "manager peak",
-        "p50, p99 beside it",
-        "p50, p99 control",
-        "p99 x",
-        "CPU after"
-    );
     neighbour.timed(false, TURN).await;
-    let word = std::env::args().nth(1).unwrap_or_default();
-    for attack in Attack::ALL.into_iter().filter(|attack| attack.what().contains(&word)) {
-        measure(o, attack, &control, &real, &neighbour).await;
+    for attack in Attack::ALL.into_iter().filter(|attack| report::is_wanted("abuse", attack.what())) {
+        let rows = measure(o, attack, &control, &real, &neighbour).await;
+        println!("{}", report::write("abuse", &rows).unwrap());
     }
 }
 
@@ -147,43 +137,59 @@ fn targets(o: &Outrigger, mallory: &Tenant, floor: u16) -> (Target, Target) {
     (control, real)
 }
 
-/// One row of the table.
-async fn measure(o: &Outrigger, attack: Attack, control: &Target, real: &Target, neighbour: &Neighbour) {
+/// The rows of an attack.
+async fn measure(
+    o: &Outrigger,
+    attack: Attack,
+    control: &Target,
+    real: &Target,
+    neighbour: &Neighbour,
+) -> Vec<Row> {
     let webhook = process(&format!("--bind-address=127.0.0.1:{}", o.webhook_port));
     let manager = process(&format!("--bind-address=tcp://127.0.0.1:{}", o.grpc_port));
     [webhook, manager].into_iter().for_each(forget_peak);
-    let (mut beside, mut alone, mut spent) = (Vec::new(), Vec::new(), Duration::ZERO);
+    let (mut p50, mut p99, mut spent) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        alone.extend(turn(attack, control, neighbour).await);
+        let alone = times(&mut turn(attack, control, neighbour).await);
         tokio::time::sleep(AFTER).await;
-        beside.extend(turn(attack, real, neighbour).await);
+        let beside = times(&mut turn(attack, real, neighbour).await);
         tokio::time::sleep(AFTER).await;
         let of = || processor_time(webhook) + processor_time(manager);
         let before = of();
         tokio::time::sleep(AFTER).await;
-        spent += of().saturating_sub(before);
+        spent.push(of().saturating_sub(before));
+        p50.push((beside.0, alone.0));
+        p99.push((beside.1, alone.1));
     }
-    let part = |pid, limit| format!("{} MiB {:>3} %", peak(pid) >> 20, peak(pid) * 100 / limit);
-    let (beside, alone) = (times(&mut beside), times(&mut alone));
-    let ms = |(p50, p99): (Duration, Duration)| {
-        format!("{:.1} ms, {:.1} ms", p50.as_secs_f64() * 1e3, p99.as_secs_f64() * 1e3)
+    let what = attack.what();
+    let floor = "the same traffic to a server that does nothing";
+    let row = |of: &str, unit: &str, floor: &str, rounds: &[(f64, f64)]| {
+        Row::new(&format!("{what}: {of}"), unit, floor, rounds)
     };
-    println!(
-        "{:<48} {:>14} {:>14} {:>21} {:>21} {:>6.2} {:>6.1} %",
-        attack.what(),
-        part(webhook, memory_limit("webhook")),
-        part(manager, memory_limit("manager")),
-        ms(beside),
-        ms(alone),
-        beside.1.as_secs_f64() / alone.1.as_secs_f64(),
-        spent.as_secs_f64() / (AFTER * u32::try_from(ROUNDS).unwrap()).as_secs_f64() * 100.0,
-    );
+    let memory = |pid, part| {
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        row(
+            &format!("memory of the {part}"),
+            "MiB",
+            "its limit",
+            &[(mebibytes(peak(pid)), mebibytes(memory_limit(part)))],
+        )
+    };
+    let spent: Vec<_> = spent.iter().map(|spent| (spent.as_secs_f64(), AFTER.as_secs_f64())).collect();
+    vec![
+        row("a neighbour's calls, p50", "ms", floor, &p50),
+        row("a neighbour's calls, p99", "ms", floor, &p99),
+        memory(webhook, "webhook"),
+        memory(manager, "manager"),
+        row("processor time when it has ended", "s", "one core", &spent),
+    ]
 }
 
-/// The median, and what one in a hundred is beyond.
-fn times(all: &mut [Duration]) -> (Duration, Duration) {
+/// The median, and what one in a hundred is beyond, in milliseconds.
+fn times(all: &mut [Duration]) -> (f64, f64) {
     all.sort_unstable();
-    (all[all.len() / 2], all[all.len() * 99 / 100])
+    let at = |index: usize| all[index].as_secs_f64() * 1000.0;
+    (at(all.len() / 2), at(all.len() * 99 / 100))
 }
 
 /// Times the neighbour's calls beside this traffic, which ends with the turn.

@@ -13,6 +13,7 @@ use outrigger_api::WorkloadRule;
 use outrigger_core::keys;
 use outrigger_proto::v1::WorkloadUpdate;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
+use outrigger_tests::report::{self, Row};
 use outrigger_tests::stream::{set_label, stream, sync, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 use outrigger_tests::writes::{since, writes};
@@ -33,8 +34,9 @@ const OWN: usize = 100;
 #[tokio::main]
 async fn main() {
     let o = Outrigger::shared().await;
-    cold_agent(o).await;
-    crowd(o).await;
+    let mut rows = vec![cold_agent(o).await];
+    rows.extend(crowd(o).await);
+    println!("{}", report::write("rules", &rows).unwrap());
 }
 
 /// Waits until no more is written, which is until a count is the same after a pause; returns it.
@@ -60,9 +62,11 @@ async fn many(count: usize, make: impl AsyncFn(String, Value) -> Result<Workload
         .unwrap();
 }
 
-async fn cold_agent(o: &'static Outrigger) {
+async fn cold_agent(o: &'static Outrigger) -> Row {
     let t = Tenant::without_agent(o, "cold", &[("a", 1)]).await;
+    let began = Instant::now();
     many(SYNCED, async |name, spec| t.own_rule(&name, spec).await).await;
+    let made = began.elapsed();
     let both = async || (writes(&t.infra, "workloadrules").await, writes(&t.cluster, "workloadrules").await);
     let before = both().await;
     let began = Instant::now();
@@ -79,10 +83,7 @@ async fn cold_agent(o: &'static Outrigger) {
         holds(done == SYNCED, format!("{done} of {SYNCED}"))
     };
     eventually("all rules are synced", synced).await;
-    println!(
-        "{SYNCED} rules from a cold agent: accepted and told so after {:.1} s",
-        began.elapsed().as_secs_f64()
-    );
+    let synced = began.elapsed();
     let after = settled(Duration::from_secs(6), both).await;
     let (there, here) = (since(&after.0, &before.0), since(&after.1, &before.1));
     println!("  writes in the infrastructure cluster {there:?}, in the tenant's {here:?}");
@@ -92,11 +93,20 @@ async fn cold_agent(o: &'static Outrigger) {
     let (there, here) = (since(&idle.0, &after.0), since(&idle.1, &after.1));
     println!("  writes in 15 idle seconds: {there:?}, {here:?}");
     assert!(there.is_empty() && here.is_empty());
+    let times = [(synced.as_secs_f64(), made.as_secs_f64())];
+    Row::new(
+        "1,000 rules from a cold agent, accepted and told so",
+        "s",
+        "their creation by users, 16 at once",
+        &times,
+    )
 }
 
-async fn crowd(o: &'static Outrigger) {
+async fn crowd(o: &'static Outrigger) -> Vec<Row> {
     let t = Tenant::without_agent(o, "crowd", &[("a", 1)]).await;
-    t.set(json!({"limits": {"rules": 2 * RULES, "workloads": 2 * WORKLOADS}})).await.unwrap();
+    t.set(json!({"limits": {"rules": 2 * RULES, "ruleBytes": 32 << 20, "workloads": 2 * WORKLOADS}}))
+        .await
+        .unwrap();
     eventually("the quota has grown", || async {
         let quota = o.plane.infra.get(&["quota", "-n", &t.namespace]).in_words()?;
         holds(quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)), quota.to_string())
@@ -135,10 +145,7 @@ async fn crowd(o: &'static Outrigger) {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let pods = since(&writes(&t.infra, "pods").await, &before.0);
     let rules = since(&writes(&t.infra, "workloadrules").await, &before.1);
-    println!(
-        "an edit of a rule with {OWN} companions: {:.0} ms; writes {pods:?} {rules:?}",
-        took.as_secs_f64() * 1000.0
-    );
+    println!("an edit of a rule with {OWN} companions: {} ms; writes {pods:?} {rules:?}", took.as_millis());
     assert_eq!(pods.get("pods"), Some(&(OWN as u64)), "each of its own companions, and no other");
 
     let mut seen = std::pin::pin!(watcher(t.pods(), Config::default().labels(keys::RULE)));
@@ -160,10 +167,20 @@ async fn crowd(o: &'static Outrigger) {
     whole.sort_unstable();
     call.sort_unstable();
     let at = |times: &[Duration], q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0;
-    println!(
-        "from `apply` of a rule to its companion: p50 {:.1} ms, p90 {:.1} ms; of this the call itself p50 {:.1} ms",
-        at(&whole, 50),
-        at(&whole, 90),
-        at(&call, 50)
-    );
+    let times = |q| [(at(&whole, q), at(&call, q))];
+    let row = |q| {
+        let what = format!("from the creation of a rule to its companion, beside 10,000 rules, p{q}");
+        Row::new(&what, "ms", "the call that creates the rule", &times(q))
+    };
+    let written = pods.values().sum::<u64>() as f64;
+    vec![
+        row(50),
+        row(90),
+        Row::new(
+            "edit of a rule with 100 companions beside 10,000 rules, writes of Pods",
+            "writes",
+            "one for each of its companions",
+            &[(written, OWN as f64)],
+        ),
+    ]
 }

@@ -1,5 +1,5 @@
-//! What one tenant's flood costs another: the time from a workload to its companion, alone and beside a tenant that sends
-//! as fast as it can. Prints figures and ratios; asserts nothing about time.
+//! What one tenant's flood costs another: the time from a workload's message to its companion, beside a tenant that sends as fast as
+//! it can, and as the floor alone.
 // Figures are for a terminal, and a failure of the bench is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
@@ -13,11 +13,17 @@ use outrigger_core::keys;
 use outrigger_proto::v1::workload_stream_request::Message;
 use outrigger_proto::v1::{WorkloadDelete, WorkloadUpdate};
 use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::report::{self, Row};
 use outrigger_tests::stream::{Opened, set_label, update};
 use outrigger_tests::tenant::{Tenant, annotation, rule_for};
 
 /// Workloads whose companions are timed, one after the other.
 const SAMPLES: usize = 100;
+/// How often the quiet tenant is alone, and beside the flood.
+const ROUNDS: usize = 3;
+/// The rows, by what the other tenant does.
+const ROWS: [&str; 2] =
+    ["companion beside updates that match no rule", "companion beside facts of 200 companions that change"];
 /// Workloads of the flood that have companions.
 const MATCHED: usize = 200;
 
@@ -30,32 +36,41 @@ async fn main() {
         tenant.rule("r", rule_for("app", "web")).await;
     }
     let (mine, theirs) = (quiet.tells([]).await, loud.tells([]).await);
-    println!("from a workload's message to its companion, {SAMPLES} one after the other");
     let _ = measure(&quiet, &mine, "warm").await;
-    let alone = measure(&quiet, &mine, "alone").await;
-    report("alone", &alone, &alone, 0);
-
-    let flood = Flood::start(&theirs, |i| unmatched(i % 10_000));
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let beside = measure(&quiet, &mine, "unmatched").await;
-    report("beside updates that match no rule", &beside, &alone, flood.stop().await);
+    let mut rows = rounds(&quiet, &mine, &theirs, ROWS[0], |i| unmatched(i % 10_000)).await;
 
     let node = loud.node("a");
     for i in 0..MATCHED {
         theirs.0.send(Message::WorkloadUpdate(changing(i, 0, &node))).await.unwrap();
     }
     loud.ready(MATCHED).await;
-    let again = measure(&quiet, &mine, "again").await;
-    report("alone again", &again, &again, 0);
-    let flood = Flood::start(&theirs, move |i| changing(i % MATCHED, i, &node));
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let beside = measure(&quiet, &mine, "matched").await;
-    report(
-        &format!("beside facts of {MATCHED} companions that change all the time"),
-        &beside,
-        &again,
-        flood.stop().await,
-    );
+    rows.extend(rounds(&quiet, &mine, &theirs, ROWS[1], move |i| changing(i % MATCHED, i, &node)).await);
+    println!("{}", report::write("tenants", &rows).unwrap());
+}
+
+/// The quiet tenant's times alone and beside the other's flood, in turns.
+async fn rounds(
+    quiet: &Tenant,
+    mine: &Opened,
+    theirs: &Opened,
+    what: &str,
+    make: impl Fn(usize) -> WorkloadUpdate + Clone + Send + 'static,
+) -> Vec<Row> {
+    let mut rounds = Vec::new();
+    for round in 0..ROUNDS {
+        let alone = measure(quiet, mine, &format!("alone{round}x")).await;
+        let flood = Flood::start(theirs, make.clone());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let beside = measure(quiet, mine, &format!("beside{round}x")).await;
+        println!("{what}: {} messages/s", flood.stop().await);
+        rounds.push((beside, alone));
+    }
+    let at = |times: &[Duration], q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0;
+    let row = |q| {
+        let pairs: Vec<_> = rounds.iter().map(|(beside, alone)| (at(beside, q), at(alone, q))).collect();
+        Row::new(&format!("{what}, p{q}"), "ms", "alone", &pairs)
+    };
+    vec![row(50), row(99)]
 }
 
 /// Sends as fast as it is let.
@@ -129,16 +144,4 @@ async fn measure(tenant: &Tenant, opened: &Opened, prefix: &str) -> Vec<Duration
     tenant.ready(0).await;
     times.sort_unstable();
     times
-}
-
-fn report(what: &str, times: &[Duration], floor: &[Duration], rate: u64) {
-    let at = |times: &[Duration], q: usize| times[(times.len() - 1) * q / 100].as_secs_f64() * 1000.0;
-    let flood = if rate > 0 { format!("; the flood: {rate} messages/s") } else { String::new() };
-    println!(
-        "{what}: p50 {:.1} ms ({:.2} of alone), p99 {:.1} ms ({:.2}){flood}",
-        at(times, 50),
-        at(times, 50) / at(floor, 50),
-        at(times, 99),
-        at(times, 99) / at(floor, 99),
-    );
 }

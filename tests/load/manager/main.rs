@@ -1,10 +1,11 @@
-//! What the manager costs, on a real control plane: companions made and deleted, workloads taken in and kept. Each
-//! figure stands beside its floor, which is measured in turns with it where it is a measurement.
+//! What the manager costs, on a real control plane: companions made and deleted, workloads taken in and kept, a restart, and the
+//! edit of a rule. Each figure stands beside its floor, which is measured in turns with it where it is a measurement.
 // Figures are for a terminal, and a failure of the bench is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod companions;
 mod intake;
+mod restart;
 
 use outrigger_tests::outrigger::Outrigger;
 use outrigger_tests::report::{self, Row};
@@ -20,6 +21,9 @@ async fn main() {
     }
     if wanted(&intake::ROWS) {
         record(&intake::measure(o).await);
+    }
+    if wanted(&restart::ROWS) {
+        record(&restart::measure(o).await);
     }
 }
 

@@ -1,0 +1,114 @@
+//! A restart of the manager over many companions, and the edit of a rule beside them: how long it takes, and what is written.
+
+use std::time::{Duration, Instant};
+
+use kube::api::ListParams;
+use outrigger_core::keys;
+use outrigger_proto::v1::WorkloadUpdate;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::report::Row;
+use outrigger_tests::stream::{set_label, update};
+use outrigger_tests::tenant::{Tenant, annotation, rule_for};
+use outrigger_tests::writes::{since, writes};
+use outrigger_tests::{eventually, holds};
+use serde_json::json;
+
+/// The rows of this module.
+pub(super) const ROWS: [&str; 3] = [
+    "restart over 20,000 companions, until it serves",
+    "restart over 20,000 companions, writes of Pods",
+    "edit of a rule with 100 of 20,000 companions, writes of Pods",
+];
+
+const COMPANIONS: usize = 20_000;
+/// Companions of the rule that is edited.
+const OWN: usize = 100;
+const ROUNDS: usize = 3;
+
+pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
+    let t = Tenant::without_agent(o, "crowded", &[("a", 2)]).await;
+    t.set(json!({"limits": {"companions": 2 * COMPANIONS}})).await.unwrap();
+    eventually("the quota has grown", || async {
+        let quota = o.plane.infra.get(&["quota", "-n", &t.namespace]).map_err(|e| e.to_string())?;
+        holds(quota.to_string().contains(&format!("\"{}k\"", 2 * COMPANIONS / 1000)), quota.to_string())
+    })
+    .await;
+    t.rule("r", rule_for("app", "web")).await;
+    t.rule("own", rule_for("app", "own")).await;
+    let node = t.node("a");
+    let workloads = || (0..COMPANIONS).map(|i| workload(i, &node));
+    let began = Instant::now();
+    let stream = t.tells(workloads()).await;
+    settled(&t, COMPANIONS).await;
+    println!("{COMPANIONS} companions made and at rest after {:.0} s", began.elapsed().as_secs_f64());
+
+    let (mut times, mut counts) = (Vec::new(), Vec::new());
+    let mut streams = vec![stream];
+    for _ in 0..ROUNDS {
+        streams.clear();
+        let floor = listed(&t).await;
+        let before = writes(&t.infra, "pods").await;
+        o.plane.command("stop manager").unwrap();
+        let began = Instant::now();
+        o.plane.command("start manager").unwrap();
+        o.ready().await;
+        times.push((began.elapsed().as_secs_f64(), floor));
+        streams.push(t.tells(workloads()).await);
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let written = since(&writes(&t.infra, "pods").await, &before);
+        println!("writes after a restart: {written:?}");
+        counts.push((written.values().sum::<u64>() as f64, COMPANIONS as f64));
+    }
+
+    let before = writes(&t.infra, "pods").await;
+    let mut spec = rule_for("app", "own");
+    spec["workloadInfoInject"][0]["asAnnotation"]["name"] = json!("renamed");
+    t.rule("own", spec).await;
+    eventually("the edit has reached all", || async {
+        let own = ListParams::default().labels(&format!("{}=own", keys::RULE));
+        let pods = t.pods().list(&own).await.map_err(|e| e.to_string())?;
+        let found = pods.items.iter().filter(|pod| annotation(pod, "renamed").is_some()).count();
+        holds(found == OWN, format!("{found} of {OWN}"))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let written = since(&writes(&t.infra, "pods").await, &before);
+    println!("writes after an edit: {written:?}");
+    let edits = [(written.values().sum::<u64>() as f64, OWN as f64)];
+    vec![
+        Row::new(ROWS[0], "s", "list of the same Pods", &times),
+        Row::new(ROWS[1], "writes", "one for each companion", &counts),
+        Row::new(ROWS[2], "writes", "one for each of its companions", &edits),
+    ]
+}
+
+fn workload(i: usize, node: &str) -> WorkloadUpdate {
+    let mut update = update(&format!("w{i}"), node);
+    set_label(&mut update, "app", if i < OWN { "own" } else { "web" });
+    update
+}
+
+/// Waits until there are so many Pods and nothing more is written to any.
+async fn settled(t: &Tenant, count: usize) {
+    let mut last = writes(&t.infra, "pods").await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1800) {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let now = writes(&t.infra, "pods").await;
+        if now == last {
+            let found = t.pods().list_metadata(&ListParams::default()).await.unwrap().items.len();
+            assert_eq!(found, count);
+            return;
+        }
+        last = now;
+    }
+    panic!("{count} companions are not at rest after half an hour");
+}
+
+/// Seconds that a bare client takes to list the companions.
+async fn listed(t: &Tenant) -> f64 {
+    let began = Instant::now();
+    let found = t.pods().list(&ListParams::default().labels(keys::RULE)).await.unwrap().items.len();
+    assert_eq!(found, COMPANIONS);
+    began.elapsed().as_secs_f64()
+}
