@@ -295,18 +295,14 @@ impl History {
         let (name, kind) = (process.name.clone(), KINDS[usize::try_from(self.below(8)).unwrap_or_default()]);
         self.line(format_args!("the watch of {kind} by {name} stands still"));
         self.world.network.freeze(&name, kind, true);
-        if self.below(2) == 0 {
-            // Agents connect again, perhaps to this process.
-            for (one, other) in self.world.network.wires() {
-                let streams = one.starts_with("agent-") && other.starts_with("manager-");
-                if streams && self.world.network.is_up(&one, &other) {
-                    self.world.network.set(&one, &other, Wire::Down);
-                    self.world.network.set(&one, &other, Wire::Up);
-                }
-            }
-        }
+        // Agents connect again meanwhile, perhaps to this process, which then acts on what it knows.
+        let reconnect = (self.below(2) == 0).then(|| self.random().random.below(Duration::from_secs(10)));
         let (world, until) = (self.world.clone(), self.random().random.below(Duration::from_secs(60)));
         tokio::spawn(async move {
+            if let Some(pause) = reconnect {
+                tokio::time::sleep(pause).await;
+                world.cut_streams().await;
+            }
             tokio::time::sleep(until).await;
             world.trace.line(&world.environment, format_args!("the watch of {kind} by {name} goes on"));
             world.network.freeze(&name, kind, false);

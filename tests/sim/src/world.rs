@@ -188,6 +188,21 @@ impl World {
         joined
     }
 
+    /// Closes the connections between agents and managers. Agents connect again soon.
+    pub async fn cut_streams(&self) {
+        self.trace.line(&self.environment, format_args!("the connections of agents are closed"));
+        let mut wires = self.network.wires();
+        wires.retain(|(one, other)| {
+            one.starts_with("agent-") && other.starts_with("manager-") && self.network.is_up(one, other)
+        });
+        wires.iter().for_each(|(one, other)| self.network.set(one, other, Wire::Down));
+        // What waits for a wire sees its latest state only.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        for (one, other) in &wires {
+            self.join(one, other);
+        }
+    }
+
     /// One round of what the clusters' own controllers, schedulers and kubelets do.
     pub fn run_controllers(&self) {
         self.infra.collect_garbage();

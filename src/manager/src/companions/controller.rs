@@ -89,9 +89,18 @@ struct Companion<'a> {
 
 impl Companion<'_> {
     async fn step(&self, traced: &mut TracedStep<'_>) -> Action {
-        let (plan, kind) = match self.decide() {
+        let decided = match self.decide(false) {
+            // The API server knows the latest claim. It is an earlier one where the cluster's state was restored.
+            Err(Undecided::LaterClaim) => match self.look_at_tenant().await {
+                Ok(()) => self.decide(true),
+                Err(action) => return action,
+            },
+            decided => decided,
+        };
+        let (plan, kind) = match decided {
             Ok(decided) => decided,
-            Err(action) => return action,
+            Err(Undecided::LaterClaim) => return Action::Requeue(STALE_PAUSE),
+            Err(Undecided::Ends(action)) => return action,
         };
         let done = match plan {
             Plan::Nothing => return Action::Done,
@@ -100,6 +109,12 @@ impl Companion<'_> {
                 return Action::Done;
             }
             Plan::Create(object) => {
+                let early = self.state.lock().creations.left(&self.id.key, self.now());
+                if let Some(pause) = early {
+                    // Somebody has deleted it. That may be a replica that has taken the tenant over, of which this one has not heard,
+                    // for example because its watch of Tenants is silent. So it asks.
+                    return self.look_at_tenant().await.err().unwrap_or(Action::Requeue(pause));
+                }
                 let done = self.create(&object).instrument(traced.span("create")).await;
                 if done.is_ok() {
                     traced.created();
@@ -125,6 +140,15 @@ impl Companion<'_> {
         let action = self.concluded(kind, done, traced).await;
         self.context.queues.rules.add_after(rule, crate::rules::SETTLE);
         action
+    }
+
+    /// Takes in the tenant as the API server has it, and with it the latest claim on its stream.
+    async fn look_at_tenant(&self) -> Result<(), Action> {
+        let tenant = &self.location.tenant;
+        crate::tenants::claim::look(self.context, tenant).await.map_err(|error| {
+            info!(%tenant, %error, "reading the tenant failed; retrying");
+            Action::Wait
+        })
     }
 
     /// What follows from the end of a step.
@@ -164,14 +188,15 @@ impl Companion<'_> {
         self.context.environment.clock.now()
     }
 
-    /// The next step and the kind of the object that it is about, or the action that follows where no step can be made now.
-    fn decide(&self) -> Result<(Plan, Kind), Action> {
+    /// The next step and the kind of the object that it is about, or why no step can be made now. `knows_claim`: the API server has
+    /// just been asked for the latest claim.
+    fn decide(&self, knows_claim: bool) -> Result<(Plan, Kind), Undecided> {
         let key = &self.id.key;
         let mut data = self.state.lock();
         let data = &mut *data;
         let acts = data.acts(self.context.leadership.leads());
         if !acts || data.tenant.as_ref() != Some(&self.location.tenant) {
-            return Err(Action::Done);
+            return Err(Undecided::Ends(Action::Done));
         }
         let desired = data.index.desired(key);
         if !matches!(desired, Desired::Wanted { .. }) {
@@ -180,22 +205,25 @@ impl Companion<'_> {
             data.rollouts.unwanted(key);
         }
         if let Some(pause) = still_refused(data, key, &desired, self.now()) {
-            return Err(Action::Requeue(pause));
+            return Err(Undecided::Ends(Action::Requeue(pause)));
         }
-        if is_stale(data, key) {
-            return Err(Action::Requeue(STALE_PAUSE));
+        if is_of_later_rule(data, key) {
+            return Err(Undecided::Ends(Action::Requeue(STALE_PAUSE)));
+        }
+        if !knows_claim && is_of_later_claim(data, key) {
+            return Err(Undecided::LaterClaim);
         }
         match planned(data, key, &self.location) {
             (Plan::Delete { reason: DeleteReason::TemplateChanged, .. }, _)
                 if !data.may_replace(key, &self.context.registry) =>
             {
-                Err(Action::Done)
+                Err(Undecided::Ends(Action::Done))
             }
             // The API server would refuse it again. The rule's status says why; all companions are queued when that changes.
             (Plan::Create(_), _)
                 if data.rules.get(&key.rule).is_some_and(|rule| rule.validation.refusal().is_some()) =>
             {
-                Err(Action::Done)
+                Err(Undecided::Ends(Action::Done))
             }
             (Plan::Create(mut object), kind) => {
                 if let Some(claim) = data.stream.latest() {
@@ -216,6 +244,7 @@ impl Companion<'_> {
         match result {
             Ok(made) => {
                 debug!(companion = %name, kind = made.kind().as_str(), %namespace, "created companion");
+                let _ = self.state.lock().creations.write(&self.id.key, self.now());
                 self.learn(made);
                 let key = &self.id.key;
                 let known =
@@ -352,18 +381,33 @@ impl Companion<'_> {
     }
 }
 
-/// Whether a companion was made from a later state of its rule than is known here, or by a replica that has claimed the stream
-/// later than is known here: nothing can be decided about it until the cache has caught up.
-fn is_stale(data: &mut TenantData, key: &CompanionKey) -> bool {
-    let rule = data.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation));
-    let latest = data.stream.latest();
+/// Why no step can be made for a companion now.
+enum Undecided {
+    /// This follows instead.
+    Ends(Action),
+    /// It was made under a later claim on the tenant's stream than is known here.
+    LaterClaim,
+}
+
+/// Whether a companion was made from a later state of its rule than is known here: nothing can be decided about it until the
+/// cache has caught up.
+fn is_of_later_rule(data: &mut TenantData, key: &CompanionKey) -> bool {
+    let Some((uid, generation)) = data.rules.get(&key.rule).map(|rule| (rule.uid.clone(), rule.generation))
+    else {
+        return false;
+    };
     let made_later = |companions: &mut CompanionCache| {
-        companions.get(key).is_some_and(|o| {
-            let rule =
-                rule.is_some_and(|(uid, generation)| o.rule_uid == uid && o.rule_generation > generation);
-            let claim = o.claim.as_ref().zip(latest).is_some_and(|(made, known)| made.is_after(&known));
-            rule || claim
-        })
+        companions.get(key).is_some_and(|o| o.rule_uid == uid && o.rule_generation > generation)
+    };
+    data.with_companions(&key.rule, made_later).unwrap_or_default()
+}
+
+/// Whether a companion was made by a replica that has claimed the stream later than is known here: that one may know workloads that
+/// this one doesn't.
+fn is_of_later_claim(data: &mut TenantData, key: &CompanionKey) -> bool {
+    let Some(known) = data.stream.latest() else { return false };
+    let made_later = |companions: &mut CompanionCache| {
+        companions.get(key).is_some_and(|o| o.claim.as_ref().is_some_and(|made| made.is_after(&known)))
     };
     data.with_companions(&key.rule, made_later).unwrap_or_default()
 }

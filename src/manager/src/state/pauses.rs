@@ -41,13 +41,14 @@ impl FailurePauses {
     }
 }
 
-/// The pause after a fact was written, and the longest that it grows to while facts go on changing.
-const FACT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// The pause after a write, and the longest that it grows to while writes go on.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// How often facts are written into a companion: the first change at once, later ones with exponential backoff while they go on,
-/// so that a workload whose labels change all the time costs a write now and then. What is written is the latest.
+/// How often a companion is written: the first time at once, again with exponential backoff while that goes on. So a workload whose
+/// labels change all the time costs a write now and then, and a companion that somebody else deletes again and again isn't created
+/// all the time. What is written is the latest.
 #[derive(Debug, Default)]
-pub(crate) struct AnnotationPauses {
+pub(crate) struct WritePauses {
     by_key: HashMap<CompanionKey, Written>,
     /// Entries at which those that no longer matter are dropped.
     sweep_at: usize,
@@ -59,27 +60,33 @@ struct Written {
     pause: Duration,
 }
 
-impl AnnotationPauses {
-    /// Whether a companion's facts may be written now, which then counts as done. The error is how much longer they have to wait.
+impl WritePauses {
+    /// How much longer a companion has to wait until it is written again; `None` when it may be now.
+    pub(crate) fn left(&self, key: &CompanionKey, now: Instant) -> Option<Duration> {
+        let written = self.by_key.get(key)?;
+        written.pause.checked_sub(now.duration_since(written.at)).filter(|left| !left.is_zero())
+    }
+
+    /// Whether a companion may be written now, which then counts as done. The error is how much longer it has to wait.
     pub(crate) fn write(&mut self, key: &CompanionKey, now: Instant) -> Result<(), Duration> {
         if self.by_key.len() >= self.sweep_at {
             self.by_key.retain(|_, written| now < written.at + 2 * written.pause);
             self.sweep_at = 2 * self.by_key.len() + 64;
         }
-        let first = Written { at: now, pause: FACT.0 };
+        let first = Written { at: now, pause: AGAIN.0 };
         let Some(written) = self.by_key.get_mut(key) else {
             self.by_key.insert(key.clone(), first);
             return Ok(());
         };
         let since = now.duration_since(written.at);
-        if since < written.pause {
-            return Err(written.pause - since);
+        if let Some(left) = written.pause.checked_sub(since).filter(|left| !left.is_zero()) {
+            return Err(left);
         }
         // After a quiet time pauses are short again.
         *written = if since >= 2 * written.pause {
             first
         } else {
-            Written { at: now, pause: (written.pause * 2).min(FACT.1) }
+            Written { at: now, pause: (written.pause * 2).min(AGAIN.1) }
         };
         Ok(())
     }
@@ -105,7 +112,7 @@ mod tests {
     #[test]
     fn facts_that_go_on_changing_are_written_less_and_less_often() {
         let key = CompanionKey { rule: RuleName::new("r").unwrap(), workload: "w".into() };
-        let (mut facts, t) = (AnnotationPauses::default(), Instant::now());
+        let (mut facts, t) = (WritePauses::default(), Instant::now());
         let second = Duration::from_secs(1);
         assert_eq!(facts.write(&key, t), Ok(()));
         assert_eq!(facts.write(&key, t + second / 4), Err(second * 3 / 4));

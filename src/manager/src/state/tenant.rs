@@ -7,7 +7,7 @@ use outrigger_core::index::{CompanionKey, TenantIndex};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::companions::CompanionCache;
-use super::pauses::{AnnotationPauses, FailurePauses};
+use super::pauses::{FailurePauses, WritePauses};
 use super::rollout::Rollouts;
 use super::rules::{Refusal, RuleEntry};
 use super::stream::{ObservedClaim, Stream};
@@ -38,7 +38,9 @@ pub(crate) struct TenantData {
     /// How long companions that keep failing wait before they are replaced.
     pub pauses: FailurePauses,
     /// How often facts are written into companions.
-    pub facts: AnnotationPauses,
+    pub facts: WritePauses,
+    /// How often companions are created again that somebody else has deleted.
+    pub creations: WritePauses,
     pub rollouts: Rollouts,
     pub stream: Stream,
     pub usage: Usage,

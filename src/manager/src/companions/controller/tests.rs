@@ -106,22 +106,76 @@ async fn a_companion_made_from_a_later_state_of_its_rule_stays() {
     assert_eq!(world.deletions(), 1);
 }
 
-#[tokio::test]
-async fn a_companion_made_under_a_later_claim_stays() {
+const TENANT: &str = "/apis/outrigger.dev/v1alpha1/tenants/blue";
+const PODS: &str = "/api/v1/namespaces/tenant-blue/pods";
+
+/// A world that knows the first claim, and shows a companion of a workload that isn't known, made under the second.
+fn world_with_later_companion() -> World {
     let world = World::new();
     world.shows_rule("u", 1, "db");
     let known = world.state().lock().stream.latest().unwrap();
-    let made_under = |claim: StreamClaim| {
-        world.shows(Observed { rule_uid: "u".into(), claim: Some(claim), ..Observed::default() });
-    };
-    made_under(StreamClaim { number: known.number + 1, ..known.clone() });
-    assert_eq!(world.step().await, Action::Requeue(STALE_PAUSE));
+    let claim = Some(StreamClaim { number: known.number + 1, ..known });
+    world.shows(Observed { rule_uid: "u".into(), claim, ..Observed::default() });
+    world
+}
+
+#[tokio::test]
+async fn a_companion_made_under_a_later_claim_is_the_later_holders() {
+    let world = world_with_later_companion();
+    world.api.answers("GET", TENANT, 503, json!({}));
+    assert_eq!(world.step().await, Action::Wait, "the API server doesn't say");
+    world.api.answers("GET", TENANT, 200, fixtures::tenant_claimed(2, "another"));
+    assert_eq!(world.step().await, Action::Done);
     assert_eq!(
         world.deletions(),
         0,
         "another replica has the stream, and knows workloads that aren't known here"
     );
-    made_under(StreamClaim { tenant_uid: "former".into(), number: known.number + 1 });
+}
+
+#[tokio::test]
+async fn a_claim_that_no_tenant_has_doesnt_count() {
+    // The cluster's state was restored, and with it an earlier claim.
+    let world = world_with_later_companion();
+    let me = world.controller.context.identity.clone();
+    world.api.answers("GET", TENANT, 200, fixtures::tenant_claimed(1, &me));
     world.step().await;
-    assert_eq!(world.deletions(), 1, "claims on another Tenant don't count");
+    assert_eq!(world.deletions(), 1);
+}
+
+#[tokio::test]
+async fn claims_on_another_tenant_dont_count() {
+    let world = World::new();
+    world.shows_rule("u", 1, "db");
+    let claim = Some(StreamClaim { tenant_uid: "former".into(), number: 9 });
+    world.shows(Observed { rule_uid: "u".into(), claim, ..Observed::default() });
+    world.step().await;
+    assert_eq!(world.deletions(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_companion_that_another_deletes_is_not_created_again_and_again() {
+    let world = World::new();
+    world.shows_rule("u", 1, "web");
+    let created = || world.api.calls("POST").len();
+    let me = world.controller.context.identity.clone();
+    let made = || json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "r-w", "namespace": "tenant-blue", "uid": "pod"}});
+    world.api.answers("POST", PODS, 201, made());
+    world.step().await;
+    assert_eq!(created(), 1);
+    // The watch shows nothing of it: it is deleted already.
+    world.api.answers("GET", TENANT, 200, fixtures::tenant_claimed(1, &me));
+    let again = world.step().await;
+    assert!(matches!(again, Action::Requeue(left) if left <= Duration::from_secs(1)), "{again:?}");
+    assert_eq!(created(), 1);
+    // After that it is created, as long as no other replica has taken the tenant over.
+    tokio::time::advance(Duration::from_secs(1)).await;
+    world.api.answers("POST", PODS, 201, made());
+    world.step().await;
+    assert_eq!(created(), 2);
+    world.api.answers("GET", TENANT, 200, fixtures::tenant_claimed(2, "another"));
+    world.step().await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(world.step().await, Action::Done);
+    assert_eq!(created(), 2);
 }
