@@ -88,8 +88,7 @@ bench: control-plane ## Measure everything, or the rows of ROW="webhook companio
 	target/measured/bench-report table
 
 .PHONY: bench-peers
-bench-peers: control-plane ## Measure the webhook beside Liqo's, in turns (builds that first; many minutes)
-	@tests/peers/liqo/build.sh >/dev/null
+bench-peers: control-plane ## Measure the webhook beside Liqo's and Kyverno's, in turns (builds them first; many minutes)
 	$(CARGO) build --locked --profile measured --bin outrigger --bin load-peers --bin bench-report
 	target/measured/load-peers
 
