@@ -23,13 +23,14 @@ control-plane: tools ## Build the control plane for demo and tests (once; minute
 	@tests/controlplane/build.sh >/dev/null
 
 .PHONY: test-tools
-test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, buf, crdify (once; minutes)
+test-tools: control-plane ## Build what tests need beside it: grpcurl, Helm, promtool, mdBook, buf, crdify, patches (once; minutes)
 	@tests/grpcurl/build.sh >/dev/null
 	@tests/mdbook/build.sh >/dev/null
 	@tests/helm/build.sh >/dev/null
 	@tests/prometheus/build.sh >/dev/null
 	@tests/buf/build.sh >/dev/null
 	@tests/crdify/build.sh >/dev/null
+	@tests/patches/build.sh >/dev/null
 
 .PHONY: demo
 demo: control-plane ## Run the main job on two real clusters
@@ -51,6 +52,11 @@ long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a p
 sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST, COUNT and EVENTS choose others
 	@$(CARGO) build --locked --profile measured --bin sim
 	@target/measured/sim $(if $(SEED),--seed $(SEED),--first $(or $(FIRST),0) --count $(or $(COUNT),2000)) $(if $(EVENTS),--events $(EVENTS))
+
+.PHONY: fuzz
+fuzz: ## Run 10 million inputs of the fuzzer; TARGET=reviews runs one target, SEED and COUNT choose others
+	@$(CARGO) build --locked --profile measured --bin fuzz
+	@target/measured/fuzz $(if $(TARGET),--target $(TARGET)) --seed $(or $(SEED),0) --count $(or $(COUNT),10000000)
 
 .PHONY: words
 words: ## Search texts for phrases that tests/words.txt rejects

@@ -47,11 +47,20 @@ pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// Names and paths of the test programs of this package.
+/// Names and paths of the test programs of this package and of the fuzzer.
 fn programs() -> anyhow::Result<Vec<(String, PathBuf)>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["test", "--locked", "-p", "outrigger-tests", "--no-run", "--message-format=json"])
+        .args([
+            "test",
+            "--locked",
+            "-p",
+            "outrigger-tests",
+            "-p",
+            "outrigger-fuzz",
+            "--no-run",
+            "--message-format=json",
+        ])
         .current_dir(root())
         .stderr(Stdio::inherit())
         .output()

@@ -102,6 +102,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_number_is_the_same_after_it_was_read_again() {
+        for number in ["8.059102547051436e+276", "8.579260954752026e-153", "0.1", "-3.9203096997059984e+153"]
+        {
+            let kept = Json::read(number).unwrap();
+            assert_eq!(kept.text(), number);
+            assert_eq!(Json::from(kept.tree()), kept);
+        }
+    }
+
+    #[test]
     fn equal_values_have_equal_texts() {
         let read = |text: &str| Json::read(text).unwrap();
         assert_eq!(read(r#"{"b": 1,  "a": [ ]}"#), json!({"a": [], "b": 1}).into());
