@@ -48,7 +48,7 @@ pub(crate) fn connect(state: &TenantState) -> u64 {
 /// The Tenant `blue`, with the claim of this holder on its stream.
 pub(crate) fn tenant_claimed(claim: u64, holder: &str) -> Value {
     json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
-        "metadata": {"name": "blue", "uid": "u", "resourceVersion": "9"},
+        "metadata": {"name": "blue", "uid": "u", "resourceVersion": (8 + claim).to_string()},
         "spec": {"identities": ["spiffe://outrigger/tenant/blue"], "hosts": []},
         "status": {"stream": {"claim": claim, "holder": holder, "connected": true}}})
 }
