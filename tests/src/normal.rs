@@ -151,7 +151,11 @@ fn strip(object: &mut Value) {
     remove(object, "/metadata", &counters);
     remove(object, "/metadata/labels", &["controller-revision-hash", "apps.kubernetes.io/pod-index"]);
     // Of which generation of its rule a companion is depends on when it was made; the hash depends on names.
-    remove(object, "/metadata/annotations", &[keys::RULE_GENERATION, keys::TEMPLATE_HASH]);
+    remove(
+        object,
+        "/metadata/annotations",
+        &[keys::RULE_GENERATION, keys::STREAM_CLAIM, keys::TEMPLATE_HASH],
+    );
     for condition in
         object.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten()
     {
@@ -261,7 +265,7 @@ mod tests {
             Side::Infra,
             json!({"kind": "Pod", "metadata": {"name": format!("r-{}", &workload[..4]), "namespace": format!("tenant-{run}"),
             "uid": uid, "resourceVersion": uid, "labels": {keys::RULE: "r", keys::WORKLOAD: workload},
-            "annotations": {"facts": facts, keys::RULE_GENERATION: "3"}},
+            "annotations": {"facts": facts, keys::RULE_GENERATION: "3", keys::STREAM_CLAIM: "u/4"}},
             "spec": {"containers": [{"image": image}], "nodeName": format!("{run}-dpu")}, "status": {}}),
         )
     }
