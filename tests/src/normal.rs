@@ -150,7 +150,7 @@ fn strip(object: &mut Value) {
         ["resourceVersion", "generation", "managedFields", "generateName", "deletionGracePeriodSeconds"];
     remove(object, "/metadata", &counters);
     remove(object, "/metadata/labels", &["controller-revision-hash", "apps.kubernetes.io/pod-index"]);
-    // Of which generation of its rule a companion is depends on when it was made; the hash depends on names.
+    // Of which generation of its rule a companion is, and of which claim, depends on when it was made; the hash depends on names.
     remove(
         object,
         "/metadata/annotations",

@@ -73,15 +73,15 @@ impl WritePauses {
             self.by_key.retain(|_, written| now < written.at + 2 * written.pause);
             self.sweep_at = 2 * self.by_key.len() + 64;
         }
+        if let Some(left) = self.left(key, now) {
+            return Err(left);
+        }
         let first = Written { at: now, pause: AGAIN.0 };
         let Some(written) = self.by_key.get_mut(key) else {
             self.by_key.insert(key.clone(), first);
             return Ok(());
         };
         let since = now.duration_since(written.at);
-        if let Some(left) = written.pause.checked_sub(since).filter(|left| !left.is_zero()) {
-            return Err(left);
-        }
         // After a quiet time pauses are short again.
         *written = if since >= 2 * written.pause {
             first
