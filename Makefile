@@ -99,7 +99,7 @@ bench-peers: control-plane ## Measure the webhook beside Liqo's and Kyverno's, i
 	target/measured/load-peers
 
 .PHONY: bench-check bench-record
-bench-check: ## Fail where a ratio of the last report is worse than all that were recorded
+bench-check: ## Fail where all rounds of a row in the last report are worse than all that were recorded
 	$(CARGO) run --locked --quiet --profile measured --bin bench-report -- check
 
 bench-record: ## Record the benches of the last report, for bench-check and docs/performance.md

@@ -1,5 +1,5 @@
 //! What the benches have measured: `bench-report table` prints it, `record` keeps its benches for the documentation and for `check`, and
-//! `check` fails where a ratio is worse than all that were recorded.
+//! `check` fails where all rounds of a row are worse than all that were recorded, by more than a tenth.
 // It is for a terminal, and a failure of it is a failure.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 

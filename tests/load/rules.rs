@@ -112,8 +112,6 @@ async fn crowd(o: &'static Outrigger) -> Vec<Row> {
         holds(quota.to_string().contains(&format!("\"{}k\"", 2 * RULES / 1000)), quota.to_string())
     })
     .await;
-    let tls = o.client_tls("crowd", &[&tenant_identity("crowd")]);
-    let (sender, _call) = stream(o.grpc_port, &tls, &[b"crowd"]).await.unwrap();
     let node = t.node("a");
     let workload = |i: usize| -> WorkloadUpdate {
         let mut update = update(&format!("w{i}"), &node);
@@ -125,6 +123,9 @@ async fn crowd(o: &'static Outrigger) -> Vec<Row> {
     let began = Instant::now();
     many(RULES, async |name, spec| t.try_rule(&name, spec).await).await;
     println!("{RULES} rules made in {:.0} s", began.elapsed().as_secs_f64());
+    // A stream has to begin with its sync soon after it is opened.
+    let tls = o.client_tls("crowd", &[&tenant_identity("crowd")]);
+    let (sender, _call) = stream(o.grpc_port, &tls, &[b"crowd"]).await.unwrap();
     sender.send(sync((0..WORKLOADS).map(workload))).await.unwrap();
     t.rule("own", rule_for("app", "own")).await;
     t.ready(OWN).await;

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::root;
 
+/// How far beyond the recorded spread a ratio is worse, as a part of the spread's bound. Rounds are few, and runs differ.
+const MARGIN: f64 = 0.1;
+
 /// One row: a figure, and the same figure of the least that could do the work.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -47,10 +50,10 @@ impl Row {
         (&self.what, &self.floor_is) == (&other.what, &other.floor_is)
     }
 
-    /// Whether its ratio is worse than all that were recorded.
+    /// Whether each of its rounds is worse than all that were recorded, by more than the [`MARGIN`].
     fn is_worse_than(&self, recorded: &Self) -> bool {
-        let [least, most] = recorded.spread;
-        if self.unit == "/s" { self.ratio < least } else { self.ratio > most }
+        let ([least, most], [low, high]) = (self.spread, recorded.spread);
+        if self.unit == "/s" { most < low * (1.0 - MARGIN) } else { least > high * (1.0 + MARGIN) }
     }
 }
 
@@ -100,7 +103,7 @@ impl Report {
         text
     }
 
-    /// The rows that are worse here than all rounds that were recorded, each with both ratios.
+    /// The rows whose rounds here are all worse than all that were recorded, each with both spreads.
     pub fn worse_than(&self, recorded: &Self) -> Vec<String> {
         let mut worse = Vec::new();
         for (bench, rows) in &recorded.benches {
@@ -108,9 +111,9 @@ impl Report {
             for old in rows {
                 let Some(new) = now.iter().find(|new| new.is(old)) else { continue };
                 if new.is_worse_than(old) {
-                    let ([least, most], ratio) = (old.spread, new.ratio);
+                    let ([least, most], [low, high]) = (new.spread, old.spread);
                     worse.push(format!(
-                        "{bench} {}, to {}: {ratio:.2}, recorded {least:.2} to {most:.2}",
+                        "{bench} {}, to {}: {least:.2} to {most:.2}, recorded {low:.2} to {high:.2}",
                         old.what, old.floor_is
                     ));
                 }
@@ -190,19 +193,24 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_worse_only_beyond_its_spread_and_in_its_direction() {
+    fn a_row_is_worse_only_if_all_its_rounds_are_beyond_the_spread_and_in_its_direction() {
         let recorded = [(8.0, 10.0), (9.0, 10.0), (10.0, 10.0)];
-        for (unit, ratio, worse) in [
-            ("/s", 0.7, true),
-            ("/s", 0.85, false),
-            ("/s", 1.5, false),
-            ("ms", 0.7, false),
-            ("ms", 1.1, true),
+        for (unit, ratios, worse) in [
+            ("/s", [0.5, 0.7], true),
+            ("/s", [0.5, 0.75], false),
+            ("/s", [1.5, 1.6], false),
+            ("ms", [0.5, 0.7], false),
+            ("ms", [1.05, 1.2], false),
+            ("ms", [1.15, 1.2], true),
         ] {
-            let now = report(unit, &[(ratio, 1.0)]);
+            let now = report(unit, &ratios.map(|ratio| (ratio, 1.0)));
             let found = now.worse_than(&report(unit, &recorded));
-            assert_eq!(found.len(), usize::from(worse), "{unit} {ratio}: {found:?}");
+            assert_eq!(found.len(), usize::from(worse), "{unit} {ratios:?}: {found:?}");
         }
+        // Where rounds don't differ, as in counts, any more is worse.
+        let writes = |count| report("writes", &[(count, 20_000.0)]);
+        assert_eq!(writes(1.0).worse_than(&writes(0.0)).len(), 1);
+        assert!(writes(0.0).worse_than(&writes(0.0)).is_empty());
         assert!(
             report("ms", &recorded)
                 .tables()
