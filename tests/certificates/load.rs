@@ -46,6 +46,7 @@ pub(crate) async fn begin(outrigger: &'static Outrigger, ports: &[u16]) -> Load 
             requests: REQUESTS,
             namespace: NAMESPACE,
             trust: trust.clone(),
+            killing: None,
         });
     }
     load

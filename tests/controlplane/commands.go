@@ -17,9 +17,9 @@ import (
 const commandsHelp = `Commands are lines on standard input. Each is answered by a line of JSON, with "done" or "error", once it is done.
 NAME is a name in "pids": etcd, infra/kube-apiserver, tenant/kwok ...
 
-  stop NAME       ends a process with SIGKILL
-  start NAME      starts it again, on the same port, and waits until it works
-  restart NAME    both
+  stop NAME...    ends processes with SIGKILL, all of them at once
+  start NAME...   starts them again, on the same ports, none after another is ready, and waits until all of them work
+  restart NAME... both
   term NAME       ends a process with SIGTERM and waits for it
   pause NAME      suspends a process with SIGSTOP and waits until all of it is suspended; its connections stay open
   resume NAME     lets it go on with SIGCONT
@@ -67,39 +67,62 @@ func (u *up) obey(ctx context.Context, verb, rest string) (*process, error) {
 	if !slices.Contains([]string{"term", "stop", "start", "restart", "pause", "resume"}, verb) {
 		return nil, fmt.Errorf("there is no command %q: use run, term, stop, start, restart, pause or resume", verb)
 	}
-	u.guestsMutex.Lock()
-	all := append(u.all(), u.guests...)
-	u.guestsMutex.Unlock()
-	i := slices.IndexFunc(all, func(p *process) bool { return p.name == rest })
-	if i < 0 {
-		var names []string
-		for _, p := range all {
-			names = append(names, p.name)
-		}
-		return nil, fmt.Errorf("there is no process %q; there are %s", rest, strings.Join(names, ", "))
+	found, err := u.named(strings.Fields(rest))
+	if err != nil {
+		return nil, err
 	}
-	p := all[i]
+	p := found[0]
+	if len(found) > 1 && !slices.Contains([]string{"stop", "start", "restart"}, verb) {
+		return nil, fmt.Errorf("%s takes one name", verb)
+	}
 	switch verb {
 	case "term":
 		p.stop(time.Minute)
 		return p, nil
 	case "stop":
-		p.kill()
+		killAll(found)
 		return p, nil
 	case "pause":
 		return p, p.pause(ctx)
 	case "resume":
 		return p, p.resume()
 	default:
-		p.kill()
-		if err := u.starter.start(p); err != nil {
-			return nil, err
+		killAll(found)
+		for _, p := range found {
+			if err := u.starter.start(p); err != nil {
+				return nil, err
+			}
 		}
-		if err := u.awaitAgain(ctx, p); err != nil {
-			return nil, err
+		for _, p := range found {
+			if err := u.awaitAgain(ctx, p); err != nil {
+				return nil, err
+			}
 		}
 		return p, u.writeState()
 	}
+}
+
+// named returns the processes of these names, at least one.
+func (u *up) named(names []string) ([]*process, error) {
+	u.guestsMutex.Lock()
+	all := append(u.all(), u.guests...)
+	u.guestsMutex.Unlock()
+	var found []*process
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(p *process) bool { return p.name == name })
+		if i < 0 {
+			var known []string
+			for _, p := range all {
+				known = append(known, p.name)
+			}
+			return nil, fmt.Errorf("there is no process %q; there are %s", name, strings.Join(known, ", "))
+		}
+		found = append(found, all[i])
+	}
+	if len(found) == 0 {
+		return nil, errors.New("a name is needed")
+	}
+	return found, nil
 }
 
 // awaitAgain waits until a process that was started again works. That it ends instead is for watch to see.

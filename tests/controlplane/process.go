@@ -142,6 +142,17 @@ func (p *process) stop(deadline time.Duration) {
 
 func (p *process) kill() { <-p.signal(syscall.SIGKILL) }
 
+// killAll ends children: every one has its signal before any of them is waited for.
+func killAll(processes []*process) {
+	var exited []<-chan struct{}
+	for _, p := range processes {
+		exited = append(exited, p.signal(syscall.SIGKILL))
+	}
+	for _, one := range exited {
+		<-one
+	}
+}
+
 // signal tells the child to end, which is no failure from now on. What it returns is closed when the child has ended.
 func (p *process) signal(signal syscall.Signal) <-chan struct{} {
 	p.mutex.Lock()

@@ -56,3 +56,21 @@ func TestPauseAndResume(t *testing.T) {
 		t.Error("a process that has ended is suspended")
 	}
 }
+
+func TestKillAll(t *testing.T) {
+	starter := newStarter()
+	var all []*process
+	for range 3 {
+		p := &process{name: "sleeper", log: filepath.Join(t.TempDir(), "log"), args: []string{"sleep", "600"}}
+		if err := starter.start(p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	killAll(append(all, &process{name: "never started"}))
+	for _, p := range all {
+		if p.running() || p.failure() != nil {
+			t.Errorf("running: %t, failure: %v", p.running(), p.failure())
+		}
+	}
+}

@@ -4,11 +4,12 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams};
 use outrigger_core::keys;
 use outrigger_tests::outrigger::{Outrigger, SYSTEM, leads, ports};
+use outrigger_tests::wrapped::at_time;
 use outrigger_tests::{InWords, always, eventually, holds};
 use serde_json::json;
 use std::time::Duration;
 
-use crate::stage::{Told, at_time, stage};
+use crate::stage::{Told, stage};
 
 #[tokio::test]
 #[ignore = "long"]

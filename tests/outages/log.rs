@@ -4,9 +4,10 @@ use std::process::Command;
 
 use outrigger_tests::outrigger::{Outrigger, get};
 use outrigger_tests::tenant::Tenant;
+use outrigger_tests::wrapped::pipe;
 use outrigger_tests::{eventually, holds};
 
-use crate::stage::{pipe, stage};
+use crate::stage::stage;
 
 #[tokio::test]
 async fn a_log_that_nobody_reads_stops_nothing() {

@@ -1,16 +1,14 @@
 //! The control plane that the tests break, and a tenant whose workloads a test tells by itself.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use kube::ResourceExt;
 use outrigger_runtime::tls::ClientTls;
-use outrigger_tests::control_plane::{ControlPlane, tool};
+use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{Opened, stream, sync};
 use outrigger_tests::tenant::{Tenant, is_ready, rule_with};
+use outrigger_tests::wrapped::wrapped;
 use outrigger_tests::{InWords, eventually, holds};
 use serde_json::json;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
@@ -31,45 +29,6 @@ pub(crate) async fn stage() -> (MutexGuard<'static, ()>, &'static Outrigger) {
     };
     let started = SHARED.get_or_init(async || start().await.in_words()).await;
     (turn, started.as_ref().expect("Outrigger starts"))
-}
-
-/// As long as there is a pipe of this name, processes that are started log to it, whatever they do, and nobody reads it.
-pub(crate) fn pipe(o: &Outrigger) -> PathBuf {
-    o.plane.dir.join("log.pipe")
-}
-
-/// Processes that are started while `start` runs see a time that is so much later (`+60s`) or earlier (`-60s`).
-pub(crate) fn at_time<T>(o: &Outrigger, offset: &str, start: impl FnOnce() -> T) -> T {
-    let library = tool("faketime").unwrap();
-    let file = o.plane.dir.join("clock.sh");
-    // Timers go on as they are: only what the wall clock says is another time.
-    let text = format!(
-        "export LD_PRELOAD='{}' FAKETIME='{offset}' FAKETIME_DONT_FAKE_MONOTONIC=1\n",
-        library.display()
-    );
-    std::fs::write(&file, text).unwrap();
-    let started = start();
-    // The program reads it before it does anything else.
-    while !file.with_extension("read").exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    std::fs::remove_file(&file).unwrap();
-    std::fs::remove_file(file.with_extension("read")).unwrap();
-    started
-}
-
-/// A program that runs Outrigger's, with its log where [`pipe`] says, and at the time that [`at_time`] says. The pipe is opened for reading as well, because opening it
-/// would wait for a reader otherwise.
-fn wrapped(o: &Outrigger) -> anyhow::Result<PathBuf> {
-    let (file, clock, pipe) = (o.plane.dir.join("outrigger.sh"), o.plane.dir.join("clock"), pipe(o));
-    let (pipe, clock, binary) = (pipe.display(), clock.display(), o.binary.display());
-    let text = format!(
-        "#!/bin/sh\nif [ -f '{clock}.sh' ]; then\n  . '{clock}.sh'\n  : >'{clock}.read'\nfi\nif [ -p '{pipe}' ]; then\n  export OUTRIGGER_LOG_LEVEL=trace\n  \
-         exec '{binary}' \"$@\" 1<>'{pipe}' 2<>'{pipe}'\nfi\nexec '{binary}' \"$@\"\n"
-    );
-    std::fs::write(&file, text)?;
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))?;
-    Ok(file)
 }
 
 /// A tenant with a rule, whose workloads are all on one host and are sent by the test: its cluster may fail or be restored

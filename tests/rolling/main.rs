@@ -3,6 +3,7 @@
 // Helpers of tests fail by panicking, as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+mod clocks;
 mod manager;
 mod watching;
 mod webhook;
@@ -15,6 +16,7 @@ use outrigger_tests::control_plane::ControlPlane;
 use outrigger_tests::front::Front;
 use outrigger_tests::outrigger::{INFRASTRUCTURE, Outrigger, ports};
 use outrigger_tests::shipped;
+use outrigger_tests::wrapped::wrapped;
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
@@ -45,6 +47,7 @@ async fn alone() -> (MutexGuard<'static, ()>, &'static Installed) {
 async fn install() -> Installed {
     let (webhooks, managers) = (Front::start(), Front::start());
     let mut outrigger = Outrigger::new(ControlPlane::start().unwrap()).unwrap();
+    outrigger.binary = wrapped(&outrigger).unwrap();
     outrigger.webhook_port = webhooks.port;
     outrigger.grpc_port = managers.port;
     outrigger.install().unwrap();
@@ -65,8 +68,15 @@ struct Deployment {
     /// How long it goes on serving, and may take to finish.
     flags: Vec<String>,
     grace: Duration,
-    running: VecDeque<String>,
+    running: VecDeque<Replica>,
     made: usize,
+}
+
+/// A process, and its ports.
+struct Replica {
+    name: String,
+    port: u16,
+    admin: u16,
 }
 
 impl Deployment {
@@ -101,6 +111,11 @@ impl Deployment {
 
     /// Starts one more and waits until connections go to it.
     async fn one_more(&mut self, o: &Outrigger, front: &Front) {
+        let started = self.start(o);
+        self.join(o, front, started).await;
+    }
+
+    fn start(&mut self, o: &Outrigger) -> Replica {
         self.made += 1;
         let name = format!("{}-{}", self.part, self.made);
         let [port, admin] = ports().unwrap();
@@ -108,10 +123,29 @@ impl Deployment {
             "webhook" => o.start_webhook_replica(&name, port, admin, &self.flags).unwrap(),
             _ => o.start_replica_with(&name, port, admin, &self.flags).unwrap(),
         }
-        front.add(port, admin);
-        o.ready_at(&name, admin).await;
-        front.leads_to(port).await;
-        self.running.push_back(name);
+        Replica { name, port, admin }
+    }
+
+    /// Waits until connections go to one that has been started.
+    async fn join(&mut self, o: &Outrigger, front: &Front, started: Replica) {
+        front.add(started.port, started.admin);
+        o.ready_at(&started.name, started.admin).await;
+        front.leads_to(started.port).await;
+        self.running.push_back(started);
+    }
+
+    /// Terminates the oldest. Returns how long it took to end.
+    async fn end_oldest(&mut self, o: &'static Outrigger) -> Duration {
+        let old = self.running.pop_front().unwrap().name;
+        let (began, signal) = (Instant::now(), format!("term {old}"));
+        tokio::task::spawn_blocking(move || o.plane.command(&signal)).await.unwrap().unwrap();
+        let took = began.elapsed();
+        let log = std::fs::read_to_string(o.plane.log(&old)).unwrap();
+        assert!(
+            log.contains("drained") && !log.contains("closed forcibly"),
+            "requests of {old} were closed forcibly: {log}"
+        );
+        took
     }
 
     /// Replaces each replica once: a new one is ready before an old one is terminated. Returns how long each took to end.
@@ -119,17 +153,20 @@ impl Deployment {
         let mut took = Vec::new();
         for _ in 0..self.replicas {
             self.one_more(o, front).await;
-            let old = self.running.pop_front().unwrap();
-            let (began, signal) = (Instant::now(), format!("term {old}"));
-            tokio::task::spawn_blocking(move || o.plane.command(&signal)).await.unwrap().unwrap();
-            took.push(began.elapsed());
-            let log = std::fs::read_to_string(o.plane.log(&old)).unwrap();
-            assert!(
-                log.contains("drained") && !log.contains("closed forcibly"),
-                "requests of {old} were closed forcibly: {log}"
-            );
+            took.push(self.end_oldest(o).await);
         }
         println!("{}s ended after {took:?}; a kubelet waits for {:?}", self.part, self.grace);
         took
+    }
+
+    /// Kills each replica once, as a lost node does: only then a new one is started, and the others serve meanwhile.
+    async fn kill(&mut self, o: &'static Outrigger, front: &Front) {
+        for _ in 0..self.replicas {
+            let old = self.running.pop_front().unwrap();
+            front.will_be_killed(old.port);
+            let signal = format!("stop {}", old.name);
+            tokio::task::spawn_blocking(move || o.plane.command(&signal)).await.unwrap().unwrap();
+            self.one_more(o, front).await;
+        }
     }
 }

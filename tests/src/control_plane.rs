@@ -113,7 +113,7 @@ impl ControlPlane {
     }
 
     /// `term NAME`, `stop NAME` (kill), `start NAME`, `restart NAME`, `pause NAME` (SIGSTOP), `resume NAME`: for any process,
-    /// also `infra/kube-apiserver`.
+    /// also `infra/kube-apiserver`. The tool's help (`up --help`) tells more.
     pub fn command(&self, line: &str) -> anyhow::Result<()> {
         let mut link = self.link.lock().expect("nobody panics with the line in hand");
         let stdin = link.stdin.as_mut().context("the control plane has ended")?;
@@ -127,6 +127,11 @@ impl ControlPlane {
         for name in names {
             self.command(&format!("{what} {name}")).expect(what);
         }
+    }
+
+    /// `stop` or `start` for several processes in the same moment.
+    pub fn command_at_once(&self, what: &str, names: &[&str]) -> anyhow::Result<()> {
+        self.command(&format!("{what} {}", names.join(" ")))
     }
 
     /// Log of a process.

@@ -1,6 +1,7 @@
 //! What a Service does, on loopback: a port whose connections go to replicas that are ready. As in a cluster, those who
 //! route learn late that one is no longer ready.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,6 +22,7 @@ const LAG: Duration = Duration::from_secs(3);
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// The port, and where it leads. It serves until the process ends, whichever runtime tests run on.
+#[derive(Debug)]
 pub struct Front {
     /// Its port.
     pub port: u16,
@@ -28,11 +30,15 @@ pub struct Front {
     handle: tokio::runtime::Handle,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     routed: Mutex<Vec<Replica>>,
     connections: AtomicU64,
     late: AtomicU64,
+    /// The replica of each connection, by the port of the client.
+    led: Mutex<BTreeMap<u16, u16>>,
+    /// Replicas that have been killed.
+    killed: Mutex<BTreeSet<u16>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +84,22 @@ impl Front {
         .await;
     }
 
+    /// Says that a replica is about to be killed. As in a cluster, connections still go there for a while.
+    pub fn will_be_killed(&self, port: u16) {
+        self.state.killed.lock().insert(port);
+    }
+
+    /// Whether any replica has been killed.
+    pub fn has_killed(&self) -> bool {
+        !self.state.killed.lock().is_empty()
+    }
+
+    /// Whether the connection that comes from this port of a client leads to a replica that has been killed.
+    pub fn led_to_killed(&self, client: u16) -> bool {
+        let replica = self.state.led.lock().get(&client).copied();
+        replica.is_some_and(|replica| self.state.killed.lock().contains(&replica))
+    }
+
     /// Connections so far, and those of them that went to a replica after it had said that it was no longer ready.
     pub fn connections(&self) -> (u64, u64) {
         (self.state.connections.load(Ordering::Relaxed), self.state.late.load(Ordering::Relaxed))
@@ -104,6 +126,9 @@ impl State {
         let chosen = self.routed.lock().choose(&mut rand::rng()).copied();
         // Without anybody to lead to, or anybody there, the client finds its connection closed.
         let Some(replica) = chosen else { return };
+        if let Ok(from) = client.peer_addr() {
+            self.led.lock().insert(from.port(), replica.port);
+        }
         let Ok(mut server) = TcpStream::connect(("127.0.0.1", replica.port)).await else { return };
         self.connections.fetch_add(1, Ordering::Relaxed);
         if replica.unready.is_some() {

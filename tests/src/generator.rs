@@ -32,7 +32,7 @@ impl Target {
     /// The server on this port of loopback, whose certificate this CA has signed.
     pub fn new(port: u16, ca: &Path, path: &str, body: Bytes) -> Self {
         let config = ClientTls { ca: ca.to_owned(), identity: None }.config(&[b"http/1.1"]).unwrap();
-        Self { port, config: Arc::new(config), path: format!("{path}?timeout=10s"), body }
+        Self { port, config: Arc::new(config), path: format!("{path}?timeout=3s"), body }
     }
 
     async fn connect(&self) -> SendRequest<Full<Bytes>> {

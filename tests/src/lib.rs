@@ -31,6 +31,7 @@ pub mod shipped;
 pub mod stream;
 pub mod tenant;
 pub mod wire;
+pub mod wrapped;
 pub mod writes;
 
 use std::fmt::{Debug, Display};
@@ -54,16 +55,28 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Asks again and again until the answer is `Ok`, and panics with the last answer when that takes longer than
 /// [`PATIENCE`].
-pub async fn eventually<T, E: Display, F>(what: &str, mut ask: impl FnMut() -> F) -> T
+pub async fn eventually<T, E: Display, F>(what: &str, ask: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, E>>,
 {
-    let began = Instant::now();
+    within(Instant::now(), PATIENCE, what, ask).await
+}
+
+/// As [`eventually`], with another deadline: so long after something began.
+pub async fn within<T, E: Display, F>(
+    began: Instant,
+    limit: Duration,
+    what: &str,
+    mut ask: impl FnMut() -> F,
+) -> T
+where
+    F: Future<Output = Result<T, E>>,
+{
     loop {
         match ask().await {
             Ok(answer) => return answer,
-            Err(last) if began.elapsed() > PATIENCE => {
-                panic!("{what}: not after {PATIENCE:?}; the last answer: {last}")
+            Err(last) if began.elapsed() > limit => {
+                panic!("{what}: not after {limit:?}; the last answer: {last}")
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(30)).await,
         }

@@ -26,6 +26,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::front::Front;
 use crate::{InWords, dry_run, eventually, holds};
 
 /// The version of HTTP that a client speaks.
@@ -54,6 +55,8 @@ pub struct Asker {
     pub namespace: &'static str,
     /// The CA bundle, read again for each connection.
     pub trust: watch::Receiver<Arc<ClientConfig>>,
+    /// What it connects through, where the test kills replicas: a request that was open at one of them is lost, and sent again.
+    pub killing: Option<&'static Front>,
 }
 
 /// Requests that come all the time, until [`Load::end`].
@@ -72,12 +75,71 @@ struct Counts {
     created: AtomicU64,
     shown: Mutex<BTreeSet<Vec<u8>>>,
     failures: Mutex<Vec<String>>,
+    lost: AtomicU64,
+    refused: AtomicU64,
+    lost_creates: AtomicU64,
+}
+
+/// What went wrong: on which connection, by its own port, whether a request was open there, and how.
+struct Failure {
+    port: u16,
+    open: bool,
+    why: String,
+}
+
+impl Counts {
+    /// Counts a failure. Whether it comes from the death of a replica that the test has killed.
+    fn fail(&self, asker: &Asker, failure: Failure) -> bool {
+        let killed = asker.killing.is_some_and(|front| front.led_to_killed(failure.port));
+        match (killed, failure.open) {
+            (true, true) => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.refused.fetch_add(1, Ordering::Relaxed)),
+            (false, _) => self.failures.lock().push(format!("webhook, {:?}: {}", asker.http, failure.why)),
+        }
+        killed
+    }
+
+    /// The same for a failure of the API server's: how it says that the connection to a webhook has ended, or wasn't taken.
+    fn fail_create(&self, killing: Option<&Front>, error: String) -> bool {
+        const ENDED: [&str; 5] =
+            ["EOF", "connection reset", "connection refused", "connection lost", "broken pipe"];
+        let killed = killing.is_some_and(Front::has_killed)
+            && error.contains("failed calling webhook")
+            && ENDED.iter().any(|words| error.contains(words));
+        if killed {
+            self.lost_creates.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.failures.lock().push(format!("API server: {error}"));
+        }
+        killed
+    }
+}
+
+/// What killed replicas have cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Losses {
+    /// Requests that were open at a killed replica. Each was sent again, and answered.
+    pub lost: u64,
+    /// Connections that were led to a killed replica before a request was sent on them.
+    pub refused: u64,
+    /// Pods that the API server refused because it had lost a webhook's connection. Each was created by a later attempt.
+    pub creates: u64,
 }
 
 impl Load {
     /// Begins, when a first request through the API server has succeeded: these Pods are created in dry run, so many a
     /// second by each of so many clients.
     pub async fn begin(pods: Api<Pod>, clients: u64, per_second: u64) -> Self {
+        Self::begin_while_killing(pods, clients, per_second, None).await
+    }
+
+    /// As [`Self::begin`]. Where replicas behind this front are killed, a Pod that is refused for that is created again.
+    pub async fn begin_while_killing(
+        pods: Api<Pod>,
+        clients: u64,
+        per_second: u64,
+        killing: Option<&'static Front>,
+    ) -> Self {
         eventually("the first Pod is admitted", || create(pods.clone())).await;
         let this = Self {
             counts: Arc::default(),
@@ -91,9 +153,11 @@ impl Load {
                 let mut ticks = ticks(per_second);
                 while !end.is_cancelled() {
                     ticks.tick().await;
-                    match create(pods.clone()).await {
-                        Ok(()) => drop(counts.created.fetch_add(1, Ordering::Relaxed)),
-                        Err(error) => counts.failures.lock().push(format!("API server: {error}")),
+                    while let Err(error) = create_once(&pods, &counts).await {
+                        if !counts.fail_create(killing, error) {
+                            break;
+                        }
+                        tokio::time::sleep(AGAIN).await;
                     }
                 }
             });
@@ -107,9 +171,12 @@ impl Load {
         self.tasks.spawn(async move {
             let mut ticks = ticks(asker.per_second);
             while !end.is_cancelled() {
-                if let Err(error) = connection(&asker, &mut ticks, &counts, &end).await {
-                    counts.failures.lock().push(format!("webhook: {error}"));
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                if let Err(failure) = connection(&asker, &mut ticks, &counts, &end).await {
+                    let open = failure.open;
+                    if counts.fail(&asker, failure) && open {
+                        again(&asker, &counts).await;
+                    }
+                    tokio::time::sleep(AGAIN).await;
                 }
             }
         });
@@ -121,6 +188,18 @@ impl Load {
         F: Future<Output = ()> + Send + 'static,
     {
         self.tasks.spawn(task(self.end.clone()));
+    }
+
+    /// What killed replicas have cost so far.
+    pub fn losses(&self) -> Losses {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let Counts { lost, refused, lost_creates, .. } = &*self.counts;
+        Losses { lost: count(lost), refused: count(refused), creates: count(lost_creates) }
+    }
+
+    /// Reviews that have been answered so far.
+    pub fn answered(&self) -> u64 {
+        self.counts.answered.load(Ordering::Relaxed)
     }
 
     /// Which certificates have been shown so far.
@@ -181,6 +260,15 @@ async fn create(pods: Api<Pod>) -> Result<(), String> {
     holds(pod.spec.is_some_and(|spec| spec.affinity.is_some()), "not placed")
 }
 
+/// The pause before something is tried again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+async fn create_once(pods: &Api<Pod>, counts: &Counts) -> Result<(), String> {
+    create(pods.clone()).await?;
+    counts.created.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
 /// Requests that an HTTP/2 connection has under way at once: fewer than the webhook allows.
 const AT_ONCE: usize = 12;
 
@@ -200,11 +288,18 @@ impl Sender {
     }
 }
 
-async fn connect(asker: &Asker, counts: &Counts) -> Result<Sender, String> {
+/// A connection, and its own port.
+async fn connect(asker: &Asker, counts: &Counts) -> Result<(Sender, u16), Failure> {
+    let failure = |port| move |why| Failure { port, open: false, why };
+    let stream = TcpStream::connect(("127.0.0.1", asker.port)).await.in_words().map_err(failure(0))?;
+    let port = stream.local_addr().map_or(0, |address| address.port());
+    Ok((secure(asker, counts, stream).await.map_err(failure(port))?, port))
+}
+
+async fn secure(asker: &Asker, counts: &Counts, stream: TcpStream) -> Result<Sender, String> {
     let mut config = ClientConfig::clone(&asker.trust.borrow());
     let two = asker.http == Http::Two;
     config.alpn_protocols = vec![if two { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
-    let stream = TcpStream::connect(("127.0.0.1", asker.port)).await.in_words()?;
     let name = asker.name.try_into().unwrap();
     let stream: TlsStream<_> = TlsConnector::from(Arc::new(config)).connect(name, stream).await.in_words()?;
     let shown = stream.get_ref().1.peer_certificates().unwrap_or_default()[0].to_vec();
@@ -228,8 +323,8 @@ async fn connection(
     ticks: &mut Interval,
     counts: &Arc<Counts>,
     end: &CancellationToken,
-) -> Result<(), String> {
-    let mut sender = connect(asker, counts).await?;
+) -> Result<(), Failure> {
+    let (mut sender, port) = connect(asker, counts).await?;
     let body = review(asker.namespace);
     let under_way = TaskTracker::new();
     for _ in 0..asker.requests {
@@ -245,20 +340,20 @@ async fn connection(
             Sender::One(sender) => match answered(sender.send_request(request(asker, &body)).await).await {
                 Ok(true) => drop(counts.answered.fetch_add(1, Ordering::Relaxed)),
                 Ok(false) => break,
-                Err(error) => return Err(error),
+                Err(why) => return Err(Failure { port, open: true, why }),
             },
             Sender::Two(sender) => {
                 let (mut sender, request, counts) = (sender.clone(), request(asker, &body), counts.clone());
                 let asker = asker.clone();
-                let body = body.clone();
                 under_way.spawn(async move {
-                    let mut result = answered(sender.send_request(request).await).await;
-                    if result == Ok(false) {
-                        result = again(&asker, &body, &counts).await;
-                    }
-                    match result {
-                        Ok(_) => drop(counts.answered.fetch_add(1, Ordering::Relaxed)),
-                        Err(error) => counts.failures.lock().push(format!("webhook, HTTP/2: {error}")),
+                    match answered(sender.send_request(request).await).await {
+                        Ok(true) => drop(counts.answered.fetch_add(1, Ordering::Relaxed)),
+                        Ok(false) => again(&asker, &counts).await,
+                        Err(why) => {
+                            if counts.fail(&asker, Failure { port, open: true, why }) {
+                                again(&asker, &counts).await;
+                            }
+                        }
                     }
                 });
             }
@@ -269,18 +364,37 @@ async fn connection(
     Ok(())
 }
 
-/// Asks on a connection of its own, what one that was closing has not taken.
-async fn again(asker: &Asker, body: &Bytes, counts: &Counts) -> Result<bool, String> {
-    let Sender::Two(mut sender) = connect(asker, counts).await? else { return Err("HTTP/1.1".to_owned()) };
-    if answered(sender.send_request(request(asker, body)).await).await? {
-        Ok(true)
-    } else {
-        Err("a new connection has not taken a request".to_owned())
+/// Asks once more, on a connection of its own: what one that was closing has not taken, or what was lost with a replica. Where the
+/// new connection leads to a killed replica too, on another one.
+async fn again(asker: &Asker, counts: &Counts) {
+    while let Err(failure) = once(asker, counts).await {
+        if !counts.fail(asker, failure) {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    counts.answered.fetch_add(1, Ordering::Relaxed);
+}
+
+async fn once(asker: &Asker, counts: &Counts) -> Result<(), Failure> {
+    let (mut sender, port) = connect(asker, counts).await?;
+    let request = request(asker, &review(asker.namespace));
+    let sent = match &mut sender {
+        Sender::One(sender) => sender.send_request(request).await,
+        Sender::Two(sender) => sender.send_request(request).await,
+    };
+    match answered(sent).await {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let why = "a new connection has not taken a request".to_owned();
+            Err(Failure { port, open: false, why })
+        }
+        Err(why) => Err(Failure { port, open: true, why }),
     }
 }
 
 fn request(asker: &Asker, body: &Bytes) -> Request<Full<Bytes>> {
-    let path = "/mutate/pods?timeout=10s";
+    let path = "/mutate/pods?timeout=3s";
     let request = match asker.http {
         Http::One => Request::post(path).header("host", asker.name),
         Http::Two => Request::post(format!("https://{}{path}", asker.name)),

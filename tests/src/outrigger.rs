@@ -79,6 +79,11 @@ impl Outrigger {
     /// Installs Outrigger, starts webhook and manager, and waits until they are ready.
     pub async fn started(self) -> anyhow::Result<Self> {
         self.install()?;
+        self.start_both().await
+    }
+
+    /// Starts webhook and manager of what is installed, and waits until they are ready.
+    pub async fn start_both(self) -> anyhow::Result<Self> {
         self.start_webhook()?;
         self.start_manager()?;
         self.ready().await;

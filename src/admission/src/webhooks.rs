@@ -5,6 +5,8 @@ mod decide;
 mod endpoints;
 mod yaml;
 
+use std::time::Duration;
+
 use outrigger_core::keys;
 use outrigger_core::mutate::refuse_own_keys;
 use serde_json::Value;
@@ -36,8 +38,16 @@ struct Webhook {
     condition: Option<Condition>,
     /// Failures of the call are ignored; otherwise the request fails.
     ignores_failure: bool,
-    timeout_seconds: u8,
 }
+
+/// How long the API server waits for a webhook (timeoutSeconds), unless that one writes. A replica that doesn't answer, because its
+/// node is gone or the network drops its packets, costs every request that is sent to it this long. A webhook that only reads
+/// answers from memory; at most it waits 2 s for a cache or for memory, and says so.
+pub const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The same for a webhook that writes: after these 2 s it has 6 s for its reservation, which takes several calls of the API server and
+/// is repeated where another replica has written. A shorter timeout would leave reservations behind that nobody uses.
+pub const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Resources, each with the kind of the object in a request, and the operations on them.
 struct Rule {
@@ -121,8 +131,7 @@ static MUTATE_PODS: Endpoint = Endpoint {
     ..PLAIN
 };
 
-/// What most webhooks have in common. Of the 10 s they wait at most 2 s for a cache and 6 s for a reservation; the rest is for a busy
-/// network.
+/// What most webhooks have in common.
 const DEFAULTS: Webhook = Webhook {
     name: "",
     why: "",
@@ -133,7 +142,6 @@ const DEFAULTS: Webhook = Webhook {
     object: None,
     condition: None,
     ignores_failure: false,
-    timeout_seconds: 10,
 };
 
 const SPEC_CHANGES: Condition = Condition {
@@ -148,8 +156,7 @@ static WEBHOOKS: &[Webhook] = &[
         name: "pods",
         why: "Pods in tenants' namespaces. The system's Pods and Outrigger's own never wait for it, also where somebody labels their\n\
               namespaces by mistake. A Pod that is not isolated must not run, so failures are not ignored. Another webhook may\n\
-              change the affinity afterwards; then this one is called again. It waits at most 2 s for a cache; the rest of the\n\
-              timeout is for a busy network.",
+              change the affinity afterwards; then this one is called again. It waits at most 2 s for a cache.",
         namespaces: OF_TENANTS,
         ..DEFAULTS
     },
@@ -281,7 +288,6 @@ static WEBHOOKS: &[Webhook] = &[
         api: (keys::WORKLOAD_GROUP, "v1alpha1"),
         rules: &[namespaced(&[("workloadrules", "WorkloadRule")], WRITES)],
         ignores_failure: true,
-        timeout_seconds: 5,
         ..DEFAULTS
     },
     Webhook {
@@ -310,7 +316,6 @@ static WEBHOOKS: &[Webhook] = &[
         api: (keys::WORKLOAD_GROUP, "v1alpha1"),
         rules: &[namespaced(&[("adminworkloadrules", "AdminWorkloadRule")], WRITES)],
         ignores_failure: true,
-        timeout_seconds: 5,
         ..DEFAULTS
     },
     Webhook {
@@ -326,7 +331,6 @@ static WEBHOOKS: &[Webhook] = &[
         api: (keys::OFFLOADING_GROUP, "v1beta1"),
         rules: &[namespaced(&[("namespaceoffloadings", "NamespaceOffloading")], WRITES)],
         condition: Some(SPEC_CHANGES),
-        timeout_seconds: 5,
         ..DEFAULTS
     },
     Webhook {
@@ -406,6 +410,10 @@ fn adds_finalizers(request: &Request) -> bool {
 }
 
 impl Webhook {
+    fn timeout(&self) -> Duration {
+        if self.endpoint.writes { WRITER_TIMEOUT } else { TIMEOUT }
+    }
+
     /// Group, version and kind of the objects in its requests.
     fn kinds(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
         let (group, version) = self.api;

@@ -17,7 +17,7 @@ use outrigger_runtime::environment::Clock;
 use outrigger_runtime::serve::network;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 mod bodies;
@@ -43,8 +43,10 @@ const LARGE: usize = 256 << 10;
 /// A review with more values is large.
 const LARGE_VALUES: usize = 8_000;
 
-/// How long a request waits for its part. The configuration's timeoutSeconds is 10.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// How long a request waits in all: for its part of the budget, and then for a stale cache. It counts from the headers, and leaves
+/// a second of the shortest timeout of the configurations ([`TIMEOUT`](outrigger_admission::webhooks::TIMEOUT)) for the network and
+/// the decision: so the API server gets a refusal that says why, and not a timeout.
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often a waiting request looks for a body to abort.
 const LOOK: Duration = Duration::from_millis(50);
@@ -138,6 +140,8 @@ struct Part {
     /// Its key among the arriving bodies.
     key: Key,
     cut: CancellationToken,
+    /// How long it waits for room.
+    until: Instant,
 }
 
 impl Budget {
@@ -154,12 +158,17 @@ impl Budget {
         }
     }
 
-    /// Reads a body from this address.
+    /// Reads a body from this address. It waits for room until this time.
     ///
     /// # Errors
     /// When it is too large, when there is no room for it in time, or when the connection fails.
-    pub async fn read(self: &Arc<Self>, mut body: Body, from: Option<IpAddr>) -> Result<Held, NoBody> {
-        let mut part = self.part(from.map(network));
+    pub async fn read(
+        self: &Arc<Self>,
+        mut body: Body,
+        from: Option<IpAddr>,
+        until: Instant,
+    ) -> Result<Held, NoBody> {
+        let mut part = self.part(from.map(network), until);
         let mut kept = Kept::default();
         let stop = match part.collect(&mut body, &mut kept).await {
             Ok(()) => return Ok(part.arrived(kept.whole())),
@@ -176,26 +185,26 @@ impl Budget {
         })
     }
 
-    fn part(self: &Arc<Self>, from: Option<IpAddr>) -> Part {
+    fn part(self: &Arc<Self>, from: Option<IpAddr>, until: Instant) -> Part {
         let cut = CancellationToken::new();
         let key = self.bodies.lock().begin(from, cut.clone(), self.clock.now());
-        Part { budget: self.clone(), from, held: 0, key, cut }
+        Part { budget: self.clone(), from, held: 0, key, cut, until }
     }
 
-    /// Takes the part of a tree of this size, with this many copies. `None` where there is no room in time.
-    pub async fn tree(&self, measured: Measured, copies: usize) -> Option<Tree> {
+    /// Takes the part of a tree of this size, with this many copies. `None` where there is no room until this time.
+    pub async fn tree(&self, measured: Measured, copies: usize, until: Instant) -> Option<Tree> {
         let large = measured.bytes > LARGE || measured.values > LARGE_VALUES;
         let (pool, most) = if large { (&self.large, LARGE_TREES) } else { (&self.trees, TREES) };
         let units = measured.weight().saturating_mul(copies).min(most).div_ceil(UNIT);
         let units = u32::try_from(units).ok()?;
         let weight = match pool.clone().try_acquire_many_owned(units) {
             Ok(weight) => weight,
-            Err(_) => timeout(PATIENCE, pool.clone().acquire_many_owned(units)).await.ok()?.ok()?,
+            Err(_) => timeout_at(until, pool.clone().acquire_many_owned(units)).await.ok()?.ok()?,
         };
         if !large {
             return Some(Tree { large: None, _weight: weight });
         }
-        let hand = timeout(PATIENCE, self.hands.clone().acquire_owned()).await.ok()?.ok()?;
+        let hand = timeout_at(until, self.hands.clone().acquire_owned()).await.ok()?.ok()?;
         Some(Tree { large: Some(hand), _weight: weight })
     }
 }
@@ -260,7 +269,6 @@ impl Part {
 
     async fn take(&self, room: Room, more: usize) -> Result<(), Stop> {
         let clock = self.budget.clock;
-        let until = clock.now() + PATIENCE;
         loop {
             let released = self.budget.released.notified();
             if self.budget.bodies.lock().take(room, &self.key, self.from, more, clock.now()) {
@@ -271,7 +279,7 @@ impl Part {
                 () = sleep(LOOK) => {}
                 () = self.cut.cancelled() => return Err(Stop::Crowded),
             }
-            if clock.now() >= until {
+            if clock.now() >= self.until {
                 return Err(Stop::Crowded);
             }
         }

@@ -27,9 +27,10 @@ use store::LedgerStore;
 /// How long one call of the API server may take.
 const CALL: Duration = Duration::from_secs(3);
 
-/// How long a reservation may take. With the wait for caches before it (2 s) it stays below the configuration's timeoutSeconds
-/// (10), so that the refusal comes from the webhook and says why.
-const DEADLINE: Duration = Duration::from_secs(6);
+/// How long a reservation may take. With the waits before it ([`PATIENCE`](crate::budget::PATIENCE)) it stays below the timeout of
+/// the webhooks that write ([`WRITER_TIMEOUT`](outrigger_admission::webhooks::WRITER_TIMEOUT)), so that the refusal comes from the
+/// webhook and says why.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(6);
 
 /// How often a writer starts over because another replica has written. Each time one of them succeeds, and there are as many as
 /// replicas.

@@ -83,8 +83,8 @@ pub enum ClientAuth {
     Writers,
 }
 
-/// Longest time for a request: the headers, the body, and the answer. The configuration's timeoutSeconds is 10, so no client
-/// reads a later answer.
+/// Longest time for a request: the headers, the body, and the answer. The longest timeout of the configurations is
+/// shorter, so no client reads a later answer.
 const REQUEST: Duration = Duration::from_secs(12);
 
 /// Limits of one client. An API server sends short bodies, over HTTP/1.1 where it calls a Service.

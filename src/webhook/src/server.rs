@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{self, FromRequestParts, State};
@@ -25,16 +24,12 @@ use tokio::time::{Instant, timeout_at};
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, debug_span, info, warn};
 
-use crate::budget::{BODIES, Budget, LARGE_TREES, NoBody, TREES, Tree, of_one};
+use crate::budget::{BODIES, Budget, LARGE_TREES, NoBody, PATIENCE, TREES, Tree, of_one};
 use crate::ledger::Ledgers;
 use crate::metrics::{Metrics, Verdict};
 
 /// Largest body.
 pub const MAX_BODY: usize = review::BOUNDS.bytes;
-
-/// How long a request waits for a stale cache. The configuration's timeoutSeconds is 10; the API server's own client gives up
-/// after 30 s or less, with all webhooks and etcd in it.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Which clients may call the paths that write: `/validate/guests` and `/validate/machines`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,11 +86,12 @@ impl<S: Sync> FromRequestParts<S> for Traced {
     }
 }
 
-/// A review that has been read, with its part of the budget, and the time at which all of it was there.
+/// A review that has been read, with its part of the budget, the time at which all of it was there, and how long it may wait.
 struct Received {
     request: Request,
     tree: Tree,
     began: Instant,
+    until: Instant,
 }
 
 /// An answer to a request that was not decided: a status and what is wrong, or the answer to its review.
@@ -162,9 +158,9 @@ impl AdmissionService {
                 return *response;
             }
         };
-        let Received { request, tree, began } = received;
+        let Received { request, tree, began, until } = received;
         let large = tree.large.is_some();
-        let answered = match self.judge(endpoint, request, large, began).await {
+        let answered = match self.judge(endpoint, request, large, (began, until)).await {
             // The answer to a large review is large too, and to free the review takes time.
             Ok((request, decision)) => {
                 apart(large, move || {
@@ -187,7 +183,8 @@ impl AdmissionService {
     ) -> Result<Received, Rejection> {
         let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
         let from = peer.address.map(|address| address.ip());
-        let body = self.budget.read(request.into_body(), from).await.map_err(no_body)?;
+        let until = self.clock.now() + PATIENCE;
+        let body = self.budget.read(request.into_body(), from, until).await.map_err(no_body)?;
         let began = self.clock.now();
         let measured = match review::measure(&body.bytes) {
             Ok(measured) => measured,
@@ -198,7 +195,7 @@ impl AdmissionService {
         };
         // A mutation holds three copies: the object, what may change of it, and the text of the patch.
         let copies = if endpoint.mutates { 3 } else { 1 };
-        let Some(tree) = self.budget.tree(measured, copies).await else {
+        let Some(tree) = self.budget.tree(measured, copies, until).await else {
             let message = format!(
                 "too many reviews are under way: their objects may weigh {TREES} bytes together, those of large reviews \
                  {LARGE_TREES}, and this one weighs {}; try again",
@@ -227,7 +224,7 @@ impl AdmissionService {
             let uid = Some(request.uid.as_str());
             return Err(Rejection::review(Verdict::Denied, uid, StatusCode::FORBIDDEN, message.to_owned()));
         }
-        Ok(Received { request, tree, began })
+        Ok(Received { request, tree, began, until })
     }
 
     /// Decides about a request, makes the reservation that an admitted object needs, and reports the decision.
@@ -236,12 +233,12 @@ impl AdmissionService {
         endpoint: &'static Endpoint,
         request: Request,
         large: bool,
-        began: Instant,
+        (began, until): (Instant, Instant),
     ) -> Result<(Request, Decision), Rejection> {
         let (request, mut admission, mut verdict) =
             match endpoint.unlisted(&request, || self.readiness.missing()) {
                 Some(refused) => (request, refused, Verdict::Behind),
-                None => self.decide(endpoint, request, large, began).await?,
+                None => self.decide(endpoint, request, large, until).await?,
             };
         if let (Decision::Allow { .. }, Some(reservation)) = (&admission.decision, admission.reserve.take()) {
             match self.ledgers.reserve(&reservation).await {
@@ -258,13 +255,13 @@ impl AdmissionService {
         Ok((request, admission.decision))
     }
 
-    /// Decides about a request. Where a cache is stale, the decision waits for it.
+    /// Decides about a request. Where a cache is stale, the decision waits for it until this time.
     async fn decide(
         self: &Arc<Self>,
         endpoint: &'static Endpoint,
         request: Request,
         large: bool,
-        began: Instant,
+        until: Instant,
     ) -> Result<(Request, Admission, Verdict), Rejection> {
         let (mut request, mut answer) = self.ask(endpoint, request, large).await?;
         if answer.is_err() {
@@ -274,7 +271,7 @@ impl AdmissionService {
                 changes.mark_unchanged();
                 (request, answer) = self.ask(endpoint, request, large).await?;
                 let done = answer.is_ok();
-                if done || !matches!(timeout_at(began + PATIENCE, changes.changed()).await, Ok(Ok(()))) {
+                if done || !matches!(timeout_at(until, changes.changed()).await, Ok(Ok(()))) {
                     break;
                 }
             }

@@ -1,13 +1,13 @@
 //! The infrastructure cluster's admission of Pods: its API server calls a webhook that runs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt;
 use http_body_util::BodyExt;
+use outrigger_admission::webhooks::TIMEOUT;
 use outrigger_core::keys;
 use outrigger_runtime::serve::Peer;
 use serde_json::{Value, json};
@@ -16,9 +16,6 @@ use tower::ServiceExt;
 use crate::model::{Attempt, Verb};
 use crate::process::ready;
 use crate::world::{INFRA, World};
-
-/// As in the shipped configurations.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A refusal: HTTP status and message.
 type Refused = (u16, String);

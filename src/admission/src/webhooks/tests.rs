@@ -62,3 +62,16 @@ fn labels_and_paths_name_one_endpoint_each() {
     let all = |of: fn(&Endpoint) -> &str| endpoints.iter().map(|e| of(e)).collect::<BTreeSet<_>>().len();
     assert_eq!((all(|e| e.path), all(|e| e.label)), (endpoints.len(), endpoints.len()));
 }
+
+#[test]
+fn only_webhooks_that_make_reservations_may_take_long() {
+    let paths = |writes: bool| {
+        let all = WEBHOOKS.iter().filter(move |webhook| (webhook.timeout() == WRITER_TIMEOUT) == writes);
+        all.map(|webhook| webhook.endpoint.path).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(paths(true), BTreeSet::from(["/validate/guests", "/validate/machines"]));
+    assert!(paths(false).contains("/mutate/pods") && paths(false).contains("/validate/pods"));
+    let (_, text) = &configurations()[1];
+    let count = |seconds: u64| text.matches(&format!("timeoutSeconds: {seconds}\n")).count();
+    assert_eq!((count(WRITER_TIMEOUT.as_secs()), count(TIMEOUT.as_secs())), (2, 6));
+}

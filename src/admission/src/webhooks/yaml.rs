@@ -96,7 +96,7 @@ fn entry(text: &mut String, webhook: &Webhook) -> std::fmt::Result {
         "    matchPolicy: Equivalent\n    failurePolicy: {}\n    sideEffects: {}\n    timeoutSeconds: {}\n",
         if webhook.ignores_failure { "Ignore" } else { "Fail" },
         if endpoint.writes { "NoneOnDryRun" } else { "None" },
-        webhook.timeout_seconds
+        webhook.timeout().as_secs()
     )?;
     if endpoint.mutates {
         text.push_str("    reinvocationPolicy: IfNeeded\n");

@@ -18,8 +18,8 @@ pub(super) const FIRST: usize = 32 << 10;
 /// First bytes of all bodies together.
 pub const FIRSTS: usize = 16 << 20;
 
-/// A body that has been arriving for longer may be aborted for others.
-pub(super) const SLOW: Duration = Duration::from_secs(2);
+/// A body that has been arriving for longer may be aborted for others. Others wait longer than that.
+pub(super) const SLOW: Duration = Duration::from_secs(1);
 
 /// The same for a body of which only the first bytes have arrived, while others have no room for theirs.
 pub(super) const SLOW_FIRST: Duration = Duration::from_millis(250);

@@ -1,12 +1,18 @@
 use outrigger_core::bounds;
 use outrigger_runtime::environment::Environment;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::bodies::{FIRST, SLOW, SLOW_FIRST};
 use super::*;
 
 fn from(last: u8) -> Option<IpAddr> {
     Some(IpAddr::from([10, 0, 0, last]))
+}
+
+/// Reads a body that comes now.
+async fn read(budget: &Arc<Budget>, body: Body, from: Option<IpAddr>) -> Result<Held, NoBody> {
+    budget.read(body, from, Instant::now() + PATIENCE).await
 }
 
 /// A body that comes as it is sent, being read.
@@ -18,7 +24,7 @@ fn coming(
     let frames =
         futures::stream::poll_fn(move |cx| sent.poll_recv(cx).map(|data| data.map(Ok::<_, std::io::Error>)));
     let (budget, body) = (budget.clone(), Body::from_stream(frames));
-    (send, tokio::spawn(async move { budget.read(body, from).await }))
+    (send, tokio::spawn(async move { read(&budget, body, from).await }))
 }
 
 fn held(budget: &Budget) -> usize {
@@ -48,7 +54,7 @@ async fn a_body_takes_its_part_as_it_comes_and_gives_it_back() {
     drop(whole);
     assert_eq!(held(&budget), 0);
     assert!(budget.bodies.lock().is_empty());
-    let empty = budget.read(Body::empty(), from(1)).await.unwrap();
+    let empty = read(&budget, Body::empty(), from(1)).await.unwrap();
     assert!(empty.bytes.is_empty());
 }
 
@@ -86,7 +92,7 @@ async fn bodies_that_never_end_are_aborted_for_others() {
     assert!(held(&budget) <= of_one(BODIES) + 8 * FIRST);
     let small = || {
         let budget = budget.clone();
-        async move { budget.read(Body::from(piece()), from(9)).await.map(|held| held.bytes.len()) }
+        async move { read(&budget, Body::from(piece()), from(9)).await.map(|held| held.bytes.len()) }
     };
     assert_eq!(small().await.unwrap(), PIECE, "there is room at once");
     hang(2);
@@ -102,7 +108,7 @@ async fn bodies_that_never_end_are_aborted_for_others() {
     let large = Body::from_stream(futures::stream::iter(
         (0..16).map(|_| Ok::<_, std::io::Error>(vec![b' '; 1 << 19])),
     ));
-    assert_eq!(budget.read(large, from(9)).await.unwrap().bytes.len(), 8 << 20, "there is room again");
+    assert_eq!(read(&budget, large, from(9)).await.unwrap().bytes.len(), 8 << 20, "there is room again");
     for (send, reading) in hanging {
         drop(send);
         match reading.await.unwrap() {
@@ -119,8 +125,8 @@ async fn bodies_that_never_end_are_aborted_for_others() {
 async fn small_bodies_have_a_budget_of_their_own() {
     let budget = Arc::new(Budget::new(Environment::system().clock));
     let small = |last: u8| {
-        let read = budget.read(Body::from(vec![b' '; FIRST]), from(last));
-        async move { read.await.map(|held| held.bytes.len()) }
+        let budget = budget.clone();
+        async move { read(&budget, Body::from(vec![b' '; FIRST]), from(last)).await.map(|held| held.bytes.len()) }
     };
     let mut hanging = Vec::new();
     for last in 1..=2 {
@@ -153,17 +159,27 @@ async fn small_bodies_have_a_budget_of_their_own() {
 async fn only_large_reviews_wait_for_large_reviews() {
     let budget = Budget::new(Environment::system().clock);
     let of = |bytes: usize, values: usize| bounds::Measured { bytes, values, depth: 1 };
-    let all = budget.tree(of(BOUNDS.bytes, BOUNDS.values), 3).await.unwrap();
+    let tree = |measured, copies| budget.tree(measured, copies, Instant::now() + PATIENCE);
+    let all = tree(of(BOUNDS.bytes, BOUNDS.values), 3).await.unwrap();
     assert!(all.large.is_some());
-    assert!(budget.tree(of(LARGE + 1, 1), 1).await.is_none(), "there is no room for a second");
+    assert!(tree(of(LARGE + 1, 1), 1).await.is_none(), "there is no room for a second");
     let mut small = Vec::new();
     for _ in 0..200 {
-        let tree = timeout(Duration::ZERO, budget.tree(of(3_000, 100), 3)).await.expect("at once").unwrap();
-        assert!(tree.large.is_none());
-        small.push(tree);
+        let one = timeout(Duration::ZERO, tree(of(3_000, 100), 3)).await.expect("at once").unwrap();
+        assert!(one.large.is_none());
+        small.push(one);
     }
     drop(all);
-    assert!(budget.tree(of(1, LARGE_VALUES + 1), 1).await.unwrap().large.is_some());
+    assert!(tree(of(1, LARGE_VALUES + 1), 1).await.unwrap().large.is_some());
+}
+
+/// A refusal comes before the API server has given up, and so does the end of a request that its client has forgotten.
+#[test]
+fn all_waits_are_shorter_than_the_timeouts_of_the_configurations() {
+    use outrigger_admission::webhooks::{TIMEOUT, WRITER_TIMEOUT};
+    const { assert!(PATIENCE.as_millis() < TIMEOUT.as_millis()) };
+    const { assert!(PATIENCE.as_millis() + crate::ledger::DEADLINE.as_millis() < WRITER_TIMEOUT.as_millis()) };
+    const { assert!(WRITER_TIMEOUT.as_millis() < crate::REQUEST.as_millis()) };
 }
 
 /// The largest review fits, and a Pod that may be there is never too large to be validated.
@@ -174,6 +190,8 @@ fn the_limits_fit_together() {
     let light = bounds::Measured { bytes: LARGE, values: LARGE_VALUES, depth: 1 }.weight();
     assert!(3 * light < TREES, "{light}");
     const { assert!(BOUNDS.bytes.next_power_of_two() <= of_one(BODIES)) };
+    // Who has no room because of slow bodies still sees them aborted.
+    const { assert!(SLOW.as_millis() + 2 * LOOK.as_millis() < PATIENCE.as_millis()) };
     // The object and the old one.
     const { assert!(3 * outrigger_core::validate::MAX_COMPANION_BYTES < BOUNDS.bytes) };
 }

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use outrigger_admission::webhooks::{endpoint, watches};
 use outrigger_core::keys;

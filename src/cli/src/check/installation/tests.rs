@@ -293,7 +293,7 @@ fn dry_runs_tell_why_the_api_servers_own_call_fails() {
     let failed = |why: &str| {
         format!(
             "Internal error occurred: failed calling webhook \"pods.outrigger.dev\": failed to call webhook: Post \
-             \"https://w.s.svc:443/validate/pods?timeout=10s\": {why}"
+             \"https://w.s.svc:443/validate/pods?timeout=3s\": {why}"
         )
     };
     for (why, check) in [
