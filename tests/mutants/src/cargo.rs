@@ -224,8 +224,9 @@ mod tests {
             std::fs::write(path.join(DESCRIBED), "[]").unwrap();
         }
         results("core", 3, &[]);
-        assert_eq!(all_results(dir.path(), "core").unwrap(), [whole.clone()]);
-        assert_eq!(read(&whole).unwrap(), []);
+        let found = all_results(dir.path(), "core").unwrap();
+        assert_eq!(found, [whole]);
+        assert_eq!(read(&found[0]).unwrap(), []);
     }
 
     #[test]
