@@ -39,7 +39,7 @@ pub(crate) enum Summary {
     Unviable,
 }
 
-/// A mutant and what became of it.
+/// A mutant and its result.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) mutant: Description,
