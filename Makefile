@@ -45,6 +45,7 @@ test: test-tools ## Run all tests, the end-to-end ones on a real control plane
 
 .PHONY: long
 long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a part of them); resumes
+	@tests/mutants/build.sh >/dev/null
 	$(CARGO) build --locked --bin outrigger
 	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
@@ -57,6 +58,10 @@ sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST, COUNT an
 fuzz: ## Run 10 million inputs of the fuzzer; TARGET=reviews runs one target, SEED and COUNT choose others
 	@$(CARGO) build --locked --profile measured --bin fuzz
 	@target/measured/fuzz $(if $(TARGET),--target $(TARGET)) --seed $(or $(SEED),0) --count $(or $(COUNT),10000000)
+
+.PHONY: mutants
+mutants: ## Run unit tests on changed code: CRATE=core SHARD=1/40 or FILE=src/core/src/index.rs; TABLE=1 prints figures
+	@$(CARGO) run --locked --quiet -p outrigger-mutants -- $(if $(TABLE),table,run $(or $(CRATE),core) $(if $(FILE),--file '$(FILE)',$(subst /, ,$(or $(SHARD),1/40))))
 
 .PHONY: words
 words: ## Search texts for phrases that tests/words.txt rejects

@@ -27,31 +27,33 @@ pub(crate) const WRITERS: &[&str] = &["record"];
 /// One process to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
-    pub(crate) binary: String,
+    /// Its name in results, which is the same in every run.
+    pub(crate) name: String,
     pub(crate) program: PathBuf,
-    /// The ignored test to run; `None` runs every test of the binary.
-    pub(crate) test: Option<String>,
+    pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
 }
 
 impl Job {
-    /// Its name in results, which is the same in every run.
-    pub(crate) fn name(&self) -> String {
-        let mut name = self.binary.clone();
-        if let Some(test) = &self.test {
-            name = format!("{name}::{test}");
-        }
-        for (key, value) in &self.env {
-            name = format!("{name} {key}={value}");
-        }
-        name
+    /// An ignored test of a binary.
+    pub(crate) fn test(binary: &str, program: PathBuf, test: &str) -> Self {
+        let args = ["--ignored", "--exact", test, "--nocapture"].map(str::to_owned).to_vec();
+        Self { name: format!("{binary}::{test}"), program, args, env: Vec::new() }
     }
 
-    pub(crate) fn args(&self) -> Vec<&str> {
-        match &self.test {
-            Some(test) => vec!["--ignored", "--exact", test, "--nocapture"],
-            None => vec!["--nocapture"],
-        }
+    /// Every test of a binary, in an environment.
+    pub(crate) fn whole(
+        InEnvironment { binary, env: (key, value) }: InEnvironment,
+        program: PathBuf,
+    ) -> Self {
+        let env = vec![(key.to_owned(), value.to_owned())];
+        Self { name: format!("{binary} {key}={value}"), program, args: vec!["--nocapture".to_owned()], env }
+    }
+
+    /// A line of what the program of mutation testing lists: its arguments.
+    pub(crate) fn mutants(program: PathBuf, line: &str) -> Self {
+        let args = line.split_whitespace().map(str::to_owned).collect();
+        Self { name: format!("mutants {line}"), program, args, env: Vec::new() }
     }
 }
 
@@ -84,10 +86,10 @@ impl FromStr for Shard {
 /// The jobs of a shard with one of the words in their names, in a fixed order. Neighbors take about the same time, so shards
 /// take jobs in turn.
 pub(crate) fn select(mut jobs: Vec<Job>, shard: Shard, words: &[String]) -> Vec<Job> {
-    jobs.sort_by_key(Job::name);
+    jobs.sort_by(|a, b| a.name.cmp(&b.name));
     let mine = jobs.into_iter().enumerate().filter(|(n, _)| n % shard.count == shard.index - 1);
     mine.map(|(_, job)| job)
-        .filter(|job| words.is_empty() || words.iter().any(|word| job.name().contains(word.as_str())))
+        .filter(|job| words.is_empty() || words.iter().any(|word| job.name.contains(word.as_str())))
         .collect()
 }
 
@@ -106,12 +108,12 @@ mod tests {
 
     use super::*;
 
-    fn job(binary: &str, test: Option<&str>) -> Job {
-        Job { binary: binary.into(), program: "p".into(), test: test.map(str::to_owned), env: Vec::new() }
+    fn jobs() -> Vec<Job> {
+        (0..7).map(|n| Job::test("outages", "p".into(), &format!("t{n}"))).collect()
     }
 
-    fn jobs() -> Vec<Job> {
-        (0..7).map(|n| job("outages", Some(&format!("t{n}")))).collect()
+    fn names(jobs: Vec<Job>) -> Vec<String> {
+        jobs.into_iter().map(|job| job.name).collect()
     }
 
     #[test]
@@ -122,7 +124,7 @@ mod tests {
                 // The order in which binaries are found doesn't matter.
                 let mut found = jobs();
                 found.rotate_left(index % 3);
-                seen.extend(select(found, Shard { index, count }, &[]).iter().map(Job::name));
+                seen.extend(names(select(found, Shard { index, count }, &[])));
             }
             let distinct: BTreeSet<_> = seen.iter().cloned().collect();
             assert_eq!((seen.len(), distinct.len()), (7, 7), "{count} shards: {seen:?}");
@@ -140,18 +142,23 @@ mod tests {
     #[test]
     fn words_choose_by_name() {
         let words = ["t3".to_owned(), "t5".to_owned()];
-        let names: Vec<String> = select(jobs(), Shard::default(), &words).iter().map(Job::name).collect();
-        assert_eq!(names, ["outages::t3", "outages::t5"]);
+        assert_eq!(names(select(jobs(), Shard::default(), &words)), ["outages::t3", "outages::t5"]);
     }
 
     #[test]
-    fn names_tell_test_and_environment() {
-        let mut whole = job("crash", None);
-        whole.env.push(("OUTRIGGER_CRASH".into(), "all".into()));
-        assert_eq!((whole.name().as_str(), whole.args()), ("crash OUTRIGGER_CRASH=all", vec!["--nocapture"]));
-        let one = job("outages", Some("restore::a"));
-        assert_eq!(one.name(), "outages::restore::a");
-        assert_eq!(one.args(), ["--ignored", "--exact", "restore::a", "--nocapture"]);
+    fn names_tell_test_environment_and_arguments() {
+        let in_environment = InEnvironment { binary: "crash", env: ("OUTRIGGER_CRASH", "all") };
+        let whole = Job::whole(in_environment, "p".into());
+        assert_eq!(
+            (whole.name.as_str(), whole.args),
+            ("crash OUTRIGGER_CRASH=all", vec!["--nocapture".to_owned()])
+        );
+        let one = Job::test("outages", "p".into(), "restore::a");
+        assert_eq!(one.name, "outages::restore::a");
+        assert_eq!(one.args, ["--ignored", "--exact", "restore::a", "--nocapture"]);
+        let shard = Job::mutants("p".into(), "run core 1 40");
+        assert_eq!(shard.name, "mutants run core 1 40");
+        assert_eq!(shard.args, ["run", "core", "1", "40"]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `make long`: runs the tests that take longer than CI allows, each in a process of its own, and keeps their results.
 //!
-//! Long tests are those that the test binaries list as ignored, and the jobs of [`jobs::in_environments`]. Results are lines of JSON in
-//! `target/long/<commit>/results.jsonl`, beside the logs. What has passed on a commit isn't run again, unless the work tree
-//! has changes that aren't committed.
+//! Long tests are those that the test binaries list as ignored, the jobs of [`jobs::in_environments`], and the shards of
+//! mutation testing. Results are lines of JSON in `target/long/<commit>/results.jsonl`, beside the logs. What has passed on a commit
+//! isn't run again, unless the work tree has changes that aren't committed.
 // It is a tool for tests: its words go to the terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -51,7 +51,7 @@ fn long() -> anyhow::Result<bool> {
     let args = Args::parse();
     let jobs = select(run::find()?, args.shard, &args.words);
     if args.list {
-        jobs.iter().for_each(|job| println!("{}", job.name()));
+        jobs.iter().for_each(|job| println!("{}", job.name));
         return Ok(true);
     }
     let (commit, clean) = commit()?;
@@ -60,8 +60,8 @@ fn long() -> anyhow::Result<bool> {
     let earlier = if clean { results.read()? } else { Vec::new() };
     let mut all = Vec::new();
     for (n, job) in jobs.iter().enumerate() {
-        let name = job.name();
-        if let Some(passed) = results::passed(&earlier, &name) {
+        let name = &job.name;
+        if let Some(passed) = results::passed(&earlier, name) {
             println!("[{}/{}] {name}: passed already on {}", n + 1, jobs.len(), passed.date);
             all.push(passed.clone());
             continue;

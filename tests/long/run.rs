@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use outrigger_tests::root;
 use serde_json::Value;
 
-use crate::jobs::{InEnvironment, Job, in_environments, listed};
+use crate::jobs::{Job, in_environments, listed};
 use crate::results::Record;
 
 /// When a test that hangs is ended.
@@ -18,49 +18,39 @@ const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Builds the test programs and lists the jobs in them.
 pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
-    let programs = programs()?;
     let mut jobs = Vec::new();
-    for (binary, program) in &programs {
-        let output = Command::new(program)
-            .args(["--list", "--ignored", "--format", "terse"])
-            .output()
-            .with_context(|| program.display().to_string())?;
-        if !output.status.success() {
-            bail!("{}: its tests can't be listed", program.display());
-        }
-        let job = |test: String| Job {
-            binary: binary.clone(),
-            program: program.clone(),
-            test: Some(test),
-            env: Vec::new(),
-        };
-        jobs.extend(listed(&String::from_utf8(output.stdout)?).into_iter().map(job));
+    for (_, program) in programs("bin", &["build", "-p", "outrigger-mutants"])? {
+        jobs.extend(lines_of(&program, &["list"])?.lines().map(|line| Job::mutants(program.clone(), line)));
     }
-    for InEnvironment { binary, env: (key, value) } in in_environments() {
-        let Some((_, program)) = programs.iter().find(|(name, _)| name == binary) else {
-            println!("{binary}: there is no such test binary");
-            continue;
-        };
-        let env = vec![(key.to_owned(), value.to_owned())];
-        jobs.push(Job { binary: binary.to_owned(), program: program.clone(), test: None, env });
+    let programs = programs("test", &["test", "-p", "outrigger-tests", "-p", "outrigger-fuzz", "--no-run"])?;
+    for (binary, program) in &programs {
+        let tests = listed(&lines_of(program, &["--list", "--ignored", "--format", "terse"])?);
+        jobs.extend(tests.iter().map(|test| Job::test(binary, program.clone(), test)));
+    }
+    for in_environment in in_environments() {
+        match programs.iter().find(|(name, _)| name == in_environment.binary) {
+            Some((_, program)) => jobs.push(Job::whole(in_environment, program.clone())),
+            None => println!("{}: there is no such test binary", in_environment.binary),
+        }
     }
     Ok(jobs)
 }
 
-/// Names and paths of the test programs of this package and of the fuzzer.
-fn programs() -> anyhow::Result<Vec<(String, PathBuf)>> {
+/// What a program prints that lists something.
+fn lines_of(program: &Path, args: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program).args(args).output().with_context(|| program.display().to_string())?;
+    if !output.status.success() {
+        bail!("{} {}: {}", program.display(), args.join(" "), output.status);
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Names and paths of the programs of a kind that cargo builds with these arguments.
+fn programs(kind: &str, args: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args([
-            "test",
-            "--locked",
-            "-p",
-            "outrigger-tests",
-            "-p",
-            "outrigger-fuzz",
-            "--no-run",
-            "--message-format=json",
-        ])
+        .args(args)
+        .args(["--locked", "--message-format=json"])
         .current_dir(root())
         .stderr(Stdio::inherit())
         .output()
@@ -69,25 +59,23 @@ fn programs() -> anyhow::Result<Vec<(String, PathBuf)>> {
         bail!("the tests can't be built");
     }
     let text = String::from_utf8(output.stdout)?;
-    Ok(text.lines().filter_map(|line| program(&serde_json::from_str(line).ok()?)).collect())
+    Ok(text.lines().filter_map(|line| program(kind, &serde_json::from_str(line).ok()?)).collect())
 }
 
-/// The test program that a message of cargo names.
-fn program(message: &Value) -> Option<(String, PathBuf)> {
-    let kind = &message["target"]["kind"];
-    let is_test = message["reason"] == "compiler-artifact" && kind[0] == "test";
-    let path = message["executable"].as_str().filter(|_| is_test)?;
+/// The program of a kind that a message of cargo names.
+fn program(kind: &str, message: &Value) -> Option<(String, PathBuf)> {
+    let wanted = message["reason"] == "compiler-artifact" && message["target"]["kind"][0] == kind;
+    let path = message["executable"].as_str().filter(|_| wanted)?;
     Some((message["target"]["name"].as_str()?.to_owned(), path.into()))
 }
 
 pub(crate) fn run(job: &Job, dir: &Path, commit: &str) -> anyhow::Result<Record> {
-    let name = job.name();
-    let file: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let file: String = job.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let log = dir.join(format!("{file}.log"));
     let out = File::create(&log).with_context(|| log.display().to_string())?;
     let (date, began) = (Timestamp::now(), Instant::now());
     let mut child = Command::new(&job.program)
-        .args(job.args())
+        .args(&job.args)
         .envs(job.env.iter().cloned())
         .current_dir(root().join("tests"))
         .stdin(Stdio::null())
@@ -107,7 +95,7 @@ pub(crate) fn run(job: &Job, dir: &Path, commit: &str) -> anyhow::Result<Record>
         std::thread::sleep(Duration::from_millis(100));
     };
     Ok(Record {
-        test: name,
+        test: job.name.clone(),
         date: date.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         commit: commit.to_owned(),
         seconds: began.elapsed().as_secs_f64(),
@@ -125,11 +113,14 @@ mod tests {
     #[test]
     fn programs_of_tests_are_told_from_others() {
         let message = |kind: &str, path: Value| json!({"reason": "compiler-artifact", "target": {"kind": [kind], "name": "n"}, "executable": path});
-        assert_eq!(program(&message("test", json!("/p"))), Some(("n".to_owned(), PathBuf::from("/p"))));
+        assert_eq!(
+            program("test", &message("test", json!("/p"))),
+            Some(("n".to_owned(), PathBuf::from("/p")))
+        );
         for other in
             [message("bin", json!("/p")), message("test", Value::Null), json!({"reason": "build-finished"})]
         {
-            assert_eq!(program(&other), None, "{other}");
+            assert_eq!(program("test", &other), None, "{other}");
         }
     }
 
@@ -137,7 +128,7 @@ mod tests {
     fn a_run_records_how_it_ended_and_what_was_written() {
         let dir = tempfile::tempdir().unwrap();
         for (program, passed) in [("/bin/true", true), ("/bin/false", false)] {
-            let job = Job { binary: "b".into(), program: program.into(), test: None, env: Vec::new() };
+            let job = Job { name: "b".into(), program: program.into(), args: Vec::new(), env: Vec::new() };
             let record = run(&job, dir.path(), "c").unwrap();
             assert_eq!((record.passed, record.test.as_str(), record.commit.as_str()), (passed, "b", "c"));
             assert!(record.log.exists());

@@ -187,6 +187,13 @@ mod tests {
         assert_eq!(told(json!("x".repeat(40))), "has 42 bytes of JSON, at most 40 are allowed");
     }
 
+    #[test]
+    fn a_tree_weighs_the_text_and_its_values() {
+        let measured = measure(br#"{"a": [1]}"#);
+        assert_eq!(measured, Measured { bytes: 10, values: 3, depth: 2 });
+        assert_eq!(measured.weight(), 10 + 3 * VALUE);
+    }
+
     /// A key that appears twice counts twice, although the tree has it once: a parser makes both.
     #[test]
     fn what_is_overwritten_counts() {

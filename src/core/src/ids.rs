@@ -314,4 +314,13 @@ mod tests {
         assert!(TenantId::new("A b").unwrap_err().to_string().contains("\"A b\" is malformed"));
         assert!(serde_json::from_str::<TenantId>("\"NO\"").is_err());
     }
+
+    #[test]
+    fn a_namespace_belongs_to_the_tenant_that_its_label_names() {
+        let of =
+            |key: &str, value: &str| TenantId::of_namespace(&[(key.to_owned(), value.to_owned())].into());
+        assert_eq!(of(keys::TENANT, "blue"), TenantId::new("blue").ok());
+        assert_eq!(of(keys::TENANT, "no tenant"), None);
+        assert_eq!(of("other", "blue"), None);
+    }
 }

@@ -253,6 +253,22 @@ mod tests {
     }
 
     #[test]
+    fn a_type_is_found_by_its_name() {
+        let machine = Machine { name: "m".into(), group: None, pool: Vec::new(), types: vec![large()] };
+        assert_eq!(machine.type_named("large"), Some(&machine.types[0]));
+        assert_eq!(machine.type_named("small"), None);
+    }
+
+    #[test]
+    fn what_objects_of_a_group_are_called_and_labeled() {
+        assert_eq!(pool_name("g"), "g-node-pool");
+        assert_eq!(
+            json!(reservation_labels("g", "t")),
+            json!({keys::MACHINE_GROUP: "g", keys::MACHINE_TYPE: "t", keys::POD_ROLE: keys::RESERVATION})
+        );
+    }
+
+    #[test]
     fn which_names_objects_can_have() {
         let long = "x".repeat(51);
         for (group, type_, good) in [

@@ -264,4 +264,14 @@ mod tests {
             assert_eq!(offloading.selects(&node), selects, "{strategy} {terms}");
         }
     }
+
+    #[test]
+    fn namespaces_of_the_cluster_and_of_outrigger_are_reserved() {
+        for reserved in ["kube-system", "kube-public", keys::SYSTEM_NAMESPACE, keys::ADMIN_NAMESPACE] {
+            assert!(is_reserved(reserved), "{reserved}");
+        }
+        for free in ["tenant-blue", "my-kube-system", "default"] {
+            assert!(!is_reserved(free), "{free}");
+        }
+    }
 }

@@ -228,6 +228,7 @@ mod tests {
             assert_eq!(of(a), of(b), "{a} {b}");
         }
         assert!(of("-1").is_negative() && of("-1") < of("0") && of("0m").is_zero());
+        assert!(!of("0").is_negative() && !of("1n").is_negative() && !of("1n").is_zero());
     }
 
     #[test]
@@ -240,6 +241,10 @@ mod tests {
             ("1.5Gi", "1536Mi"),
             ("512Ki", "512Ki"),
             ("0.5Ki", "512"),
+            ("1Ki", "1Ki"),
+            // Parts of a byte are rounded up.
+            ("1.0004Ki", "1025"),
+            ("1.5e3", "1500"),
             ("0.5", "500m"),
             ("1000", "1k"),
             ("1500", "1500"),

@@ -118,4 +118,10 @@ mod tests {
         assert_eq!([0, 1, 2, 3, 9].map(|down| four.budget(8, down)), [2, 1, 0, 0, 0]);
         assert_eq!(UpdateStrategy::OnDelete.budget(8, 0), 0);
     }
+
+    #[test]
+    fn strategies_have_the_names_of_the_api() {
+        assert_eq!(UpdateStrategy::default().as_str(), "RollingUpdate");
+        assert_eq!(UpdateStrategy::OnDelete.as_str(), "OnDelete");
+    }
 }

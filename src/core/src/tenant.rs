@@ -271,4 +271,20 @@ mod tests {
         }
         assert_eq!(PodSecurity::of("Baseline"), None);
     }
+
+    #[test]
+    fn memory_of_a_tenant_is_that_of_all_its_parts() {
+        let limits = Limits {
+            companions: 10,
+            rules: 4,
+            rule_bytes: 1_000,
+            workloads: 100,
+            workload_bytes: 2_000,
+            ..Limits::default()
+        };
+        assert_eq!(memory::of_agent(&limits), 100 * 1300 + 2_500);
+        let matches = 2 * 10 + 1_000;
+        assert_eq!(memory::of_manager(&limits), 2_000 + 132_500 + matches * 256 + 10 * 2048);
+        assert_eq!(memory::of_webhook(&limits), 4 * 512 + 250);
+    }
 }

@@ -2,11 +2,14 @@ use serde_json::json;
 
 use super::*;
 use crate::companion::{Action, Home, Observed, plan};
-use crate::ids::WorkloadId;
+use crate::ids::{TenantId, WorkloadId};
 use crate::index::Desired;
 use crate::json::Json;
-use crate::rule::{DpuSelectionPolicy, InjectionSpec, RuleSpec};
+use crate::lint::{self, LintContext};
+use crate::rule::{DpuSelectionPolicy, ExpressionSpec, InjectionSpec, Operator, RuleSpec};
 use crate::template::Kind;
+use crate::tenant::Policy;
+use crate::validate::{self, ValidationContext};
 use crate::workload::tests::nginx;
 use std::sync::Arc;
 
@@ -239,4 +242,51 @@ fn a_shared_claim_is_the_one_that_the_other_rule_makes() {
     let (admin, admins) = (rule.into_admin(), of.clone().into_admin());
     assert_eq!(shared_name(&admin, &of, "w", Some(&tenant)), companion::name(&key(&admins), &tenant));
     assert_ne!(companion::name(&key(&admins), &tenant), companion::name(&key(&of), &tenant));
+}
+
+#[test]
+fn what_admission_keeps_of_a_rule_lacks_terms_and_texts() {
+    let mut spec = with_claims(vec![device("a")]);
+    spec.terms = vec![vec![ExpressionSpec::new("@", Operator::Exists, &[])]];
+    let rule = Rule::compile(spec).unwrap();
+    let kept = rule.clone().for_admission();
+    assert_eq!((rule.terms().len(), kept.terms().len()), (1, 0));
+    assert_ne!(rule.template(), kept.template());
+    assert_eq!(kept.template(), Json::default().tree());
+    assert_eq!(kept.devices(), &rule.devices().clone().without_specs());
+    assert_ne!(kept.devices(), rule.devices());
+    assert_eq!((kept.name(), kept.template_hash()), (rule.name(), rule.template_hash()));
+}
+
+#[test]
+fn device_claims_of_a_rule_may_have_the_classes_of_its_tenant() {
+    let rule = Rule::compile(with_claims(vec![device("a"), device("b")])).unwrap();
+    let faults = |policy: &Policy| -> Vec<String> {
+        let facts = ValidationContext::new(policy, "tenant-blue", &[]);
+        validate::device_claims(&rule, &facts).into_iter().map(|fault| fault.path).collect()
+    };
+    let mut policy = Policy::new(TenantId::new("blue").unwrap());
+    assert_eq!(
+        faults(&policy),
+        [0, 1].map(|i| format!("spec.deviceClaims[{i}].spec.devices.requests[0].exactly.deviceClassName"))
+    );
+    policy.device_classes.insert("crypto".into());
+    assert_eq!(faults(&policy), Vec::<String>::new());
+}
+
+#[test]
+fn a_claim_of_the_workloads_host_has_to_say_how_devices_name_it() {
+    let around = LintContext { host_label: "", tenant: None, dpus: None };
+    let warnings =
+        |policy, spec: RuleSpec| lint::rule(&Rule::compile(RuleSpec { policy, ..spec }).unwrap(), &around);
+    let without = || spec(claim_template(&crypto()), DevicesSpec::default());
+    assert_eq!(
+        warnings(DpuSelectionPolicy::SameNode, without()),
+        [
+            "without deviceHostAttribute the claim fits devices of any host; the first Pod that uses it decides"
+        ]
+    );
+    assert_eq!(warnings(DpuSelectionPolicy::Any, without()), Vec::<String>::new());
+    let named = with_attribute("example.com/host");
+    assert_eq!(warnings(DpuSelectionPolicy::SameNode, named), Vec::<String>::new());
 }

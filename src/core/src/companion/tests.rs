@@ -259,3 +259,12 @@ fn a_trial_is_the_companion_of_nobody() {
         assert_eq!(pod["spec"]["unknown"], json!({"a": 1}));
     }
 }
+
+#[test]
+fn a_claim_is_after_an_earlier_one_on_the_same_tenant_only() {
+    let claim = |uid: &str, number| StreamClaim { tenant_uid: uid.into(), number };
+    assert!(claim("a", 2).is_after(&claim("a", 1)));
+    assert!(!claim("a", 1).is_after(&claim("a", 1)));
+    assert!(!claim("a", 1).is_after(&claim("a", 2)));
+    assert!(!claim("b", 2).is_after(&claim("a", 1)));
+}

@@ -214,3 +214,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn keys_of_outrigger_are_refused_with_their_paths() {
+    let refused = |pod: Value| refuse_own_keys(&pod).map_err(|error| error.path);
+    let own = format!("{}/x", keys::DOMAIN);
+    for map in ["labels", "annotations"] {
+        assert_eq!(refused(json!({"metadata": {map: {&own: "1"}}})), Err(format!("metadata.{map}[{own}]")));
+    }
+    let gates = json!({"spec": {"schedulingGates": [{"name": "example.com/x"}, {"name": own}]}});
+    assert_eq!(refused(gates), Err("spec.schedulingGates[1].name".to_owned()));
+    let others = json!({"metadata": {"labels": {"example.com/x": "1"}, "annotations": {"a": "1"}},
+        "spec": {"schedulingGates": [{"name": "example.com/x"}]}});
+    assert_eq!(refused(others), Ok(()));
+}

@@ -147,3 +147,31 @@ fn its_steps_grow_with_what_is_said_and_no_faster() {
         |term| assert!(within(&says(term).collect::<Vec<_>>()).is_some()),
     );
 }
+
+#[test]
+fn two_that_exclude_each_other_are_the_whole_reason() {
+    type Said<'a> = (&'a str, &'a [&'a str]);
+    let pairs: [(Said<'_>, Said<'_>); 9] = [
+        (("In", &["1"]), ("In", &["2"])),
+        (("In", &["1"]), ("NotIn", &["1", "2"])),
+        (("In", &["1"]), ("DoesNotExist", &[])),
+        (("Exists", &[]), ("DoesNotExist", &[])),
+        (("Gt", &["1"]), ("DoesNotExist", &[])),
+        (("Lt", &["1"]), ("DoesNotExist", &[])),
+        (("In", &["0", "1"]), ("Gt", &["1"])),
+        (("In", &["1", "2"]), ("Lt", &["1"])),
+        (("Gt", &["1"]), ("Lt", &["2"])),
+    ];
+    let words = |(operator, values): Said<'_>| match operator {
+        "Exists" | "DoesNotExist" => format!("a {operator}"),
+        _ => format!("a {operator} [{}]", values.join(", ")),
+    };
+    let e = |(operator, values): Said<'_>| json!({"key": "a", "operator": operator, "values": values});
+    for (one, other) in pairs.into_iter().flat_map(|(one, other)| [(one, other), (other, one)]) {
+        let term = json!({"matchExpressions": [e(one), e(other)]});
+        assert_eq!(
+            contradiction(&pod(json!([term]), json!({}))),
+            Some(format!("{} and {}", words(one), words(other)))
+        );
+    }
+}

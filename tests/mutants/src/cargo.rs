@@ -1,0 +1,237 @@
+//! Runs cargo-mutants and reads what it writes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::mutant::{Description, Mutant};
+use crate::{Shard, root};
+
+/// Where cargo-mutants writes, in its output directory.
+const OUTCOMES: &str = "mutants.out/outcomes.json";
+const MUTANTS: &str = "mutants.out/mutants.json";
+/// The descriptions of the outcomes: the source that they describe is changed later.
+const DESCRIBED: &str = "described.json";
+
+/// How cargo-mutants ends after a whole run: all caught, some missed, some timed out.
+const WHOLE: [i32; 3] = [0, 2, 3];
+
+/// Builds of a crate take seconds with these, and the tests have the same random inputs in each run.
+const ENVIRONMENT: [(&str, &str); 6] = [
+    ("CARGO_INCREMENTAL", "1"),
+    ("CARGO_PROFILE_DEV_DEBUG", "none"),
+    ("PROPTEST_RNG_SEED", "1"),
+    // What only one of hundreds of inputs shows needs a test of its own.
+    ("PROPTEST_CASES", "64"),
+    // An input that makes a test fail isn't kept for the next mutant, nor made smaller.
+    ("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true"),
+    ("PROPTEST_MAX_SHRINK_ITERS", "0"),
+];
+
+/// How the tests ended on a mutant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum Summary {
+    CaughtMutant,
+    MissedMutant,
+    Timeout,
+    Unviable,
+}
+
+/// A mutant and its result.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) mutant: Description,
+    pub(crate) summary: Summary,
+}
+
+/// All mutants of a crate.
+pub(crate) fn list(package: &str, work_tree: &Path) -> anyhow::Result<Vec<Description>> {
+    let output = program(package, work_tree)?.args(["--list", "--json"]).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        bail!("cargo-mutants --list: {}", output.status);
+    }
+    let mutants: Vec<Mutant> = serde_json::from_slice(&output.stdout)?;
+    mutants.iter().map(|mutant| mutant.describe(work_tree)).collect()
+}
+
+/// A run of the tests on the mutants of a shard.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) package: &'a str,
+    pub(crate) shard: Shard,
+    /// Only the mutants in these files; none stands for all.
+    pub(crate) files: &'a [String],
+    /// Has the copy of the work tree, which nobody else uses, what is built there, and results.
+    pub(crate) directory: &'a Path,
+}
+
+impl Run<'_> {
+    pub(crate) fn run(&self) -> anyhow::Result<Vec<Outcome>> {
+        let (tree, results) = (self.directory.join("tree"), self.results());
+        // An interrupted run leaves no results.
+        let _ = std::fs::remove_dir_all(&results);
+        std::fs::create_dir_all(&results).with_context(|| results.display().to_string())?;
+        let mut command = program(self.package, &tree)?;
+        command.arg("--in-place").arg("--output").arg(&results);
+        command.arg("--shard").arg(format!("{}/{}", self.shard.index - 1, self.shard.count));
+        for file in self.files {
+            command.arg("--file").arg(file);
+        }
+        let build = self.directory.join("build");
+        let status = command.envs(ENVIRONMENT).env("CARGO_TARGET_DIR", build).status()?;
+        if !status.code().is_some_and(|code| WHOLE.contains(&code)) {
+            bail!("cargo-mutants: {status}; logs: {}", results.display());
+        }
+        let outcomes = described(&results, &tree)?;
+        std::fs::write(results.join(DESCRIBED), serde_json::to_vec_pretty(&outcomes)?)?;
+        Ok(outcomes)
+    }
+
+    /// Where its results are. Those of files are no part of the crate's figures.
+    fn results(&self) -> PathBuf {
+        let Shard { index, count } = self.shard;
+        match self.files {
+            [] => self.directory.join("results").join(format!("{}-{index}-of-{count}", self.package)),
+            _ => self.directory.join("files"),
+        }
+    }
+}
+
+/// The results of a crate's shards. Those of interrupted runs are left out.
+pub(crate) fn all_results(directory: &Path, package: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let results = directory.join("results");
+    let entries =
+        std::fs::read_dir(&results).with_context(|| format!("{}: no shard was run", results.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let mine = name.is_some_and(|name| name.starts_with(&format!("{package}-")));
+        if mine && path.join(DESCRIBED).exists() {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// The outcomes of an earlier run.
+pub(crate) fn read(results: &Path) -> anyhow::Result<Vec<Outcome>> {
+    parse(&results.join(DESCRIBED))
+}
+
+/// cargo-mutants for a crate of a work tree.
+fn program(package: &str, work_tree: &Path) -> anyhow::Result<Command> {
+    let build = root()?.join("tests/mutants/build.sh");
+    let output = Command::new(&build).stderr(Stdio::inherit()).output().context("tests/mutants/build.sh")?;
+    if !output.status.success() {
+        bail!("{}: {}", build.display(), output.status);
+    }
+    let mut command = Command::new(PathBuf::from(String::from_utf8(output.stdout)?.trim()));
+    command.args(["mutants", "--colors", "never", "--package", &format!("outrigger-{package}")]);
+    command.arg("--dir").arg(work_tree).arg("--config").arg(work_tree.join("tests/mutants/mutants.toml"));
+    Ok(command)
+}
+
+#[derive(Debug, Deserialize)]
+struct Outcomes {
+    outcomes: Vec<RawOutcome>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RawOutcome {
+    scenario: Scenario,
+    summary: String,
+}
+
+#[derive(Debug, Deserialize)]
+enum Scenario {
+    /// The run without a change.
+    Baseline,
+    Mutant(Mutant),
+}
+
+fn described(results: &Path, tree: &Path) -> anyhow::Result<Vec<Outcome>> {
+    let mutants: Vec<Mutant> = parse(&results.join(MUTANTS))?;
+    if mutants.is_empty() {
+        return Ok(Vec::new());
+    }
+    let Outcomes { outcomes } = parse(&results.join(OUTCOMES))?;
+    let mut described = Vec::new();
+    for RawOutcome { scenario, summary } in outcomes {
+        if let Scenario::Mutant(mutant) = scenario {
+            let summary = serde_json::from_value(summary.into()).context("summary")?;
+            described.push(Outcome { mutant: mutant.describe(tree)?, summary });
+        }
+    }
+    if described.len() != mutants.len() {
+        bail!("{} of {} mutants have an outcome", described.len(), mutants.len());
+    }
+    Ok(described)
+}
+
+fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&text).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::mutant::tests::work_tree;
+
+    fn results(outcomes: &Value, mutants: &Value) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("mutants.out")).unwrap();
+        std::fs::write(dir.path().join(OUTCOMES), json!({"outcomes": outcomes}).to_string()).unwrap();
+        std::fs::write(dir.path().join(MUTANTS), mutants.to_string()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn every_mutant_needs_an_outcome() {
+        let tree = work_tree(0);
+        let mutant = json!({"name": "src/x.rs:1:7: replace < with > in f", "file": "src/x.rs", "replacement": ">",
+            "genre": "BinaryOperator", "span": {"start": {"line": 1, "column": 7}, "end": {"line": 1, "column": 8}}});
+        let outcomes = json!([{"scenario": "Baseline", "summary": "Success"},
+            {"scenario": {"Mutant": mutant}, "summary": "MissedMutant"}]);
+        let whole = described(results(&outcomes, &json!([mutant])).path(), tree.path()).unwrap();
+        let becomes = whole[0].mutant.becomes.as_deref();
+        assert_eq!(
+            (whole.len(), whole[0].summary, becomes),
+            (1, Summary::MissedMutant, Some("a > b && é < c"))
+        );
+
+        let interrupted = results(&outcomes, &json!([mutant, mutant]));
+        let error = described(interrupted.path(), tree.path()).unwrap_err();
+        assert_eq!(error.to_string(), "1 of 2 mutants have an outcome");
+    }
+
+    #[test]
+    fn results_are_those_of_whole_runs_of_shards() {
+        let dir = tempfile::tempdir().unwrap();
+        let results = |package, index, files: &[String]| {
+            let run = Run { package, shard: Shard { index, count: 4 }, files, directory: dir.path() };
+            std::fs::create_dir_all(run.results()).unwrap();
+            run.results()
+        };
+        let whole = results("core", 2, &[]);
+        let others = [results("core", 2, &["f".to_owned()]), results("admission", 2, &[])];
+        for path in others.iter().chain([&whole]) {
+            std::fs::write(path.join(DESCRIBED), "[]").unwrap();
+        }
+        results("core", 3, &[]);
+        let found = all_results(dir.path(), "core").unwrap();
+        assert_eq!(found, [whole]);
+        assert_eq!(read(&found[0]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_shard_without_mutants_has_no_outcomes() {
+        let empty = results(&json!([]), &json!([]));
+        assert_eq!(described(empty.path(), work_tree(0).path()).unwrap(), []);
+    }
+}
