@@ -11,15 +11,16 @@ use outrigger_tests::root;
 use serde_json::Value;
 
 use crate::jobs::{InEnvironment, Job, in_environments, listed};
+use crate::matrix;
 use crate::results::Record;
 
 /// When a test that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Builds the test programs and lists the jobs in them.
+/// Builds the test programs and lists the long jobs in them.
 pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
-    let programs = programs()?;
-    let mut jobs = Vec::new();
+    let programs = programs(&["-p", "outrigger-tests", "-p", "outrigger-fuzz"])?;
+    let mut jobs = whole(&programs, in_environments());
     for (binary, program) in &programs {
         let output = Command::new(program)
             .args(["--list", "--ignored", "--format", "terse"])
@@ -36,31 +37,35 @@ pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
         };
         jobs.extend(listed(&String::from_utf8(output.stdout)?).into_iter().map(job));
     }
-    for InEnvironment { binary, env: (key, value) } in in_environments() {
-        let Some((_, program)) = programs.iter().find(|(name, _)| name == binary) else {
-            println!("{binary}: there is no such test binary");
-            continue;
-        };
-        let env = vec![(key.to_owned(), value.to_owned())];
-        jobs.push(Job { binary: binary.to_owned(), program: program.clone(), test: None, env });
-    }
     Ok(jobs)
 }
 
-/// Names and paths of the test programs of this package and of the fuzzer.
-fn programs() -> anyhow::Result<Vec<(String, PathBuf)>> {
+/// Builds the test programs of the matrix and lists its jobs.
+pub(crate) fn find_matrix() -> anyhow::Result<Vec<Job>> {
+    let tests = matrix::BINARIES.map(|binary| ["--test", binary]);
+    let programs = programs(&[&["-p", "outrigger-tests"], tests.as_flattened()].concat())?;
+    Ok(whole(&programs, matrix::in_environments()?))
+}
+
+/// Jobs that run every test of a binary. A binary that doesn't exist is named in the output and left out.
+fn whole(programs: &[(String, PathBuf)], runs: Vec<InEnvironment>) -> Vec<Job> {
+    let job = |InEnvironment { binary, env: (key, value) }: InEnvironment| {
+        let Some((_, program)) = programs.iter().find(|(name, _)| name == binary) else {
+            println!("{binary}: there is no such test binary");
+            return None;
+        };
+        let env = vec![(key.to_owned(), value)];
+        Some(Job { binary: binary.to_owned(), program: program.clone(), test: None, env })
+    };
+    runs.into_iter().filter_map(job).collect()
+}
+
+/// Names and paths of the test programs that Cargo selects by these arguments.
+fn programs(selection: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args([
-            "test",
-            "--locked",
-            "-p",
-            "outrigger-tests",
-            "-p",
-            "outrigger-fuzz",
-            "--no-run",
-            "--message-format=json",
-        ])
+        .args(["test", "--locked", "--no-run", "--message-format=json"])
+        .args(selection)
         .current_dir(root())
         .stderr(Stdio::inherit())
         .output()
