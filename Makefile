@@ -49,6 +49,14 @@ long: test-tools ## Run the tests that take longer than CI allows (SHARD=2/4 a p
 	$(CARGO) build --locked --bin outrigger
 	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- $(if $(SHARD),--shard $(SHARD)) $(ONLY)
 
+.PHONY: matrix matrix-record
+matrix: test-tools ## Run tests on each supported release of Kubernetes (hours the first time); ONLY=1.34 on one; resumes
+	$(CARGO) build --locked --bin outrigger
+	@CARGO=$(CARGO) $(CARGO) run --locked --quiet -p outrigger-tests --bin long -- --matrix $(ONLY)
+
+matrix-record: ## Write the matrix's results of this commit into docs/compatibility.md
+	@$(CARGO) run --locked --quiet -p outrigger-tests --bin long -- --record-matrix
+
 .PHONY: sim
 sim: ## Run 2,000 histories of the simulation; SEED=7 shows one, FIRST, COUNT and EVENTS choose others
 	@$(CARGO) build --locked --profile measured --bin sim

@@ -55,6 +55,8 @@ pub struct Escape {
     pub answer: Option<String>,
     /// The message of a rule that isn't served because of such a template.
     pub rule: Option<String>,
+    /// The feature gate of Kubernetes without which there is no such way out.
+    pub needs: Option<String>,
 }
 
 impl Escape {
@@ -159,6 +161,8 @@ pub struct Request {
     pub says: Vec<String>,
     /// What differs in the control case.
     pub control: Option<Control>,
+    /// The feature gate of Kubernetes without which the control case isn't allowed.
+    pub needs: Option<String>,
 }
 
 /// The control case of a request, which must be allowed: what differs from the request that is refused.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"reflect"
 	"sync"
 	"syscall"
 	"time"
@@ -44,7 +45,7 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
-//go:generate sh -c "mkdir -p generated/crds && install -m 644 \"$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)\"/deploy/crds/*.yaml generated/crds/"
+//go:generate sh -c "rm -rf generated/crds && mkdir -p generated/crds && install -m 644 \"$(go list -m -f '{{.Dir}}' github.com/cert-manager/cert-manager)\"/deploy/crds/*.yaml generated/crds/"
 
 // certManagerCRDs holds cert-manager's own CustomResourceDefinitions, copied out of its module by go generate.
 //
@@ -87,16 +88,14 @@ func runCertManager() int {
 
 // startIssuing starts the controllers that turn Certificates into Secrets.
 func startIssuing(ctx context.Context, kubeconfig string, start func(string, func() error)) error {
+	var certificates controller.CertificateOptions
+	shortenBackoff(&certificates)
 	factory, err := controller.NewContextFactory(ctx, controller.ContextOptions{
 		Kubeconfig:         kubeconfig,
 		KubernetesAPIQPS:   100,
 		KubernetesAPIBurst: 200,
 		IssuerOptions:      controller.IssuerOptions{ClusterResourceNamespace: certManagerNamespace},
-		CertificateOptions: controller.CertificateOptions{
-			// Tests don't wait an hour after a failure.
-			CertificateRequestMinimumBackoffDuration: time.Second,
-			CertificateRequestMaximumBackoffDuration: 10 * time.Second,
-		},
+		CertificateOptions: certificates,
 	})
 	if err != nil {
 		return err
@@ -116,6 +115,20 @@ func startIssuing(ctx context.Context, kubeconfig string, start func(string, fun
 	root.KubeSharedInformerFactory.Start(ctx.Done())
 	root.HTTP01ResourceMetadataInformersFactory.Start(ctx.Done())
 	return nil
+}
+
+// shortenBackoff sets how long cert-manager waits after a failed request, an hour by default. It sets the fields by their
+// names, because the releases of cert-manager that go with Kubernetes 1.34 and 1.35 don't have all of them.
+func shortenBackoff(options *controller.CertificateOptions) {
+	fields := reflect.ValueOf(options).Elem()
+	for name, pause := range map[string]time.Duration{
+		"CertificateRequestMinimumBackoffDuration": time.Second,
+		"CertificateRequestMaximumBackoffDuration": 10 * time.Second,
+	} {
+		if field := fields.FieldByName(name); field.IsValid() {
+			field.Set(reflect.ValueOf(pause))
+		}
+	}
 }
 
 // injectCAs fills caBundles that are annotated with cert-manager.io/inject-ca-from.

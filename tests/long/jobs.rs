@@ -12,13 +12,14 @@ pub(crate) struct InEnvironment {
     /// The test binary, by its name in `Cargo.toml`.
     pub(crate) binary: &'static str,
     /// The variable that is set for it, and its value.
-    pub(crate) env: (&'static str, &'static str),
+    pub(crate) env: (&'static str, String),
 }
 
-/// Runs that need an environment of their own: all of the crash matrix, by its scenarios. A binary that doesn't exist is named in
-/// the output and left out.
-pub(crate) fn in_environments() -> impl Iterator<Item = InEnvironment> {
-    SCENARIOS.iter().map(|scenario| InEnvironment { binary: "crash", env: ("OUTRIGGER_CRASH", scenario) })
+/// Long runs that need an environment of their own: all of the crash matrix, by its scenarios.
+pub(crate) fn in_environments() -> Vec<InEnvironment> {
+    let of =
+        |scenario: &&str| InEnvironment { binary: "crash", env: ("OUTRIGGER_CRASH", (*scenario).to_owned()) };
+    SCENARIOS.iter().map(of).collect()
 }
 
 /// Ignored tests that are no long tests: they write files of the source.
@@ -46,8 +47,9 @@ impl Job {
         InEnvironment { binary, env: (key, value) }: InEnvironment,
         program: PathBuf,
     ) -> Self {
-        let env = vec![(key.to_owned(), value.to_owned())];
-        Self { name: format!("{binary} {key}={value}"), program, args: vec!["--nocapture".to_owned()], env }
+        let name = format!("{binary} {key}={value}");
+        let env = vec![(key.to_owned(), value)];
+        Self { name, program, args: vec!["--nocapture".to_owned()], env }
     }
 
     /// A line of what the program of mutation testing lists: its arguments.
@@ -147,7 +149,7 @@ mod tests {
 
     #[test]
     fn names_tell_test_environment_and_arguments() {
-        let in_environment = InEnvironment { binary: "crash", env: ("OUTRIGGER_CRASH", "all") };
+        let in_environment = InEnvironment { binary: "crash", env: ("OUTRIGGER_CRASH", "all".to_owned()) };
         let whole = Job::whole(in_environment, "p".into());
         assert_eq!(
             (whole.name.as_str(), whole.args),

@@ -3,10 +3,14 @@
 //! Long tests are those that the test binaries list as ignored, the jobs of [`jobs::in_environments`], and the shards of
 //! mutation testing. Results are lines of JSON in `target/long/<commit>/results.jsonl`, beside the logs. What has passed on a commit
 //! isn't run again, unless the work tree has changes that aren't committed.
+//!
+//! `make matrix` runs the jobs of [`matrix::in_environments`] instead, in the same way, and `make matrix-record` writes their results
+//! into `docs/compatibility.md`.
 // It is a tool for tests: its words go to the terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod jobs;
+mod matrix;
 mod results;
 mod run;
 
@@ -30,6 +34,12 @@ struct Args {
     /// Only names the tests.
     #[arg(long)]
     list: bool,
+    /// Runs the matrix, tests on each release of Kubernetes, and not the long tests.
+    #[arg(long)]
+    matrix: bool,
+    /// Runs nothing, and writes the matrix's results of this commit into docs/compatibility.md.
+    #[arg(long, conflicts_with = "matrix")]
+    record_matrix: bool,
     /// Words in the names of tests.
     #[arg(value_name = "WORD")]
     words: Vec<String>,
@@ -49,7 +59,13 @@ fn main() -> ExitCode {
 /// Runs what is asked for; whether all of it has passed, now or earlier on this commit.
 fn long() -> anyhow::Result<bool> {
     let args = Args::parse();
-    let jobs = select(run::find()?, args.shard, &args.words);
+    if args.record_matrix {
+        let results = Results::open(directory(&commit()?.0, true))?;
+        matrix::record(&results.read()?, &root().join("docs/compatibility.md"))?;
+        return Ok(true);
+    }
+    let found = if args.matrix { run::find_matrix()? } else { run::find()? };
+    let jobs = select(found, args.shard, &args.words);
     if args.list {
         jobs.iter().for_each(|job| println!("{}", job.name));
         return Ok(true);
@@ -67,6 +83,9 @@ fn long() -> anyhow::Result<bool> {
             continue;
         }
         println!("[{}/{}] {name}", n + 1, jobs.len());
+        if args.matrix {
+            matrix::build(job)?;
+        }
         let record = run::run(job, &results.dir, &commit)?;
         if !record.passed {
             println!("    failed after {:.0} s: {}", record.seconds, record.log.display());

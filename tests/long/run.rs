@@ -10,13 +10,14 @@ use k8s_openapi::jiff::Timestamp;
 use outrigger_tests::root;
 use serde_json::Value;
 
-use crate::jobs::{Job, in_environments, listed};
+use crate::jobs::{InEnvironment, Job, in_environments, listed};
+use crate::matrix;
 use crate::results::Record;
 
 /// When a test that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// Builds the test programs and lists the jobs in them.
+/// Builds the test programs and lists the long jobs in them.
 pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for (_, program) in programs("bin", &["build", "-p", "outrigger-mutants"])? {
@@ -27,12 +28,7 @@ pub(crate) fn find() -> anyhow::Result<Vec<Job>> {
         let tests = listed(&lines_of(program, &["--list", "--ignored", "--format", "terse"])?);
         jobs.extend(tests.iter().map(|test| Job::test(binary, program.clone(), test)));
     }
-    for in_environment in in_environments() {
-        match programs.iter().find(|(name, _)| name == in_environment.binary) {
-            Some((_, program)) => jobs.push(Job::whole(in_environment, program.clone())),
-            None => println!("{}: there is no such test binary", in_environment.binary),
-        }
-    }
+    jobs.extend(whole(&programs, in_environments()));
     Ok(jobs)
 }
 
@@ -43,6 +39,25 @@ fn lines_of(program: &Path, args: &[&str]) -> anyhow::Result<String> {
         bail!("{} {}: {}", program.display(), args.join(" "), output.status);
     }
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Builds the test programs of the matrix and lists its jobs.
+pub(crate) fn find_matrix() -> anyhow::Result<Vec<Job>> {
+    let tests = matrix::BINARIES.map(|binary| ["--test", binary]);
+    let arguments = [&["test", "--no-run", "-p", "outrigger-tests"], tests.as_flattened()].concat();
+    Ok(whole(&programs("test", &arguments)?, matrix::in_environments()?))
+}
+
+/// Jobs that run every test of a binary. A binary that doesn't exist is named in the output and left out.
+fn whole(programs: &[(String, PathBuf)], runs: Vec<InEnvironment>) -> Vec<Job> {
+    let job = |run: InEnvironment| {
+        let Some((_, program)) = programs.iter().find(|(name, _)| name == run.binary) else {
+            println!("{}: there is no such test binary", run.binary);
+            return None;
+        };
+        Some(Job::whole(run, program.clone()))
+    };
+    runs.into_iter().filter_map(job).collect()
 }
 
 /// Names and paths of the programs of a kind that cargo builds with these arguments.

@@ -8,6 +8,7 @@
 
 mod accounts;
 mod emergency;
+mod functions;
 mod setup;
 
 use futures::StreamExt;
@@ -40,7 +41,8 @@ fn rows(setup: &Setup) -> Vec<(&str, Request)> {
         };
         ("outrigger-pods", row.controlled(changed(pod, &escape.allowed)))
     });
-    of_groups.chain(of_pods).collect()
+    let all = of_groups.chain(of_pods);
+    all.filter(|(_, row)| setup.plane.infra.has(&row.name, row.needs.as_deref())).collect()
 }
 
 #[tokio::test]

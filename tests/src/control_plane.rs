@@ -15,6 +15,12 @@ use serde_json::{Value, json};
 use crate::root;
 use crate::shipped::fed;
 
+/// The environment variable that names the release of Kubernetes to run on, such as `1.34`. `build.sh` reads it.
+pub const RELEASE: &str = "OUTRIGGER_KUBERNETES";
+
+/// How the line of a test begins that a release has no use for.
+pub const SKIPPED: &str = "skipped on Kubernetes ";
+
 /// Two running clusters. They end when this is dropped, or its process ends.
 #[derive(Debug)]
 pub struct ControlPlane {
@@ -209,6 +215,38 @@ impl Cluster {
     pub fn patch(&self, object: &str, more: &[&str], patch: &Value) -> anyhow::Result<()> {
         let kind = if patch.is_array() { "--type=json" } else { "--type=merge" };
         self.kubectl(&[&["patch", object, kind, "-p", &patch.to_string()], more].concat()).map(drop)
+    }
+
+    /// Whether the API server doesn't have a feature of Kubernetes, by the name of its gate.
+    pub fn lacks(&self, gate: &str) -> bool {
+        let metrics = self.kubectl(&["get", "--raw", "/metrics"]).expect("metrics");
+        let start = format!("kubernetes_feature_enabled{{name=\"{gate}\",");
+        !metrics.lines().any(|line| line.starts_with(&start) && line.ends_with(" 1"))
+    }
+
+    /// Whether the API server has the feature that a row of a table needs. If not, a line says so.
+    #[allow(clippy::print_stdout)] // A test has no other way to say so.
+    pub fn has(&self, row: &str, needs: Option<&str>) -> bool {
+        let lacking = needs.filter(|gate| self.lacks(gate));
+        if let Some(gate) = lacking {
+            println!("without {row:?}: the feature gate {gate} is off");
+        }
+        lacking.is_none()
+    }
+
+    /// Whether a test that needs a feature of Kubernetes has to be skipped. If so, a line says why.
+    #[allow(clippy::print_stdout)] // A test has no other way to say so.
+    pub fn skips(&self, gate: &str) -> bool {
+        let lacks = self.lacks(gate);
+        if lacks {
+            let version = self.kubectl(&["get", "--raw", "/version"]).expect("version");
+            let version: Value = serde_json::from_str(&version).expect("JSON");
+            println!(
+                "{SKIPPED}{}: the feature gate {gate} is off",
+                version["gitVersion"].as_str().unwrap_or_default()
+            );
+        }
+        lacks
     }
 
     /// Applies objects.

@@ -242,7 +242,10 @@ impl Stage {
     pub(super) async fn routes(&self) -> Vec<Escape> {
         self.prepare().await;
         let rule = self.t.rule("r", rule_for("app", "nobody")).await.uid().unwrap();
-        self.escapes(&rule).pods
+        let mut routes = self.escapes(&rule).pods;
+        let infra = &self.t.outrigger.plane.infra;
+        routes.retain(|route| infra.has(&route.name, route.needs.as_deref()));
+        routes
     }
 
     /// What the tables name: accounts, classes and claims, and what of them the tenant is allowed.

@@ -13,6 +13,9 @@ use super::stage::Stage;
 #[tokio::test]
 async fn a_gpu_may_come_from_a_device_class() {
     let s = Stage::new("mg-class").await;
+    if s.outrigger.plane.infra.skips("DRAExtendedResource") {
+        return;
+    }
     s.node("n1", 4).await;
     let (class, driver) = ("mg-class-gpu", "mg-class.gpus.test");
     let selector = format!("device.driver == \"{driver}\"");
