@@ -335,6 +335,7 @@ fn what_another_tenant_has_is_refused() {
     assert!(message.starts_with("spec.namespace: is \"universe\", where the platform's own"), "{message}");
     let (_, message) = denied(ask(&tenant("green", json!({"namespace": "tenant-blue"})), None));
     assert!(message.starts_with("spec.namespace") && message.contains("\"blue\""), "{message}");
+    assert_eq!(message.matches("spec.namespace").count(), 1, "{message}");
     // What it has had all along it keeps, so that it can be changed elsewhere, and finalized.
     let both =
         tenant("blue", json!({"identities": ["agent.red"], "hosts": ["host-r"], "deviceClasses": ["gone"]}));
