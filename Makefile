@@ -91,7 +91,7 @@ DOCKER ?= docker
 image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
 	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
 
-BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-abuse bench-report
+BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-abuse load-fleet bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)
 
 .PHONY: bench
@@ -104,6 +104,7 @@ bench: control-plane ## Measure everything, or the rows of ROW="webhook companio
 	case "$(ROW)" in ""|tenants*) target/measured/load-tenants;; esac
 	case "$(ROW)" in ""|rules*) target/measured/load-rules;; esac
 	case "$(ROW)" in ""|abuse*) target/measured/load-abuse;; esac
+	case "$(ROW)" in fleet*) target/measured/load-fleet;; esac
 	target/measured/bench-report table
 
 .PHONY: bench-peers

@@ -57,6 +57,42 @@ pub fn update(id: &str, node: &str) -> WorkloadUpdate {
     }
 }
 
+/// A Pod of a Deployment, with 5 labels and 5 annotations. `version` is in one of its labels.
+pub fn pod_of_deployment(tenant: usize, i: usize, version: usize) -> WorkloadUpdate {
+    let data = |entries: [(&str, String); 5]| workload_state::ExtraData {
+        data: entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+    };
+    let hash = format!("{:010x}", (i / 10) * 0x9e37_79b9);
+    let labels = data([
+        ("app.kubernetes.io/name", format!("shop-{}", i / 10)),
+        ("app.kubernetes.io/instance", "shop".into()),
+        ("pod-template-hash", hash.clone()),
+        ("tier", "frontend".into()),
+        ("version", format!("v1.2.{version}")),
+    ]);
+    let annotations = data([
+        ("kubectl.kubernetes.io/restartedAt", "2024-05-01T10:00:00Z".into()),
+        ("prometheus.io/scrape", "true".into()),
+        ("prometheus.io/port", "9090".into()),
+        ("cni.projectcalico.org/podIP", format!("10.{}.{}.{}/32", i >> 16, i >> 8 & 255, i & 255)),
+        ("kubernetes.io/config.source", "api".into()),
+    ]);
+    WorkloadUpdate {
+        workload_metadata: Some(WorkloadMetadata {
+            id: format!("{tenant:08x}-a565-4ed0-aac2-{i:012x}"),
+            orchestrator: 1,
+            resource_type: "v1/Pod".into(),
+            resource_namespace: format!("team-{}", i % 500),
+            resource_name: format!("shop-{}-{hash}-{i:05}", i / 10),
+        }),
+        workload_state: Some(WorkloadState {
+            node_name: format!("node-{}", i % 1000),
+            ready: true,
+            extra: HashMap::from([("labels".into(), labels), ("annotations".into(), annotations)]),
+        }),
+    }
+}
+
 /// Sets one label of a workload that has some.
 pub fn set_label(update: &mut WorkloadUpdate, key: &str, value: &str) {
     let state = update.workload_state.as_mut().expect("a state");

@@ -2,12 +2,13 @@
 
 use outrigger_api::Tenant;
 use outrigger_core::field::FieldError;
+use outrigger_core::ids::TenantId;
 use outrigger_core::map::{HashMap, HashSet};
 use outrigger_core::tenant;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::caches::Caches;
+use crate::caches::{Caches, Exclusive};
 use crate::decision::{Admission, Context, Decision, Refusal};
 use crate::review::Request;
 
@@ -69,37 +70,30 @@ fn conflicts(
     errors: &mut Vec<FieldError>,
 ) {
     let id = new.policy.tenant.as_str();
-    let of = |path: String, what: &str, value: &str, other: &str| {
+    let of = |path: String, what: &str, value: &str, other: &TenantId| {
         FieldError::new(
             path,
-            format_args!("is {value:?}, {what} of tenant {other:?}; take it from that one first"),
+            format_args!("is {value:?}, {what} of tenant {:?}; take it from that one first", other.as_str()),
         )
     };
-    if let Some(owner) = caches.owner(&new.namespace).filter(|owner| owner.as_str() != id) {
-        errors.push(of("spec.namespace".to_owned(), "the namespace", &new.namespace, owner.as_str()));
+    let namespace = &new.namespace;
+    let owner = caches.owner(namespace).filter(|owner| owner.as_str() != id);
+    let owner =
+        owner.or_else(|| caches.other_holders(Exclusive::Namespace, namespace, id).into_iter().next());
+    if let Some(owner) = owner {
+        errors.push(of("spec.namespace".to_owned(), "the namespace", namespace, &owner));
+    }
+    let had: HashSet<_> = old.iter().flat_map(|old| &old.identities).collect();
+    for (i, identity) in new.identities.iter().enumerate().filter(|(_, identity)| !had.contains(identity)) {
+        for other in caches.other_holders(Exclusive::Identity, identity.as_str(), id) {
+            errors.push(of(format!("spec.identities[{i}]"), "an identity", identity.as_str(), &other));
+        }
     }
     let hosts = positions(object, "hosts");
-    let had: HashSet<_> = old.iter().flat_map(|old| &old.identities).collect();
-    for (other, theirs) in caches.other_tenants(id) {
-        if theirs.namespace == new.namespace && errors.iter().all(|error| error.path != "spec.namespace") {
-            errors.push(of("spec.namespace".to_owned(), "the namespace", &new.namespace, other.as_str()));
-        }
-        let held: HashSet<_> = theirs.identities.iter().collect();
-        for (i, identity) in new.identities.iter().enumerate() {
-            if !had.contains(identity) && held.contains(identity) {
-                errors.push(of(
-                    format!("spec.identities[{i}]"),
-                    "an identity",
-                    identity.as_str(),
-                    other.as_str(),
-                ));
-            }
-        }
-        for host in new.hosts.intersection(&theirs.hosts) {
-            if !old.is_some_and(|old| old.hosts.contains(host)) {
-                let at = hosts.get(host.as_str()).copied().unwrap_or_default();
-                errors.push(of(format!("spec.hosts[{at}]"), "a host", host, other.as_str()));
-            }
+    for host in new.hosts.iter().filter(|host| !old.is_some_and(|old| old.hosts.contains(*host))) {
+        for other in caches.other_holders(Exclusive::Host, host, id) {
+            let at = hosts.get(host.as_str()).copied().unwrap_or_default();
+            errors.push(of(format!("spec.hosts[{at}]"), "a host", host, &other));
         }
     }
 }

@@ -247,6 +247,10 @@ impl Context {
             let Some((tenant, key, observed)) = object.observe_admin() else {
                 return self.companion_deleted(object.kind(), namespace, name);
             };
+            let former = self.states.set_admin_owner((object.kind(), name), Some(&tenant));
+            if let Some(former) = former.filter(|former| *former != tenant) {
+                self.admin_companion_gone(&former, object.kind(), name);
+            }
             let companions = self.states.admin_companions_of(&tenant);
             let before = companions.lock().applied(name, key.clone(), observed);
             return self.admin_companions_changed(&tenant, before.into_iter().chain([key]).collect());
@@ -262,17 +266,19 @@ impl Context {
 
     fn companion_deleted(&self, kind: Kind, namespace: &str, name: &str) {
         if *namespace == *self.states.admin().resources {
-            for (tenant, companions) in self.states.all_admin_companions() {
-                let deleted = companions.lock().deleted(kind, name);
-                if deleted.is_some() {
-                    self.admin_companions_changed(&tenant, deleted.into_iter().collect());
-                }
+            if let Some(tenant) = self.states.set_admin_owner((kind, name), None) {
+                self.admin_companion_gone(&tenant, kind, name);
             }
             return;
         }
         let Some(state) = self.states.known(namespace) else { return };
         let deleted = state.lock().companions.deleted(kind, name);
         self.companions_changed(&state, deleted.into_iter().collect());
+    }
+
+    fn admin_companion_gone(&self, tenant: &TenantId, kind: Kind, name: &str) {
+        let deleted = self.states.admin_companions_of(tenant).lock().deleted(kind, name);
+        self.admin_companions_changed(tenant, deleted.into_iter().collect());
     }
 
     fn admin_companions_changed(&self, tenant: &TenantId, keys: Vec<CompanionKey>) {
@@ -322,6 +328,28 @@ mod tests {
 
     use super::*;
     use crate::fixtures;
+
+    #[tokio::test]
+    async fn a_companion_of_an_admin_rule_is_its_latest_tenants_until_it_is_deleted() {
+        let context = fixtures::context(FakeApi::default().client());
+        let companion = |tenant: &str, version: &str| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "c", "namespace": keys::ADMIN_NAMESPACE,
+                "uid": "u", "resourceVersion": version, "labels": {keys::TENANT: tenant, keys::WORKLOAD: "w"},
+                "annotations": {keys::ADMIN_RULE: "r", keys::RULE_UID: "u"}}}))
+            .unwrap()
+        };
+        let counts = || {
+            ["blue", "red"].map(|tenant| {
+                context.states.admin_companions_of(&TenantId::new(tenant).unwrap()).lock().keys().count()
+            })
+        };
+        context.feeds.pods.event(Event::Applied(companion("blue", "1")));
+        assert_eq!(counts(), [1, 0]);
+        context.feeds.pods.event(Event::Applied(companion("red", "2")));
+        assert_eq!(counts(), [0, 1], "an administrator has changed its label");
+        context.feeds.pods.event(Event::Deleted(companion("red", "3")));
+        assert_eq!(counts(), [0, 0]);
+    }
 
     #[tokio::test]
     async fn a_late_companion_of_a_deleted_tenant_is_the_leaders_to_delete() {

@@ -1,7 +1,6 @@
 //! Workloads that come in over gRPC, in a manager process of its own, and what it keeps of them. The floor of what takes time is to
 //! decode the same protobuf messages, in this process, and to do nothing with them.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -9,12 +8,11 @@ use outrigger_api::workload_wire::CHUNK_WORKLOADS;
 use outrigger_proto::v1::workload_chunked_stream_request::Message;
 use outrigger_proto::v1::workload_service_client::WorkloadServiceClient;
 use outrigger_proto::v1::{
-    WorkloadChunkedStreamRequest, WorkloadMetadata, WorkloadState, WorkloadSyncBegin, WorkloadSyncChunk,
-    WorkloadSyncEnd, WorkloadUpdate, workload_state,
+    WorkloadChunkedStreamRequest, WorkloadSyncBegin, WorkloadSyncChunk, WorkloadSyncEnd, WorkloadUpdate,
 };
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::report::Row;
-use outrigger_tests::stream::{about, channel, chunked_stream};
+use outrigger_tests::stream::{about, channel, chunked_stream, pod_of_deployment};
 use outrigger_tests::tenant::{Tenant, rule_for};
 use outrigger_tests::{InWords, cost, eventually, holds};
 use prost::Message as _;
@@ -88,49 +86,13 @@ pub(super) async fn measure(o: &'static Outrigger) -> Vec<Row> {
     ]
 }
 
-/// A Pod of a Deployment, with 5 labels and 5 annotations.
-fn workload(tenant: usize, i: usize, version: usize) -> WorkloadUpdate {
-    let data = |entries: [(&str, String); 5]| workload_state::ExtraData {
-        data: entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
-    };
-    let hash = format!("{:010x}", (i / 10) * 0x9e37_79b9);
-    let labels = data([
-        ("app.kubernetes.io/name", format!("shop-{}", i / 10)),
-        ("app.kubernetes.io/instance", "shop".into()),
-        ("pod-template-hash", hash.clone()),
-        ("tier", "frontend".into()),
-        ("version", format!("v1.2.{version}")),
-    ]);
-    let annotations = data([
-        ("kubectl.kubernetes.io/restartedAt", "2024-05-01T10:00:00Z".into()),
-        ("prometheus.io/scrape", "true".into()),
-        ("prometheus.io/port", "9090".into()),
-        ("cni.projectcalico.org/podIP", format!("10.{}.{}.{}/32", i >> 16, i >> 8 & 255, i & 255)),
-        ("kubernetes.io/config.source", "api".into()),
-    ]);
-    WorkloadUpdate {
-        workload_metadata: Some(WorkloadMetadata {
-            id: format!("{tenant:08x}-a565-4ed0-aac2-{i:012x}"),
-            orchestrator: 1,
-            resource_type: "v1/Pod".into(),
-            resource_namespace: format!("team-{}", i % 500),
-            resource_name: format!("shop-{}-{hash}-{i:05}", i / 10),
-        }),
-        workload_state: Some(WorkloadState {
-            node_name: format!("node-{}", i % 1000),
-            ready: true,
-            extra: HashMap::from([("labels".into(), labels), ("annotations".into(), annotations)]),
-        }),
-    }
-}
-
 fn request(message: Message) -> WorkloadChunkedStreamRequest {
     WorkloadChunkedStreamRequest { message: Some(message) }
 }
 
 /// All workloads of a tenant, in chunks as an agent sends them.
 fn chunks(tenant: usize) -> Vec<WorkloadChunkedStreamRequest> {
-    let workloads: Vec<_> = (0..WORKLOADS).map(|i| workload(tenant, i, 0)).collect();
+    let workloads: Vec<_> = (0..WORKLOADS).map(|i| pod_of_deployment(tenant, i, 0)).collect();
     let chunk = |updates: &[WorkloadUpdate]| WorkloadSyncChunk { workload_updates: updates.to_vec() };
     workloads
         .chunks(CHUNK_WORKLOADS)
@@ -141,7 +103,7 @@ fn chunks(tenant: usize) -> Vec<WorkloadChunkedStreamRequest> {
 /// Updates that change a label of each workload.
 fn updates_of(round: usize) -> impl Iterator<Item = WorkloadChunkedStreamRequest> {
     (0..UPDATES)
-        .map(move |i| workload(0, i % WORKLOADS, 1 + 2 * round + i / WORKLOADS))
+        .map(move |i| pod_of_deployment(0, i % WORKLOADS, 1 + 2 * round + i / WORKLOADS))
         .map(|update| request(Message::WorkloadUpdate(update)))
 }
 

@@ -17,7 +17,7 @@ use crate::process::{self, Replicas, Running};
 use crate::trace::Trace;
 
 /// The kinds of Outrigger and of the systems that it works with.
-const CUSTOM: [ModelKind; 6] = [
+pub const CUSTOM: [ModelKind; 6] = [
     ModelKind::custom(keys::GROUP, "v1alpha1", "tenants", "Tenant", false),
     RULES,
     ModelKind::custom(keys::WORKLOAD_GROUP, "v1alpha1", "adminworkloadrules", "AdminWorkloadRule", true),

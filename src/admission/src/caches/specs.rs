@@ -39,11 +39,6 @@ impl<K: Eq + Hash, T: Clone> Specs<K, T> {
         self.0.read().get(key).cloned()
     }
 
-    /// Calls `show` with all of them.
-    pub(super) fn all<R>(&self, show: impl FnOnce(&HashMap<K, Cached<T>>) -> R) -> R {
-        show(&self.0.read())
-    }
-
     /// Takes in an object, which has been deleted where there is none. Returns whether its spec has changed, and the spec before.
     pub(super) fn apply<O: Resource>(
         &self,

@@ -64,7 +64,6 @@ fn labels_and_paths_name_one_endpoint_each() {
 }
 
 #[test]
-<<<<<<< ours
 fn only_webhooks_that_make_reservations_may_take_long() {
     let paths = |writes: bool| {
         let all = WEBHOOKS.iter().filter(move |webhook| (webhook.timeout() == WRITER_TIMEOUT) == writes);
@@ -75,7 +74,9 @@ fn only_webhooks_that_make_reservations_may_take_long() {
     let (_, text) = &configurations()[1];
     let count = |seconds: u64| text.matches(&format!("timeoutSeconds: {seconds}\n")).count();
     assert_eq!((count(WRITER_TIMEOUT.as_secs()), count(TIMEOUT.as_secs())), (2, 6));
-=======
+}
+
+#[test]
 fn the_shipped_configurations_are_those_of_the_table() {
     let shipped = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../webhooks");
     for (name, text) in configurations() {
@@ -89,5 +90,4 @@ fn every_endpoint_has_a_label_and_those_that_reserve_something_are_known() {
     assert!(endpoints.iter().all(|endpoint| !endpoint.label.is_empty()));
     let writing: Vec<&str> = endpoints.iter().filter(|e| e.writes).map(|e| e.path).collect();
     assert_eq!(writing, ["/validate/machines", "/validate/guests"]);
->>>>>>> theirs
 }

@@ -20,6 +20,7 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
 use outrigger_core::rule::Rule;
+use outrigger_core::steps;
 use parking_lot::Mutex;
 
 use crate::context::Context;
@@ -58,8 +59,13 @@ impl AdminRules {
     pub(crate) fn apply(&self, context: &Context, object: &AdminWorkloadRule) -> Vec<CompanionId> {
         let Ok(name) = RuleName::admin(&object.name_any()) else { return Vec::new() };
         let mut rules = self.0.lock();
-        let entry = AdminRuleEntry::new(object, rules.remove(&name));
-        let touched = update_states(context, &name, Some(&entry));
+        let before = rules.remove(&name);
+        let spec = |entry: &AdminRuleEntry| (entry.version.uid.clone(), entry.generation, entry.deleting);
+        let known = before.as_ref().map(spec);
+        let entry = AdminRuleEntry::new(object, before);
+        // Its status concerns no tenant, and changes with the companions of all of them.
+        let only_status = known == Some(spec(&entry));
+        let touched = if only_status { Vec::new() } else { update_states(context, &name, Some(&entry)) };
         rules.insert(name, entry);
         touched
     }
@@ -114,7 +120,10 @@ fn is_home(context: &Context, tenant: &TenantId, state: &TenantState) -> bool {
 }
 
 fn update_states(context: &Context, name: &RuleName, entry: Option<&AdminRuleEntry>) -> Vec<CompanionId> {
-    let file = |state: &Arc<TenantState>| state.ids(update_state(context, &mut state.lock(), name, entry));
+    let file = |state: &Arc<TenantState>| {
+        steps::step();
+        state.ids(update_state(context, &mut state.lock(), name, entry))
+    };
     context.states.all().iter().flat_map(file).collect()
 }
 

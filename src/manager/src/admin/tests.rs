@@ -194,3 +194,21 @@ async fn nothing_is_written_when_nothing_has_changed() {
     world.0.admin_rules.apply(&world.0, &serde_json::from_value(object).unwrap());
     assert_eq!(world.changes(true), None);
 }
+
+#[cfg(debug_assertions)]
+#[tokio::test]
+async fn the_status_of_a_rule_takes_no_steps_for_the_tenants_that_it_is_about() {
+    outrigger_core::steps::assert_nearly_linear(
+        |size| {
+            let names: Vec<String> = (0..size).map(|i| format!("t{i}")).collect();
+            (World::new(&names.iter().map(String::as_str).collect::<Vec<_>>()), size)
+        },
+        |(world, size)| {
+            world.rule(1, json!({}));
+            assert_eq!(world.filed().len(), *size);
+            for _ in 0..*size {
+                assert_eq!(world.rule(1, json!({})), []);
+            }
+        },
+    );
+}

@@ -8,6 +8,7 @@ pub mod limits;
 mod rates;
 mod rules;
 mod status;
+mod sweep;
 mod sync;
 mod verbs;
 mod workloads;

@@ -17,6 +17,7 @@ use tonic::Status;
 use super::bucket::Bucket;
 use super::intake::Payer;
 use super::limits::{RULE_BURST_SECONDS, RULE_CALL_PATIENCE};
+use super::sweep::Sweep;
 
 /// What may come at once after a pause.
 const BURST: Duration = Duration::from_secs(RULE_BURST_SECONDS as u64);
@@ -27,8 +28,14 @@ const FORGOTTEN: Duration = Duration::from_secs(2 * RULE_BURST_SECONDS as u64);
 /// The rates of all payers' calls.
 #[derive(Debug)]
 pub(super) struct Rates {
-    by_payer: Mutex<HashMap<Payer, Rate>>,
+    known: Mutex<KnownRates>,
     clock: Clock,
+}
+
+#[derive(Debug, Default)]
+struct KnownRates {
+    by_payer: HashMap<Payer, Rate>,
+    sweep: Sweep,
 }
 
 #[derive(Debug)]
@@ -48,7 +55,7 @@ pub(super) struct Turn {
 
 impl Rates {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { by_payer: Mutex::default(), clock }
+        Self { known: Mutex::default(), clock }
     }
 
     /// Waits until a call may be made. `limits`: those of the tenant; without any, which is so for administrators, there is no
@@ -93,15 +100,16 @@ impl Rates {
 
     fn with<T>(&self, payer: &Payer, f: impl FnOnce(&mut Rate, Instant) -> T) -> T {
         let now = self.clock.now();
-        let mut rates = self.by_payer.lock();
-        if !rates.contains_key(payer) {
-            rates.retain(|_, rate| {
+        let mut known = self.known.lock();
+        let KnownRates { by_payer, sweep } = &mut *known;
+        if !by_payer.contains_key(payer) {
+            sweep.before_new(by_payer, |rate| {
                 now.saturating_duration_since(rate.seen) < FORGOTTEN
                     || !(rate.calls.is_full(now) && rate.bytes.is_full(now))
                     || Arc::strong_count(&rate.list) > 1
             });
         }
-        let rate = rates.entry(payer.clone()).or_insert_with(|| Rate {
+        let rate = by_payer.entry(payer.clone()).or_insert_with(|| Rate {
             calls: Bucket::new(BURST, now),
             bytes: Bucket::new(BURST, now),
             list: Arc::new(Semaphore::new(1)),
@@ -184,9 +192,12 @@ mod tests {
             error.message().contains("ruleBytesPerSecond: 900 more bytes would wait for 18 s"),
             "{error}"
         );
+        for i in 1..Sweep::LEAST {
+            rates.bytes(&Payer::from(i.to_string()), 1, Some(&limits)).await.unwrap();
+        }
         tokio::time::advance(FORGOTTEN).await;
         rates.bytes(&Payer::from("b"), 1, Some(&limits)).await.unwrap();
-        assert_eq!(rates.by_payer.lock().len(), 1, "who has nothing left to pay is forgotten");
+        assert_eq!(rates.known.lock().by_payer.len(), 1, "who has nothing left to pay is forgotten");
     }
 
     #[tokio::test(start_paused = true)]

@@ -185,7 +185,9 @@ impl Workloads {
     }
 
     async fn take_in(&self, session: &mut Session, mut messages: Messages) -> Result<(), Status> {
-        let mut changes = self.context.registry.changes();
+        let changes = self.context.registry.changes(&session.caller, &session.id);
+        // It may have changed since the call began.
+        session.tenant = self.access.authorize(&session.caller, &session.id)?;
         // Made once: registering them again for each message would cost more than the message.
         let mut expired = pin!(tokio::time::sleep_until(self.expiry(&session.caller)));
         let (end, gone) = (session.begun.end.clone(), session.gone.clone());
@@ -206,7 +208,7 @@ impl Workloads {
                     self.tell_sync(session);
                     continue;
                 }
-                Ok(()) = changes.changed() => {
+                () = changes.changed() => {
                     // Its identity may have been taken away, or its limits changed.
                     session.tenant = self.access.authorize(&session.caller, &session.id)?;
                     continue;

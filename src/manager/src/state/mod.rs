@@ -12,12 +12,15 @@ use std::sync::Arc;
 use outrigger_core::admin::AdminNamespaces;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::index::CompanionKey;
+use outrigger_core::map::HashMap;
+use outrigger_core::template::Kind;
 use parking_lot::{Mutex, RwLock};
 
 use self::companions::CompanionCache;
 use crate::queue::{Group, Key};
 
 pub(crate) mod companions;
+pub(crate) mod listeners;
 pub(crate) mod pauses;
 pub(crate) mod registry;
 pub(crate) mod rollout;
@@ -78,6 +81,8 @@ pub(crate) struct TenantStates {
     by_namespace: RwLock<BTreeMap<Namespace, Arc<TenantState>>>,
     by_tenant: RwLock<BTreeMap<TenantId, BTreeSet<Namespace>>>,
     admin_companions: RwLock<BTreeMap<TenantId, SharedCompanions>>,
+    /// The tenant of each companion of an admin rule, by the companion's kind and name: all of them are in one namespace.
+    admin_owners: RwLock<HashMap<(Kind, Box<str>), TenantId>>,
 }
 
 /// The companions of admin rules that one tenant has. They may be seen before its namespace is, and outlive it.
@@ -103,6 +108,19 @@ impl TenantStates {
             return store.clone();
         }
         self.admin_companions.write().entry(tenant.clone()).or_default().clone()
+    }
+
+    /// A companion of an admin rule belongs to this tenant, or is deleted. Returns the tenant that it belonged to.
+    pub(crate) fn set_admin_owner(
+        &self,
+        (kind, name): (Kind, &str),
+        tenant: Option<&TenantId>,
+    ) -> Option<TenantId> {
+        let (mut owners, key) = (self.admin_owners.write(), (kind, name.into()));
+        match tenant {
+            Some(tenant) => owners.insert(key, tenant.clone()),
+            None => owners.remove(&key),
+        }
     }
 
     /// Those of all tenants, in the order of their ids.

@@ -17,9 +17,9 @@ use outrigger_core::tenant::nodes::{HostClaims, Marks, Ownership};
 use outrigger_core::tenant::{self, Identity};
 use outrigger_runtime::cache::Change;
 use parking_lot::RwLock;
-use tokio::sync::watch;
 use tonic::Status;
 
+use super::listeners::{Listener, Listeners, Topic};
 use crate::identity::Caller;
 
 /// What is known of tenants and DPUs. One for the whole process.
@@ -30,8 +30,8 @@ pub(crate) struct Registry {
     host_label: String,
     /// Identities that may act for every tenant.
     admins: Vec<Identity>,
-    /// Counts changes of what [`Registry::authorize`] depends on.
-    changes: watch::Sender<u64>,
+    /// Those who hear of changes of what [`Registry::authorize`] depends on.
+    listeners: Arc<Listeners>,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +44,8 @@ struct RegistryData {
     nodes: BTreeMap<String, Arc<Dpu>>,
     /// Nodes by the host they sit in.
     in_host: HashMap<String, BTreeSet<String>>,
+    /// Nodes by the tenant that their label names.
+    of_owner: HashMap<String, BTreeSet<String>>,
     quotas: HashMap<String, Quota>,
 }
 
@@ -100,7 +102,7 @@ pub(crate) struct Quota {
 
 impl Registry {
     pub(crate) fn new(host_label: String, admins: Vec<Identity>) -> Self {
-        Self { data: RwLock::default(), host_label, admins, changes: watch::Sender::new(0) }
+        Self { data: RwLock::default(), host_label, admins, listeners: Arc::default() }
     }
 
     /// The Node label that names the host of a DPU.
@@ -108,9 +110,14 @@ impl Registry {
         &self.host_label
     }
 
-    /// Changes of tenants from now on.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changes.subscribe()
+    /// Changes, from now on, of what [`Self::authorize`] depends on for this caller and tenant.
+    pub(crate) fn changes(&self, caller: &Caller, id: &TenantId) -> Listener {
+        let names = match caller {
+            Caller::Local => &[][..],
+            Caller::Certificate { names, .. } => names,
+        };
+        let identities = names.iter().cloned().map(Topic::Identity);
+        self.listeners.listen(identities.chain([Topic::Tenant(id.clone())]).collect())
     }
 
     pub(crate) fn get(&self, id: &TenantId) -> Option<Arc<TenantEntry>> {
@@ -128,6 +135,18 @@ impl Registry {
     /// Every Node that is a DPU or carries Outrigger's marks.
     pub(crate) fn dpus(&self) -> Vec<(String, Arc<Dpu>)> {
         self.data.read().nodes.iter().map(|(name, dpu)| (name.clone(), dpu.clone())).collect()
+    }
+
+    /// The Nodes whose label names a tenant, in alphabetical order.
+    pub(crate) fn dpus_of(&self, tenant: &TenantId) -> Vec<(String, Arc<Dpu>)> {
+        let data = self.data.read();
+        data.dpus(data.of_owner.get(tenant.as_str()))
+    }
+
+    /// The Nodes that sit in a host, in alphabetical order.
+    pub(crate) fn dpus_in(&self, host: &str) -> Vec<(String, Arc<Dpu>)> {
+        let data = self.data.read();
+        data.dpus(data.in_host.get(host))
     }
 
     pub(crate) fn has_dpu(&self, tenant: &TenantId, host: &str) -> bool {
@@ -226,10 +245,12 @@ impl Registry {
         }
         let mut touched = Touched { nodes: Vec::new(), tenants: BTreeSet::from([id.clone()]) };
         let mut hosts: BTreeSet<&String> = BTreeSet::new();
+        let mut topics = BTreeSet::from([Topic::Tenant(id.clone())]);
         for (entry, add) in [(&old, false), (&new, true)] {
             let Some(Ok(tenant)) = entry.as_ref().map(|entry| entry.tenant.as_ref()) else { continue };
             let deleting = entry.as_ref().is_some_and(|entry| entry.deleting());
             hosts.extend(&tenant.hosts);
+            topics.extend(tenant.identities.iter().cloned().map(Topic::Identity));
             for identity in &tenant.identities {
                 touched.tenants.extend(list(&mut data.by_identity, identity, &id, add));
             }
@@ -237,15 +258,18 @@ impl Registry {
                 touched.tenants.extend(list(&mut data.by_host, host, &id, add && !deleting));
             }
         }
-        let concerned = |dpu: &Dpu| {
-            step();
-            dpu.marks.owner.as_deref() == Some(id.as_str())
-                || dpu.host.as_ref().is_some_and(|host| hosts.contains(host))
-        };
-        touched.nodes =
-            data.nodes.iter().filter(|(_, dpu)| concerned(dpu)).map(|(name, _)| name.clone()).collect();
+        let in_hosts = hosts.iter().filter_map(|host| data.in_host.get(*host));
+        let concerned: BTreeSet<&String> = data
+            .of_owner
+            .get(id.as_str())
+            .into_iter()
+            .chain(in_hosts)
+            .flatten()
+            .inspect(|_| step())
+            .collect();
+        touched.nodes = concerned.into_iter().cloned().collect();
         drop(data);
-        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        self.listeners.tell(&topics);
         touched
     }
 
@@ -254,15 +278,14 @@ impl Registry {
     pub(crate) fn node(&self, name: &str, node: Option<&Node>) -> (Vec<TenantId>, bool) {
         let new = node.and_then(|node| self.dpu_of(node)).map(Arc::new);
         let mut data = self.data.write();
+        let RegistryData { nodes, in_host, of_owner, .. } = &mut *data;
         let old = match &new {
-            Some(new) => data.nodes.insert(name.to_owned(), new.clone()),
-            None => data.nodes.remove(name),
+            Some(new) => nodes.insert(name.to_owned(), new.clone()),
+            None => nodes.remove(name),
         };
-        data.moved(
-            name,
-            old.as_deref().and_then(|d| d.host.as_deref()),
-            new.as_deref().and_then(|d| d.host.as_deref()),
-        );
+        let lists = |of: fn(&Dpu) -> Option<&str>| (old.as_deref().and_then(of), new.as_deref().and_then(of));
+        moved(in_host, name, lists(|dpu| dpu.host.as_deref()));
+        moved(of_owner, name, lists(|dpu| dpu.marks.owner.as_deref()));
         let matter = |dpu: &Dpu| (dpu.host.clone(), dpu.marks.clone());
         let changed = old.as_deref().map(matter) != new.as_deref().map(matter);
         let mut concerned = BTreeSet::new();
@@ -334,26 +357,36 @@ impl RegistryData {
             .filter(move |other| *other != id)
     }
 
-    /// A Node sits in this host, and sat in that one.
-    fn moved(&mut self, node: &str, before: Option<&str>, now: Option<&str>) {
-        if before == now {
-            return;
-        }
-        if let Some(before) = before
-            && let Some(nodes) = self.in_host.get_mut(before)
-        {
-            nodes.remove(node);
-            if nodes.is_empty() {
-                self.in_host.remove(before);
-            }
-        }
-        if let Some(now) = now {
-            self.in_host.entry(now.to_owned()).or_default().insert(node.to_owned());
-        }
+    /// Nodes by their names.
+    fn dpus(&self, names: Option<&BTreeSet<String>>) -> Vec<(String, Arc<Dpu>)> {
+        let names = names.into_iter().flatten().inspect(|_| step());
+        names.filter_map(|name| Some((name.clone(), self.nodes.get(name)?.clone()))).collect()
     }
 
     fn claimants(&self, host: &str) -> impl Iterator<Item = &TenantId> {
         self.by_host.get(host).into_iter().flatten().inspect(|_| step())
+    }
+}
+
+/// Moves a Node from the list that it was on to the one that it belongs to now.
+fn moved(
+    lists: &mut HashMap<String, BTreeSet<String>>,
+    node: &str,
+    (before, now): (Option<&str>, Option<&str>),
+) {
+    if before == now {
+        return;
+    }
+    if let Some(before) = before
+        && let Some(nodes) = lists.get_mut(before)
+    {
+        nodes.remove(node);
+        if nodes.is_empty() {
+            lists.remove(before);
+        }
+    }
+    if let Some(now) = now {
+        lists.entry(now.to_owned()).or_default().insert(node.to_owned());
     }
 }
 

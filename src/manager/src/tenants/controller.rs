@@ -158,8 +158,7 @@ impl Tenants {
             return Ok(Action::Requeue(PAUSE));
         }
         let namespace = entry.object.target_namespace();
-        let mut dpus = self.context.registry.dpus();
-        dpus.retain(|(_, dpu)| dpu.marks.owner.as_deref() == Some(id.as_str()));
+        let dpus = self.context.registry.dpus_of(id);
         let count = i64::try_from(dpus.len()).unwrap_or(i64::MAX);
         let companions =
             admin::release(&self.context.client, &self.context.states.admin().resources, id).await?;

@@ -1,7 +1,5 @@
 //! The status of a tenant, computed from the caches.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::Status;
@@ -139,35 +137,26 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
 
 /// How many DPUs the tenant has, and what is with its hosts.
 fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, ConditionValue) {
-    let dpus = registry.dpus();
-    let own = |owner: &Option<String>| owner.as_deref() == Some(id.as_str());
-    let count = dpus.iter().filter(|(_, dpu)| own(&dpu.marks.owner)).count();
+    let owned = registry.dpus_of(id);
+    let count = owned.len();
     let (mut contested, mut moving, mut without) = (Vec::new(), Vec::new(), Vec::new());
-    let mut by_host: BTreeMap<&str, Vec<&(String, _)>> = BTreeMap::new();
-    for entry in &dpus {
-        if let Some(host) = &entry.1.host {
-            by_host.entry(host).or_default().push(entry);
-        }
-    }
     for host in &tenant.hosts {
         let rivals = registry.rivals(host, id);
         if let Some(rival) = rivals.first() {
             contested.push(format!("{host} is claimed by tenant {rival} too"));
         }
-        match by_host.get(host.as_str()) {
-            None => without.push(host.clone()),
-            Some(sitting) if rivals.is_empty() => {
-                for (name, dpu) in
-                    sitting.iter().filter(|(_, dpu)| !own(&dpu.marks.owner) || dpu.marks.handover.is_some())
-                {
-                    let from = dpu.marks.owner.as_deref().unwrap_or("nobody");
-                    moving.push(format!("{name} in host {host} comes from {from}"));
-                }
+        let sitting = registry.dpus_in(host);
+        if sitting.is_empty() {
+            without.push(host.clone());
+        }
+        for (name, dpu) in sitting.iter().filter(|_| rivals.is_empty()) {
+            let from = dpu.marks.owner.as_deref();
+            if from != Some(id.as_str()) || dpu.marks.handover.is_some() {
+                moving.push(format!("{name} in host {host} comes from {}", from.unwrap_or("nobody")));
             }
-            Some(_) => {}
         }
     }
-    for (name, dpu) in dpus.iter().filter(|(_, dpu)| own(&dpu.marks.owner)) {
+    for (name, dpu) in &owned {
         if dpu.host.as_ref().is_none_or(|host| !tenant.hosts.contains(host)) {
             moving.push(format!("{name} is given up: the tenant's Pods on it are going"));
         }
@@ -201,4 +190,63 @@ fn list(items: &[String]) -> String {
         text.push_str(&format!("; and {} more", items.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use outrigger_core::keys;
+    use outrigger_runtime::cache::Change;
+    use serde_json::json;
+
+    use super::*;
+
+    /// As many tenants, each with a host of its own and a DPU in it. Every other DPU is labeled for the next tenant.
+    fn registry(size: usize) -> Registry {
+        let registry = Registry::new(keys::DPU_HOST.to_owned(), Vec::new());
+        for i in 0..size {
+            let tenant = json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant",
+                "metadata": {"name": format!("t{i}")}, "spec": {"hosts": [format!("h{i}")]}});
+            registry.tenant(Change::Applied(serde_json::from_value(tenant).unwrap()));
+            let labels = json!({keys::DPU_HOST: format!("h{i}"), keys::NODE_TENANT: format!("t{}", (i + i % 2).min(size - 1))});
+            let node = json!({"metadata": {"name": format!("n{i}"), "labels": labels}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            registry.node(&format!("n{i}"), Some(&node));
+        }
+        registry
+    }
+
+    fn hosts(registry: &Registry, i: usize) -> (i64, Status, &'static str, String) {
+        let id = TenantId::new(&format!("t{i}")).unwrap();
+        let entry = registry.get(&id).unwrap();
+        let (count, (status, reason, message)) = hosts_ready(registry, &id, entry.tenant.as_ref().unwrap());
+        (count, status, reason, message)
+    }
+
+    #[test]
+    fn a_tenant_is_told_of_dpus_that_come_and_that_go() {
+        let registry = registry(3);
+        assert_eq!(hosts(&registry, 0), (1, Status::True, "Served", "1 DPUs in 1 hosts".into()));
+        assert_eq!(
+            hosts(&registry, 1),
+            (0, Status::False, "HandingOver", "n1 in host h1 comes from t2".into())
+        );
+        let both = "n1 is given up: the tenant's Pods on it are going";
+        assert_eq!(hosts(&registry, 2), (2, Status::False, "HandingOver", both.into()));
+        registry.node("n0", None);
+        let none = format!("no DPU's label {} names h0", keys::DPU_HOST);
+        assert_eq!(hosts(&registry, 0), (0, Status::False, "NoDPU", none));
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn the_status_of_a_tenant_takes_steps_for_its_own_nodes_alone() {
+        outrigger_core::steps::assert_nearly_linear(
+            |size| (registry(size), size),
+            |(registry, size)| {
+                let dpus: i64 = (0..*size).map(|i| hosts(registry, i).0).sum();
+                assert_eq!(dpus, i64::try_from(*size).unwrap());
+            },
+        );
+    }
 }

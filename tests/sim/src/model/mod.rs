@@ -30,14 +30,18 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
+use http::{Request, Response};
 use outrigger_runtime::environment::Environment;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tower::BoxError;
 
 pub use self::kinds::{BUILT_IN, ModelKind, NAMESPACES, PODS};
 pub use self::link::{Direct, Link, Passage, RequestInfo, Verb};
 pub use self::refusal::Refusal;
+pub use self::service::ResponseBody;
 pub use self::store::{Commit, Snapshot};
 pub use self::write::Attempt;
 
@@ -81,6 +85,18 @@ impl Model {
     /// A client of this user, whose requests take this way. It has to be called on a tokio runtime.
     pub fn client(&self, link: impl Link, user: &str) -> kube::Client {
         service::client(self.clone(), link, user)
+    }
+
+    /// Answers a request of this user, for a harness that listens for connections itself.
+    ///
+    /// # Errors
+    /// When a response can't be built.
+    pub async fn serve(
+        &self,
+        user: &str,
+        request: Request<Bytes>,
+    ) -> Result<Response<ResponseBody>, BoxError> {
+        service::serve(self.clone(), Arc::new(Direct), user.to_owned(), request.map(Into::into)).await
     }
 
     /// Passes each write to a hook before it is stored, in the order in which hooks were added. The hook returns the object to store,

@@ -26,7 +26,8 @@ use super::selector::Selector;
 use super::watch::Watcher;
 use super::write::{Change, DeleteOptions, Write};
 
-type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
+/// The body of a response: an object, a list, or the events of a watch.
+pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// How long a list waits for a resourceVersion in the future.
 const AHEAD: Duration = Duration::from_secs(3);
@@ -41,7 +42,7 @@ pub(super) fn failed() -> BoxError {
     std::io::Error::new(std::io::ErrorKind::ConnectionReset, "connection reset by the simulation").into()
 }
 
-async fn serve<L: Link>(
+pub(super) async fn serve<L: Link>(
     model: Model,
     link: Arc<L>,
     user: String,

@@ -1,5 +1,6 @@
 use std::time::SystemTime;
 
+use futures::FutureExt;
 use serde_json::{Value, json};
 use tonic::Code;
 
@@ -78,6 +79,25 @@ fn an_identity_of_two_tenants_is_neithers() {
     assert_eq!(registry.shared_identities(&id("blue")), [(Identity::new("agent.blue").unwrap(), id("red"))]);
     // The identity that is its own alone still is.
     assert!(registry.authorize(&caller(&["spiffe://x/blue"]), &id("blue")).is_ok());
+}
+
+#[test]
+fn a_caller_hears_of_what_may_change_its_rights_and_of_nothing_else() {
+    let registry = registry();
+    let changes = registry.changes(&caller(&["agent.blue", "second.example"]), &id("blue"));
+    let heard = || changes.changed().now_or_never().is_some();
+    registry.tenant(tenant("green", json!({"identities": ["spiffe://x/green"]})));
+    registry.tenant(tenant("red", json!({"hosts": ["d"]})));
+    assert!(!heard(), "other tenants, other names");
+    // A name that its own tenant doesn't list: no tenant may have it for the caller to be blue's.
+    registry.tenant(tenant("green", json!({"identities": ["second.example"]})));
+    assert!(heard() && registry.authorize(&caller(&["agent.blue", "second.example"]), &id("blue")).is_err());
+    registry.tenant(Change::Gone { namespace: String::new(), name: "green".into(), uid: String::new() });
+    assert!(heard() && registry.authorize(&caller(&["agent.blue", "second.example"]), &id("blue")).is_ok());
+    registry.tenant(tenant("blue", json!({"identities": ["spiffe://x/blue"]})));
+    assert!(heard() && registry.authorize(&caller(&["agent.blue", "second.example"]), &id("blue")).is_err());
+    registry.tenant(tenant("blue", json!({"identities": ["spiffe://x/blue"]})));
+    assert!(!heard(), "only its status has changed");
 }
 
 #[test]
@@ -217,4 +237,51 @@ fn one_change_takes_steps_for_each_tenant_that_shares_what_it_names_and_each_nod
             assert_eq!(show(registry, node("n0", Some("other"), None, json!([]))).0.len(), *size + 1);
         },
     );
+}
+
+/// As many tenants, each with a host of its own and a DPU in it, one after the other with a new identity.
+#[cfg(debug_assertions)]
+#[test]
+fn a_change_of_a_tenant_takes_steps_for_its_own_nodes_alone() {
+    let spec = |i: usize, identity: &str| json!({"identities": [format!("{identity}{i}")], "hosts": [format!("h{i}")]});
+    outrigger_core::steps::assert_nearly_linear(
+        |size| {
+            let registry = registry();
+            for i in 0..size {
+                registry.tenant(tenant(&format!("t{i}"), spec(i, "old")));
+                show(
+                    &registry,
+                    node(&format!("n{i}"), Some(&format!("h{i}")), Some(&format!("t{i}")), json!([])),
+                );
+            }
+            (registry, size)
+        },
+        |(registry, size)| {
+            for i in 0..*size {
+                let (name, host, own) = (format!("t{i}"), format!("h{i}"), format!("n{i}"));
+                assert_eq!(registry.tenant(tenant(&name, spec(i, "new"))).nodes, [own.clone()]);
+                let found =
+                    [registry.dpus_of(&id(&name)), registry.dpus_in(&host)].map(|all| all[0].0.clone());
+                assert_eq!(found, [own.clone(), own]);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_node_is_found_by_the_tenant_and_the_host_that_it_has_now() {
+    let registry = registry();
+    let found = || (registry.dpus_of(&id("blue")).len(), registry.dpus_in("a").len());
+    for (host, owner, counts) in [
+        (Some("a"), None, (0, 1)),
+        (Some("a"), Some("blue"), (1, 1)),
+        (Some("b"), Some("blue"), (1, 0)),
+        (None, Some("red"), (0, 0)),
+        (Some("a"), Some("blue"), (1, 1)),
+    ] {
+        show(&registry, node("n", host, owner, json!([])));
+        assert_eq!(found(), counts, "{host:?} {owner:?}");
+    }
+    registry.node("n", None);
+    assert_eq!(found(), (0, 0));
 }
