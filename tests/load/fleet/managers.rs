@@ -1,6 +1,7 @@
 //! Manager processes, and what they cost.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,9 +10,13 @@ use outrigger_tests::outrigger::{ADMIN, INFRASTRUCTURE, Outrigger, binary, get, 
 use outrigger_tests::pki::Authority;
 use outrigger_tests::{cost, eventually, holds, openmetrics, shipped};
 
+/// Starts a program, says its process, and kills it when standard input ends: also when the bench ends by a signal.
+const UNTIL_END: &str = r#""$@" </dev/null >/dev/null & echo $!; read -r _; kill -9 $!; wait"#;
+
 /// A manager process with the shipped arguments. It is killed when this is dropped.
 pub(crate) struct Manager {
-    child: Child,
+    shell: Child,
+    process: u32,
     pub(crate) port: u16,
     admin: u16,
 }
@@ -40,13 +45,25 @@ impl Manager {
         ];
         let args = shipped::with(&shipped::with(&args, &forced), &[&pair.serving_flags()[..], more].concat());
         let log = File::create(dir.join(format!("{name}.log"))).unwrap();
-        let mut command = Command::new(binary().unwrap());
-        command.args(&args).stdout(Stdio::null()).stderr(log);
-        Self { child: command.spawn().unwrap(), port, admin }
+        let mut command = Command::new("sh");
+        command.args(["-c", UNTIL_END, "sh"]).arg(binary().unwrap()).args(&args);
+        let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let mut process = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut process).unwrap();
+        Self { shell, process: process.trim().parse().unwrap(), port, admin }
     }
 
     pub(crate) fn process(&self) -> u32 {
-        self.child.id()
+        self.process
+    }
+
+    /// Whether no queue has a key that is worked on or could be.
+    async fn is_idle(&self) -> bool {
+        let text = Outrigger::metrics_of(self.admin).await.unwrap_or_default();
+        let families = openmetrics::parse(&text).unwrap_or_default();
+        let count =
+            |state| families.get("outrigger_queue_keys").map(|keys| keys.sum("", &[("state", state)]));
+        count("Ready").zip(count("Busy")).is_some_and(|(ready, busy)| ready + busy < 0.5)
     }
 
     pub(crate) async fn ready(&self) {
@@ -74,8 +91,8 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
     }
 }
 
@@ -87,6 +104,20 @@ pub(crate) fn processor_time(managers: &[Manager]) -> Duration {
 /// How long a manager has to do nothing before it counts as done, and how much processor time counts as nothing meanwhile: pings of
 /// connections go on.
 const QUIET: (Duration, Duration) = (Duration::from_millis(600), Duration::from_millis(30));
+
+/// Waits until the queues of all managers are empty. With thousands of connections their pings alone keep a manager from being
+/// [`quiet`].
+pub(crate) async fn idle(managers: &[Manager]) {
+    let mut times = 0;
+    while times < 3 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut all = true;
+        for manager in managers {
+            all &= manager.is_idle().await;
+        }
+        times = if all { times + 1 } else { 0 };
+    }
+}
 
 /// Waits until the managers have nothing more to do.
 pub(crate) async fn quiet(managers: &[Manager]) {

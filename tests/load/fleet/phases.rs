@@ -9,7 +9,7 @@ use outrigger_tests::report::Row;
 
 use crate::agents::{Command, Fleet};
 use crate::cluster::Cluster;
-use crate::managers::{Manager, processor_time, quiet};
+use crate::managers::{Manager, idle, processor_time};
 use crate::record;
 
 /// Fleets of one kind.
@@ -110,7 +110,7 @@ impl Series {
         phases.push(meter.phase("tenants come", "a tenant", tenants, &managers, come).await);
         if self.real {
             // A namespace takes Pods only with its service account, which a controller makes.
-            quiet(&managers).await;
+            idle(&managers).await;
         }
         let ports: Vec<u16> = managers.iter().map(|manager| manager.port).collect();
         let mut fleet = None;
@@ -198,7 +198,7 @@ impl Series {
         let tenants = self.tenants;
         // The time of a sync is shown to the second, and at most every five seconds.
         tokio::time::sleep(Duration::from_secs(6)).await;
-        quiet(&managers).await;
+        idle(&managers).await;
         fleet.attempts();
         cluster.synced.forget();
         let began = Instant::now();
@@ -211,7 +211,7 @@ impl Series {
         println!("  half of the agents are served again after {half:.1} s, 99 % after {most:.1} s");
 
         tokio::time::sleep(Duration::from_secs(6)).await;
-        quiet(&managers).await;
+        idle(&managers).await;
         fleet.attempts();
         cluster.synced.forget();
         let lost = managers.pop().unwrap();
@@ -275,7 +275,7 @@ impl Meter {
             work.await;
             seconds = began.elapsed().as_secs_f64();
             // What follows from it belongs to its cost: statuses of rules and tenants.
-            quiet(managers).await;
+            idle(managers).await;
         };
         let mut cores = 0.0;
         tokio::select! {
