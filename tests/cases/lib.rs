@@ -100,9 +100,9 @@ pub struct RuleEnd {
     pub spec: Value,
     /// The reason of the condition that tells the end.
     pub end: String,
-    /// Words of its message.
-    #[serde(default)]
-    pub says: String,
+    /// Parts of its message.
+    #[serde(default, deserialize_with = "one_or_many")]
+    pub says: Vec<String>,
 }
 
 /// All of `escapes.yaml`.

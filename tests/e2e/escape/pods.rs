@@ -97,7 +97,8 @@ async fn no_template_of_a_rule_gets_out() {
         failures.check(&route.name, &Err(end.clone()), &words);
     }
     for (expected, end) in more.iter().zip(of_rules) {
-        failures.check(&expected.spec.to_string(), &Err(end.clone()), &[&expected.end, &expected.says]);
+        let says: Vec<&String> = [&expected.end].into_iter().chain(&expected.says).collect();
+        failures.check(&expected.spec.to_string(), &Err(end.clone()), &says);
     }
     failures.none();
     let companions = s.admin.list(&s.pods()).await.unwrap();
