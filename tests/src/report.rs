@@ -207,7 +207,7 @@ mod tests {
             let found = now.worse_than(&report(unit, &recorded));
             assert_eq!(found.len(), usize::from(worse), "{unit} {ratios:?}: {found:?}");
         }
-        // Where rounds don't differ, as in counts, any more is worse.
+        // Counts have no spread: one write more than none is worse.
         let writes = |count| report("writes", &[(count, 20_000.0)]);
         assert_eq!(writes(1.0).worse_than(&writes(0.0)).len(), 1);
         assert!(writes(0.0).worse_than(&writes(0.0)).is_empty());

@@ -224,7 +224,7 @@ fn merge(model: &Model, plural: &str, (namespace, name): (Option<&str>, &str), p
 
 /// Events come as fast as a manager can take them, and not all at once.
 async fn pause(i: usize) {
-    if i % 50 == 0 {
+    if i.is_multiple_of(50) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

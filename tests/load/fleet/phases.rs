@@ -239,7 +239,7 @@ impl Phase {
 
     fn print(&self) {
         let Self { name, of, count, seconds, managers, here, memory, cores, .. } = self;
-        let api_server = self.api_server.map(|time| format!("{time:.1} s")).unwrap_or_else(|| "none".into());
+        let api_server = self.api_server.map_or_else(|| "none".into(), |time| format!("{time:.1} s"));
         println!(
             "  {name}: {count} in {seconds:.1} s, {:.0}/s; processor time of managers {managers:.1} s ({:.0} us of {of}), \
              of the API server {api_server}, here {here:.1} s; most of one manager: {memory:.0} MiB, {cores:.2} cores",

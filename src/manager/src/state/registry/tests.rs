@@ -259,7 +259,7 @@ fn a_change_of_a_tenant_takes_steps_for_its_own_nodes_alone() {
         |(registry, size)| {
             for i in 0..*size {
                 let (name, host, own) = (format!("t{i}"), format!("h{i}"), format!("n{i}"));
-                assert_eq!(registry.tenant(tenant(&name, spec(i, "new"))).nodes, [own.clone()]);
+                assert_eq!(registry.tenant(tenant(&name, spec(i, "new"))).nodes, std::slice::from_ref(&own));
                 let found =
                     [registry.dpus_of(&id(&name)), registry.dpus_in(&host)].map(|all| all[0].0.clone());
                 assert_eq!(found, [own.clone(), own]);
