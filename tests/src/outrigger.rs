@@ -10,6 +10,7 @@ use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::{BodyExt, Full};
+use outrigger_admission::webhooks::WRITER_TIMEOUT;
 use outrigger_runtime::tls::ClientTls;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -179,7 +180,8 @@ impl Outrigger {
         self.run(name, &args)
     }
 
-    /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service.
+    /// The shipped configurations, with the one change that loopback forces: a URL in place of a Service. A program without
+    /// optimization takes many times as long for a large object, so the API server waits longer for it.
     pub fn webhook_configurations(&self) -> anyhow::Result<Vec<Value>> {
         let mut all = shipped::webhook_configurations()?;
         for webhook in all.iter_mut().filter_map(|one| one["webhooks"].as_array_mut()).flatten() {
@@ -187,6 +189,9 @@ impl Outrigger {
             let bundle = STANDARD.encode(self.authority.pem());
             let url = format!("https://127.0.0.1:{}{path}", self.webhook_port);
             webhook["clientConfig"] = json!({"url": url, "caBundle": bundle});
+            if cfg!(debug_assertions) {
+                webhook["timeoutSeconds"] = json!(WRITER_TIMEOUT.as_secs());
+            }
         }
         Ok(all)
     }
