@@ -123,7 +123,7 @@ async fn crowd(o: &'static Outrigger) -> Vec<Row> {
     let began = Instant::now();
     many(RULES, async |name, spec| t.try_rule(&name, spec).await).await;
     println!("{RULES} rules made in {:.0} s", began.elapsed().as_secs_f64());
-    // A stream has to begin with its sync soon after it is opened.
+    // To make the rules takes minutes; the stream is opened when there is something to send.
     let tls = o.client_tls("crowd", &[&tenant_identity("crowd")]);
     let (sender, _call) = stream(o.grpc_port, &tls, &[b"crowd"]).await.unwrap();
     sender.send(sync((0..WORKLOADS).map(workload))).await.unwrap();
