@@ -10,10 +10,12 @@ const FILES: &[&str] = &[
     "universe/workload/v1/workload.proto",
     "universe/workload/v1/workload_rule.proto",
     "universe/admin/workload/v1/admin_workload_rule.proto",
+    "outrigger/companion/v1/companion.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=universe");
+    println!("cargo::rerun-if-changed=outrigger");
     let descriptors = protox::compile(FILES, ["."])?;
     // Written beside the code, for reflection.
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);

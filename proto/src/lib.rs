@@ -31,6 +31,12 @@ pub mod universe {
     }
 }
 
+/// `outrigger.companion.v1`: the state of companions, for agents.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]
+pub mod companion {
+    tonic::include_proto!("outrigger.companion.v1");
+}
+
 /// The messages of workloads as they are received: their texts are slices of the received bytes and not yet known to be UTF-8, and
 /// their maps are lists of entries, of which the last with a key counts. Decoding allocates nothing for either.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic)]

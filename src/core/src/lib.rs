@@ -26,6 +26,7 @@ pub mod mutate;
 pub mod offloading;
 pub mod path;
 pub mod quantity;
+pub mod reason;
 pub mod rollout;
 pub mod rule;
 pub mod selector;
