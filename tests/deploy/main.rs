@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 6] = [
+const COMPONENTS: [(&str, &str, &[&str]); 7] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -35,6 +35,11 @@ const COMPONENTS: [(&str, &str, &[&str]); 6] = [
         "webhook-only",
         "self-signed-webhook",
         &["-f", "deploy/helm/values/webhook-only.yaml", "--set", "selfSigned.enabled=true"],
+    ),
+    (
+        "tenant",
+        "no-pod-conditions",
+        &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.podConditions=false"],
     ),
 ];
 

@@ -167,7 +167,12 @@ async fn an_old_pod_can_go() {
 async fn expressions_fit_the_types() {
     let setup = Setup::shared().await;
     let infra = &setup.plane.infra;
-    let files = ["webhooks/policies.yaml", "webhooks/emergency.yaml", "deploy/base/agent/rbac.yaml"];
+    let files = [
+        "webhooks/policies.yaml",
+        "webhooks/emergency.yaml",
+        "deploy/base/agent/rbac.yaml",
+        "deploy/base/agent-conditions/rbac.yaml",
+    ];
     let objects: Vec<Value> = files.into_iter().flat_map(emergency::objects).collect();
     let of = |kind: &str| objects.iter().filter(|o| o["kind"] == kind).cloned().collect::<Vec<_>>();
     let (mut policies, bindings) = (of("ValidatingAdmissionPolicy"), of("ValidatingAdmissionPolicyBinding"));

@@ -57,8 +57,14 @@ impl Setup {
         ] {
             infra.apply_file(&format!("deploy/crds/{kind}.yaml")).unwrap();
         }
-        for part in ["namespace/priority-class", "slots/rbac", "machines/rbac", "agent/rbac", "manager/rbac"]
-        {
+        for part in [
+            "namespace/priority-class",
+            "slots/rbac",
+            "machines/rbac",
+            "agent/rbac",
+            "agent-conditions/rbac",
+            "manager/rbac",
+        ] {
             infra.apply_file(&format!("deploy/base/{part}.yaml")).unwrap();
         }
         infra.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();

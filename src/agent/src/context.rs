@@ -5,8 +5,10 @@ use std::sync::Arc;
 use kube::Client;
 use outrigger_runtime::environment::Environment;
 use outrigger_runtime::events::Events;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::Channel;
 
 use crate::connect::Connector;
 use crate::metrics::Metrics;
@@ -21,4 +23,6 @@ pub(crate) struct Context {
     pub events: Arc<Events>,
     pub metrics: Metrics,
     pub drain: CancellationToken,
+    /// The connection of the workload stream, while it is open.
+    pub channel: watch::Sender<Option<Channel>>,
 }

@@ -1,8 +1,9 @@
 //! The agent.
 //!
-//! **In**: watches of the Pods of the configured namespaces and of the tenant's rules. **Out**: a workload stream to
-//! the manager, with all workloads first and then each change; the rules in the infrastructure cluster, and their
-//! status in the tenant's cluster ([`rules`]). **Callers**: `outrigger agent`, and the tests.
+//! **In**: watches of the Pods of the configured namespaces and of the tenant's rules; a stream from the manager, of how
+//! companions are. **Out**: a workload stream to the manager, with all workloads first and then each change; the rules in the
+//! infrastructure cluster, and their status in the tenant's cluster ([`rules`]); conditions and Events of Pods, of their
+//! companions (`companions`). **Callers**: `outrigger agent`, and the tests.
 //!
 //! The stream is level-based and not acknowledged. After an interruption the agent reconnects with exponential backoff
 //! and sends all workloads again.
@@ -10,6 +11,8 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
 mod annotations;
+mod bucket;
+mod companions;
 pub mod connect;
 mod context;
 mod metrics;
@@ -35,10 +38,12 @@ use outrigger_runtime::expiry::{self, Expiry};
 use outrigger_runtime::ready::Readiness;
 use outrigger_runtime::tls::ClientTls;
 use outrigger_runtime::watch::Watch;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::annotations::{Pattern, Selection};
+use crate::companions::{Board, Follower, Link, Writer};
 use crate::connect::Connector;
 use crate::context::Context;
 use crate::metrics::Metrics;
@@ -89,9 +94,12 @@ pub fn assemble(
         tenant: args.tenant_id.as_str().parse().context("--tenant-id")?,
         metrics: Metrics::new(&mut process.registry),
         drain: process.drain.clone(),
+        channel: watch::Sender::new(None),
     });
-    let store = Arc::new(WorkloadStore::default());
-    report(process, &store, &context.metrics);
+    let board = Arc::new(Board::new(context.environment.clock, args.report_companions_after));
+    let store = Arc::new(WorkloadStore::new(board.clone()));
+    report(process, &store, &board, &context.metrics);
+    tell_companions(process, &context, &store, &board);
 
     let rules = watch_rules(process, &context, &args.rules_namespace);
     let selection = selection(process, &context, rules.as_ref(), allowed);
@@ -162,6 +170,26 @@ fn selection(
     receiver
 }
 
+/// Starts to follow what the manager tells of companions, and to write it to Pods.
+fn tell_companions(
+    process: &Process,
+    context: &Arc<Context>,
+    store: &Arc<WorkloadStore>,
+    board: &Arc<Board>,
+) {
+    let unsupported = process.readiness.warning("companions");
+    let follower = Follower { context: context.clone(), board: board.clone(), unsupported };
+    process.spawn("companions", follower.run());
+    let writer = Writer {
+        context: context.clone(),
+        board: board.clone(),
+        store: store.clone(),
+        conditions_forbidden: process.readiness.warning("conditions of Pods"),
+        events_forbidden: (process.readiness.warning("events of Pods"), Mutex::default()),
+    };
+    process.spawn("conditions of Pods", writer.run());
+}
+
 fn configured(process: &Process, context: &Arc<Context>, namespace: &str) -> watch::Receiver<Option<Scope>> {
     let (sender, receiver) = watch::channel(None);
     let ready = process.readiness.wait_for(CONFIG_MAP);
@@ -172,7 +200,15 @@ fn configured(process: &Process, context: &Arc<Context>, namespace: &str) -> wat
 }
 
 /// Registers the state of the agent for `/debug/state`.
-fn report(process: &mut Process, store: &Arc<WorkloadStore>, metrics: &Metrics) {
-    let (store, connected) = (store.clone(), metrics.connected.clone());
-    process.report("agent", move || json!({"workloads": store.len(), "connected": connected.get() > 0}));
+fn report(process: &mut Process, store: &Arc<WorkloadStore>, board: &Arc<Board>, metrics: &Metrics) {
+    let (store, board, connected) = (store.clone(), board.clone(), metrics.connected.clone());
+    process.report("agent", move || {
+        let companions = match board.link() {
+            Link::Down(_) => "Unreachable",
+            Link::Open { complete: None, .. } => "Syncing",
+            Link::Open { .. } => "Synced",
+            Link::Unsupported => "Unsupported",
+        };
+        json!({"workloads": store.len(), "connected": connected.get() > 0, "companions": companions})
+    });
 }

@@ -18,6 +18,28 @@ pub(crate) struct Metrics {
     pub connections: Counter,
     messages: Family<[(&'static str, Kind); 1], Counter>,
     rounds: Family<[(&'static str, RoundOutcome); 1], Counter>,
+    pub companion_watch: Gauge<i64, AtomicI64>,
+    companion_watch_ends: Family<[(&'static str, WatchEnd); 1], Counter>,
+    condition_writes: Family<[(&'static str, WriteOutcome); 1], Counter>,
+}
+
+/// How a call for the state of companions has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum WatchEnd {
+    /// The manager or the connection ended it.
+    Closed,
+    /// With an error.
+    Failed,
+    /// The manager doesn't have the call.
+    Unsupported,
+}
+
+/// What came of a write of the conditions of a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum WriteOutcome {
+    Ok,
+    Failed,
+    Forbidden,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -46,6 +68,16 @@ impl Metrics {
         metrics::AGENT_CONNECTIONS.register(registry, this.connections.clone());
         metrics::AGENT_MESSAGES.register(registry, this.messages.clone());
         metrics::AGENT_ROUNDS.register(registry, this.rounds.clone());
+        metrics::AGENT_COMPANION_WATCH.register(registry, this.companion_watch.clone());
+        metrics::AGENT_COMPANION_WATCH_ENDS.register(registry, this.companion_watch_ends.clone());
+        metrics::AGENT_CONDITION_WRITES.register(registry, this.condition_writes.clone());
+        // They are shown before anything has happened.
+        for how in [WatchEnd::Closed, WatchEnd::Failed, WatchEnd::Unsupported] {
+            let _ = this.companion_watch_ends.get_or_create(&[("outcome", how)]);
+        }
+        for outcome in [WriteOutcome::Ok, WriteOutcome::Failed, WriteOutcome::Forbidden] {
+            let _ = this.condition_writes.get_or_create(&[("outcome", outcome)]);
+        }
         this
     }
 
@@ -58,6 +90,14 @@ impl Metrics {
             Message::WorkloadSyncBegin(_) | Message::WorkloadSyncChunk(_) => Kind::Chunk,
         };
         self.messages.get_or_create(&[("kind", kind)]).inc();
+    }
+
+    pub(crate) fn companion_watch_ended(&self, how: WatchEnd) {
+        self.companion_watch_ends.get_or_create(&[("outcome", how)]).inc();
+    }
+
+    pub(crate) fn condition_write(&self, outcome: WriteOutcome) {
+        self.condition_writes.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn round(&self, outcome: RoundOutcome) {

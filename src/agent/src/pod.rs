@@ -7,12 +7,18 @@ use outrigger_core::workload::{Orchestrator, Workload};
 use outrigger_runtime::pod::Pod;
 use std::collections::BTreeMap;
 
+/// Reports whether a Pod is a workload: one that has terminated, in phase Succeeded or Failed, is none.
+pub(crate) fn is_workload(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    !matches!(phase, Some("Succeeded" | "Failed"))
+}
+
 /// Converts a Pod to a workload. Returns `None` for a Pod that has terminated, in phase Succeeded or Failed.
 pub fn workload(pod: Pod) -> Option<Workload> {
-    let status = pod.status.unwrap_or_default();
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+    if !is_workload(&pod) {
         return None;
     }
+    let status = pod.status.unwrap_or_default();
     let ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
     let metadata = pod.metadata;
     Some(Workload {

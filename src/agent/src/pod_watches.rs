@@ -65,8 +65,9 @@ impl PodWatches {
     async fn update(&mut self, scope: &Scope, selection: &Selection) {
         let restart = !self.store.selects(selection);
         let names = scope.watches();
-        for (_, watch) in self.watches.extract_if(.., |name, _| restart || !names.contains(name)) {
+        for (name, watch) in self.watches.extract_if(.., |name, _| restart || !names.contains(name)) {
             watch.stop().await;
+            self.store.stopped(&name);
         }
         self.store.select(selection.clone());
         if let Scope::Only(names) = scope {

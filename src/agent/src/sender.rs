@@ -63,19 +63,22 @@ impl Sender {
 
     /// Opens a stream and sends until it ends.
     async fn stream(&self, connected: &mut Option<ReadyHandle>) -> anyhow::Result<()> {
-        let client = WorkloadServiceClient::new(self.context.connector.connect().await?);
+        let channel = self.context.connector.connect().await?;
+        let client = WorkloadServiceClient::new(channel.clone());
         info!(workloads = self.store.len(), "connected to manager; sending all workloads");
         self.context.metrics.connections.inc();
         if let Some(connected) = connected.take() {
             connected.done();
         }
         self.context.metrics.connected.set(1);
+        self.context.channel.send_replace(Some(channel));
         let mut ended = self.call(client.clone(), true).await;
         if ended.as_ref().is_err_and(|status| status.code() == Code::Unimplemented) {
             info!("manager does not support chunks; sending all workloads in one message");
             ended = self.call(client, false).await;
         }
         self.context.metrics.connected.set(0);
+        self.context.channel.send_replace(None);
         self.store.end_stream();
         ended.map_err(|status| anyhow::anyhow!("{:?}: {}", status.code(), status.message()))
     }

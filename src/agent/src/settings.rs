@@ -57,6 +57,11 @@ pub struct AgentArgs {
     #[arg(long, env = "OUTRIGGER_MAX_CONCURRENT_RECONCILES", default_value_t = 10, value_name = "COUNT")]
     pub max_concurrent_reconciles: usize,
 
+    /// Time for which a companion has to be wrong before the Pod of its workload says so for the first time, in the condition
+    /// outrigger.dev/Companions: 15s, 1m. Pods of which a rule asks that they wait for their companions say it at once.
+    #[arg(long, env = "OUTRIGGER_REPORT_COMPANIONS_AFTER", default_value = "15s", value_parser = duration, value_name = "DURATION")]
+    pub report_companions_after: Duration,
+
     /// PEM file with the CA certificates that verify the manager's certificate.
     #[arg(long, env = "OUTRIGGER_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,

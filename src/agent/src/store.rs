@@ -3,7 +3,7 @@
 //! Level-based: the store has the current state and the set of changed ids. However often a Pod changes while the
 //! manager is unreachable or slow, one message is sent, and memory doesn't grow with the number of changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outrigger_api::workload_wire;
@@ -18,10 +18,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::annotations::Selection;
-use crate::pod::workload;
+use crate::companions::Board;
+use crate::pod::{is_workload, workload};
 
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadStore {
+    /// Learns of each Pod too.
+    board: Option<Arc<Board>>,
+    /// The feeds of the current watches, by their namespaces.
+    feeds: Mutex<BTreeMap<Option<String>, Feed<Pod>>>,
     state: Mutex<State>,
     /// Wakes the current stream.
     changed: Notify,
@@ -46,6 +51,11 @@ struct State {
 struct Superseded;
 
 impl WorkloadStore {
+    /// A store whose Pods the board learns of.
+    pub(crate) fn new(board: Arc<Board>) -> Self {
+        Self { board: Some(board), ..Self::default() }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.state.lock().workloads.len()
     }
@@ -162,6 +172,9 @@ impl WorkloadStore {
     }
 
     fn remove(&self, id: &WorkloadId) {
+        if let Some(board) = &self.board {
+            board.remove(id);
+        }
         let mut state = self.state.lock();
         if state.workloads.remove(id).is_some() {
             state.changed.insert(id.clone());
@@ -182,6 +195,7 @@ impl WorkloadStore {
                 }
             }
         });
+        self.feeds.lock().insert(namespace.clone(), feed.clone());
         let mut first = Some(HashSet::default());
         move |event| {
             match (&event, &mut first) {
@@ -194,6 +208,20 @@ impl WorkloadStore {
             if completed && let Some(listed) = first.take() {
                 this.retain(namespace.as_deref(), &listed);
             }
+        }
+    }
+
+    /// Records that the watch of these Pods has stopped.
+    pub(crate) fn stopped(&self, namespace: &Option<String>) {
+        self.feeds.lock().remove(namespace);
+    }
+
+    /// Receives the Pod of the response to a write of this process.
+    pub(crate) fn answer(&self, pod: Pod) {
+        // Under the lock, so that no Pod is recorded after its watch has stopped.
+        let feeds = self.feeds.lock();
+        if let Some(feed) = feeds.get(&pod.metadata.namespace).or_else(|| feeds.get(&None)) {
+            feed.answer(pod);
         }
     }
 
@@ -211,6 +239,11 @@ impl WorkloadStore {
     /// Applies a Pod. A Pod that has terminated is not a workload.
     fn apply(&self, pod: Pod) {
         let Some(id) = id(&pod) else { return };
+        if is_workload(&pod)
+            && let Some(board) = &self.board
+        {
+            board.apply(&id, &pod);
+        }
         match workload(pod) {
             Some(workload) => self.set(workload),
             None => self.remove(&id),

@@ -54,6 +54,25 @@ impl Events {
         message: &str,
         about: &ObjectReference,
     ) {
+        if let Err(error) = self.try_publish(warning, reason, action, message, about).await {
+            let (kind, name) =
+                (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
+            warn!(kind, name, %error, "failed to write an event");
+        }
+    }
+
+    /// As [`Self::publish`], for callers that report failures themselves.
+    ///
+    /// # Errors
+    /// Those of the API server.
+    pub async fn try_publish(
+        &self,
+        warning: bool,
+        reason: &str,
+        action: &str,
+        message: &str,
+        about: &ObjectReference,
+    ) -> kube::Result<()> {
         let mut note = message.to_owned();
         if note.len() > MAX_NOTE {
             note.truncate(note.floor_char_boundary(MAX_NOTE));
@@ -66,10 +85,6 @@ impl Events {
             action: action.to_owned(),
             secondary: None,
         };
-        if let Err(error) = recorder.publish(&event, about).await {
-            let (kind, name) =
-                (about.kind.as_deref().unwrap_or_default(), about.name.as_deref().unwrap_or_default());
-            warn!(kind, name, %error, "failed to write an event");
-        }
+        recorder.publish(&event, about).await
     }
 }

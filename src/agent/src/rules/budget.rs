@@ -4,12 +4,7 @@
 use outrigger_core::map::{HashMap, HashSet};
 use tokio::time::Instant;
 
-/// A burst, and a sustained rate per minute.
-#[derive(Debug, Clone, Copy)]
-struct Rate {
-    burst: f64,
-    minute: f64,
-}
+use crate::bucket::{Bucket, Rate};
 
 /// Writes of one rule's status.
 const RULE: Rate = Rate { burst: 20.0, minute: 12.0 };
@@ -18,24 +13,6 @@ const WRITES: Rate = Rate { burst: 1000.0, minute: 300.0 };
 /// Bytes of the written rules.
 const BYTES: Rate = Rate { burst: 64.0 * MIB, minute: 32.0 * MIB };
 const MIB: f64 = (1 << 20) as f64;
-
-#[derive(Debug)]
-struct Bucket {
-    left: f64,
-    at: Instant,
-}
-
-impl Bucket {
-    fn new(rate: Rate, now: Instant) -> Self {
-        Self { left: rate.burst, at: now }
-    }
-
-    fn refill(&mut self, rate: Rate, now: Instant) {
-        let minutes = now.duration_since(self.at).as_secs_f64() / 60.0;
-        self.left = (self.left + minutes * rate.minute).min(rate.burst);
-        self.at = now;
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -58,20 +35,18 @@ impl Budget {
 
     /// Takes a write of the status of the rule with this uid and size. Returns false if the write must be deferred.
     pub(super) fn take(&mut self, uid: &str, bytes: usize, now: Instant) -> bool {
-        self.writes.refill(WRITES, now);
-        self.bytes.refill(BYTES, now);
+        let (writes, left) = (self.writes.refill(WRITES, now), self.bytes.refill(BYTES, now));
         let rule = self.rules.entry(uid.to_owned()).or_insert_with(|| Bucket::new(RULE, now));
-        rule.refill(RULE, now);
         // A rule that is larger than the remaining bytes makes the bucket negative; otherwise it would never be written.
-        if rule.left < 1.0 || self.writes.left < 1.0 || self.bytes.left <= 0.0 {
+        if rule.refill(RULE, now) < 1.0 || writes < 1.0 || left <= 0.0 {
             self.deferred = true;
             return false;
         }
-        rule.left -= 1.0;
-        self.writes.left -= 1.0;
+        rule.spend(1.0);
+        self.writes.spend(1.0);
         #[allow(clippy::cast_precision_loss)]
         let bytes = bytes as f64;
-        self.bytes.left -= bytes;
+        self.bytes.spend(bytes);
         true
     }
 

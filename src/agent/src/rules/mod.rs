@@ -14,5 +14,6 @@ mod store;
 mod sync;
 pub mod wire;
 
+pub(crate) use sanitize::printable;
 pub(crate) use store::RuleStore;
 pub(crate) use sync::Syncer;

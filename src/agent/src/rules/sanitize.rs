@@ -14,16 +14,22 @@ pub(super) const MAX_MESSAGE: usize = 1024;
 /// Replaces an invalid reason.
 const UNREADABLE: &str = "Unreadable";
 
-/// Truncates a text to [`MAX_MESSAGE`] bytes, with a note about the truncation, and replaces control characters by
-/// spaces.
+/// Truncates a text to [`MAX_MESSAGE`] bytes, with a note about the truncation, and makes it printable.
 pub(super) fn message(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    if text.len() <= MAX_MESSAGE {
+    printable(text, MAX_MESSAGE)
+}
+
+/// Truncates a text to so many bytes, with a note about the truncation, and replaces control characters, and characters that are
+/// invisible or change the direction of text, by spaces.
+pub(crate) fn printable(text: &str, max: usize) -> String {
+    let invisible = |c: char| matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let plain = |c: char| if c.is_control() || invisible(c) { ' ' } else { c };
+    if text.len() <= max {
         // A space takes one byte, so the text doesn't become longer.
         return text.chars().map(plain).collect();
     }
     let note = format!(" ... (truncated, {} bytes in all)", text.len());
-    let head = text.get(..text.floor_char_boundary(MAX_MESSAGE - note.len())).unwrap_or_default();
+    let head = text.get(..text.floor_char_boundary(max.saturating_sub(note.len()))).unwrap_or_default();
     head.chars().map(plain).chain(note.chars()).collect()
 }
 

@@ -103,7 +103,7 @@ impl RuleClient {
         let mut client = Grpc::new(self.channel.clone()).max_decoding_message_size(ANSWER.bytes);
         client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let path = http::uri::PathAndQuery::from_static(path);
-        let codec = Measured { shape, bounds: ANSWER, of: PhantomData };
+        let codec = Measured::new(shape, ANSWER);
         client.unary(self.request(message), path, codec).await.map(Response::into_inner)
     }
 
@@ -117,10 +117,17 @@ impl RuleClient {
 }
 
 /// prost's codec, which measures responses before it decodes them.
-struct Measured<Q, A> {
+pub(crate) struct Measured<Q, A> {
     shape: &'static Shape,
     bounds: Bounds,
     of: PhantomData<(Q, A)>,
+}
+
+impl<Q, A> Measured<Q, A> {
+    /// A codec for responses of this shape, within these limits.
+    pub(crate) fn new(shape: &'static Shape, bounds: Bounds) -> Self {
+        Self { shape, bounds, of: PhantomData }
+    }
 }
 
 impl<Q, A> Codec for Measured<Q, A>

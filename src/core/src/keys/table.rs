@@ -15,12 +15,21 @@ pub enum Form {
     Gate,
     /// In `resources` of a container.
     Resource,
+    /// In `status.conditions`.
+    Condition,
 }
 
 impl Form {
     /// All of them, in the order of the reference.
-    pub const ALL: [Self; 6] =
-        [Self::Label, Self::Annotation, Self::Taint, Self::Finalizer, Self::Gate, Self::Resource];
+    pub const ALL: [Self; 7] = [
+        Self::Label,
+        Self::Annotation,
+        Self::Taint,
+        Self::Finalizer,
+        Self::Gate,
+        Self::Resource,
+        Self::Condition,
+    ];
 
     /// Its name, as a heading.
     pub fn title(self) -> &'static str {
@@ -31,6 +40,7 @@ impl Form {
             Self::Finalizer => "Finalizers",
             Self::Gate => "Scheduling gates",
             Self::Resource => "Extended resources",
+            Self::Condition => "Conditions of Pods",
         }
     }
 }
@@ -178,6 +188,11 @@ keys! {
     /// KEP-5004.
     pub const DEVICE_CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/",
         Resource on "containers" by "the Pod's creator": "With a DeviceClass after the slash: a device of that class";
+    pub const COMPANIONS_CONDITION = "outrigger.dev/Companions",
+        Condition on "Pods in a tenant's cluster" by "agent": "Whether the Pod's companions are ready, and if not, why. Only on Pods of which a rule asks for an ordering, or whose companions were wrong for some time";
+    /// It differs from [`COMPANIONS_CONDITION`] by its case only.
+    pub const COMPANIONS_GATE = "outrigger.dev/companions",
+        Condition on "Pods in a tenant's cluster with this readiness gate" by "agent": "`True`: all companions are ready for which the Pod waits";
 }
 
 #[cfg(test)]

@@ -143,4 +143,12 @@ table! {
     AGENT_ROUNDS = plain("agent_rule_rounds", Counter, &[Agent],
         &[("outcome", OneOf(&["Ok", "Failed", "Unsupported"]))],
         "Comparisons of the tenant's rules with the manager's; Unsupported: the manager is too old for it");
+    AGENT_COMPANION_WATCH = plain("agent_companion_watch", Gauge, &[Agent], &[],
+        "1 while the manager tells how companions are and has told it of all, else 0");
+    AGENT_COMPANION_WATCH_ENDS = plain("agent_companion_watch_ends", Counter, &[Agent],
+        &[("outcome", OneOf(&["Closed", "Failed", "Unsupported"]))],
+        "Ends of calls by which the manager tells how companions are; Unsupported: the manager is too old for it");
+    AGENT_CONDITION_WRITES = plain("agent_condition_writes", Counter, &[Agent],
+        &[("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
+        "Writes of conditions of Pods; Forbidden: the agent's role or a policy doesn't allow it");
 }

@@ -127,6 +127,7 @@ impl Fixture {
             events: Arc::new(Events::new(api.client(), "test", None)),
             metrics: Metrics::default(),
             drain: CancellationToken::new(),
+            channel: tokio::sync::watch::Sender::new(None),
         };
         let syncer = Syncer {
             context: Arc::new(context),

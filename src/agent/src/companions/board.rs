@@ -1,0 +1,461 @@
+//! The Pods that the agent watches, with what the manager told of each, and which of them have to be written.
+//!
+//! Only Pods of the agent's own watches are in it, and all limits of rates are kept here: what the manager tells of others is
+//! dropped. Level-based: however often a companion changes, the next write of its Pod holds the last state.
+
+use std::time::Duration;
+
+use outrigger_core::ids::WorkloadId;
+use outrigger_core::keys;
+use outrigger_core::map::HashMap;
+use outrigger_runtime::environment::Clock;
+use outrigger_runtime::pod::Pod;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::decide::{Condition, Conditions, Knowledge, Status, decide};
+use super::queue::Queue;
+use super::told::Companions;
+use crate::bucket::{Bucket, Rate};
+
+/// Writes of all Pods.
+const WRITES: Rate = Rate { burst: 50.0, minute: 1500.0 };
+/// Writes of one Pod.
+const POD_WRITES: Rate = Rate { burst: 5.0, minute: 6.0 };
+/// Events of all Pods. The conditions say the same, so what exceeds it is dropped.
+const EVENTS: Rate = Rate { burst: 100.0, minute: 120.0 };
+/// Events of one Pod.
+const POD_EVENTS: Rate = Rate { burst: 3.0, minute: 1.0 };
+/// Time for which a stream has to be complete, and a Pod known, before silence about the Pod means that no rule matches it. The
+/// manager receives a new Pod a moment after the agent, and a manager that has just started doesn't know any.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Pause after the API server has forbidden a write in a namespace. Only an administrator can change that.
+const FORBIDDEN: Duration = Duration::from_secs(300);
+/// Longest pause after a write has failed.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// The state of the stream from the manager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// It is not open, since then.
+    Down(Instant),
+    /// It is open.
+    Open {
+        /// Since then.
+        since: Instant,
+        /// Since when the manager has told everything.
+        complete: Option<Instant>,
+    },
+    /// The manager doesn't have the call.
+    Unsupported,
+}
+
+/// A write of conditions, with its Event.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub id: WorkloadId,
+    pub namespace: String,
+    pub name: String,
+    pub conditions: Vec<NewCondition>,
+    pub event: Option<Condition>,
+}
+
+/// A condition to write.
+#[derive(Debug)]
+pub(super) struct NewCondition {
+    pub kind: &'static str,
+    pub condition: Condition,
+    /// Its status differs from that of the Pod's present condition.
+    pub transition: bool,
+}
+
+/// What came of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Written,
+    Failed,
+    Forbidden,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Board {
+    clock: Clock,
+    /// Time for which something has to be wrong before a Pod says so for the first time.
+    after: Duration,
+    state: Mutex<State>,
+    /// Wakes a writer.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    pods: HashMap<WorkloadId, Known>,
+    queue: Queue,
+    link: Link,
+    /// Number of the current stream.
+    stream: u64,
+    writes: Bucket,
+    events: Bucket,
+    /// Namespaces in which the agent may not write, each with the time of the next attempt.
+    forbidden: HashMap<String, Instant>,
+}
+
+/// A Pod.
+#[derive(Debug)]
+struct Known {
+    namespace: String,
+    name: String,
+    has: Conditions,
+    /// It has the readiness gate.
+    gated: bool,
+    deleted: bool,
+    /// Since when the agent has known it.
+    seen: Instant,
+    /// What the manager told on the stream with this number.
+    told: Option<(u64, Companions)>,
+    /// Since when one of its companions isn't ready.
+    wrong: Option<Instant>,
+    /// It is being written.
+    busy: bool,
+    /// Failed writes in a row.
+    failures: u32,
+    /// No write before that.
+    pause: Option<Instant>,
+    writes: Option<Bucket>,
+    events: Option<Bucket>,
+}
+
+/// What has to be done for a Pod.
+enum Step {
+    Nothing,
+    Later(Instant),
+    /// No write of any Pod before that.
+    Full(Instant),
+    Write(Write),
+}
+
+impl Board {
+    pub(crate) fn new(clock: Clock, after: Duration) -> Self {
+        let now = clock.now();
+        let state = State {
+            pods: HashMap::default(),
+            queue: Queue::default(),
+            link: Link::Down(now),
+            stream: 0,
+            writes: Bucket::new(WRITES, now),
+            events: Bucket::new(EVENTS, now),
+            forbidden: HashMap::default(),
+        };
+        Self { clock, after, state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// The state of the stream from the manager.
+    pub(crate) fn link(&self) -> Link {
+        self.state.lock().link
+    }
+
+    /// Records a state of a Pod. Most changes of a Pod don't concern its companions.
+    pub(crate) fn apply(&self, id: &WorkloadId, pod: &Pod) {
+        let has = conditions(pod);
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        let mut state = self.state.lock();
+        if let Some(known) = state.pods.get_mut(id) {
+            if known.has == has && known.deleted == deleted {
+                return;
+            }
+            (known.has, known.deleted) = (has, deleted);
+        } else {
+            let known = Known::new(pod, has, deleted, self.clock.now());
+            state.pods.insert(id.clone(), known);
+        }
+        state.push(id);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Forgets a Pod.
+    pub(crate) fn remove(&self, id: &WorkloadId) {
+        let mut state = self.state.lock();
+        state.pods.remove(id);
+        state.queue.remove(id);
+    }
+
+    /// A stream is open. Returns its number, with which it tells.
+    pub(super) fn opened(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.stream += 1;
+        state.link = Link::Open { since: self.clock.now(), complete: None };
+        state.push_all();
+        state.stream
+    }
+
+    /// The manager told of the companions of a workload. Returns false for one that the agent doesn't know.
+    pub(super) fn told(&self, stream: u64, id: &WorkloadId, companions: Companions) -> bool {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        if state.stream != stream {
+            return false;
+        }
+        let Some(known) = state.pods.get_mut(id) else { return false };
+        known.wrong = if companions.all.wrong > 0 { known.wrong.or(Some(now)) } else { None };
+        known.told = Some((stream, companions));
+        state.push(id);
+        drop(state);
+        self.changed.notify_one();
+        true
+    }
+
+    /// The manager has told everything on this stream.
+    pub(super) fn complete(&self, stream: u64) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        if state.stream == stream
+            && let Link::Open { complete, .. } = &mut state.link
+        {
+            *complete = Some(now);
+            state.push_all();
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// There is no stream: it has ended, or could not be opened.
+    pub(super) fn down(&self, unsupported: bool) {
+        let mut state = self.state.lock();
+        let link = match state.link {
+            _ if unsupported => Link::Unsupported,
+            down @ Link::Down(_) => down,
+            _ => Link::Down(self.clock.now()),
+        };
+        if link != state.link {
+            state.link = link;
+            state.push_all();
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Waits for the next write.
+    pub(super) async fn next(&self) -> Write {
+        loop {
+            let changed = self.changed.notified();
+            let wake = match self.take() {
+                Ok(write) => {
+                    // Another writer may have something to do too.
+                    self.changed.notify_one();
+                    return write;
+                }
+                Err(wake) => wake,
+            };
+            let Some(at) = wake else {
+                changed.await;
+                continue;
+            };
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = sleep_until(at) => {}
+            }
+        }
+    }
+
+    /// Returns the next write, or when there may be one.
+    fn take(&self) -> Result<Write, Option<Instant>> {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        while let Some(id) = state.pop(now) {
+            match state.examine(&id, self.after, now) {
+                Step::Nothing => {}
+                Step::Later(at) => state.queue.push_later(id, at),
+                Step::Full(at) => {
+                    state.push(&id);
+                    return Err(Some(at));
+                }
+                Step::Write(write) => return Ok(write),
+            }
+        }
+        Err(state.queue.next_due())
+    }
+
+    /// Records what came of a write.
+    pub(super) fn done(&self, id: &WorkloadId, outcome: Outcome, jitter: f64) {
+        let now = self.clock.now();
+        let mut state = self.state.lock();
+        let State { pods, forbidden, .. } = &mut *state;
+        let Some(known) = pods.get_mut(id) else { return };
+        known.busy = false;
+        match outcome {
+            Outcome::Written => {
+                known.failures = 0;
+                known.pause = None;
+                forbidden.remove(&known.namespace);
+            }
+            Outcome::Failed => {
+                let pause = Duration::from_secs(1 << known.failures.min(6)).min(MAX_PAUSE);
+                known.pause = Some(now + pause.mul_f64(0.5 + jitter / 2.0));
+                known.failures = known.failures.saturating_add(1);
+            }
+            Outcome::Forbidden => _ = forbidden.insert(known.namespace.clone(), now + FORBIDDEN),
+        }
+        // It may have changed meanwhile.
+        state.push(id);
+        drop(state);
+        self.changed.notify_one();
+    }
+}
+
+impl State {
+    fn pop(&mut self, now: Instant) -> Option<WorkloadId> {
+        let Self { pods, queue, .. } = self;
+        queue.pop(now, |id| pods.get(id).is_some_and(|known| known.gated))
+    }
+
+    fn push(&mut self, id: &WorkloadId) {
+        if let Some(known) = self.pods.get(id) {
+            self.queue.push(id.clone(), known.gated);
+        }
+    }
+
+    fn push_all(&mut self) {
+        for (id, known) in &self.pods {
+            self.queue.push(id.clone(), known.gated);
+        }
+    }
+
+    /// Compares a Pod with the conditions that it should have.
+    fn examine(&mut self, id: &WorkloadId, after: Duration, now: Instant) -> Step {
+        let Some(known) = self.pods.get_mut(id) else { return Step::Nothing };
+        // A write in progress examines the Pod once more.
+        if known.busy || known.deleted {
+            return Step::Nothing;
+        }
+        let (knowledge, due) = known.knowledge(self.link, self.stream, after, now);
+        let lasted = due.is_some_and(|due| due <= now);
+        let new = decide(knowledge, &known.has, known.gated, lasted);
+        if new.is_empty() {
+            return due.filter(|due| *due > now).map_or(Step::Nothing, Step::Later);
+        }
+        if let Some(pause) = known.pause.filter(|pause| *pause > now) {
+            return Step::Later(pause);
+        }
+        if let Some(until) = self.forbidden.get(&known.namespace).filter(|until| **until > now) {
+            return Step::Later(*until);
+        }
+        let writes = known.writes.get_or_insert_with(|| Bucket::new(POD_WRITES, now));
+        let (own, all) = (writes.next(POD_WRITES, now), self.writes.next(WRITES, now));
+        if own > now {
+            return Step::Later(own);
+        }
+        if all > now {
+            return Step::Full(all);
+        }
+        writes.spend(1.0);
+        self.writes.spend(1.0);
+        known.busy = true;
+        let event = known.news(&new).filter(|_| {
+            let own = known.events.get_or_insert_with(|| Bucket::new(POD_EVENTS, now));
+            let there = own.refill(POD_EVENTS, now) >= 1.0 && self.events.take(EVENTS, now);
+            if there {
+                own.spend(1.0);
+            }
+            there
+        });
+        Step::Write(known.write(id, new, event))
+    }
+}
+
+impl Known {
+    fn new(pod: &Pod, has: Conditions, deleted: bool, seen: Instant) -> Self {
+        let gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+        Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            has,
+            gated: gates.into_iter().any(|gate| gate.condition_type == keys::COMPANIONS_GATE),
+            deleted,
+            seen,
+            told: None,
+            wrong: None,
+            busy: false,
+            failures: 0,
+            pause: None,
+            writes: None,
+            events: None,
+        }
+    }
+
+    /// Returns what is known of its companions, and when that will have lasted long enough.
+    fn knowledge(
+        &self,
+        link: Link,
+        stream: u64,
+        after: Duration,
+        now: Instant,
+    ) -> (Knowledge<'_>, Option<Instant>) {
+        let (since, complete) = match link {
+            Link::Unsupported => return (Knowledge::Unsupported, None),
+            Link::Down(since) => (since, None),
+            Link::Open { since, complete } => (since, complete),
+        };
+        let open = matches!(link, Link::Open { .. });
+        let silent = complete.map(|at| at.max(self.seen) + SILENCE);
+        match &self.told {
+            Some((told, companions)) if *told == stream && open => {
+                (Knowledge::Told(companions), self.wrong.map(|since| since + after))
+            }
+            _ if silent.is_some_and(|at| at <= now) => (Knowledge::Absent, None),
+            _ if silent.is_some() => (Knowledge::Unheard, silent),
+            // Only a Pod with the gate has to say so.
+            _ => (Knowledge::Unreachable, self.gated.then_some(since.max(self.seen) + after)),
+        }
+    }
+
+    /// Returns the condition of which an Event tells: one with another status or reason.
+    fn news(&self, new: &Conditions) -> Option<Condition> {
+        let pairs = [(&new.information, &self.has.information), (&new.gate, &self.has.gate)];
+        let differs = |new: &Condition, has: &Option<Condition>| {
+            has.as_ref().is_none_or(|has| (has.status, &has.reason) != (new.status, &new.reason))
+        };
+        pairs.into_iter().find_map(|(new, has)| new.as_ref().filter(|new| differs(new, has))).cloned()
+    }
+
+    fn write(&self, id: &WorkloadId, new: Conditions, event: Option<Condition>) -> Write {
+        let kinds = [
+            (keys::COMPANIONS_CONDITION, new.information, &self.has.information),
+            (keys::COMPANIONS_GATE, new.gate, &self.has.gate),
+        ];
+        let conditions = kinds.into_iter().filter_map(|(kind, new, has)| {
+            let condition = new?;
+            let transition = has.as_ref().is_none_or(|has| has.status != condition.status);
+            Some(NewCondition { kind, condition, transition })
+        });
+        Write {
+            id: id.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            conditions: conditions.collect(),
+            event,
+        }
+    }
+}
+
+/// The conditions of a Pod that the agent owns.
+fn conditions(pod: &Pod) -> Conditions {
+    let all = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let read = |kind: &str| {
+        let found = all.iter().find(|condition| condition.type_ == kind)?;
+        let status = match found.status.as_str() {
+            "True" => Status::True,
+            "False" => Status::False,
+            _ => Status::Unknown,
+        };
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Some(Condition { status, reason: text(&found.reason), message: text(&found.message) })
+    };
+    Conditions { information: read(keys::COMPANIONS_CONDITION), gate: read(keys::COMPANIONS_GATE) }
+}
+
+#[cfg(test)]
+mod tests;

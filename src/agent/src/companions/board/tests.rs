@@ -1,0 +1,242 @@
+use std::collections::BTreeMap;
+
+use outrigger_proto::companion::{Companion, CompanionState};
+use serde_json::json;
+
+use super::*;
+
+const AFTER: Duration = Duration::from_secs(15);
+
+fn id(name: &str) -> WorkloadId {
+    WorkloadId::new(name).unwrap()
+}
+
+/// A Pod with these conditions: type, status, reason and message.
+fn pod(name: &str, gated: bool, conditions: &[(&str, &Condition)]) -> Pod {
+    let conditions: Vec<_> = conditions
+        .iter()
+        .map(|(kind, c)| json!({"type": kind, "status": c.status.to_string(), "reason": c.reason, "message": c.message}))
+        .collect();
+    let gates = if gated { json!([{"conditionType": keys::COMPANIONS_GATE}]) } else { json!([]) };
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": name},
+        "spec": {"readinessGates": gates}, "status": {"conditions": conditions}}))
+    .unwrap()
+}
+
+fn told(state: CompanionState, before_ready: bool) -> Companions {
+    Companions::of(&[Companion {
+        rule: "r".into(),
+        state: state.into(),
+        before_ready,
+        ..Companion::default()
+    }])
+}
+
+/// Whether a Pod has the gate, and its conditions.
+type Stored = (bool, Vec<(&'static str, Condition)>);
+
+/// A board and the Pods of its API server.
+struct Stage {
+    board: Board,
+    pods: BTreeMap<WorkloadId, Stored>,
+}
+
+impl Stage {
+    fn new(pods: &[(&str, bool)]) -> Self {
+        let mut this = Self { board: Board::new(Clock::system(), AFTER), pods: Default::default() };
+        for (name, gated) in pods {
+            this.pods.insert(id(name), (*gated, Vec::new()));
+            this.board.apply(&id(name), &pod(name, *gated, &[]));
+        }
+        this
+    }
+
+    /// Performs the writes that are due, and returns each as Pod, status and reason of its first condition, and whether there was
+    /// an Event.
+    fn writes(&mut self) -> Vec<(String, String, bool)> {
+        let mut all = Vec::new();
+        while let Ok(write) = self.board.take() {
+            let first = &write.conditions[0].condition;
+            all.push((
+                write.name.clone(),
+                format!("{} {}", first.status, first.reason),
+                write.event.is_some(),
+            ));
+            let (gated, has) = self.pods.get_mut(&write.id).unwrap();
+            for new in write.conditions {
+                has.retain(|(kind, _)| *kind != new.kind);
+                has.push((new.kind, new.condition));
+            }
+            let has: Vec<_> = has.iter().map(|(kind, condition)| (*kind, condition)).collect();
+            self.board.apply(&write.id, &pod(&write.name, *gated, &has));
+            self.board.done(&write.id, Outcome::Written, 0.0);
+        }
+        all
+    }
+
+    async fn later(&mut self, seconds: u64) -> Vec<(String, String, bool)> {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        self.writes()
+    }
+}
+
+fn written(pod: &str, what: &str, event: bool) -> Vec<(String, String, bool)> {
+    vec![(pod.to_owned(), what.to_owned(), event)]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_problem_is_written_once_after_its_time_and_its_end_at_once() {
+    let mut stage = Stage::new(&[("a", false), ("b", false)]);
+    let stream = stage.board.opened();
+    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Refused, false)));
+    stage.board.complete(stream);
+    assert_eq!(stage.later(14).await, []);
+    assert_eq!(stage.later(1).await, written("a", "False Refused", true));
+    // Steady state.
+    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Refused, false)));
+    assert_eq!(stage.later(3600).await, []);
+    assert!(stage.board.told(stream, &id("a"), told(CompanionState::Ready, false)));
+    assert_eq!(stage.writes(), written("a", "True Ready", true));
+    assert_eq!(stage.later(3600).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_right_in_time_is_never_written() {
+    let mut stage = Stage::new(&[("a", false)]);
+    let stream = stage.board.opened();
+    for state in [CompanionState::Pending, CompanionState::Starting, CompanionState::Ready] {
+        assert!(stage.board.told(stream, &id("a"), told(state, false)));
+        assert_eq!(stage.later(7).await, []);
+    }
+    assert_eq!(stage.later(3600).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_opens_closes_and_stays_while_nothing_is_told() {
+    let mut stage = Stage::new(&[("a", true)]);
+    let stream = stage.board.opened();
+    for (state, what) in [
+        (CompanionState::Starting, "False Starting"),
+        (CompanionState::Ready, "True Ready"),
+        (CompanionState::Lost, "False Lost"),
+        (CompanionState::Ready, "True Ready"),
+    ] {
+        stage.board.told(stream, &id("a"), told(state, true));
+        assert_eq!(stage.later(60).await, written("a", what, true));
+    }
+    stage.board.down(false);
+    assert_eq!(stage.later(3600).await, []);
+    stage.board.down(true);
+    assert_eq!(stage.later(3600).await, []);
+    // A new stream that doesn't tell of it yet.
+    let stream = stage.board.opened();
+    assert_eq!(stage.later(3600).await, []);
+    stage.board.told(stream, &id("a"), told(CompanionState::Lost, true));
+    assert_eq!(stage.writes(), written("a", "False Lost", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_means_that_no_rule_matches_only_after_a_while() {
+    let mut stage = Stage::new(&[("a", true)]);
+    let stream = stage.board.opened();
+    stage.board.complete(stream);
+    assert_eq!(stage.later(9).await, [], "a new Pod may not have reached the manager");
+    assert_eq!(stage.later(1).await, written("a", "True NoCompanion", true));
+    stage.board.apply(&id("b"), &pod("b", true, &[]));
+    stage.pods.insert(id("b"), (true, Vec::new()));
+    assert_eq!(stage.later(9).await, []);
+    stage.board.told(stream, &id("b"), told(CompanionState::Pending, true));
+    assert_eq!(stage.writes(), written("b", "False Pending", true));
+    // The next stream doesn't tell of it any longer: the rule is gone.
+    let stream = stage.board.opened();
+    stage.board.complete(stream);
+    assert_eq!(stage.later(9).await, []);
+    assert_eq!(stage.later(1).await, written("b", "True NoCompanion", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_pod_in_an_outage_and_one_of_an_old_manager_say_why_they_wait() {
+    let mut stage = Stage::new(&[("a", true), ("b", false)]);
+    assert_eq!(stage.later(14).await, []);
+    assert_eq!(stage.later(1).await, written("a", "False ManagerUnreachable", true));
+    stage.board.down(true);
+    assert_eq!(stage.writes(), written("a", "False ManagerTooOld", true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_pods_of_the_agent_are_written_and_only_by_the_current_stream() {
+    let mut stage = Stage::new(&[("a", true)]);
+    let old = stage.board.opened();
+    let new = stage.board.opened();
+    assert!(!stage.board.told(new, &id("unknown"), told(CompanionState::Failed, true)));
+    assert!(!stage.board.told(old, &id("a"), told(CompanionState::Failed, true)));
+    stage.board.complete(old);
+    assert_eq!(stage.later(14).await, []);
+    stage.board.told(new, &id("a"), told(CompanionState::Failed, true));
+    stage.board.remove(&id("a"));
+    assert_eq!(stage.later(3600).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_and_events_of_ten_thousand_pods_are_bounded() {
+    let names: Vec<String> = (0..10_000).map(|n| format!("p{n}")).collect();
+    let pods: Vec<(&str, bool)> = names.iter().map(|name| (name.as_str(), false)).collect();
+    let mut stage = Stage::new(&pods);
+    let stream = stage.board.opened();
+    for name in &names {
+        stage.board.told(stream, &id(name), told(CompanionState::Failed, false));
+    }
+    stage.board.complete(stream);
+    assert_eq!(stage.later(15).await.len(), 50, "the burst");
+    let (mut writes, mut events) = (50, 50);
+    for _ in 0..120 {
+        let all = stage.later(1).await;
+        assert!(all.len() <= 26, "{}", all.len());
+        writes += all.len();
+        events += all.iter().filter(|(_, _, event)| *event).count();
+    }
+    assert!((2900..=3050).contains(&writes) && (200..=345).contains(&events), "{writes} {events}");
+    // A Pod whose readiness waits doesn't wait for them.
+    stage.pods.insert(id("gated"), (true, Vec::new()));
+    stage.board.apply(&id("gated"), &pod("gated", true, &[]));
+    stage.board.told(stream, &id("gated"), told(CompanionState::Ready, true));
+    assert_eq!(stage.later(1).await[0].0, "gated");
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_of_one_pod_are_bounded_and_the_last_state_is_written() {
+    let mut stage = Stage::new(&[("a", true)]);
+    let stream = stage.board.opened();
+    let mut writes = Vec::new();
+    for round in 0..3600 {
+        let state = if round % 2 == 0 { CompanionState::Failed } else { CompanionState::Ready };
+        stage.board.told(stream, &id("a"), told(state, true));
+        writes.extend(stage.later(1).await);
+    }
+    let events = writes.iter().filter(|(_, _, event)| *event).count();
+    assert!((100..=365).contains(&writes.len()) && events <= 63, "{} {events}", writes.len());
+    writes.extend(stage.later(60).await);
+    assert_eq!(writes.last().map(|(_, what, _)| what.as_str()), Some("True Ready"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_and_forbidden_writes_pause() {
+    let stage = Stage::new(&[("a", true)]);
+    let board = &stage.board;
+    let stream = board.opened();
+    board.told(stream, &id("a"), told(CompanionState::Failed, true));
+    let attempts = async |outcome, seconds: u64| {
+        let mut count = 0;
+        for _ in 0..seconds {
+            while let Ok(write) = board.take() {
+                count += 1;
+                board.done(&write.id, outcome, 1.0);
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        count
+    };
+    assert_eq!(attempts(Outcome::Forbidden, 899).await, 3);
+    let failed = attempts(Outcome::Failed, 600).await;
+    assert!((10..=16).contains(&failed), "{failed}");
+}

@@ -1,0 +1,153 @@
+//! Which conditions a Pod should have: a pure function of the manager's word, of the conditions that it has, and of whether the state
+//! has lasted.
+
+use std::fmt;
+
+use super::told::{Companions, Group};
+
+/// Maximum length of a condition's message in bytes.
+pub(super) const MAX_MESSAGE: usize = 1024;
+
+/// What the agent knows of the companions of a Pod.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Knowledge<'a> {
+    /// The manager tells it.
+    Told(&'a Companions),
+    /// The manager has told everything, and nothing of this Pod: no rule matches it.
+    Absent,
+    /// The manager hasn't told anything of this Pod, and may do so at any moment.
+    Unheard,
+    /// The manager can't be reached, or hasn't told everything.
+    Unreachable,
+    /// The manager doesn't have the call.
+    Unsupported,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    True,
+    False,
+    Unknown,
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        })
+    }
+}
+
+/// A condition of a Pod, without its type and its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Condition {
+    pub status: Status,
+    pub reason: String,
+    pub message: String,
+}
+
+impl Condition {
+    fn new(status: Status, reason: &str, message: impl Into<String>) -> Self {
+        Self { status, reason: reason.to_owned(), message: message.into() }
+    }
+
+    fn is_true(&self) -> bool {
+        self.status == Status::True
+    }
+}
+
+/// The conditions of a Pod that the agent owns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Conditions {
+    /// [`outrigger_core::keys::COMPANIONS_CONDITION`].
+    pub information: Option<Condition>,
+    /// [`outrigger_core::keys::COMPANIONS_GATE`].
+    pub gate: Option<Condition>,
+}
+
+impl Conditions {
+    pub(super) fn is_empty(&self) -> bool {
+        self.information.is_none() && self.gate.is_none()
+    }
+}
+
+/// Returns the conditions that have to be written; those that stay as they are, are absent. `gated`: the Pod has the readiness
+/// gate. `lasted`: what is wrong has been so for the time of the settings.
+pub(super) fn decide(knowledge: Knowledge<'_>, has: &Conditions, gated: bool, lasted: bool) -> Conditions {
+    let new = |wanted: Option<Condition>, has: &Option<Condition>| {
+        // A condition that stays True isn't written again, whatever its reason.
+        let stays = |wanted: &Condition| {
+            has.as_ref().is_some_and(|has| has == wanted || has.is_true() && wanted.is_true())
+        };
+        wanted.filter(|wanted| !stays(wanted))
+    };
+    let gate = if gated { gate(knowledge, has.gate.as_ref(), lasted) } else { None };
+    Conditions {
+        information: new(information(knowledge, has.information.as_ref(), lasted), &has.information),
+        gate: new(gate, &has.gate),
+    }
+}
+
+/// A Pod gets this condition where a rule has an ordering, or once something has been wrong for a while. Then it keeps it: to
+/// remove it would be one more write, and would take away since when all is well.
+fn information(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Option<Condition> {
+    let wrong = has.is_some_and(|has| !has.is_true());
+    match knowledge {
+        Knowledge::Told(Companions { all, ordered }) => {
+            let told = wrong || ordered.total > 0 || all.wrong > 0 && lasted;
+            told.then(|| condition(all))
+        }
+        Knowledge::Absent => wrong.then(|| condition(&Group::default())),
+        Knowledge::Unsupported => {
+            let message = "the infrastructure cluster's manager doesn't tell how companions are; upgrade it";
+            wrong.then(|| Condition::new(Status::Unknown, "ManagerTooOld", message))
+        }
+        // The last truth stays.
+        Knowledge::Unheard | Knowledge::Unreachable => None,
+    }
+}
+
+/// A gate opens only when the manager says that all companions are ready that the workload waits for, and stays as it is while
+/// the manager says nothing.
+fn gate(knowledge: Knowledge<'_>, has: Option<&Condition>, lasted: bool) -> Option<Condition> {
+    let closed = |reason, message: &str| Some(Condition::new(Status::False, reason, message));
+    match knowledge {
+        Knowledge::Told(companions) => {
+            let told = condition(&companions.ordered);
+            Some(if told.is_true() { told } else { Condition { status: Status::False, ..told } })
+        }
+        Knowledge::Absent => Some(condition(&Group::default())),
+        Knowledge::Unsupported if !has.is_some_and(Condition::is_true) => closed(
+            "ManagerTooOld",
+            "a rule asks that the Pod isn't ready before its companion, and the infrastructure cluster's manager doesn't tell \
+             how companions are: upgrade the manager, or delete the ordering from the rule and recreate the Pod",
+        ),
+        Knowledge::Unreachable if has.is_none() && lasted => closed(
+            "ManagerUnreachable",
+            "a rule asks that the Pod isn't ready before its companion, and the infrastructure cluster's manager hasn't said how \
+             the companion is; the agent's log says whether it can be reached",
+        ),
+        Knowledge::Unheard | Knowledge::Unreachable | Knowledge::Unsupported => None,
+    }
+}
+
+fn condition(group: &Group) -> Condition {
+    let Some(worst) = &group.worst else {
+        return match group.total {
+            0 => Condition::new(Status::True, "NoCompanion", "no rule asks for a companion"),
+            1 => Condition::new(Status::True, "Ready", "the companion is ready"),
+            total => Condition::new(Status::True, "Ready", format!("all {total} companions are ready")),
+        };
+    };
+    let status = if worst.unknown { Status::Unknown } else { Status::False };
+    let message = match group.wrong {
+        1 => worst.text.to_string(),
+        wrong => format!("{} ({wrong} of {} companions aren't ready)", worst.text, group.total),
+    };
+    Condition::new(status, worst.reason, outrigger_core::text::truncate_bytes(&message, MAX_MESSAGE, "..."))
+}
+
+#[cfg(test)]
+mod tests;

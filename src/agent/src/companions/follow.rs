@@ -1,0 +1,173 @@
+//! Keeps the call open by which the manager tells how companions are.
+//!
+//! It uses the connection of the workload stream, so that the replica of the manager that has the workloads answers, and so that
+//! both end together.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use http::uri::PathAndQuery;
+use outrigger_api::wire_bounds::Bounds;
+use outrigger_core::ids::WorkloadId;
+use outrigger_proto::companion::watch_response::Message;
+use outrigger_proto::companion::{WatchRequest, WatchResponse};
+use outrigger_proto::{TENANT_ID, shape};
+use outrigger_runtime::ready::Warning;
+use outrigger_runtime::telemetry::inject_metadata;
+use tokio::time::{Instant, sleep, sleep_until};
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
+use tracing::{debug, info, warn};
+
+use super::Board;
+use super::told::Companions;
+use crate::bucket::{Bucket, Rate};
+use crate::context::Context;
+use crate::metrics::WatchEnd;
+use crate::rules::printable;
+use crate::rules::wire::Measured;
+
+/// The call.
+const WATCH: &str = "/outrigger.companion.v1.CompanionService/Watch";
+/// Limits of one message: the companions of one workload, each of another rule, with texts of about a kilobyte.
+const MESSAGE: Bounds = Bounds { bytes: 4 << 20, entries: 4096, items: 0 };
+/// Messages that are read. Exceeding it, a manager would only keep the agent busy.
+const MESSAGES: Rate = Rate { burst: 100_000.0, minute: 60_000.0 };
+/// Minimum and maximum pause between two calls.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(15));
+/// A call that lasted longer resets the pause.
+const STABLE: Duration = Duration::from_secs(10);
+/// Pause after which a manager without the call is asked again on the same connection.
+const UNSUPPORTED: Duration = Duration::from_secs(180);
+/// Maximum length of an error in the log, in bytes.
+const MAX_ERROR: usize = 512;
+
+/// Follows what the manager tells.
+pub(crate) struct Follower {
+    pub context: Arc<Context>,
+    pub board: Arc<Board>,
+    /// Set while the manager doesn't have the call.
+    pub unsupported: Warning,
+}
+
+impl Follower {
+    pub(crate) async fn run(self) {
+        let backoff = ExponentialBuilder::default()
+            .with_min_delay(PAUSES.0)
+            .with_max_delay(PAUSES.1)
+            .with_jitter()
+            .with_jitter_seed(self.context.environment.random.seed())
+            .without_max_times();
+        let mut pauses = backoff.build();
+        let mut channels = self.context.channel.subscribe();
+        loop {
+            let channel = channels.borrow_and_update().clone();
+            let Some(channel) = channel else {
+                if channels.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            };
+            let began = self.context.environment.clock.now();
+            let ended = tokio::select! {
+                biased;
+                _ = channels.changed() => Ok(()),
+                ended = self.follow(channel) => ended,
+            };
+            self.context.metrics.companion_watch.set(0);
+            if self.ended(ended) {
+                self.wait(&mut channels, began + UNSUPPORTED).await;
+                continue;
+            }
+            if began.elapsed() > STABLE {
+                pauses = backoff.build();
+            }
+            let pause = pauses.next().unwrap_or(PAUSES.1).min(PAUSES.1);
+            self.wait(&mut channels, self.context.environment.clock.now() + pause).await;
+        }
+    }
+
+    /// Waits until then, or until there is another connection.
+    async fn wait(&self, channels: &mut tokio::sync::watch::Receiver<Option<Channel>>, until: Instant) {
+        tokio::select! {
+            biased;
+            () = sleep_until(until) => {}
+            _ = channels.changed() => {}
+        }
+    }
+
+    /// Records how a call has ended. Returns whether the manager doesn't have it.
+    fn ended(&self, ended: Result<(), Status>) -> bool {
+        let unsupported = matches!(&ended, Err(status) if status.code() == Code::Unimplemented);
+        self.board.down(unsupported);
+        let end = match &ended {
+            Ok(()) => WatchEnd::Closed,
+            Err(_) if unsupported => WatchEnd::Unsupported,
+            Err(_) => WatchEnd::Failed,
+        };
+        self.context.metrics.companion_watch_ended(end);
+        match ended {
+            Err(_) if unsupported => {
+                if self
+                    .unsupported
+                    .set(Some("the manager does not tell how companions are; upgrade it".to_owned()))
+                {
+                    warn!("manager does not tell how companions are; upgrade it");
+                }
+            }
+            Err(status) => {
+                let (code, reason) = (status.code(), printable(status.message(), MAX_ERROR));
+                info!(%code, reason, "watch of companions failed; reconnecting");
+            }
+            Ok(()) => debug!("watch of companions ended; reconnecting"),
+        }
+        unsupported
+    }
+
+    /// Opens the call and records what the manager tells, until the call ends.
+    async fn follow(&self, channel: Channel) -> Result<(), Status> {
+        let mut messages = self.open(channel).await?;
+        let stream = self.board.opened();
+        self.unsupported.set(None);
+        let clock = self.context.environment.clock;
+        let mut pace = Bucket::new(MESSAGES, clock.now());
+        while let Some(told) = messages.message().await? {
+            while !pace.take(MESSAGES, clock.now()) {
+                sleep(Duration::from_millis(100)).await;
+            }
+            match told.message {
+                Some(Message::Workload(workload)) => {
+                    let companions = Companions::of(&workload.companions);
+                    if let Ok(id) = WorkloadId::new(&workload.workload_id)
+                        && !self.board.told(stream, &id, companions)
+                    {
+                        debug!(workload = %id, "the manager told of a workload that the agent doesn't have");
+                    }
+                }
+                Some(Message::Synced(_)) => {
+                    self.board.complete(stream);
+                    self.context.metrics.companion_watch.set(1);
+                }
+                // Messages of later managers.
+                Some(Message::Host(_)) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(&self, channel: Channel) -> Result<Pin<Box<Streaming<WatchResponse>>>, Status> {
+        let shape = shape::method(WATCH).map(|method| method.response);
+        let shape = shape.ok_or_else(|| Status::internal("the agent lacks the call"))?;
+        let mut client = Grpc::new(channel).max_decoding_message_size(MESSAGE.bytes);
+        client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let mut request = Request::new(WatchRequest {});
+        request.metadata_mut().insert(TENANT_ID, self.context.tenant.clone());
+        inject_metadata(request.metadata_mut());
+        let codec: Measured<WatchRequest, WatchResponse> = Measured::new(shape, MESSAGE);
+        let path = PathAndQuery::from_static(WATCH);
+        Ok(Box::pin(client.server_streaming(request, path, codec).await?.into_inner()))
+    }
+}

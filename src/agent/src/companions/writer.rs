@@ -1,0 +1,142 @@
+//! Writes the conditions of Pods, and their Events.
+//!
+//! A write is a strategic merge patch of `pods/status` that holds nothing but conditions of the agent, and the Pod's uid: another
+//! Pod of the same name is not written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::api::{Api, Patch, PatchParams};
+use outrigger_core::keys;
+use outrigger_runtime::pod::Pod;
+use outrigger_runtime::ready::Warning;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::Board;
+use super::board::{Outcome, Write};
+use super::decide::{Condition, Status};
+use crate::context::Context;
+use crate::metrics::WriteOutcome;
+use crate::store::WorkloadStore;
+
+/// Number of writes at the same time.
+const WRITERS: usize = 4;
+/// Pause after the API server has forbidden an Event.
+const FORBIDDEN: Duration = Duration::from_secs(300);
+
+/// Writes what the board asks for.
+pub(crate) struct Writer {
+    pub context: Arc<Context>,
+    pub board: Arc<Board>,
+    /// Receives the Pods of the API server's responses.
+    pub store: Arc<WorkloadStore>,
+    /// Set while the agent may not write conditions.
+    pub conditions_forbidden: Warning,
+    /// Set while the agent may not write Events, with the time of the next attempt.
+    pub events_forbidden: (Warning, Mutex<Option<Instant>>),
+}
+
+impl Writer {
+    pub(crate) async fn run(self) {
+        join_all((0..WRITERS).map(|_| async {
+            loop {
+                let write = self.board.next().await;
+                self.write(write).await;
+            }
+        }))
+        .await;
+    }
+
+    async fn write(&self, write: Write) {
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &write.namespace);
+        let params = PatchParams { field_manager: Some(keys::AGENT.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Strategic(self.patch(&write));
+        let result = api.patch_status(&write.name, &params, &patch).await;
+        let (pod, namespace) = (&write.name, &write.namespace);
+        let outcome = match result {
+            Ok(written) => {
+                // Before the write is done, so that the Pod isn't compared with its former conditions.
+                self.store.answer(written);
+                self.conditions_forbidden.set(None);
+                Outcome::Written
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let text = format!("the agent may not write conditions of Pods: {}", status.message);
+                if self.conditions_forbidden.set(Some(text)) {
+                    warn!(%pod, %namespace, reason = %status.message,
+                        "may not write conditions of Pods; companions are not told at workloads");
+                }
+                Outcome::Forbidden
+            }
+            Err(error) => {
+                // Mostly the Pod is gone, or was replaced.
+                debug!(%pod, %namespace, %error, "failed to write conditions of a Pod; retrying");
+                Outcome::Failed
+            }
+        };
+        self.context.metrics.condition_write(match outcome {
+            Outcome::Written => WriteOutcome::Ok,
+            Outcome::Failed => WriteOutcome::Failed,
+            Outcome::Forbidden => WriteOutcome::Forbidden,
+        });
+        self.board.done(&write.id, outcome, self.context.environment.random.fraction());
+        if outcome == Outcome::Written
+            && let Some(event) = &write.event
+        {
+            self.event(&write, event).await;
+        }
+    }
+
+    /// The patch. The list of conditions is merged by their types, so all others stay.
+    fn patch(&self, write: &Write) -> Value {
+        let now = self.context.environment.clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let conditions = write.conditions.iter().map(|new| {
+            let Condition { status, reason, message } = &new.condition;
+            let mut condition =
+                json!({"type": new.kind, "status": status.to_string(), "reason": reason, "message": message});
+            if new.transition {
+                condition["lastTransitionTime"] = json!(now);
+            }
+            condition
+        });
+        json!({"metadata": {"uid": write.id.as_str()}, "status": {"conditions": conditions.collect::<Vec<_>>()}})
+    }
+
+    async fn event(&self, write: &Write, told: &Condition) {
+        let (warning, pause) = &self.events_forbidden;
+        let now = self.context.environment.clock.now();
+        if pause.lock().is_some_and(|until| until > now) {
+            return;
+        }
+        let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(write.namespace.clone()),
+            name: Some(write.name.clone()),
+            uid: Some(write.id.to_string()),
+            ..ObjectReference::default()
+        };
+        let is_problem = told.status != Status::True;
+        let events = &self.context.events;
+        match events.try_publish(is_problem, &told.reason, "TellCompanions", &told.message, &about).await {
+            Ok(()) => {
+                warning.set(None);
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                *pause.lock() = Some(now + FORBIDDEN);
+                let text = format!("the agent may not write Events of Pods: {}", status.message);
+                if warning.set(Some(text)) {
+                    warn!(namespace = %write.namespace, reason = %status.message, "may not write Events of Pods");
+                }
+            }
+            Err(error) => {
+                debug!(pod = %write.name, namespace = %write.namespace, %error, "failed to write an Event of a Pod");
+            }
+        }
+    }
+}
