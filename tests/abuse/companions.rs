@@ -263,7 +263,7 @@ async fn a_hostile_manager_writes_nothing_but_these_conditions_and_not_often() {
         rule: format!("{n}\u{1b}[31m{}", "r".repeat(1000)),
         since: "2001-01-01T00:00:00Z".into(),
         ..companion(
-            if n % 2 == 0 { CompanionState::Ready } else { CompanionState::Failed },
+            if n.is_multiple_of(2) { CompanionState::Ready } else { CompanionState::Failed },
             &"Reason".repeat(100),
             &format!("{n}\u{202e}\u{7}{}", "m".repeat(10_000)),
         )
