@@ -13,6 +13,7 @@ use crate::claims::ClaimsArgs;
 use crate::crd::CrdArgs;
 use crate::explain::ExplainArgs;
 use crate::files::InputError;
+use crate::program::{CompletionArgs, NAME, VERSION};
 use crate::reference::ReferenceArgs;
 use crate::render::RenderArgs;
 use crate::review::ReviewArgs;
@@ -25,7 +26,7 @@ use crate::webhooks::WebhooksArgs;
 /// DPUs. The webhook in that cluster schedules each companion to the right DPU, restricts it to its tenant's DPUs, and
 /// annotates it with facts about its workload.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 120)]
+#[command(name = NAME, version = VERSION, max_term_width = 120)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -101,6 +102,12 @@ enum Command {
     /// Print the CustomResourceDefinitions as YAML.
     Crd(CrdArgs),
 
+    /// Print a script by which a shell completes the command line.
+    ///
+    /// For bash: `source <(outrigger completion bash)`. As a plugin of kubectl the command needs no script: kubectl asks
+    /// `kubectl_complete-outrigger`, another name of the same file.
+    Completion(CompletionArgs),
+
     /// Write the documentation's reference. For developers of Outrigger.
     #[command(hide = true)]
     Reference(ReferenceArgs),
@@ -126,6 +133,7 @@ impl Cli {
             Command::Check(args) => args.run(),
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
+            Command::Completion(args) => args.run().map(done),
             Command::Reference(args) => args.run(Self::command()).map(done),
             Command::Webhooks(args) => args.run().map(done),
         };

@@ -12,6 +12,7 @@ mod crd;
 mod explain;
 mod files;
 mod node;
+mod program;
 mod reference;
 mod render;
 mod review;
@@ -21,12 +22,10 @@ mod webhooks;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// Reflector caches live long beside requests that don't: jemalloc keeps the former from fragmenting the heap.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    command::Cli::parse().run()
+    program::main()
 }
