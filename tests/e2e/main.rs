@@ -8,6 +8,7 @@ mod admission;
 mod claims;
 mod control_plane;
 mod devices;
+mod diff;
 mod escape;
 mod grpc;
 mod identity;

@@ -11,6 +11,7 @@ use crate::cases::TestArgs;
 use crate::check::CheckArgs;
 use crate::claims::ClaimsArgs;
 use crate::crd::CrdArgs;
+use crate::diff::DiffArgs;
 use crate::explain::ExplainArgs;
 use crate::files::InputError;
 use crate::program::{CompletionArgs, NAME, VERSION};
@@ -84,6 +85,14 @@ enum Command {
     /// have no companion, 2 an input could not be read.
     Explain(ExplainArgs),
 
+    /// Show what would happen to companions if rules were applied.
+    ///
+    /// Compares the WorkloadRules in --filename with those that there are, in files (--state) or in a cluster, and prints which
+    /// companions the manager would create, replace, annotate and delete, on which DPUs new ones may run, and what admission
+    /// would refuse. It changes nothing. Exit codes: 0 nothing would change, 1 something would, 2 an input could not be read, 3
+    /// something would be refused.
+    Diff(DiffArgs),
+
     /// Find faults, in files or in a cluster.
     ///
     /// Judges Tenants, rules, NamespaceOffloadings and claims as admission does, and finds faults between objects: rules that
@@ -130,6 +139,7 @@ impl Cli {
             Command::Review(args) => args.run(),
             Command::Test(args) => args.run(),
             Command::Explain(args) => args.run(),
+            Command::Diff(args) => args.run(),
             Command::Check(args) => args.run(),
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),

@@ -9,6 +9,7 @@ mod claims;
 mod command;
 mod companion;
 mod crd;
+mod diff;
 mod explain;
 mod files;
 mod node;
@@ -18,6 +19,7 @@ mod render;
 mod review;
 mod slots;
 mod state;
+mod table;
 mod webhooks;
 
 use std::process::ExitCode;

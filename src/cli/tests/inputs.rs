@@ -20,6 +20,23 @@ fn an_input_that_cannot_be_read_is_exit_code_2() {
         (&["test", "/nowhere"], "outrigger: /nowhere: No such file"),
         (&["explain", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
         (&["check", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
+        (&["diff", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
+        (
+            &[
+                "diff",
+                "-f",
+                "../../docs/examples/rules",
+                "--state",
+                "../../docs/examples",
+                "--send-annotation",
+                "a*",
+            ],
+            "outrigger: --send-annotation: \"a*\": '*' is only allowed",
+        ),
+        (
+            &["diff", "-f", "../../docs/examples/rules", "--kubeconfig", "/nowhere"],
+            "outrigger: --kubeconfig: --kubeconfig /nowhere can't be read",
+        ),
         (&["claims", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
         (
             &["claims", "-f", "../../docs/examples/claims", "--tenant", "red"],
