@@ -24,5 +24,6 @@ mod rule_sync;
 mod rules;
 mod second_webhook;
 mod skew;
+mod status;
 mod tenancy;
 mod wrong_rules;

@@ -18,6 +18,7 @@ use crate::program::{CompletionArgs, NAME, VERSION};
 use crate::reference::ReferenceArgs;
 use crate::render::RenderArgs;
 use crate::review::ReviewArgs;
+use crate::status::StatusArgs;
 use crate::webhooks::WebhooksArgs;
 
 /// Starts a companion Pod on a host's DPU when a tenant's Pod starts on that host.
@@ -102,6 +103,11 @@ enum Command {
     /// 1 errors, 2 an input could not be read.
     Check(CheckArgs),
 
+    /// Show the installation, tenants, rules, companions, DPUs and certificates of a cluster on one screen.
+    ///
+    /// Only reads. What may not be read is named as not visible. Exit codes: 0 shown, 2 the cluster could not be read.
+    Status(StatusArgs),
+
     /// List a tenant's device claims, with their devices and users.
     ///
     /// Reads ResourceClaims, Pods and Tenants from files (--filename) or from the infrastructure cluster. Exit codes: 0
@@ -141,6 +147,7 @@ impl Cli {
             Command::Explain(args) => args.run(),
             Command::Diff(args) => args.run(),
             Command::Check(args) => args.run(),
+            Command::Status(args) => args.run(),
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
             Command::Completion(args) => args.run().map(done),

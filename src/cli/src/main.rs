@@ -19,6 +19,7 @@ mod render;
 mod review;
 mod slots;
 mod state;
+mod status;
 mod table;
 mod webhooks;
 

@@ -2,7 +2,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod findings;
-mod installation;
+pub(crate) mod installation;
 mod live;
 mod look;
 mod machines;
