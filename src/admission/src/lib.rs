@@ -19,6 +19,7 @@ pub mod machines;
 mod mutate;
 mod offloading;
 mod pods;
+pub mod provenance;
 pub mod review;
 mod rules;
 mod tenants;
