@@ -10,7 +10,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
-mod annotations;
+pub mod annotations;
 mod bucket;
 mod companions;
 pub mod connect;
