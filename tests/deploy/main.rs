@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 6] = [
+const COMPONENTS: [(&str, &str, &[&str]); 7] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -36,6 +36,7 @@ const COMPONENTS: [(&str, &str, &[&str]); 6] = [
         "self-signed-webhook",
         &["-f", "deploy/helm/values/webhook-only.yaml", "--set", "selfSigned.enabled=true"],
     ),
+    ("tenant", "gate", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.gate.enabled=true"]),
 ];
 
 /// The objects of an overlay with a component, as a user's own kustomization makes them.

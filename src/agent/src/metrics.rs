@@ -18,6 +18,14 @@ pub(crate) struct Metrics {
     pub connections: Counter,
     messages: Family<[(&'static str, Kind); 1], Counter>,
     rounds: Family<[(&'static str, RoundOutcome); 1], Counter>,
+    ordered: Family<[(&'static str, GateState); 1], Gauge<i64, AtomicI64>>,
+}
+
+/// Whether the agent serves the gate that rules with an ordering need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum GateState {
+    Served,
+    Missing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -46,7 +54,17 @@ impl Metrics {
         metrics::AGENT_CONNECTIONS.register(registry, this.connections.clone());
         metrics::AGENT_MESSAGES.register(registry, this.messages.clone());
         metrics::AGENT_ROUNDS.register(registry, this.rounds.clone());
+        metrics::AGENT_ORDERED_RULES.register(registry, this.ordered.clone());
+        this.ordered_rules(false, 0);
         this
+    }
+
+    /// Sets the number of rules with an ordering, by whether the gate is served.
+    pub(crate) fn ordered_rules(&self, served: bool, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, of) in [(GateState::Served, served), (GateState::Missing, !served)] {
+            self.ordered.get_or_create(&[("gate", state)]).set(if of { count } else { 0 });
+        }
     }
 
     pub(crate) fn sent(&self, message: &Message) {

@@ -38,6 +38,9 @@ pub struct Spec {
     /// What has to be taken away before it is scheduled.
     #[serde(default)]
     pub scheduling_gates: Option<Vec<full::PodSchedulingGate>>,
+    /// The conditions that have to be true before it is ready.
+    #[serde(default)]
+    pub readiness_gates: Option<Vec<full::PodReadinessGate>>,
 }
 
 /// A Pod's status.

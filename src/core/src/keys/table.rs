@@ -15,12 +15,21 @@ pub enum Form {
     Gate,
     /// In `resources` of a container.
     Resource,
+    /// In `status.conditions`.
+    Condition,
 }
 
 impl Form {
     /// All of them, in the order of the reference.
-    pub const ALL: [Self; 6] =
-        [Self::Label, Self::Annotation, Self::Taint, Self::Finalizer, Self::Gate, Self::Resource];
+    pub const ALL: [Self; 7] = [
+        Self::Label,
+        Self::Annotation,
+        Self::Taint,
+        Self::Finalizer,
+        Self::Gate,
+        Self::Resource,
+        Self::Condition,
+    ];
 
     /// Its name, as a heading.
     pub fn title(self) -> &'static str {
@@ -31,6 +40,7 @@ impl Form {
             Self::Finalizer => "Finalizers",
             Self::Gate => "Scheduling gates",
             Self::Resource => "Extended resources",
+            Self::Condition => "Conditions of Pods",
         }
     }
 }
@@ -116,6 +126,9 @@ keys! {
     /// Imperator's key: the domain really has no "-y". See [`INJECT_ENABLED`].
     pub const INJECT_RESOURCE = "imperator.tenzen.io/inject-resource",
         Label on "Namespaces" by "administrators": "`enabled`: guests in it get slots";
+    /// The tenant's cluster doesn't know admin rules, so it can't tell which Pods they match.
+    pub const COMPANIONS_GATE_NAMESPACE = "outrigger.dev/companions-gate",
+        Label on "Namespaces in a tenant's cluster" by "tenants": "`true`: all of its Pods get the readiness gate, for rules of the platform and for rules that come later";
     pub const GPU_FAMILY = "nvidia.com/gpu.family",
         Label on "Nodes" by "NVIDIA's GPU feature discovery": "The family of its GPUs";
     pub const GPU_PRODUCT = "nvidia.com/gpu.product",
@@ -178,6 +191,8 @@ keys! {
     /// KEP-5004.
     pub const DEVICE_CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/",
         Resource on "containers" by "the Pod's creator": "With a DeviceClass after the slash: a device of that class";
+    pub const COMPANIONS_GATE = "outrigger.dev/companions",
+        Condition on "Pods in a tenant's cluster with this readiness gate" by "agent": "`True`: all companions are ready for which the Pod waits";
 }
 
 #[cfg(test)]
