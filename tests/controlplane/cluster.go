@@ -135,6 +135,13 @@ func newCluster(u *up, name string, etcd endpoint) (*cluster, error) {
 	for i, path := range []string{"/readyz", "/healthz", "/readyz", "/readyz"} {
 		c.processes[i].ready = fmt.Sprintf("https://127.0.0.1:%d%s", ports[i], path)
 	}
+	if u.auditLog && name == "infra" {
+		flags, err := writeAudit(dir, filepath.Join(u.dir, "logs", name+"-audit.log"))
+		if err != nil {
+			return nil, err
+		}
+		c.processes[0].args = append(c.processes[0].args, flags...)
+	}
 	if u.certManager && name == "infra" {
 		c.processes = append(c.processes, u.process(name, "cert-manager", "--kubeconfig="+users["cert-manager"]))
 	}
@@ -171,6 +178,24 @@ plugins:
     kubeConfigFile: %q
 - name: ValidatingAdmissionWebhook
   configuration: *webhooks
+`
+
+// writeAudit writes an audit policy and returns the API server's flags for it. Each event is in the log before its request is answered.
+func writeAudit(dir, log string) ([]string, error) {
+	file := filepath.Join(dir, "audit.yaml")
+	flags := []string{"--audit-policy-file=" + file, "--audit-log-path=" + log, "--audit-log-mode=blocking"}
+	return flags, os.WriteFile(file, []byte(auditPolicy), 0o600)
+}
+
+// Patches of webhooks are annotations from the level Request on. Kubelets write the status all the time.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Request
+  verbs: [create, update, patch, delete]
+  resources: [{group: "", resources: [pods, pods/binding, pods/ephemeralcontainers, pods/resize]}]
+- level: None
 `
 
 const schedulerConfig = `apiVersion: kubescheduler.config.k8s.io/v1

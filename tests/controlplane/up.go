@@ -50,6 +50,7 @@ type up struct {
 	names       []string
 	certManager bool
 	noFsync     bool
+	auditLog    bool
 	etcdQuota   int64
 	programs    assets
 	starter     starter
@@ -74,6 +75,7 @@ func runUp() int {
 	names := flags.String("clusters", "infra,tenant", "names of the clusters, separated by commas")
 	flags.BoolVar(&u.certManager, "cert-manager", false, "run cert-manager in the cluster infra")
 	flags.BoolVar(&u.noFsync, "no-fsync", true, "let etcd leave writing to the disk to the system: quick, but a crash of the machine loses data")
+	flags.BoolVar(&u.auditLog, "audit-log", false, "have the API server of the cluster infra log writes of Pods with their admission: DIR/logs/infra-audit.log")
 	flags.Int64Var(&u.etcdQuota, "etcd-quota-bytes", 0, "size at which etcd takes no more writes; 0 is etcd's own default")
 	untilEOF := flags.Bool("until-stdin-eof", false, "end when standard input ends, which it does with whoever holds its other end")
 	_ = flags.Parse(os.Args[1:])

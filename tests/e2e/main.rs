@@ -5,6 +5,7 @@
 
 mod admin_rules;
 mod admission;
+mod audit;
 mod claims;
 mod control_plane;
 mod devices;

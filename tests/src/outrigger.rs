@@ -72,6 +72,16 @@ impl Outrigger {
         started.as_ref().expect("Outrigger starts")
     }
 
+    /// As [`Self::start`]; the API server of the infrastructure cluster logs writes of Pods: see [`Self::audit_log`].
+    pub async fn audited() -> anyhow::Result<Self> {
+        Self::new(ControlPlane::start_with(&["--audit-log"])?)?.started().await
+    }
+
+    /// The audit log of the infrastructure cluster, with the writes of Pods at the level Request.
+    pub fn audit_log(&self) -> PathBuf {
+        self.plane.dir.join("logs/infra-audit.log")
+    }
+
     /// Starts a control plane, installs Outrigger and waits until it is ready.
     pub async fn start() -> anyhow::Result<Self> {
         Self::new(ControlPlane::start()?)?.started().await

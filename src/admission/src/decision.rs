@@ -99,6 +99,8 @@ pub enum Decision {
         patch: Patch,
         /// At most 120 characters each are shown whole.
         warnings: Vec<String>,
+        /// Audit annotations: for each step that changed the object, its key and what decided.
+        audit: Vec<(&'static str, String)>,
     },
     /// The object is refused.
     Deny {
@@ -108,6 +110,8 @@ pub enum Decision {
         message: String,
         /// The same by field, for programs.
         causes: Vec<FieldError>,
+        /// What decided, for audit: step and object as [`Origin`](crate::provenance::Origin) writes them. Empty where neither is known.
+        by: String,
     },
 }
 
@@ -119,23 +123,31 @@ impl Decision {
 
     /// The object is admitted unchanged, with warnings.
     pub fn warn(warnings: Vec<String>) -> Self {
-        Self::Allow { patch: Patch(Vec::new()), warnings }
+        Self::Allow { patch: Patch(Vec::new()), warnings, audit: Vec::new() }
     }
 
     /// The object is refused.
     pub fn deny(code: u16, message: impl Into<String>) -> Self {
-        Self::Deny { code, message: message.into(), causes: Vec::new() }
+        Self::Deny { code, message: message.into(), causes: Vec::new(), by: String::new() }
     }
 
     /// The object is refused for these fields.
     pub fn deny_fields(code: u16, errors: &[FieldError]) -> Self {
         let causes = errors.iter().take(validate::MAX_FAULTS).cloned().collect();
-        Self::Deny { code, message: validate::message(errors), causes }
+        Self::Deny { code, message: validate::message(errors), causes, by: String::new() }
     }
 
     /// The object is refused where some fields are wrong.
     pub(crate) fn by_fields(code: u16, errors: &[FieldError]) -> Self {
         if errors.is_empty() { Self::allow() } else { Self::deny_fields(code, errors) }
+    }
+
+    /// The same decision; a refusal names what decided.
+    pub(crate) fn decided_by(self, origin: impl FnOnce() -> String) -> Self {
+        match self {
+            Self::Deny { code, message, causes, .. } => Self::Deny { code, message, causes, by: origin() },
+            allowed @ Self::Allow { .. } => allowed,
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use json_patch::Patch;
 use outrigger_api::pod::Pod;
 use outrigger_core::gate;
 use outrigger_core::ids::WorkloadId;
@@ -15,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::provenance::{self, Origin};
 use crate::review::Request;
 
 /// What the agent knows of its cluster.
@@ -35,23 +35,27 @@ impl GateRules {
 /// Decides about a new Pod: it gets the gate if a rule with an ordering matches it, or could match it later.
 pub(crate) fn gate_matching(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
     gate(cx, request, |gates, request| {
-        !gates.rules.is_empty()
-            && workload(request).is_some_and(|workload| {
-                let unknown = gate::unknown(&workload);
-                gates.rules.iter().any(|rule| rule.could_match(&workload, &unknown))
-            })
+        if gates.rules.is_empty() {
+            return None;
+        }
+        let workload = workload(request)?;
+        let unknown = gate::unknown(&workload);
+        let rule = gates.rules.iter().find(|rule| rule.could_match(&workload, &unknown))?;
+        let origin = Origin::object("WorkloadRule", rule.name().as_str());
+        Some(origin.of_generation(rule.generation()).to_string())
     })
 }
 
 /// Decides about a new Pod of a namespace all of whose Pods get the gate.
 pub(crate) fn gate_all(cx: Context<'_>, request: &mut Request) -> Result<Admission, Refusal> {
-    gate(cx, request, |_, _| true)
+    gate(cx, request, |_, request| Some(Origin::object("Namespace", &request.namespace).to_string()))
 }
 
+/// `reason`: why the Pod waits, for audit; `None` if it doesn't.
 fn gate(
     cx: Context<'_>,
     request: &Request,
-    waits: impl FnOnce(&GateRules, &Request) -> bool,
+    reason: impl FnOnce(&GateRules, &Request) -> Option<String>,
 ) -> Result<Admission, Refusal> {
     if request.operation != "CREATE" || !request.sub_resource.is_empty() || is_mirror(&request.object) {
         return Ok(Decision::allow().into());
@@ -59,9 +63,11 @@ fn gate(
     let gates = cx.caches.gates();
     let gates =
         gates.ok_or_else(|| CacheStale("the rules of this cluster have not been listed yet".to_owned()))?;
-    let waits = gates.covers(&request.namespace) && waits(&gates, request);
-    let patch = if waits { gate::patch(&request.object) } else { Patch(Vec::new()) };
-    Ok(Decision::Allow { patch, warnings: Vec::new() }.into())
+    let reason = if gates.covers(&request.namespace) { reason(&gates, request) } else { None };
+    let Some(reason) = reason else { return Ok(Decision::allow().into()) };
+    let patch = gate::patch(&request.object);
+    let audit = if patch.0.is_empty() { Vec::new() } else { vec![(provenance::GATE, reason)] };
+    Ok(Decision::Allow { patch, warnings: Vec::new(), audit }.into())
 }
 
 /// The mirror of a static Pod: its kubelet reads the gates of the static Pod only.
@@ -150,6 +156,25 @@ mod tests {
             let found = gates_of("/gate/pods", &caches(vec![rule], None), &pod(change.clone()));
             assert_eq!(found, if expected { gate.clone() } else { Value::Null }, "{change}");
         }
+    }
+
+    #[test]
+    fn audit_names_the_rule_or_the_namespace_once() {
+        let caches = caches(vec![rule(&[(APP, "db")]), rule(&[(APP, "web")])], None);
+        let audit = |path: &str, pod: &Value| {
+            let mut request = request_for("Pod", "shop", pod, &Value::Null);
+            match decide(path, &caches, &mut request) {
+                Ok(Decision::Allow { audit, .. }) => audit,
+                other => panic!("{other:?}"),
+            }
+        };
+        let told = |value: &str| vec![("gate", value.to_owned())];
+        assert_eq!(audit("/gate/pods", &pod(json!({}))), told("kind=WorkloadRule name=r generation=1"));
+        assert_eq!(audit("/gate/all-pods", &pod(json!({}))), told("kind=Namespace name=shop"));
+        // Nothing is changed: it has the gate already, or no rule matches.
+        let gated = pod(json!({"spec": {"readinessGates": [{"conditionType": keys::COMPANIONS_GATE}]}}));
+        assert_eq!(audit("/gate/pods", &gated), []);
+        assert_eq!(audit("/gate/pods", &pod(json!({"metadata": {"labels": {"app": "x"}}}))), []);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod machines;
 mod mutate;
 mod offloading;
 mod pods;
+pub mod provenance;
 pub mod review;
 mod rules;
 mod tenants;

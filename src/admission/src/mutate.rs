@@ -5,12 +5,13 @@ use outrigger_core::field::FieldError;
 use outrigger_core::ids::{RuleName, TenantId};
 use outrigger_core::keys;
 use outrigger_core::mutate::{self, PodContext};
-use outrigger_core::offloading::Offloading;
+use outrigger_core::offloading::{NAME, Offloading};
 use serde_json::Value;
 
 use crate::caches::{Cached, RuleSpec};
 use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
 use crate::machines::guests::{self, Slot};
+use crate::provenance::{self, OWN_KEYS, Origin};
 use crate::review::Request;
 use crate::{admin, offloading};
 
@@ -61,7 +62,10 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
     let Roles { tenant, offloading, rule, slot } = roles;
     // Outside of tenants' namespaces Outrigger's keys mean nothing.
     if tenant.is_some() && rule.is_none() {
-        mutate::refuse_own_keys(&request.object).map_err(|error| Decision::deny_fields(403, &[error]))?;
+        mutate::refuse_own_keys(&request.object).map_err(|error| {
+            Decision::deny_fields(403, &[error])
+                .decided_by(|| origin(cx, request, roles, OWN_KEYS).in_step(OWN_KEYS).to_string())
+        })?;
     }
     let facts = PodContext {
         tenant,
@@ -74,14 +78,58 @@ pub(crate) fn apply(cx: Context<'_>, request: &mut Request, roles: Roles<'_>) ->
         host_label: &cx.settings.host_label,
     };
     cx.steps.started();
-    let mut told = |step, passed| cx.steps.finished(step, passed);
+    let again = rule.is_some() && !has_gate(&request.object);
+    let mut last = "";
+    let mut told = |step, passed| {
+        last = step;
+        cx.steps.finished(step, passed);
+    };
     let before = mutate::Before::of(&request.object, &facts);
-    let report = mutate::mutate_told(&mut request.object, &facts, &mut told)
-        .map_err(|error| Decision::deny_fields(422, &[error]))?;
+    let report = mutate::mutate_told(&mut request.object, &facts, &mut told).map_err(|error| {
+        let decision = Decision::deny_fields(422, &[error]);
+        decision.decided_by(|| origin(cx, request, roles, last).in_step(last).to_string())
+    })?;
+    let told =
+        |step: &'static str| (provenance::key(step, again), origin(cx, request, roles, step).to_string());
+    let audit = report.changed.into_iter().map(told).collect();
     let mut warnings = report.warnings;
     let allocated = |claim: &str| cx.caches.allocated(&request.namespace, claim);
     warnings.extend(mutate::claims::warnings(&request.object, allocated));
-    Ok(Decision::Allow { patch: before.patch(&mut request.object), warnings }.into())
+    Ok(Decision::Allow { patch: before.patch(&mut request.object), warnings, audit }.into())
+}
+
+/// What decides in a step.
+fn origin<'a>(cx: Context<'a>, request: &'a Request, roles: Roles<'a>, step: &str) -> Origin<'a> {
+    let Roles { tenant, rule, slot, .. } = roles;
+    let of_rule = || {
+        let rule = rule.and_then(|cached| Some((cached.generation, cached.spec.rule.as_deref()?)));
+        rule.map(|(generation, rule)| rule_origin(cx, request, rule.name(), generation))
+    };
+    let found = match step {
+        "machine" => slot.map(Slot::origin),
+        "offloading" => Some(Origin::object("NamespaceOffloading", NAME).within(&request.namespace)),
+        "companion" | "claims" => of_rule(),
+        _ => tenant.map(|tenant| Origin::object("Tenant", tenant.as_str())),
+    };
+    found.unwrap_or_default()
+}
+
+/// A rule that decides about a request.
+pub(crate) fn rule_origin<'a>(
+    cx: Context<'a>,
+    request: &'a Request,
+    name: &'a RuleName,
+    generation: i64,
+) -> Origin<'a> {
+    let namespace = if name.is_admin() { &cx.settings.admin.rules } else { request.namespace.as_str() };
+    Origin::object(companion::kind(name.scope()), name.as_str()).within(namespace).of_generation(generation)
+}
+
+/// Whether a companion has the gate with which the manager creates it. The first call of a request removes the gate.
+fn has_gate(pod: &Value) -> bool {
+    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
+    let is_it = |gate: &Value| gate.get("name").is_some_and(|name| name == keys::ADMISSION_GATE);
+    gates.is_some_and(|gates| gates.iter().any(is_it))
 }
 
 /// The rule whose companion the Pod is. `None` for all other Pods: only the manager creates companions.
@@ -108,9 +156,12 @@ pub(crate) fn as_new_as(
     let cached = cached
         .filter(|cached| cached.uid == uid && cached.generation >= generation)
         .ok_or_else(|| CacheStale(format!("{kind} {name} of generation {generation} is not known yet")))?;
+    let by = || {
+        Origin::object(kind, name.as_str()).of_generation(cached.generation).in_step("companion").to_string()
+    };
     let Some(rule) = &cached.spec.rule else {
         let message = format!("{kind} {name}: is no longer valid; see its Accepted condition");
-        return Err(Decision::deny(422, message).into());
+        return Err(Decision::deny(422, message).decided_by(by).into());
     };
     if !rule.devices().claims().is_empty()
         && annotation(pod, keys::TEMPLATE_HASH) != Some(rule.template_hash())
@@ -121,7 +172,7 @@ pub(crate) fn as_new_as(
              generation {generation}, which the companion was made from; try again",
             cached.generation
         );
-        return Err(Decision::deny(503, message).into());
+        return Err(Decision::deny(503, message).decided_by(by).into());
     }
     Ok(cached)
 }

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::bindings;
 use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
-use crate::mutate::rule_of;
+use crate::mutate::{made_by, rule_of, rule_origin};
+use crate::provenance::{Origin, VALIDATION};
 use crate::review::Request;
 
 /// Validates Pods, their subresources, and their bindings.
@@ -27,7 +28,8 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
     let companion = cx.is_manager(request) || companion::owner(&request.old_object).is_some();
     let most = if companion { validate::MAX_COMPANION_BYTES } else { validate::MAX_BYTES };
     if let Some(error) = validate::too_large(&request.object, bytes, before, most) {
-        return Ok(Decision::deny_fields(403, &[error]).into());
+        let decision = Decision::deny_fields(403, &[error]);
+        return Ok(decision.decided_by(|| origin(cx, request, &id, created)).into());
     }
     // What the rule says of claims concerns companions with claims only. Later the Pod's claims can't change.
     let claims = request.object.pointer("/spec/resourceClaims").and_then(Value::as_array);
@@ -43,7 +45,18 @@ pub(crate) fn validate(cx: Context<'_>, request: &mut Request) -> Result<Admissi
             validate::update(&request.object, &request.old_object, facts)
         }
     })?;
-    Ok(Decision::by_fields(403, &errors).into())
+    let decision = Decision::by_fields(403, &errors);
+    Ok(decision.decided_by(|| origin(cx, request, &id, created)).into())
+}
+
+/// What decides about a Pod, for audit: the rule whose companion is created, or else the Tenant.
+fn origin(cx: Context<'_>, request: &Request, id: &TenantId, created: bool) -> String {
+    let rule = companion::owner(&request.object).filter(|_| created && cx.is_manager(request));
+    let origin = match (&rule, made_by(&request.object)) {
+        (Some((name, _)), Ok(generation)) => rule_origin(cx, request, name, generation),
+        _ => Origin::object("Tenant", id.as_str()),
+    };
+    origin.in_step(VALIDATION).to_string()
 }
 
 /// Calls `judge` with what the caches show of a tenant.

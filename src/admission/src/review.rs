@@ -13,11 +13,12 @@ use outrigger_core::field::FieldError;
 use outrigger_core::validate;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::decision::Decision;
+use crate::provenance;
 
 mod heaviest;
 
@@ -394,8 +395,14 @@ struct Response<'a> {
     patch: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
+    audit_annotations: Vec<(&'static str, Cow<'a, str>)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<Status<'a>>,
+}
+
+fn as_map<S: Serializer>(pairs: &[(&str, Cow<'_, str>)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(key, value)| (key, value)))
 }
 
 /// `metav1.Status` of a denial.
@@ -430,7 +437,7 @@ fn details(causes: &[FieldError]) -> Option<Details<'_>> {
 /// Writes the answer as a body.
 pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Error> {
     let response = match decision {
-        Decision::Allow { patch, warnings } => {
+        Decision::Allow { patch, warnings, audit } => {
             // An empty patch has no patch type either.
             let patch =
                 if patch.0.is_empty() { None } else { Some(STANDARD.encode(serde_json::to_vec(patch)?)) };
@@ -440,15 +447,17 @@ pub fn write(uid: &str, decision: &Decision) -> Result<Vec<u8>, serde_json::Erro
                 patch_type: patch.is_some().then_some("JSONPatch"),
                 patch,
                 warnings: shown(warnings),
+                audit_annotations: audit.iter().map(|(key, value)| (*key, value.into())).collect(),
                 status: None,
             }
         }
-        Decision::Deny { code, message, causes } => Response {
+        Decision::Deny { code, message, causes, by } => Response {
             uid,
             allowed: false,
             patch_type: None,
             patch: None,
             warnings: Vec::new(),
+            audit_annotations: vec![(provenance::DENIED, provenance::denied(*code, by, causes).into())],
             status: Some(Status { code: *code, message, details: details(causes) }),
         },
     };

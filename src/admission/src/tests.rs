@@ -413,3 +413,57 @@ fn a_tenants_rules_have_a_size_together() {
     }));
     assert!(taken("a", 0) && !taken("a", 1) && !taken("c", 0));
 }
+
+/// The audit annotations of the steps, and the Pod as they leave it.
+fn audited(caches: &Caches, request: &mut Request) -> (Vec<(&'static str, String)>, Value) {
+    let before = request.object.clone();
+    let decision = decide("/mutate/pods", caches, request).unwrap();
+    let Decision::Allow { audit, .. } = &decision else { panic!("{decision:?}") };
+    (audit.clone(), patched(decision.clone(), &before).unwrap())
+}
+
+#[test]
+fn no_audit_annotation_has_two_values_in_the_calls_of_one_request() {
+    let caches = caches();
+    let isolation = ("isolation", "kind=Tenant name=blue".to_owned());
+    let rule_of =
+        |generation: i64| format!("kind=WorkloadRule namespace=tenant-blue name=r generation={generation}");
+    let (first, pod) = audited(&caches, &mut request(MANAGER, "2"));
+    assert_eq!(first, [("companion", rule_of(2)), isolation.clone()]);
+
+    let mut again = request(MANAGER, "2");
+    again.object = pod;
+    let (none, pod) = audited(&caches, &mut again);
+    assert_eq!(none, [], "what changes nothing has no key");
+
+    // Another webhook adds a term to the affinity, and meanwhile the rule changes.
+    caches.apply_rule(Change::Applied(rule(3, true)));
+    again.object = pod;
+    let terms = again.object.pointer_mut(outrigger_core::selector::POINTER).unwrap().as_array_mut().unwrap();
+    terms.push(json!({"matchExpressions": [{"key": "x", "operator": "Exists"}]}));
+    let (second, _) = audited(&caches, &mut again);
+    assert_eq!(second, [("companion-again", rule_of(3)), isolation]);
+}
+
+#[test]
+fn a_refusal_names_its_step_and_what_decided() {
+    let caches = caches();
+    caches.apply_tenant(Change::Applied(tenant("blue", json!({}))));
+    let by = |path: &str, request: &mut Request| match decide(path, &caches, request) {
+        Ok(Decision::Deny { by, .. }) => by,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(by("/mutate/pods", &mut request("somebody", "2")), "step=keys kind=Tenant name=blue");
+    let mut wrong = request("somebody", "2");
+    wrong.object = json!({"metadata": {}, "spec": {"affinity": 1}});
+    assert_eq!(by("/mutate/pods", &mut wrong), "step=isolation kind=Tenant name=blue");
+    let mut wrong = request(MANAGER, "2");
+    wrong.object["metadata"]["annotations"][keys::WORKLOAD] = json!("no workload");
+    let rule = "kind=WorkloadRule namespace=tenant-blue name=r generation=2";
+    assert_eq!(by("/mutate/pods", &mut wrong), format!("step=companion {rule}"));
+    // Nothing was placed, so the final object is refused.
+    assert_eq!(by("/validate/pods", &mut request(MANAGER, "2")), format!("step=validation {rule}"));
+    let mut pod = request("somebody", "2");
+    pod.object = json!({"metadata": {}, "spec": {"containers": [{"name": "c"}]}});
+    assert_eq!(by("/validate/pods", &mut pod), "step=validation kind=Tenant name=blue");
+}

@@ -82,7 +82,7 @@ impl RenderArgs {
         for mut request in requests {
             let before = request.object.clone();
             match admission.decide(&mut request) {
-                Decision::Allow { patch, warnings } => {
+                Decision::Allow { patch, warnings, .. } => {
                     for warning in warnings {
                         complain("Warning:", AnsiColor::Yellow, &warning)?;
                     }

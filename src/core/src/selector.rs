@@ -41,21 +41,24 @@ fn says(expression: &Value, key: &str, value: &str) -> bool {
 /// A list of terms that is there but empty counts as absent. The API server would refuse it, and nothing that an empty
 /// list could mean is wider than the one term that takes its place.
 ///
-/// Nothing is written where every term has the requirement already, so applying it twice is applying it once.
-pub fn require(pod: &mut Value, key: &str, value: &str) -> Result<(), FieldError> {
+/// Nothing is written where every term has the requirement already, so applying it twice is applying it once. Returns whether
+/// something was written.
+pub fn require(pod: &mut Value, key: &str, value: &str) -> Result<bool, FieldError> {
     let terms = required_terms(pod)?;
     if terms.is_empty() {
         terms.push(json!({"matchExpressions": [requirement(key, value)]}));
-        return Ok(());
+        return Ok(true);
     }
     let mut matches_nothing = Vec::with_capacity(terms.len());
     for (i, term) in terms.iter().enumerate() {
         matches_nothing.push(is_empty_term(term, i)?);
     }
     if matches_nothing.iter().all(|&nothing| nothing) {
+        let dropped = terms.len() > 1;
         terms.truncate(1);
-        return Ok(());
+        return Ok(dropped);
     }
+    let mut changed = matches_nothing.contains(&true);
     let mut nothing = matches_nothing.into_iter();
     terms.retain(|_| !nothing.next().unwrap_or(false));
     for term in terms.iter_mut() {
@@ -64,9 +67,10 @@ pub fn require(pod: &mut Value, key: &str, value: &str) -> Result<(), FieldError
         let expressions = field::list_mut(term, TERMS, "matchExpressions")?;
         if !expressions.iter().any(|e| says(e, key, value)) {
             expressions.push(requirement(key, value));
+            changed = true;
         }
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// Checks that no term of a Pod's required node affinity matches a node whose label has not this value.
@@ -129,8 +133,9 @@ fn is_empty_term(term: &Value, i: usize) -> Result<bool, FieldError> {
     empty().map_err(|error: FieldError| error.below(&format!("{TERMS}[{i}]")))
 }
 
-/// Adds the toleration of a taint with exactly this key, value and effect, unless it is there already.
-pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result<(), FieldError> {
+/// Adds the toleration of a taint with exactly this key, value and effect, unless it is there already. Returns whether it was
+/// added.
+pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result<bool, FieldError> {
     let spec = field::object_mut(field::as_object_mut(pod, "")?, "", "spec")?;
     let tolerations = field::list_mut(spec, "spec", "tolerations")?;
     let is_it = |t: &Value| {
@@ -141,10 +146,11 @@ pub fn tolerate(pod: &mut Value, key: &str, value: &str, effect: &str) -> Result
             && matches!(get("operator"), "" | "Equal")
             && t.get("tolerationSeconds").is_none_or(Value::is_null)
     };
-    if !tolerations.iter().any(is_it) {
+    let missing = !tolerations.iter().any(is_it);
+    if missing {
         tolerations.push(json!({"key": key, "operator": "Equal", "value": value, "effect": effect}));
     }
-    Ok(())
+    Ok(missing)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::{Reservation, SlotReservation};
 use crate::caches::{CachedMachine, Caches};
 use crate::decision::{Admission, CacheStale, Context, Decision, Refusal};
+use crate::provenance::Origin;
 use crate::review::Request;
 
 /// How Imperator's webhook refuses an update.
@@ -72,6 +73,12 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// What decides about the guest.
+    pub(crate) fn origin(&self) -> Origin<'_> {
+        let machine_type = Some(self.type_.name.as_str().into());
+        Origin { machine_type, ..Origin::object("Machine", &self.machine.name) }
+    }
+
     /// The machine group.
     pub fn group(&self) -> &str {
         &self.group

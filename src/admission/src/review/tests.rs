@@ -112,16 +112,26 @@ fn patch_and_patch_type_come_together_or_not_at_all() {
         json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": {"uid": "u", "allowed": true}})
     );
     let patch = json_patch::diff(&json!({}), &json!({"a": 1}));
-    let patched = answer(&Decision::Allow { patch, warnings: vec!["w".into()] });
+    let patched = answer(&Decision::Allow {
+        patch,
+        warnings: vec!["w".into()],
+        audit: vec![("isolation", "name=a".into())],
+    });
     assert_eq!(patched["response"]["patchType"], "JSONPatch");
     assert!(patched["response"]["patch"].is_string());
     assert_eq!(patched["response"]["warnings"], json!(["w"]));
-    let deny = |causes| Decision::Deny { code: 403, message: "spec.x: no".into(), causes };
+    assert_eq!(patched["response"]["auditAnnotations"], json!({"isolation": "name=a"}));
+    let deny =
+        |causes| Decision::Deny { code: 403, message: "spec.x: no".into(), causes, by: "step=keys".into() };
     assert_eq!(
         answer(&deny(Vec::new()))["response"],
-        json!({"uid": "u", "allowed": false, "status": {"code": 403, "message": "spec.x: no"}})
+        json!({"uid": "u", "allowed": false, "auditAnnotations": {"denied": "code=403 step=keys"}, "status": {"code": 403, "message": "spec.x: no"}})
     );
     let by_field = answer(&deny(vec![FieldError::new("spec.x", "no")]));
+    assert_eq!(
+        by_field["response"]["auditAnnotations"],
+        json!({"denied": "code=403 step=keys fields=spec.x"})
+    );
     assert_eq!(
         by_field["response"]["status"]["details"]["causes"],
         json!([{"reason": "FieldValueInvalid", "field": "spec.x", "message": "no"}])

@@ -29,12 +29,12 @@ pub fn decide(
     request: &mut Request,
     labels: Option<&BTreeMap<&str, &str>>,
 ) -> Result<Admission, CacheStale> {
-    let (mut patch, mut warnings, mut reserve) = (Patch(Vec::new()), Vec::new(), None);
+    let (mut patch, mut warnings, mut audit, mut reserve) = (Patch(Vec::new()), Vec::new(), Vec::new(), None);
     let mutating = WEBHOOKS.iter().filter(|webhook| webhook.endpoint.mutates);
     if let Some(webhook) = mutating.clone().find(|webhook| webhook.matches(cx, request, labels)) {
         let before = request.object.clone();
         let admission = webhook.endpoint.decide(cx, request)?;
-        let Decision::Allow { patch: change, warnings: more } = admission.decision else {
+        let Decision::Allow { patch: change, warnings: more, audit: told } = admission.decision else {
             return Ok(admission);
         };
         // The object that is validated is the API server's: the original with the patch applied.
@@ -43,7 +43,7 @@ pub fn decide(
         if let Err(error) = json_patch::patch(&mut request.object, &change) {
             return Ok(Decision::deny(500, format!("the patch can't be applied: {error}")).into());
         }
-        patch = change;
+        (patch, audit) = (change, told);
         warnings.extend(more);
     }
     for webhook in WEBHOOKS.iter().filter(|webhook| !webhook.endpoint.mutates) {
@@ -55,7 +55,7 @@ pub fn decide(
         warnings.extend(more);
         reserve = reserve.or(admission.reserve);
     }
-    Ok(Admission { reserve, ..Decision::Allow { patch, warnings }.into() })
+    Ok(Admission { reserve, ..Decision::Allow { patch, warnings, audit }.into() })
 }
 
 impl Webhook {

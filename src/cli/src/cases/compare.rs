@@ -10,7 +10,7 @@ pub(super) fn faults(expect: &Expect, decision: &Decision, object: &Value) -> Ve
     let mut faults = Vec::new();
     let none = Vec::new();
     let (allowed, message, patched, warnings) = match decision {
-        Decision::Allow { patch, warnings } => (true, "", !patch.0.is_empty(), warnings),
+        Decision::Allow { patch, warnings, .. } => (true, "", !patch.0.is_empty(), warnings),
         Decision::Deny { message, .. } => (false, message.as_str(), false, &none),
     };
     if allowed != expect.allowed {

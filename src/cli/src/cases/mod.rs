@@ -156,7 +156,7 @@ fn run_case(
             return Ok(compare::faults(&case.expect, &decision, &request.object));
         }
         // There is nothing to admit, which is reported like a denial.
-        Err(message) => Decision::Deny { code: 0, message, causes: Vec::new() },
+        Err(message) => Decision::Deny { code: 0, message, causes: Vec::new(), by: String::new() },
     };
     Ok(compare::faults(&case.expect, &decision, &Value::Null))
 }

@@ -10,9 +10,8 @@ use super::markdown::{cell, code, table};
 pub(super) fn page(command: &Command) -> Page {
     let mut text = command.get_long_about().map_or_else(String::new, |about| format!("{about}\n\n"));
     text += "`outrigger <COMMAND> --help` prints the same. Settings with an environment variable may be set there; the command line takes precedence.\n";
-    for sub in commands(command) {
-        let name = sub.get_name();
-        text += &format!("\n## outrigger {name}\n\n");
+    for (name, sub) in all(command, "outrigger") {
+        text += &format!("\n## {name}\n\n");
         let about = sub.get_long_about().or_else(|| sub.get_about()).map(ToString::to_string);
         text += &format!("{}\n\n", about.unwrap_or_default());
         let usage = sub.clone().render_usage().to_string();
@@ -21,6 +20,16 @@ pub(super) fn page(command: &Command) -> Page {
         text += &table(["argument", "environment", "default", "meaning"], &rows);
     }
     Page::new("cli", "Command line", "every subcommand and every flag", text)
+}
+
+/// Each subcommand that is for users, with its whole name, before those below it.
+fn all<'a>(command: &'a Command, name: &str) -> Vec<(String, &'a Command)> {
+    let named = |sub: &'a Command| {
+        let name = format!("{name} {}", sub.get_name());
+        let below = all(sub, &name);
+        std::iter::once((name, sub)).chain(below)
+    };
+    commands(command).flat_map(named).collect()
 }
 
 /// The subcommands that are for users.

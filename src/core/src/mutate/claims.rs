@@ -25,24 +25,25 @@ pub(super) const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, or where another webhook has taken a claim's name.
-pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<(), FieldError> {
-    let Some(rule) = facts.rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(()) };
+pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<bool, FieldError> {
+    let Some(rule) = facts.rule.filter(|rule| !rule.devices().claims().is_empty()) else { return Ok(false) };
+    let mut changed = false;
     for device in rule.devices().claims() {
         let entry = entry(pod, rule, device, facts)?;
         let object = field::as_object_mut(pod, "")?;
         let spec = field::object_mut(object, "", "spec")?;
-        append(spec, &entry)?;
+        changed |= append(spec, &entry)?;
         let devices = rule.devices();
         let named =
             if device.containers.is_empty() { devices.default_containers() } else { &device.containers };
         let names: HashSet<&str> = named.iter().map(String::as_str).collect();
         for list in CONTAINERS {
             if spec.get(list).is_some_and(|list| !list.is_null()) {
-                wire(spec, list, &names, device)?;
+                changed |= wire(spec, list, &names, device)?;
             }
         }
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// What the Pod's list of claims gets.
@@ -68,7 +69,8 @@ fn entry(
     })
 }
 
-fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<(), FieldError> {
+/// Returns whether the entry was missing.
+fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<bool, FieldError> {
     let claims = field::list_mut(spec, "spec", "resourceClaims")?;
     let same = |own: &Value| {
         step();
@@ -76,14 +78,14 @@ fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<(), FieldError
     };
     let Some(at) = claims.iter().position(same) else {
         claims.push(entry.clone());
-        return Ok(());
+        return Ok(true);
     };
     let is = |key: &str| {
         let text = |claim: &Value| claim.get(key).and_then(Value::as_str).map(str::to_owned);
         claims.get(at).and_then(text) == text(entry)
     };
     if is("resourceClaimName") && is("resourceClaimTemplateName") {
-        return Ok(());
+        return Ok(false);
     }
     Err(FieldError::new(
         format_args!("spec.resourceClaims[{at}]"),
@@ -93,12 +95,14 @@ fn append(spec: &mut Map<String, Value>, entry: &Value) -> Result<(), FieldError
     ))
 }
 
+/// Returns whether a container was changed.
 fn wire(
     spec: &mut Map<String, Value>,
     list: &str,
     names: &HashSet<&str>,
     device: &DeviceClaim,
-) -> Result<(), FieldError> {
+) -> Result<bool, FieldError> {
+    let mut changed = false;
     for (c, container) in field::list_mut(spec, "spec", list)?.iter_mut().enumerate() {
         step();
         let path = format!("spec.{list}[{c}]");
@@ -121,8 +125,9 @@ fn wire(
             used["request"] = request.as_str().into();
         }
         claims.push(used);
+        changed = true;
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// What has to be said about the claims of a Pod: that devices which are allocated already are where the Pod may not run, or

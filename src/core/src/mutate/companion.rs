@@ -18,12 +18,13 @@ use crate::workload::Workload;
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, or lacks what the manager always puts in.
-pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<(), FieldError> {
-    let Some(rule) = facts.rule else { return Ok(()) };
+pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<bool, FieldError> {
+    let Some(rule) = facts.rule else { return Ok(false) };
     let object = field::as_object_mut(pod, "")?;
     let metadata = field::object_mut(object, "", "metadata")?;
     let annotations = field::object_mut(metadata, "metadata", "annotations")?;
 
+    let mut changed = false;
     if let Some(transport) = annotations.remove(keys::WORKLOAD) {
         let already_done = annotations.contains_key(keys::INJECTED);
         if already_done {
@@ -32,6 +33,7 @@ pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<
             annotations.insert(keys::WORKLOAD.to_owned(), transport);
         } else {
             inject(annotations, &transport, rule)?;
+            changed = true;
         }
     }
     if rule.policy() == DpuSelectionPolicy::SameNode {
@@ -42,9 +44,9 @@ pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<
                 "is missing: a companion with dpuSelectionPolicy SameNode needs its workload's node",
             )
         })?;
-        selector::require(pod, facts.host_label, &host)?;
+        changed |= selector::require(pod, facts.host_label, &host)?;
     }
-    remove_gate(pod)
+    Ok(remove_gate(pod)? || changed)
 }
 
 fn inject(
@@ -62,17 +64,18 @@ fn inject(
     Ok(())
 }
 
-fn remove_gate(pod: &mut Value) -> Result<(), FieldError> {
+/// Returns whether the gate was there.
+fn remove_gate(pod: &mut Value) -> Result<bool, FieldError> {
     let spec = field::object_mut(field::as_object_mut(pod, "")?, "", "spec")?;
     let gates = field::list(spec, "spec", "schedulingGates")?;
     let is_ours = |gate: &Value| gate.get("name").and_then(Value::as_str) == Some(keys::ADMISSION_GATE);
     if !gates.iter().any(is_ours) {
-        return Ok(());
+        return Ok(false);
     }
     let gates = field::list_mut(spec, "spec", "schedulingGates")?;
     gates.retain(|gate| !is_ours(gate));
     if gates.is_empty() {
         spec.remove("schedulingGates");
     }
-    Ok(())
+    Ok(true)
 }

@@ -11,8 +11,9 @@ use crate::selector;
 ///
 /// The affinity is what holds: the kubelet checks it again, also for a Pod that bypassed the scheduler. The toleration
 /// only lets the Pod onto Nodes that others are kept from.
-pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<(), FieldError> {
-    let Some(tenant) = facts.tenant else { return Ok(()) };
-    selector::require(pod, keys::NODE_TENANT, tenant.as_str())?;
-    selector::tolerate(pod, keys::TENANT, tenant.as_str(), "NoSchedule")
+pub fn apply(pod: &mut Value, facts: &PodContext<'_>, _: &mut Report) -> Result<bool, FieldError> {
+    let Some(tenant) = facts.tenant else { return Ok(false) };
+    let required = selector::require(pod, keys::NODE_TENANT, tenant.as_str())?;
+    let tolerated = selector::tolerate(pod, keys::TENANT, tenant.as_str(), "NoSchedule")?;
+    Ok(required || tolerated)
 }

@@ -33,8 +33,12 @@ const LISTS: [&str; 2] = ["requests", "limits"];
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, has no container, or as a whole asks for less than its slot.
-pub fn apply(pod: &mut Value, facts: &super::PodContext<'_>, report: &mut Report) -> Result<(), FieldError> {
-    facts.machine.map_or(Ok(()), |facts| inject(pod, facts, report))
+pub fn apply(
+    pod: &mut Value,
+    facts: &super::PodContext<'_>,
+    report: &mut Report,
+) -> Result<bool, FieldError> {
+    facts.machine.map_or(Ok(false), |facts| inject(pod, facts, report))
 }
 
 /// Whether a Pod is as this step leaves it.
@@ -43,11 +47,11 @@ pub fn is_done(pod: &Value, facts: GuestSlot<'_>) -> bool {
     inject(&mut done, facts, &mut Report::default()).is_ok() && done == *pod
 }
 
-fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<(), FieldError> {
+fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<bool, FieldError> {
     let GuestSlot { group, type_ } = facts;
-    resources(pod, type_, report)?;
-    selector::tolerate(pod, &type_key(&type_.name), group, "NoSchedule")?;
-    selector::tolerate(pod, keys::NODE_POOL, Mode::Ready.as_str(), "NoSchedule")?;
+    let mut changed = resources(pod, type_, report)?;
+    changed |= selector::tolerate(pod, &type_key(&type_.name), group, "NoSchedule")?;
+    changed |= selector::tolerate(pod, keys::NODE_POOL, Mode::Ready.as_str(), "NoSchedule")?;
     let imposed = [json!({"matchExpressions": type_.expressions(group)})];
     if let Some((own, theirs)) = clash::opposition(pod, &imposed) {
         report.warnings.push(format!(
@@ -56,10 +60,11 @@ fn inject(pod: &mut Value, facts: GuestSlot<'_>, report: &mut Report) -> Result<
             cut(&theirs)
         ));
     }
-    product::and(pod, &imposed)
+    Ok(product::and(pod, &imposed)? || changed)
 }
 
-fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Result<(), FieldError> {
+/// Returns whether an amount was set.
+fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Result<bool, FieldError> {
     let object = field::as_object_mut(pod, "")?;
     let metadata = field::object_mut(object, "", "metadata")?;
     let labels = field::object(metadata, "metadata", "labels")?;
@@ -78,13 +83,14 @@ fn resources(pod: &mut Value, type_: &MachineType, report: &mut Report) -> Resul
     let path = format!("spec.containers[{i}]");
     let resources = field::object_mut(field::as_object_mut(container, &path)?, &path, "resources")?;
     let path = format!("{path}.resources");
+    let mut changed = false;
     for list in LISTS {
         let amounts = field::object_mut(resources, &path, list)?;
         for (name, slot) in type_.resources() {
-            set(amounts, &format!("{path}.{list}"), name, slot, report);
+            changed |= set(amounts, &format!("{path}.{list}"), name, slot, report);
         }
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// The container that gets the slot's resources: the one that the label names, else the first. Imperator takes the first
@@ -102,12 +108,18 @@ fn container(containers: &[Value], named: Option<&str>, report: &mut Report) -> 
     })
 }
 
-/// Sets one amount, unless it is that much already, however it is written.
-fn set(amounts: &mut Map<String, Value>, path: &str, name: String, slot: String, report: &mut Report) {
+/// Sets one amount, unless it is that much already, however it is written. Returns whether it was set.
+fn set(
+    amounts: &mut Map<String, Value>,
+    path: &str,
+    name: String,
+    slot: String,
+    report: &mut Report,
+) -> bool {
     let own = amounts.get(&name).filter(|own| !own.is_null());
     if let Some(own) = own {
         if amount(own).is_some_and(|own| slot.parse() == Ok(own)) {
-            return;
+            return false;
         }
         let own = own.as_str().map_or_else(|| own.to_string(), str::to_owned);
         report.warnings.push(format!(
@@ -117,6 +129,7 @@ fn set(amounts: &mut Map<String, Value>, path: &str, name: String, slot: String,
         ));
     }
     amounts.insert(name, slot.into());
+    true
 }
 
 /// Resources of the Pod as a whole have to hold those of its containers, and so the slot's. Less would be refused by the API

@@ -38,10 +38,12 @@ pub struct PodContext<'a> {
 pub struct Report {
     /// Admission warnings for whoever made the request. At most 120 characters each are shown whole.
     pub warnings: Vec<String>,
+    /// Names of the steps that changed the Pod, in their order.
+    pub changed: Vec<&'static str>,
 }
 
-/// One step: its name, as metrics and logs call it, and its function.
-pub type Step = (&'static str, fn(&mut Value, &PodContext<'_>, &mut Report) -> Result<(), FieldError>);
+/// One step: its name, as metrics, logs and audit annotations call it, and its function, which returns whether it changed the Pod.
+pub type Step = (&'static str, fn(&mut Value, &PodContext<'_>, &mut Report) -> Result<bool, FieldError>);
 
 /// The steps in their order.
 pub const STEPS: &[Step] = &[
@@ -77,7 +79,9 @@ pub fn mutate_told(
     for (name, step) in STEPS {
         let done = step(pod, facts, &mut report);
         told(name, done.is_ok());
-        done?;
+        if done? {
+            report.changed.push(name);
+        }
     }
     // A step that knows which parts contradict each other has reported it.
     if !report.warnings.iter().any(|warning| warning.starts_with(NO_NODE))

@@ -29,19 +29,23 @@ const MAX_SIDE: usize = 80;
 /// # Errors
 /// A [`FieldError`] where the Pod isn't of the API's shape, where the affinity would become too large, or where the
 /// NamespaceOffloading has no strategy that is known.
-pub fn apply(pod: &mut Value, facts: &super::PodContext<'_>, report: &mut Report) -> Result<(), FieldError> {
+pub fn apply(
+    pod: &mut Value,
+    facts: &super::PodContext<'_>,
+    report: &mut Report,
+) -> Result<bool, FieldError> {
     let Some(OffloadingContext { offloading, exempt_runtime_class }) = facts.offloading else {
-        return Ok(());
+        return Ok(false);
     };
     if offloading.strategy() == Ok(Strategy::Local) {
-        return Ok(());
+        return Ok(false);
     }
     // Before the strategy is looked at: who is exempt doesn't depend on it.
     let object = field::as_object_mut(pod, "")?;
     let spec = field::object_mut(object, "", "spec")?;
     let class = field::text(spec, "spec", "runtimeClassName")?.unwrap_or_default();
     if !class.is_empty() && class == exempt_runtime_class {
-        return Ok(());
+        return Ok(false);
     }
     if let Err(unknown) = offloading.strategy() {
         return Err(FieldError::new(
@@ -55,7 +59,7 @@ pub fn apply(pod: &mut Value, facts: &super::PodContext<'_>, report: &mut Report
             &fault.message,
         ));
     }
-    tolerate(spec)?;
+    let tolerated = tolerate(spec)?;
     if let Some((own, imposed)) = clash::opposition(pod, offloading.imposed()) {
         report.warnings.push(format!(
             "{NO_NODE}: it asks for {}, its NamespaceOffloading for {}",
@@ -63,11 +67,11 @@ pub fn apply(pod: &mut Value, facts: &super::PodContext<'_>, report: &mut Report
             cut(&imposed)
         ));
     }
-    product::and(pod, offloading.imposed())
+    Ok(product::and(pod, offloading.imposed())? || tolerated)
 }
 
-/// Adds the toleration of virtual nodes' taint, unless that very one is there.
-fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<(), FieldError> {
+/// Adds the toleration of virtual nodes' taint, unless that very one is there. Returns whether it was added.
+fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<bool, FieldError> {
     let tolerations = field::list_mut(spec, "spec", "tolerations")?;
     let mut there = false;
     for (i, toleration) in tolerations.iter().enumerate() {
@@ -83,7 +87,7 @@ fn tolerate(spec: &mut serde_json::Map<String, Value>) -> Result<(), FieldError>
     if !there {
         tolerations.push(json!({"key": keys::NOT_ALLOWED, "operator": "Exists", "effect": "NoExecute"}));
     }
-    Ok(())
+    Ok(!there)
 }
 
 /// One side of a contradiction in a warning.

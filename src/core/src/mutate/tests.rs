@@ -46,7 +46,13 @@ fn run(pod: &Value, rule: Option<&Rule>) -> Result<(Value, Report), FieldError> 
 pub(crate) fn patch(pod: &Value, facts: &PodContext<'_>) -> Result<(json_patch::Patch, Report), FieldError> {
     let (mut after, before) = (pod.clone(), Before::of(pod, facts));
     let report = mutate(&mut after, facts)?;
-    Ok((before.patch(&mut after), report))
+    let patch = before.patch(&mut after);
+    assert_eq!(
+        report.changed.is_empty(),
+        patch.0.is_empty(),
+        "the steps tell of every change: {report:?} {patch:?}"
+    );
+    Ok((patch, report))
 }
 
 #[test]
@@ -57,7 +63,7 @@ fn a_companion_is_placed_told_and_let_go() {
         json!({"containers": []}),
     );
     let (pod, report) = run(&created(&rule), Some(&rule)).unwrap();
-    assert_eq!(report, Report::default());
+    assert_eq!(report, Report { changed: vec!["companion", "isolation"], ..Report::default() });
     let annotations = &pod["metadata"]["annotations"];
     assert_eq!(annotations["node"], "cloud-dev-12");
     let all: Workload = serde_json::from_str(annotations["all"].as_str().unwrap()).unwrap();
@@ -80,9 +86,10 @@ fn a_companion_is_placed_told_and_let_go() {
 #[test]
 fn a_rule_may_ask_for_the_workload_under_the_key_it_travels_in() {
     let rule = rule(DpuSelectionPolicy::Any, &[("@", keys::WORKLOAD)], json!({"containers": []}));
-    let (once, _) = run(&created(&rule), Some(&rule)).unwrap();
-    let (twice, _) = run(&once, Some(&rule)).unwrap();
-    assert_eq!(once, twice);
+    let (once, report) = run(&created(&rule), Some(&rule)).unwrap();
+    assert_eq!(report.changed, ["companion", "isolation"]);
+    let (twice, report) = run(&once, Some(&rule)).unwrap();
+    assert_eq!((once.clone(), Vec::new()), (twice, report.changed));
     assert!(once["metadata"]["annotations"][keys::WORKLOAD].is_string());
 }
 
@@ -94,7 +101,8 @@ fn another_webhooks_gate_stays_and_its_new_term_is_placed_too() {
     assert_eq!(pod["spec"]["schedulingGates"], json!([{"name": "example.com/wait"}]));
     let list = pod.pointer_mut(selector::POINTER).unwrap().as_array_mut().unwrap();
     list.push(json!({"matchExpressions": [{"key": "x", "operator": "Exists"}]}));
-    let (pod, _) = run(&pod, Some(&rule)).unwrap();
+    let (pod, report) = run(&pod, Some(&rule)).unwrap();
+    assert_eq!(report.changed, ["companion", "isolation"], "of which both placed the new term");
     let keys_of_new: Vec<&Value> =
         terms(&pod)[1]["matchExpressions"].as_array().unwrap().iter().map(|e| &e["key"]).collect();
     assert_eq!(keys_of_new, ["x", HOST_LABEL, keys::NODE_TENANT]);
@@ -190,7 +198,8 @@ proptest! {
     #[test]
     fn any_pod_is_changed_once_by_a_patch_that_applies_and_keeps_what_it_does_not_own(pod in any_pod()) {
         // What has another shape is an error with a path, never a panic.
-        let Ok((once, _)) = run(&pod, None) else { return Ok(()) };
+        let Ok((once, report)) = run(&pod, None) else { return Ok(()) };
+        prop_assert_eq!(report.changed.is_empty(), once == pod, "it says whether it changed the Pod: {:?}", report);
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &json_patch::diff(&pod, &once)).unwrap();
         prop_assert_eq!(&patched, &once, "the patch applies");
@@ -200,7 +209,7 @@ proptest! {
         let mut patched = pod.clone();
         json_patch::patch(&mut patched, &small).unwrap();
         prop_assert_eq!(&patched, &once, "so does the one that was made of what is owned");
-        prop_assert_eq!(&run(&once, None).unwrap().0, &once, "once is enough");
+        prop_assert_eq!(&run(&once, None).unwrap(), &(once.clone(), Report { changed: Vec::new(), ..report }), "once is enough");
         if pod.pointer("/spec/affinity/nodeAffinity").is_some_and(Value::is_object) {
             prop_assert_eq!(others(&pod), others(&once), "nothing else changes");
         }

@@ -26,32 +26,34 @@ const LISTS: [&str; 2] = ["matchExpressions", "matchFields"];
 ///
 /// An empty term of the Pod matches no node, so it is dropped; where all are empty, one is kept, for the product of
 /// nothing and something is nothing. `imposed` must have been checked by [`check`] and have no empty term; without any
-/// term nothing changes.
+/// term nothing changes. Returns whether something changed.
 ///
 /// # Errors
 /// A [`FieldError`] where the Pod has something of another type on the way, or where the product has more than
 /// [`MAX_BYTES`].
-pub fn and(pod: &mut Value, imposed: &[Value]) -> Result<(), FieldError> {
+pub fn and(pod: &mut Value, imposed: &[Value]) -> Result<bool, FieldError> {
     if imposed.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let terms = required_terms(pod)?;
     check(terms, TERMS)?;
     if terms.is_empty() {
         bound(std::iter::empty(), 0, imposed)?;
         terms.extend_from_slice(imposed);
-        return Ok(());
+        return Ok(true);
     }
     if terms.iter().all(is_empty) {
+        let dropped = terms.len() > 1;
         terms.truncate(1);
-        return Ok(());
+        return Ok(dropped);
     }
+    let before = terms.len();
     terms.retain(|term| !is_empty(term));
     let imposed = Imposed::new(imposed);
     imposed.comparable(terms)?;
     let said: Vec<Said> = terms.iter().map(|term| imposed.said_by(term)).collect();
     if said.iter().all(|said| said.implies) {
-        return Ok(());
+        return Ok(terms.len() < before);
     }
     bound(
         terms.iter().zip(&said).filter(|(_, said)| !said.implies).map(|(term, _)| term),
@@ -65,7 +67,7 @@ pub fn and(pod: &mut Value, imposed: &[Value]) -> Result<(), FieldError> {
             terms.extend((0..imposed.terms.len()).map(|i| imposed.both(&term, &said, i)));
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Refuses a product that is too large, before it is made.
@@ -364,7 +366,7 @@ mod tests {
         let expression = |i: usize| json!({"key": format!("k{i}"), "operator": "Exists"});
         crate::steps::assert_nearly_linear(
             |size| pod(json!([{"matchExpressions": (0..size).map(expression).collect::<Vec<_>>()}])),
-            |pod| and(pod, &imposed).unwrap(),
+            |pod| assert!(and(pod, &imposed).unwrap()),
         );
         crate::steps::assert_nearly_linear(
             |size| {
@@ -372,7 +374,7 @@ mod tests {
                     (0..size).map(|i| json!({"matchExpressions": [expression(i)]})).collect::<Vec<_>>()
                 ))
             },
-            |pod| and(pod, &imposed).unwrap(),
+            |pod| assert!(and(pod, &imposed).unwrap()),
         );
     }
 

@@ -129,7 +129,7 @@ async fn a_path_that_refuses_nothing_answers_with_a_failure() {
             let body = review(kind, object);
             let (found, answer) = ask(address, endpoint.path, body.len(), std::iter::once(body)).await;
             assert_eq!(found, status, "{answer}");
-            assert!(answer.contains(words) && !answer.contains("allowed"), "{answer}");
+            assert!(answer.contains(words) && !answer.contains("\"allowed\""), "{answer}");
         }
     }
 }

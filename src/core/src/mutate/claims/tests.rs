@@ -54,7 +54,7 @@ fn run(pod: &Value, rule: &Rule) -> Result<Value, FieldError> {
 
 /// The step alone.
 fn applied(pod: &mut Value, rule: &Rule) -> Result<(), FieldError> {
-    apply(pod, &PodContext { rule: Some(rule), ..PodContext::default() }, &mut Report::default())
+    apply(pod, &PodContext { rule: Some(rule), ..PodContext::default() }, &mut Report::default()).map(drop)
 }
 
 fn pod() -> Value {
