@@ -100,6 +100,37 @@ async fn a_gate_that_nobody_serves_holds_no_pod_up() {
 }
 
 #[tokio::test]
+async fn an_agent_signs_the_certificate_of_its_gate_and_changes_nothing_else_of_the_configuration() {
+    let t = Tenant::without_agent(Outrigger::shared().await, "or-signed", &[("a", 1)]).await;
+    gate::start_self_signed_agent(&t, &[&t.source]);
+    t.own_rule("fw", before_ready("web")).await.unwrap();
+    gets("the API server trusts it", &t.work(), &pod(&t, "w", "web", &[]), &[keys::COMPANIONS_GATE]).await;
+    let agent = "--as=system:serviceaccount:outrigger-system:outrigger-agent";
+    let change = |name: &str, field: &str, value: Value| {
+        let path = format!("/webhooks/0/{field}");
+        let patch = json!([{"op": "replace", "path": path, "value": value}]);
+        let object = format!("mutatingwebhookconfiguration/{name}");
+        t.outrigger.plane.tenant.patch(&object, &[agent, "--dry-run=server"], &patch).in_words()
+    };
+    let name = keys::GATE_CONFIGURATION;
+    for (field, value) in [
+        ("failurePolicy", json!("Fail")),
+        ("clientConfig/service/name", json!("other")),
+        ("rules/0/resources", json!(["secrets"])),
+        ("namespaceSelector", json!({})),
+    ] {
+        let error = change(name, field, value).unwrap_err();
+        assert!(error.contains("clientConfig.caBundle of its own entries only"), "{field}: {error}");
+    }
+    let bundle = t.outrigger.plane.tenant.get(&["mutatingwebhookconfiguration", name]).unwrap()["webhooks"]
+        [0]["clientConfig"]["caBundle"]
+        .clone();
+    change(name, "clientConfig/caBundle", bundle).unwrap();
+    let error = change("another", "failurePolicy", json!("Fail")).unwrap_err();
+    assert!(error.contains("orbidden"), "{error}");
+}
+
+#[tokio::test]
 async fn a_rule_that_gets_an_ordering_replaces_no_companion_and_says_that_nothing_enforces_it() {
     let t = Tenant::new(Outrigger::shared().await, "or-switch", &[("a", 1)]).await;
     t.own_rule("fw", rule_for("app", "web")).await.unwrap();

@@ -239,7 +239,7 @@ async fn send(attack: Attack, target: Target) {
                 });
             }
             Attack::Hold if held.len() < 4 => {
-                held.push(attacks::hold(&stranger, target.webhook, "/mutate/pods").await)
+                held.push(attacks::hold(&stranger, target.webhook, "/mutate/pods").await);
             }
             Attack::Hold => {}
             Attack::Silent => {
