@@ -89,7 +89,8 @@ DOCKER ?= docker
 
 .PHONY: image
 image: ## Build the image, with docker (DOCKER=podman, IMAGE=registry.example/outrigger)
-	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) --tag $(IMAGE):$(VERSION) .
+	$(DOCKER) build --file deploy/Dockerfile --build-arg VERSION=$(VERSION) \
+		--build-arg COMMIT=$$(git rev-parse --short=12 HEAD) --tag $(IMAGE):$(VERSION) .
 
 BENCHES := outrigger load-webhook load-admission load-manager load-matching load-tenants load-rules load-abuse load-fleet bench-report
 export OUTRIGGER_BENCH_ROW = $(ROW)

@@ -186,6 +186,7 @@ async fn a_healthy_installation_has_no_findings_and_a_faulty_one_has_its_faults(
     s.finds("nothing is wrong", &[]).await;
     let (_, _, notes) = s.check();
     assert_eq!(notes, Vec::<String>::new());
+    status(&s);
 
     trust(&s).await;
     rights(&s).await;
@@ -193,6 +194,37 @@ async fn a_healthy_installation_has_no_findings_and_a_faulty_one_has_its_faults(
     agents(&s).await;
     limited(&s);
     processes(&s).await;
+}
+
+/// `outrigger status` shows the parts and their certificates.
+fn status(s: &Stage) {
+    let kubeconfig = format!("--kubeconfig={}", s.infra().kubeconfig.display());
+    let output = s.outrigger.output(&["status", "-o", "json", &kubeconfig]).unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["notVisible"], json!([]), "{report}");
+    for (i, part) in ["outrigger-webhook", "outrigger-manager"].into_iter().enumerate() {
+        let row = &report["installation"]["parts"][i];
+        assert_eq!((&row["part"], &row["ready"]), (&json!(part), &row["replicas"]), "{report}");
+        assert_eq!(row["versions"].as_array().map(Vec::len), Some(1), "{report}");
+    }
+    let certificates = report["certificates"].as_array().unwrap().iter();
+    let found: Vec<String> = certificates
+        .map(|row| {
+            assert_eq!(row["state"], "Valid", "{report}");
+            format!("{} {}", row["part"].as_str().unwrap(), row["object"].as_str().unwrap())
+        })
+        .collect();
+    let of = |part: &str, secret: &str| format!("outrigger-{part} Secret {SYSTEM}/outrigger-{secret}");
+    assert_eq!(
+        found,
+        [of("webhook", "webhook-tls"), of("manager", "manager-tls"), of("manager", "agent-ca")]
+    );
+    let text = s.outrigger.output(&["status", &kubeconfig]).unwrap();
+    let text = String::from_utf8_lossy(&text.stdout);
+    assert!(
+        text.starts_with("installation (namespace outrigger-system)\nPART ") && !text.contains('\u{1b}'),
+        "{text}"
+    );
 }
 
 /// Judges an installation of Helm's under another namespace: rights and versions are right, and nobody has made

@@ -68,6 +68,7 @@ impl Place {
             ("grpcurl", tool("grpcurl")?),
             ("promtool", tool("prometheus")?.join("promtool")),
             ("outrigger", binary()?),
+            ("kubectl-outrigger", binary()?),
         ] {
             symlink(program, programs.join(name))?;
         }

@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(60);
 
 /// Annotations that the command line allows: one key, all keys with a prefix, or all.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Pattern {
+pub enum Pattern {
     /// `*`: all except [`LAST_APPLIED`].
     All,
     /// `example.com/*`: all keys with this prefix, which includes the slash.
@@ -68,19 +68,21 @@ impl FromStr for Pattern {
     }
 }
 
+/// The annotations that are sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Selection {
+pub struct Selection {
     allowed: Arc<[Pattern]>,
     named: BTreeSet<String>,
 }
 
 impl Selection {
     /// Creates a selection of the annotations that the command line allows and of those that rules name.
-    pub(crate) fn new(allowed: Arc<[Pattern]>, named: BTreeSet<String>) -> Self {
+    pub fn new(allowed: Arc<[Pattern]>, named: BTreeSet<String>) -> Self {
         Self { allowed, named }
     }
 
-    pub(crate) fn includes(&self, key: &str) -> bool {
+    /// Whether an annotation with this key is sent.
+    pub fn includes(&self, key: &str) -> bool {
         let includes = |pattern: &Pattern| match pattern {
             Pattern::All => true,
             Pattern::Prefix(prefix) => key.starts_with(prefix.as_str()),
@@ -103,7 +105,7 @@ impl Selection {
 
 /// Returns the keys of the annotations that a rule names, in its expressions and in the values that it injects. An invalid path
 /// names none; validation reports it.
-pub(crate) fn keys_of(rule: &WorkloadRule) -> impl Iterator<Item = String> {
+pub fn keys_of(rule: &WorkloadRule) -> impl Iterator<Item = String> {
     let terms = rule.spec.workload_terms.iter().flat_map(|term| &term.match_expressions);
     let injected = rule.spec.workload_info_inject.iter().map(|inject| &inject.workload_key);
     let paths = terms.map(|expression| &expression.key).chain(injected);

@@ -9,7 +9,7 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests measure with the system's clocks"))]
 
-mod annotations;
+pub mod annotations;
 pub mod connect;
 mod context;
 mod gate;

@@ -59,6 +59,11 @@ impl Admission {
         &self.state
     }
 
+    /// Whether the state tells of a namespace, directly or by the objects that make it exist.
+    pub(crate) fn has_namespace(&self, name: &str) -> bool {
+        *name == *self.settings.admin.resources || self.state.namespace_labels(name).is_some()
+    }
+
     pub(crate) fn owner(&self, namespace: &str) -> Option<TenantId> {
         self.caches.owner(namespace)
     }

@@ -11,11 +11,14 @@ use crate::cases::TestArgs;
 use crate::check::CheckArgs;
 use crate::claims::ClaimsArgs;
 use crate::crd::CrdArgs;
+use crate::diff::DiffArgs;
 use crate::explain::ExplainArgs;
 use crate::files::InputError;
+use crate::program::{CompletionArgs, NAME, VERSION};
 use crate::reference::ReferenceArgs;
 use crate::render::RenderArgs;
 use crate::review::ReviewArgs;
+use crate::status::StatusArgs;
 use crate::webhooks::WebhooksArgs;
 
 /// Starts a companion Pod on a host's DPU when a tenant's Pod starts on that host.
@@ -25,7 +28,7 @@ use crate::webhooks::WebhooksArgs;
 /// DPUs. The webhook in that cluster schedules each companion to the right DPU, restricts it to its tenant's DPUs, and
 /// annotates it with facts about its workload.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 120)]
+#[command(name = NAME, version = VERSION, max_term_width = 120)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -83,6 +86,14 @@ enum Command {
     /// have no companion, 2 an input could not be read.
     Explain(ExplainArgs),
 
+    /// Show what would happen to companions if rules were applied.
+    ///
+    /// Compares the WorkloadRules in --filename with those that there are, in files (--state) or in a cluster, and prints which
+    /// companions the manager would create, replace, annotate and delete, on which DPUs new ones may run, and what admission
+    /// would refuse. It changes nothing. Exit codes: 0 nothing would change, 1 something would, 2 an input could not be read, 3
+    /// something would be refused.
+    Diff(DiffArgs),
+
     /// Find faults, in files or in a cluster.
     ///
     /// Judges Tenants, rules, NamespaceOffloadings and claims as admission does, and finds faults between objects: rules that
@@ -92,6 +103,11 @@ enum Command {
     /// 1 errors, 2 an input could not be read.
     Check(CheckArgs),
 
+    /// Show the installation, tenants, rules, companions, DPUs and certificates of a cluster on one screen.
+    ///
+    /// Only reads. What may not be read is named as not visible. Exit codes: 0 shown, 2 the cluster could not be read.
+    Status(StatusArgs),
+
     /// List a tenant's device claims, with their devices and users.
     ///
     /// Reads ResourceClaims, Pods and Tenants from files (--filename) or from the infrastructure cluster. Exit codes: 0
@@ -100,6 +116,12 @@ enum Command {
 
     /// Print the CustomResourceDefinitions as YAML.
     Crd(CrdArgs),
+
+    /// Print a script by which a shell completes the command line.
+    ///
+    /// For bash: `source <(outrigger completion bash)`. As a plugin of kubectl the command needs no script: kubectl asks
+    /// `kubectl_complete-outrigger`, another name of the same file.
+    Completion(CompletionArgs),
 
     /// Write the documentation's reference. For developers of Outrigger.
     #[command(hide = true)]
@@ -123,9 +145,12 @@ impl Cli {
             Command::Review(args) => args.run(),
             Command::Test(args) => args.run(),
             Command::Explain(args) => args.run(),
+            Command::Diff(args) => args.run(),
             Command::Check(args) => args.run(),
+            Command::Status(args) => args.run(),
             Command::Claims(args) => args.run(),
             Command::Crd(args) => args.run().map(done),
+            Command::Completion(args) => args.run().map(done),
             Command::Reference(args) => args.run(Self::command()).map(done),
             Command::Webhooks(args) => args.run().map(done),
         };

@@ -9,24 +9,26 @@ mod claims;
 mod command;
 mod companion;
 mod crd;
+mod diff;
 mod explain;
 mod files;
 mod node;
+mod program;
 mod reference;
 mod render;
 mod review;
 mod slots;
 mod state;
+mod status;
+mod table;
 mod webhooks;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 /// Reflector caches live long beside requests that don't: jemalloc keeps the former from fragmenting the heap.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    command::Cli::parse().run()
+    program::main()
 }

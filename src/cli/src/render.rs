@@ -90,7 +90,11 @@ impl RenderArgs {
                 }
                 Decision::Deny { code, message, .. } => {
                     denied += 1;
-                    let message = format!("{} is denied ({code}): {message}", name(&before));
+                    let message = if code == 503 && !admission.has_namespace(&request.namespace) {
+                        no_namespace(&before, &request.namespace)
+                    } else {
+                        format!("{} is denied ({code}): {message}", name(&before))
+                    };
                     complain("Error:", AnsiColor::Red, &message)?;
                 }
             }
@@ -116,6 +120,15 @@ fn pods(admission: &Admission, user: &str, namespace: &str) -> Result<Vec<Reques
         return Err(InputError::new("--filename", message));
     }
     Ok(requests)
+}
+
+/// Why nothing can be decided about a Pod: the labels of its namespace determine which webhooks are called.
+fn no_namespace(pod: &Value, namespace: &str) -> String {
+    format!(
+        "{} can't be rendered: the files have no Namespace {namespace}; add it with its labels, or the Tenant or \
+         NamespaceOffloading that it belongs to",
+        name(pod)
+    )
 }
 
 /// A line on standard error.

@@ -146,6 +146,12 @@ impl State {
         Self { objects: kept, namespaces, implied }
     }
 
+    /// This state without some objects, and with others, which take the place of those of their names.
+    pub(crate) fn changed(&self, with: Vec<Object>, without: impl Fn(&Object) -> bool) -> Self {
+        let kept = self.objects.iter().filter(|object| !without(object)).cloned();
+        Self::new(kept.chain(with).collect())
+    }
+
     pub(crate) fn of<'a>(&'a self, group: &'a str, kind: &'a str) -> impl Iterator<Item = &'a Object> {
         self.objects.iter().filter(move |object| object.is(group, kind))
     }

@@ -1,4 +1,4 @@
-//! What commands say and end with when an input can't be read.
+//! What the program says as a whole: its names, its version, and how commands end when an input can't be read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::Command;
@@ -20,6 +20,23 @@ fn an_input_that_cannot_be_read_is_exit_code_2() {
         (&["test", "/nowhere"], "outrigger: /nowhere: No such file"),
         (&["explain", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
         (&["check", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
+        (&["diff", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
+        (
+            &[
+                "diff",
+                "-f",
+                "../../docs/examples/rules",
+                "--state",
+                "../../docs/examples",
+                "--send-annotation",
+                "a*",
+            ],
+            "outrigger: --send-annotation: \"a*\": '*' is only allowed",
+        ),
+        (
+            &["diff", "-f", "../../docs/examples/rules", "--kubeconfig", "/nowhere"],
+            "outrigger: --kubeconfig: --kubeconfig /nowhere can't be read",
+        ),
         (&["claims", "-f", "/nowhere.yaml"], "outrigger: /nowhere.yaml: No such file"),
         (
             &["claims", "-f", "../../docs/examples/claims", "--tenant", "red"],
@@ -34,4 +51,67 @@ fn an_input_that_cannot_be_read_is_exit_code_2() {
         assert_eq!(code, Some(2), "{args:?}: {text}");
         assert!(text.starts_with(message), "{args:?}: {text}");
     }
+}
+
+/// A directory of names under which the program is started: links to it.
+fn named(name: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let link = dir.path().join(name);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_outrigger"), &link).unwrap();
+    (dir, link)
+}
+
+fn text(program: &std::path::Path, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_version_names_program_commit_and_build() {
+    let version = text(env!("CARGO_BIN_EXE_outrigger").as_ref(), &["--version"]);
+    let rest = version.strip_prefix(concat!("outrigger ", env!("CARGO_PKG_VERSION"), " (commit ")).unwrap();
+    let (commit, build) = rest.split_once(", ").unwrap();
+    let is_hash = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(is_hash || commit == "unknown" || option_env!("OUTRIGGER_COMMIT") == Some(commit), "{version}");
+    assert!(build.contains(" build for ") && build.ends_with(")\n"), "{version}");
+}
+
+#[test]
+fn as_a_plugin_it_is_called_kubectl_outrigger() {
+    let (_dir, plugin) = named("kubectl-outrigger");
+    assert!(text(&plugin, &["--help"]).contains("\nUsage: kubectl outrigger <COMMAND>\n"));
+    assert!(text(&plugin, &["check", "--help"]).contains("\nUsage: kubectl outrigger check "));
+    let own = text(env!("CARGO_BIN_EXE_outrigger").as_ref(), &["check", "--help"]);
+    assert!(own.contains("\nUsage: outrigger check "), "{own}");
+    let (_dir, completer) = named("kubectl_complete-outrigger");
+    assert!(text(&completer, &["expl"]).starts_with("explain\tExplain which rule"));
+}
+
+#[test]
+fn completion_scripts_are_for_the_program() {
+    for (shell, part) in
+        [("bash", "complete -F _outrigger"), ("zsh", "#compdef outrigger"), ("fish", "complete -c outrigger")]
+    {
+        let script = text(env!("CARGO_BIN_EXE_outrigger").as_ref(), &["completion", shell]);
+        assert!(script.contains(part) && script.contains("tenant-kubeconfig"), "{shell}");
+    }
+}
+
+#[test]
+fn a_pod_of_an_unknown_namespace_names_what_the_files_lack() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pod, namespace) = (dir.path().join("pod.yaml"), dir.path().join("namespace.yaml"));
+    std::fs::write(
+        &pod,
+        "{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: shop}, spec: {containers: []}}",
+    )
+    .unwrap();
+    std::fs::write(&namespace, "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}").unwrap();
+    let (pod, namespace) = (pod.to_str().unwrap(), namespace.to_str().unwrap());
+    let (code, message) = failure(&["render", "-f", pod]);
+    assert_eq!(code, Some(1));
+    let expected = "Error: Pod shop/p can't be rendered: the files have no Namespace shop; ";
+    assert!(message.starts_with(expected), "{message}");
+    assert_eq!(failure(&["render", "-f", pod, "-f", namespace]), (Some(0), String::new()));
 }

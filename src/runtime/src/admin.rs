@@ -1,8 +1,8 @@
 //! The admin port: probes and metrics in plain HTTP, on a separate port that tenants can't reach, and [`crate::debug`] if it is
 //! enabled.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
@@ -22,17 +22,25 @@ use crate::ready::{Readiness, Task};
 
 pub use crate::metrics::LATENCY_BUCKETS;
 
-/// The commit of the source, if `OUTRIGGER_COMMIT` was set for the build.
-pub const COMMIT: &str = match option_env!("OUTRIGGER_COMMIT") {
-    Some(commit) if !commit.is_empty() => commit,
-    _ => "unknown",
-};
+/// The commit of the source, if the program has set it.
+static COMMIT: OnceLock<&str> = OnceLock::new();
+
+/// Sets the commit of the source, once, before the servers start. Only the program's own crate is built again for each commit, so
+/// only that one knows it.
+pub fn set_commit(commit: &'static str) {
+    let _ = COMMIT.set(commit);
+}
+
+/// The commit of the source, or `unknown`.
+pub fn commit() -> &'static str {
+    COMMIT.get().copied().unwrap_or("unknown")
+}
 
 /// A registry with the prefix `outrigger_` and the metrics of every server: build, start time, watches and requests to the API
 /// server. All metrics are defined in [`crate::metrics`].
 pub fn registry() -> Registry {
     let mut registry = Registry::with_prefix(metrics::PREFIX);
-    let build = vec![("version", env!("CARGO_PKG_VERSION")), ("commit", COMMIT)];
+    let build = vec![("version", env!("CARGO_PKG_VERSION")), ("commit", commit())];
     metrics::BUILD.register(&mut registry, Info::new(build));
     let started = Gauge::<i64, AtomicI64>::default();
     started.set(Clock::system().unix());

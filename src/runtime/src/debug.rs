@@ -18,7 +18,7 @@ use axum::routing::get;
 use serde_json::{Map, Value, json};
 use tracing::warn;
 
-use crate::admin::COMMIT;
+use crate::admin::commit;
 use crate::api_metrics;
 use crate::metrics::ProcessMetrics;
 use crate::ready::Readiness;
@@ -85,7 +85,7 @@ fn is_called_local(request: &Request) -> bool {
 
 async fn state(State(state): State<Arc<DebugState>>) -> Response {
     let mut all = Map::new();
-    all.insert("version".to_owned(), json!({"version": env!("CARGO_PKG_VERSION"), "commit": COMMIT}));
+    all.insert("version".to_owned(), json!({"version": env!("CARGO_PKG_VERSION"), "commit": commit()}));
     all.insert("not_ready".to_owned(), json!(state.readiness.missing()));
     all.insert("process".to_owned(), ProcessMetrics::state());
     all.insert("tokio".to_owned(), tokio_state());

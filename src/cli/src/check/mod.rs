@@ -2,7 +2,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod findings;
-mod installation;
+pub(crate) mod installation;
 mod live;
 mod look;
 mod machines;
@@ -175,7 +175,7 @@ impl<'a> JsonFinding<'a> {
 }
 
 /// A text without control characters and marks of direction, because some of it is written by tenants.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let is_bad = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

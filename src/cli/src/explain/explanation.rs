@@ -210,7 +210,8 @@ fn change(outcome: &ExprOutcome<'_>) -> String {
     format!("{is}, the rule wants {}", outcome.expression.test.wants())
 }
 
-fn place(
+/// Where the companion may run: `pod` is the companion as admission leaves it.
+pub(crate) fn place(
     pod: &Value,
     rule: &Rule,
     workload: &Workload,

@@ -11,13 +11,13 @@ use outrigger_core::template::{self, Kind};
 use outrigger_runtime::cluster::ClusterArgs;
 use serde_json::Value;
 
-use super::ExplainArgs;
+use super::view::ViewArgs;
 use crate::files::{self, InputError, Object, Origin};
 use crate::state::State;
 
 /// What a state shows.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// The source, for messages.
     pub(super) place: String,
     /// It is that of a cluster, as it is now.
@@ -34,7 +34,7 @@ pub(super) struct Source {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ClaimScope {
+pub(crate) enum ClaimScope {
     /// Those that were given; without any it isn't known whether there are some.
     Given,
     /// All of the tenant's namespace, and no others.
@@ -44,9 +44,10 @@ pub(super) enum ClaimScope {
 }
 
 impl Source {
-    pub(super) fn files() -> Self {
+    /// Files; `flag` names them.
+    pub(crate) fn files(flag: &str) -> Self {
         Self {
-            place: "--filename".to_owned(),
+            place: flag.to_owned(),
             live: false,
             infrastructure: true,
             workloads: true,
@@ -61,7 +62,8 @@ impl Source {
 const PAGE: u32 = 500;
 
 /// Reads what is needed of the cluster, and of the tenant's where that is named too.
-pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> {
+/// Of the tenant's Pods only those of `namespace`, where one is named.
+pub(crate) async fn read(args: &ViewArgs, namespace: Option<&str>) -> anyhow::Result<(State, Source)> {
     let client = client(&args.cluster, "--kubeconfig").await?;
     let mut reader = Reader::new(client);
     let infrastructure = reader.is_infrastructure().await?;
@@ -83,8 +85,7 @@ pub(super) async fn read(args: &ExplainArgs) -> anyhow::Result<(State, Source)> 
     }
     let workloads = named || !infrastructure;
     if workloads {
-        let namespace = args.workload.as_ref().map(|w| &w.namespace).or(args.namespace.as_ref());
-        reader.must::<Pod>(namespace.map(String::as_str), ListParams::default()).await?;
+        reader.must::<Pod>(namespace, ListParams::default()).await?;
     } else {
         reader.notes.push(
             "the tenant's Pods can't be seen from here: only those are explained whose companions carry everything \
@@ -154,7 +155,7 @@ impl Reader {
         }
     }
 
-    async fn infrastructure(&mut self, args: &ExplainArgs) -> Result<(), InputError> {
+    async fn infrastructure(&mut self, args: &ViewArgs) -> Result<(), InputError> {
         self.must::<Tenant>(None, ListParams::default()).await?;
         let namespace = self.namespace(args)?;
         let namespace = namespace.as_deref();
@@ -199,7 +200,7 @@ impl Reader {
     }
 
     /// The namespace of the tenant that is meant; `None` where there are several.
-    fn namespace(&self, args: &ExplainArgs) -> Result<Option<String>, InputError> {
+    fn namespace(&self, args: &ViewArgs) -> Result<Option<String>, InputError> {
         let tenants: Vec<Tenant> = self.objects.iter().map(Object::read).collect::<Result<_, _>>()?;
         let named = |tenant: &&Tenant| {
             args.tenant.is_none() || tenant.metadata.name.as_deref() == args.tenant.as_deref()

@@ -3,7 +3,7 @@
 mod allocation;
 mod audit;
 mod devices;
-mod explanation;
+pub(crate) mod explanation;
 pub(crate) mod live;
 mod print;
 mod report;
@@ -15,12 +15,11 @@ use std::process::ExitCode;
 use audit::AuditArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use outrigger_core::keys;
-use outrigger_runtime::cluster::ClusterArgs;
 use report::Report;
-use view::View;
+use view::{View, ViewArgs};
 
 use crate::companion::PodName;
-use crate::files::{InputError, print_json};
+use crate::files::print_json;
 use crate::state::State;
 
 #[derive(Debug, Args)]
@@ -46,9 +45,8 @@ pub(crate) struct ExplainArgs {
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 
-    /// Tenant whose rules and workloads are explained. Not needed where there is one tenant.
-    #[arg(long, value_name = "ID")]
-    tenant: Option<String>,
+    #[command(flatten)]
+    view: ViewArgs,
 
     /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
@@ -67,17 +65,6 @@ pub(crate) struct ExplainArgs {
         value_name = "NAME"
     )]
     scheduler_name: Vec<String>,
-
-    #[command(flatten)]
-    cluster: ClusterArgs,
-
-    /// Kubeconfig of the tenant's cluster, from which its Pods are read.
-    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
-    tenant_kubeconfig: Option<PathBuf>,
-
-    /// Context of the tenant's cluster, in --tenant-kubeconfig or the usual kubeconfig.
-    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
-    tenant_context: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -106,16 +93,13 @@ impl ExplainArgs {
             return args.run();
         }
         let (state, source) = if self.filename.is_empty() {
-            live::wait(live::read(self))?
+            let namespace = self.workload.as_ref().map(|w| &w.namespace).or(self.namespace.as_ref());
+            live::wait(live::read(&self.view, namespace.map(String::as_str)))?
         } else {
-            if self.tenant_kubeconfig.is_some() || self.tenant_context.is_some() {
-                return Err(
-                    InputError::new("--tenant-kubeconfig", "is for clusters, not for --filename").into()
-                );
-            }
-            (State::read(&self.filename)?, live::Source::files())
+            self.view.for_files("--filename")?;
+            (State::read(&self.filename)?, live::Source::files("--filename"))
         };
-        let view = View::new(&state, self, source)?;
+        let view = View::new(&state, &self.view, &self.host_label, self.rule.as_deref(), source)?;
         let report = Report::new(&view, self)?;
         match self.output {
             Output::Json => print_json(&report)?,

@@ -10,13 +10,20 @@ struct Wrapper {
 }
 
 fn explained(objects: &[Value], flags: &[&str]) -> Result<Value, String> {
-    from(live::Source::files(), objects, flags)
+    from(live::Source::files("--filename"), objects, flags)
 }
 
 fn from(source: live::Source, objects: &[Value], flags: &[&str]) -> Result<Value, String> {
     let args = Wrapper::try_parse_from([&["explain"], flags].concat()).unwrap().args;
     let text: String = objects.iter().map(ToString::to_string).collect();
-    let view = View::new(&State::of_text("f", &text).unwrap(), &args, source).map_err(|e| e.to_string())?;
+    let view = View::new(
+        &State::of_text("f", &text).unwrap(),
+        &args.view,
+        &args.host_label,
+        args.rule.as_deref(),
+        source,
+    )
+    .map_err(|e| e.to_string())?;
     let report = Report::new(&view, &args).map_err(|e| e.to_string())?;
     // What is printed is no part of the assertions here, but it must not fail.
     print::report(&report, &mut std::io::sink()).unwrap();
@@ -249,7 +256,7 @@ fn why_a_claim_has_no_devices() {
         (live::ClaimScope::Own, "Absent"),
         (live::ClaimScope::All, "Absent"),
     ] {
-        let report = from(live::Source { claims, ..live::Source::files() }, none, &[]).unwrap();
+        let report = from(live::Source { claims, ..live::Source::files("--filename") }, none, &[]).unwrap();
         let shared = &report["rules"][0]["workloads"][0]["claims"][2];
         assert_eq!(shared["phase"], phase, "{claims:?}");
         assert_eq!(shared["reasons"] == json!([]), phase == "Unknown", "{claims:?}");

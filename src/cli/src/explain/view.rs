@@ -1,8 +1,10 @@
 //! One tenant's part of a state: its rules, workloads, companions, and the Nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::Args;
 use k8s_openapi::api::core::v1::{Event, Node as KubeNode};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
@@ -12,56 +14,97 @@ use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
 use outrigger_core::keys;
 use outrigger_core::tenant::nodes::{HostClaims, Ownership, Taint};
-use outrigger_core::tenant::{Policy, Tenant as Domain};
+use outrigger_core::tenant::{Limits, Policy, Tenant as Domain};
 use outrigger_core::validate::message;
 use outrigger_core::workload::Workload;
 use outrigger_manager::companions::observe::{observe, observe_claim};
+use outrigger_runtime::cluster::ClusterArgs;
 use outrigger_runtime::pod::Pod;
 
-use super::ExplainArgs;
 use super::devices::KnownDevices;
 use super::live::Source;
 use crate::files::InputError;
 use crate::node::Node;
 use crate::state::State;
 
+/// Whose part, and of which clusters.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ViewArgs {
+    /// Tenant whose rules and workloads are looked at. Not needed where there is one tenant.
+    #[arg(long, value_name = "ID")]
+    pub(crate) tenant: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    /// Kubeconfig of the tenant's cluster, from which its Pods are read.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    pub(crate) tenant_kubeconfig: Option<PathBuf>,
+
+    /// Context of the tenant's cluster, in --tenant-kubeconfig or the usual kubeconfig.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    pub(crate) tenant_context: Option<String>,
+}
+
+impl ViewArgs {
+    /// Refuses flags that are for clusters; `flag` names the files instead.
+    pub(crate) fn for_files(&self, flag: &str) -> Result<(), InputError> {
+        if self.tenant_kubeconfig.is_some() || self.tenant_context.is_some() {
+            let message = format!("is for clusters, not for {flag}");
+            return Err(InputError::new("--tenant-kubeconfig", message));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct View {
+pub(crate) struct View {
     /// The tenant; `None` where it isn't known.
-    pub(super) tenant: Option<TenantId>,
+    pub(crate) tenant: Option<TenantId>,
     /// Its namespace in the infrastructure cluster.
-    pub(super) namespace: String,
+    pub(crate) namespace: String,
     /// What its Pods may do, where that is known.
-    pub(super) policy: Option<Policy>,
+    pub(crate) policy: Option<Policy>,
+    /// How much it may have, where that is known.
+    pub(crate) limits: Option<Limits>,
     /// Its rules, in the infrastructure cluster and its own.
-    pub(super) rules: Vec<WorkloadRule>,
-    pub(super) workloads: Vec<Arc<Workload>>,
+    pub(crate) rules: Vec<WorkloadRule>,
+    pub(crate) workloads: Vec<Arc<Workload>>,
+    /// Whether these are all of its workloads.
+    pub(crate) all_workloads: bool,
     /// Names of its Pods that have ended.
-    pub(super) ended: Vec<(String, String)>,
+    pub(crate) ended: Vec<(String, String)>,
     /// Ids of workloads whose Pods exist and have no readiness gate of Outrigger.
     pub(super) ungated: BTreeSet<String>,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen.
-    pub(super) nodes: Option<Vec<Node>>,
+    pub(crate) nodes: Option<Vec<Node>>,
     /// The companions that exist; `None` where they can't be seen.
-    pub(super) companions: Option<BTreeMap<CompanionKey, Observed>>,
+    pub(crate) companions: Option<BTreeMap<CompanionKey, Observed>>,
     /// What Events say of its rules: the rule's namespace and name, the words.
-    pub(super) events: Vec<(String, String, String)>,
+    pub(crate) events: Vec<(String, String, String)>,
     /// The PriorityClass that Pods without one get.
-    pub(super) default_priority_class: Option<String>,
+    pub(crate) default_priority_class: Option<String>,
     /// The extended resources that DeviceClasses stand behind, with the names of the classes.
-    pub(super) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
+    pub(crate) device_resources: Arc<BTreeMap<String, BTreeSet<String>>>,
     pub(super) devices: KnownDevices,
     /// What can't be known, and what isn't right with the input.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl View {
-    pub(super) fn new(state: &State, args: &ExplainArgs, source: Source) -> Result<Self, InputError> {
+    /// `host_label`: the label of DPUs that names their host. `rule`: the rule that is asked about, if it is one.
+    pub(crate) fn new(
+        state: &State,
+        args: &ViewArgs,
+        host_label: &str,
+        rule: Option<&str>,
+        source: Source,
+    ) -> Result<Self, InputError> {
         let Source { place, live, infrastructure, workloads: sees_workloads, devices, claims, mut notes } =
             source;
         let tenants = Tenants::new(state, &mut notes)?;
         let rules: Vec<WorkloadRule> = state.all(keys::WORKLOAD_GROUP, "WorkloadRule")?;
-        let tenant = tenants.choose(args, &rules, &place)?;
+        let tenant = tenants.choose(args.tenant.as_deref(), rule, &rules, &place)?;
         let domain = tenant.as_ref().and_then(|id| tenants.known.get(id));
         if let Some(id) = tenant.as_ref().filter(|id| !tenants.known.contains_key(id) && infrastructure) {
             notes.push(format!("there is no Tenant {id} that is valid: what its Pods may do isn't known"));
@@ -83,7 +126,7 @@ impl View {
         }
         let mut nodes = nodes(state)?;
         if !live {
-            tenants.mark(&mut nodes, &args.host_label);
+            tenants.mark(&mut nodes, host_label);
         }
         let workloads: Vec<Arc<Workload>> = if sees_workloads {
             workloads
@@ -105,8 +148,10 @@ impl View {
                 (None, None) => String::new(),
             },
             policy: domain.map(|domain| domain.policy.clone()),
+            limits: domain.map(|domain| domain.limits),
             rules,
             workloads,
+            all_workloads: sees_workloads,
             ended,
             ungated,
             nodes: sees_nodes.then_some(nodes),
@@ -124,7 +169,7 @@ impl View {
 }
 
 /// The namespace of an object, as kubectl takes one that names none.
-pub(super) fn namespace_of(rule: &WorkloadRule) -> String {
+pub(crate) fn namespace_of(rule: &WorkloadRule) -> String {
     rule.namespace().unwrap_or_else(|| "default".to_owned())
 }
 
@@ -164,18 +209,19 @@ impl Tenants {
     /// The tenant that is meant: the one that is named, else the only one, else the only one that has the named rule.
     fn choose(
         &self,
-        args: &ExplainArgs,
+        tenant: Option<&str>,
+        rule: Option<&str>,
         rules: &[WorkloadRule],
         place: &str,
     ) -> Result<Option<TenantId>, InputError> {
-        if let Some(id) = &args.tenant {
+        if let Some(id) = tenant {
             return TenantId::new(id).map(Some).map_err(|error| InputError::new("--tenant", error));
         }
         let all: BTreeSet<&TenantId> = self.known.keys().chain(self.namespaces.values()).collect();
         if all.len() <= 1 {
             return Ok(all.into_iter().next().cloned());
         }
-        let named = rules.iter().filter(|rule| args.rule.as_ref() == Some(&rule.name_any()));
+        let named = rules.iter().filter(|of| rule == Some(of.name_any().as_str()));
         let of_rule: BTreeSet<&TenantId> = named.filter_map(|rule| self.owner(&namespace_of(rule))).collect();
         match of_rule.into_iter().collect::<Vec<_>>().as_slice() {
             [one] => Ok(Some((*one).clone())),

@@ -18,6 +18,13 @@ pub fn observe(pod: &Pod) -> Option<(CompanionKey, Observed)> {
     Some((key, look(pod, rule_uid)))
 }
 
+/// The companion of an admin rule that a Pod is, its tenant, and its observed state; `None` for any other Pod. To be asked of Pods in
+/// the namespace of such companions only.
+pub fn observe_admin(pod: &Pod) -> Option<(TenantId, CompanionKey, Observed)> {
+    let (tenant, key, rule_uid) = of_admin(&pod.metadata)?;
+    Some((tenant, key, look(pod, rule_uid)))
+}
+
 /// The companion of a tenant's rule that a ResourceClaim is, and its observed state; `None` for any other ResourceClaim.
 pub fn observe_claim(claim: &ResourceClaim) -> Option<(CompanionKey, Observed)> {
     let (key, rule_uid) = of_tenant(&claim.metadata)?;

@@ -15,7 +15,7 @@ use super::reach::short;
 use crate::explain::live::with_kind;
 
 /// How long an API server may take for an answer, the webhooks that it calls included.
-pub(super) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 const AT_ONCE: usize = 16;
 
@@ -26,17 +26,17 @@ const MAX_NOTES: usize = 30;
 
 /// API version and name of a kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str);
+pub(crate) struct Kind(pub(crate) &'static str, pub(crate) &'static str);
 
-pub(super) const DEPLOYMENT: Kind = Kind("apps/v1", "Deployment");
-pub(super) const POD: Kind = Kind("v1", "Pod");
-pub(super) const NAMESPACE: Kind = Kind("v1", "Namespace");
-pub(super) const MUTATING: Kind = Kind("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
-pub(super) const VALIDATING: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration");
+pub(crate) const DEPLOYMENT: Kind = Kind("apps/v1", "Deployment");
+pub(crate) const POD: Kind = Kind("v1", "Pod");
+pub(crate) const NAMESPACE: Kind = Kind("v1", "Namespace");
+pub(crate) const MUTATING: Kind = Kind("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration");
+pub(crate) const VALIDATING: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration");
 
 /// The answer to the question for an object.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     There(Value),
     Absent,
     /// The object couldn't be read, which is noted: nothing may be said of it.
@@ -45,7 +45,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// The object, where it is there.
-    pub(super) fn there(self) -> Option<Value> {
+    pub(crate) fn there(self) -> Option<Value> {
         match self {
             Self::There(value) => Some(value),
             Self::Absent | Self::Unread => None,
@@ -53,19 +53,19 @@ impl Answer {
     }
 }
 
-pub(super) struct Cluster {
-    pub(super) client: Client,
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
     /// This process is a Pod of the cluster, so it reaches the cluster's Services.
-    pub(super) is_own: bool,
+    pub(crate) is_own: bool,
     notes: Mutex<BTreeSet<String>>,
 }
 
 impl Cluster {
-    pub(super) fn new(client: Client, is_own: bool) -> Self {
+    pub(crate) fn new(client: Client, is_own: bool) -> Self {
         Self { client, is_own, notes: Mutex::default() }
     }
 
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         let notes = self.notes.lock();
         let mut all: Vec<String> = notes.iter().take(MAX_NOTES).cloned().collect();
         if notes.len() > MAX_NOTES {
@@ -75,11 +75,15 @@ impl Cluster {
     }
 
     /// Says what wasn't examined.
-    pub(super) fn note(&self, text: impl Into<String>) {
+    pub(crate) fn note(&self, text: impl Into<String>) {
         self.notes.lock().insert(text.into());
     }
 
-    fn api(&self, Kind(api_version, kind): Kind, namespace: &str) -> (Api<DynamicObject>, ApiResource) {
+    pub(crate) fn api(
+        &self,
+        Kind(api_version, kind): Kind,
+        namespace: &str,
+    ) -> (Api<DynamicObject>, ApiResource) {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let api = if namespace.is_empty() {
@@ -90,7 +94,7 @@ impl Cluster {
         (api, resource)
     }
 
-    pub(super) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Answer {
+    pub(crate) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Answer {
         let (api, resource) = self.api(kind, namespace);
         match in_time(api.get_opt(name)).await {
             Ok(Some(object)) => with_kind(&resource, object).map_or(Answer::Unread, Answer::There),
@@ -108,7 +112,7 @@ impl Cluster {
 
     /// The objects of a kind with these labels, in a namespace or, where that is empty, everywhere. `None`: they can't be
     /// read.
-    pub(super) async fn list(&self, kind: Kind, namespace: &str, labels: &str) -> Option<Vec<Value>> {
+    pub(crate) async fn list(&self, kind: Kind, namespace: &str, labels: &str) -> Option<Vec<Value>> {
         let (api, resource) = self.api(kind, namespace);
         match in_time(api.list(&ListParams::default().labels(labels).limit(MOST))).await {
             Ok(page) => {
@@ -124,7 +128,7 @@ impl Cluster {
 
     /// Creates an object as a dry run: the API server calls its webhooks, answers with what it would have created, and
     /// stores nothing.
-    pub(super) async fn dry_run(&self, kind: Kind, object: &Value) -> Result<Value, String> {
+    pub(crate) async fn dry_run(&self, kind: Kind, object: &Value) -> Result<Value, String> {
         let (api, resource) = self.api(kind, text(object, "/metadata/namespace"));
         let object = serde_json::from_value(object.clone()).map_err(|error| error.to_string())?;
         let dry = PostParams { dry_run: true, ..PostParams::default() };
@@ -132,14 +136,14 @@ impl Cluster {
         with_kind(&resource, created).map_err(|_| "the answer can't be read".to_owned())
     }
 
-    pub(super) async fn version(&self) -> anyhow::Result<String> {
+    pub(crate) async fn version(&self) -> anyhow::Result<String> {
         let version = tokio::time::timeout(PATIENCE, self.client.apiserver_version()).await;
         Ok(version.context("no answer in time")??.git_version)
     }
 }
 
 /// Limits the time that a request takes. Error messages aren't shortened: a dry run's has its reason at the end.
-pub(super) async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+pub(crate) async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
     match tokio::time::timeout(PATIENCE, request).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
@@ -149,6 +153,6 @@ pub(super) async fn in_time<T>(request: impl Future<Output = kube::Result<T>>) -
 }
 
 /// Asks several questions at once; the answers come in the order of the questions.
-pub(super) async fn together<T>(questions: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
+pub(crate) async fn together<T>(questions: impl IntoIterator<Item = impl Future<Output = T>>) -> Vec<T> {
     futures::stream::iter(questions).buffered(AT_ONCE).collect().await
 }

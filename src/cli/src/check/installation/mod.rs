@@ -9,10 +9,10 @@
 mod access;
 mod agents;
 mod certificates;
-mod cluster;
+pub(crate) mod cluster;
 mod connections;
-mod parts;
-mod reach;
+pub(crate) mod parts;
+pub(crate) mod reach;
 mod rights;
 mod roles;
 mod versions;

@@ -24,7 +24,7 @@ const CONTAINER: &str = "/spec/template/spec/containers/0";
 const IMAGE: &str = "spec.template.spec.containers[0].image";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// Admission.
     Webhook,
     /// Workload streams and companions.
@@ -34,10 +34,10 @@ pub(super) enum Part {
 }
 
 impl Part {
-    pub(super) const ALL: [Self; 3] = [Self::Webhook, Self::Manager, Self::Agent];
+    pub(crate) const ALL: [Self; 3] = [Self::Webhook, Self::Manager, Self::Agent];
 
     /// The name of its Deployment, Service and service account.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Webhook => keys::WEBHOOK,
             Self::Manager => keys::MANAGER,
@@ -56,19 +56,19 @@ impl Part {
 }
 
 /// One cluster's share of an installation.
-pub(super) struct Installation {
-    pub(super) cluster: Cluster,
+pub(crate) struct Installation {
+    pub(crate) cluster: Cluster,
     parts: Vec<Part>,
-    deployments: BTreeMap<Part, Value>,
+    pub(crate) deployments: BTreeMap<Part, Value>,
     running: BTreeMap<Part, BTreeSet<Version>>,
     /// Outrigger's webhook configurations, or that they can't be read.
-    pub(super) configurations: Vec<(Kind, Answer)>,
-    pub(super) names: Names,
+    pub(crate) configurations: Vec<(Kind, Answer)>,
+    pub(crate) names: Names,
 }
 
 impl Installation {
     /// Reads what is there. `only`: the parts that belong into the cluster; where it is empty, those that are found.
-    pub(super) async fn read(
+    pub(crate) async fn read(
         cluster: Cluster,
         admission: &AdmissionArgs,
         namespace: Option<&str>,
@@ -110,25 +110,25 @@ impl Installation {
         Ok(Self { cluster, parts, deployments, running, configurations, names })
     }
 
-    pub(super) fn has(&self, part: Part) -> bool {
+    pub(crate) fn has(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }
 
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }
 
     /// The value of a part's flag.
-    pub(super) fn argument(&self, part: Part, flag: &str) -> Option<String> {
+    pub(crate) fn argument(&self, part: Part, flag: &str) -> Option<String> {
         argument(self.deployments.get(&part)?, flag)
     }
 
-    pub(super) fn running(&self, part: Part) -> BTreeSet<Version> {
+    pub(crate) fn running(&self, part: Part) -> BTreeSet<Version> {
         self.running.get(&part).cloned().unwrap_or_default()
     }
 
     /// Compares the versions of the parts with this program's.
-    pub(super) fn versions(&self) -> Vec<Finding> {
+    pub(crate) fn versions(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let Some(own) = Version::parse(env!("CARGO_PKG_VERSION")) else { return findings };
         for (part, versions) in self.running.iter().filter(|(part, _)| self.has(**part)) {
@@ -147,7 +147,7 @@ impl Installation {
     }
 
     /// Compares a version of a part with another version.
-    pub(super) fn skew(&self, part: Part, found: Version, other: &str, version: Version) -> Option<Finding> {
+    pub(crate) fn skew(&self, part: Part, found: Version, other: &str, version: Version) -> Option<Finding> {
         let (namespace, name) = (self.names.system.clone(), part.name().to_owned());
         let subject = Subject { kind: "Deployment".to_owned(), namespace, name };
         versions::skew(&subject, IMAGE, part.word(), found, (other, version))
@@ -155,7 +155,7 @@ impl Installation {
 
     /// What a part's Pods have in a file, where it may be read: by the Deployment's volumes, else in the Secret in which the
     /// part keeps the certificate that it signs itself.
-    pub(super) async fn entry(&self, part: Part, file: &str) -> Option<Entry> {
+    pub(crate) async fn entry(&self, part: Part, file: &str) -> Option<Entry> {
         let self_signed = match part {
             Part::Webhook if self.names.webhook_self_signed => Some(keys::WEBHOOK_SELF_SIGNED),
             Part::Manager if self.names.manager_self_signed => Some(keys::MANAGER_SELF_SIGNED),
@@ -171,7 +171,7 @@ impl Installation {
     }
 
     /// A namespace in which the webhook judges Pods, with its tenant, if there is one.
-    pub(super) async fn tenant_namespace(&self) -> Option<(String, String)> {
+    pub(crate) async fn tenant_namespace(&self) -> Option<(String, String)> {
         let all = self.cluster.list(NAMESPACE, "", keys::TENANT).await?;
         let lives = |namespace: &&Value| namespace.pointer("/metadata/deletionTimestamp").is_none();
         all.iter().find(lives).map(|namespace| {
@@ -183,10 +183,10 @@ impl Installation {
 
 /// A key of a Secret or ConfigMap.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) subject: Subject,
-    pub(super) path: String,
-    pub(super) pem: Vec<u8>,
+pub(crate) struct Entry {
+    pub(crate) subject: Subject,
+    pub(crate) path: String,
+    pub(crate) pem: Vec<u8>,
 }
 
 /// The namespace in which one of the parts runs, else the default.
@@ -218,7 +218,7 @@ fn names(admission: &AdmissionArgs, system: &str, deployments: &BTreeMap<Part, V
 }
 
 /// The value of a flag in a Deployment's arguments, or of its variable in the environment.
-pub(super) fn argument(deployment: &Value, flag: &str) -> Option<String> {
+pub(crate) fn argument(deployment: &Value, flag: &str) -> Option<String> {
     let args = list(deployment, &format!("{CONTAINER}/args"));
     let name = format!("--{flag}");
     for (i, arg) in args.iter().filter_map(Value::as_str).enumerate() {
@@ -236,7 +236,7 @@ pub(super) fn argument(deployment: &Value, flag: &str) -> Option<String> {
 }
 
 /// The volume's Secret or ConfigMap from which a Deployment's Pods have a file of this name, and the key.
-pub(super) fn mounted(deployment: &Value, file: &str) -> Option<(&'static str, String, String)> {
+pub(crate) fn mounted(deployment: &Value, file: &str) -> Option<(&'static str, String, String)> {
     let volumes = list(deployment, "/spec/template/spec/volumes").iter();
     let mut sources =
         volumes.flat_map(|volume| std::iter::once(volume).chain(list(volume, "/projected/sources")));
@@ -251,7 +251,7 @@ pub(super) fn mounted(deployment: &Value, file: &str) -> Option<(&'static str, S
 }
 
 /// A key of a Secret or ConfigMap.
-pub(super) fn data(object: &Value, key: &str) -> Option<Vec<u8>> {
+pub(crate) fn data(object: &Value, key: &str) -> Option<Vec<u8>> {
     let value = object.get("data")?.get(key)?.as_str()?;
     if text(object, "/kind") == "Secret" {
         STANDARD.decode(value).ok()
@@ -271,7 +271,7 @@ async fn running(
 
 /// The versions of a part by its Pods' images; without those, by the Deployment's image, else by the label that Helm
 /// sets. Others may have put containers before the part's own.
-pub(super) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<Version> {
+pub(crate) fn running_versions(deployment: &Value, pods: &[Value]) -> BTreeSet<Version> {
     let labels = deployment.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
     let name = text(deployment, &format!("{CONTAINER}/name"));
     let is_selected = |pod: &Value| {

@@ -19,7 +19,7 @@ const DOMAIN: &str = ".outrigger.dev";
 const SHOWN: usize = 160;
 
 /// Whether an entry of a webhook configuration is Outrigger's own, by its name.
-pub(super) fn is_own(entry: &str) -> bool {
+pub(crate) fn is_own(entry: &str) -> bool {
     entry.ends_with(DOMAIN)
 }
 
@@ -96,7 +96,7 @@ pub(super) fn is_placed(pod: &Value, tenant: &str) -> bool {
 }
 
 /// A text from elsewhere in one line, and not all of a long one.
-pub(super) fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     truncate(&line, SHOWN).into_owned()
 }

@@ -10,9 +10,9 @@ use super::parts::Part;
 
 /// What an installation may have set differently from the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Names {
+pub(crate) struct Names {
     /// Namespace of the parts.
-    pub(super) system: String,
+    pub(crate) system: String,
     /// Namespace of admin rules. Where this name, or one of the next three, is empty, there is no such namespace.
     pub(super) rules: String,
     /// Namespace of the admin rules' companions.

@@ -6,13 +6,13 @@ use std::fmt;
 use crate::check::findings::{Finding, SKEW, Subject, VERSIONS};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Version {
+pub(crate) struct Version {
     /// Different major versions don't work together.
-    pub(super) major: u64,
+    pub(crate) major: u64,
     /// Parts one minor version apart work together.
-    pub(super) minor: u64,
+    pub(crate) minor: u64,
     /// Patch versions work together.
-    pub(super) patch: u64,
+    pub(crate) patch: u64,
 }
 
 impl fmt::Display for Version {
@@ -23,7 +23,7 @@ impl fmt::Display for Version {
 
 impl Version {
     /// Parses `1.2.3`, `v1.2.3`, `1.2.3-rc.1` and `1.34.0+k3s1`.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_prefix('v').unwrap_or(text);
         let text = text.split(['-', '+']).next()?;
         let mut numbers = text.split('.').map(|number| number.parse().ok());
@@ -32,7 +32,7 @@ impl Version {
     }
 
     /// The version in an image's tag. `None` where the tag is something else, or there is only a digest.
-    pub(super) fn of_image(image: &str) -> Option<Self> {
+    pub(crate) fn of_image(image: &str) -> Option<Self> {
         let name = image.split('@').next()?;
         let (_, tag) = name.rsplit_once('/').map_or(name, |(_, last)| last).split_once(':')?;
         Self::parse(tag)
@@ -40,7 +40,7 @@ impl Version {
 }
 
 /// Compares the versions of two parts: `what` has the version `found`, `other` has `version`.
-pub(super) fn skew(
+pub(crate) fn skew(
     subject: &Subject,
     path: &str,
     what: &str,

@@ -1,0 +1,121 @@
+//! The report of `outrigger diff`. docs/diff.md describes its structure, which is stable.
+
+use outrigger_core::field::FieldError;
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tenant: Option<String>,
+    pub(super) notes: Vec<String>,
+    /// The rules that would be applied, or deleted.
+    pub(super) rules: Vec<RuleVerdict>,
+    pub(super) companions: Vec<CompanionChange>,
+}
+
+impl Report {
+    pub(super) fn is_refused(&self) -> bool {
+        self.rules.iter().any(RuleVerdict::is_refused)
+            || self.companions.iter().any(|companion| companion.change == Change::Refused)
+    }
+
+    /// Whether nothing would change.
+    pub(super) fn is_empty(&self) -> bool {
+        self.companions.is_empty() && self.rules.iter().all(|rule| rule.change == RuleChange::Unchanged)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(super) enum RuleChange {
+    Created,
+    Changed,
+    Unchanged,
+    Deleted,
+    /// Admission denies it, so that the cluster keeps the rule that it has.
+    Refused,
+}
+
+impl RuleChange {
+    /// For people.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+            Self::Deleted => "deleted",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What would happen to a rule.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RuleVerdict {
+    /// Its namespace in the infrastructure cluster.
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) change: RuleChange,
+    /// Why it would be refused.
+    pub(super) errors: Vec<FieldError>,
+    /// Admission's warnings.
+    pub(super) warnings: Vec<String>,
+}
+
+impl RuleVerdict {
+    pub(super) fn is_refused(&self) -> bool {
+        self.change == RuleChange::Refused
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) enum Change {
+    Created,
+    /// Deleted, and created again when it is gone.
+    Replaced,
+    /// It keeps an earlier template until somebody deletes it.
+    Outdated,
+    /// Its annotations change in place.
+    Annotated,
+    Deleted,
+    /// It would be wanted, and can't be made or changed.
+    Refused,
+}
+
+impl Change {
+    /// For people.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Replaced => "replaced",
+            Self::Outdated => "outdated",
+            Self::Annotated => "annotated",
+            Self::Deleted => "deleted",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// What would happen to a companion.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CompanionChange {
+    pub(super) rule: String,
+    /// `namespace/name` of its workload, or the workload's label value if the workload isn't known.
+    pub(super) workload: String,
+    pub(super) companion: String,
+    pub(super) change: Change,
+    /// Why: a word of the manager's log for deletions, else a sentence.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) reason: String,
+    /// The annotations that change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) annotations: Vec<String>,
+    /// The Nodes that a new companion may run on; absent where they aren't known, or it makes no Pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) nodes: Option<Vec<String>>,
+    /// Why there is no such Node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) problem: Option<String>,
+}

@@ -1,0 +1,187 @@
+use clap::Parser;
+use outrigger_core::keys;
+use serde_json::{Value, json};
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Wrapper {
+    #[command(flatten)]
+    args: DiffArgs,
+}
+
+fn objects(values: &[Value]) -> Vec<files::Object> {
+    let mut all = Vec::new();
+    let text: String = values.iter().map(ToString::to_string).collect();
+    files::parse("f", &text, &mut all).unwrap();
+    all
+}
+
+fn diff(state: &[Value], new: &[Value], flags: &[&str]) -> Result<Value, String> {
+    let args = Wrapper::try_parse_from([&["diff", "-f", "-"], flags].concat()).unwrap().args;
+    let state = State::new(objects(state));
+    let report =
+        args.of(&state, Source::files("--state"), &objects(new)).map_err(|error| error.to_string())?;
+    // What is printed is no part of the assertions here, but it must not fail.
+    print::report(&report, &mut std::io::sink()).unwrap();
+    Ok(serde_json::to_value(&report).unwrap())
+}
+
+/// `CHANGE workload` of each companion.
+fn changes(report: &Value) -> Vec<String> {
+    let all = report["companions"].as_array().unwrap();
+    let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+    all.iter().map(|entry| format!("{} {}", text(entry, "change"), text(entry, "workload"))).collect()
+}
+
+fn rule(name: &str, app: &str) -> Value {
+    json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+        "metadata": {"name": name, "namespace": "tenant-blue"},
+        "spec": {
+            "workloadTerms": [{"matchExpressions": [{"key": ".state.extra.labels.app", "operator": "In", "values": [app]}]}],
+            "workloadInfoInject": [{"workloadKey": ".state.nodeName", "asAnnotation": {"name": "node"}}],
+            "template": {"apiVersion": "v1", "kind": "Pod",
+                "spec": {"containers": [{"name": "c", "image": "i:1"}]}}}})
+}
+
+fn with(mut rule: Value, pointer: &str, value: Value) -> Value {
+    let (parent, field) = pointer.rsplit_once('/').unwrap();
+    rule.pointer_mut(parent).unwrap()[field] = value;
+    rule
+}
+
+/// Tenant blue with two hosts, a DPU in each, a workload of each app, one on each host, and another tenant.
+fn state(more: &[Value]) -> Vec<Value> {
+    let tenant = |id: &str, hosts: Value| {
+        json!({"apiVersion": "outrigger.dev/v1alpha1", "kind": "Tenant", "metadata": {"name": id},
+            "spec": {"hosts": hosts}})
+    };
+    let dpu = |host: &str| {
+        json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": format!("{host}-dpu"), "labels": {keys::DPU_HOST: host}}})
+    };
+    let pod = |name: &str, app: &str, node: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "shop", "labels": {"app": app}},
+            "spec": {"nodeName": node, "containers": []}})
+    };
+    let mut all = vec![
+        tenant("blue", json!(["a", "b"])),
+        tenant("red", json!(["c"])),
+        dpu("a"),
+        dpu("b"),
+        dpu("c"),
+        pod("web", "web", "a"),
+        pod("db", "db", "b"),
+    ];
+    all.extend_from_slice(more);
+    all
+}
+
+#[test]
+fn each_kind_of_change() {
+    let old = || rule("r", "web");
+    let image = |rule| with(rule, "/spec/template/spec/containers/0/image", json!("i:2"));
+    let on_delete = |rule| with(rule, "/spec/updateStrategy", json!({"type": "OnDelete"}));
+    let another = json!([{"asAnnotation": {"name": "all"}}]);
+    for (state_rules, new, expected) in [
+        (vec![], old(), &["Created shop/web"][..]),
+        (vec![old()], old(), &[]),
+        (vec![old()], image(old()), &["Replaced shop/web"]),
+        (vec![old()], on_delete(image(old())), &["Outdated shop/web"]),
+        (vec![old()], with(old(), "/spec/workloadInfoInject", another), &["Annotated shop/web"]),
+        (vec![old()], with(old(), "/spec/dpuSelectionPolicy", json!("Any")), &["Replaced shop/web"]),
+        // Of a workload that no longer matches, and of one that does now.
+        (vec![old()], rule("r", "db"), &["Created shop/db", "Deleted shop/web"]),
+        // Another rule's companions aren't concerned.
+        (vec![rule("other", "db")], old(), &["Created shop/web"]),
+    ] {
+        let report = diff(&state(&state_rules), std::slice::from_ref(&new), &[]).unwrap();
+        let mut found = changes(&report);
+        found.sort();
+        assert_eq!(found, expected, "{new}");
+    }
+}
+
+#[test]
+fn new_companions_have_the_nodes_that_they_fit() {
+    let nodes = |new: Value| {
+        let report = diff(&state(&[]), &[new], &[]).unwrap();
+        assert_eq!(report["rules"][0]["warnings"], json!([]));
+        (report["companions"][0]["nodes"].clone(), report["companions"][0].get("problem").cloned())
+    };
+    assert_eq!(nodes(rule("r", "web")), (json!(["a-dpu"]), None));
+    let any = with(rule("r", "web"), "/spec/dpuSelectionPolicy", json!("Any"));
+    assert_eq!(nodes(any), (json!(["a-dpu", "b-dpu"]), None), "and not another tenant's");
+    let nowhere = with(rule("r", "web"), "/spec/template/spec/nodeSelector", json!({"x": "y"}));
+    assert_eq!(nodes(nowhere), (json!([]), Some(json!("no DPU of host a will do"))));
+}
+
+#[test]
+fn a_refused_rule_changes_nothing() {
+    let escaping = with(rule("r", "web"), "/spec/template/spec/hostPID", json!(true));
+    let report = diff(&state(&[rule("r", "web")]), &[escaping], &[]).unwrap();
+    assert_eq!(report["rules"][0]["change"], "Refused");
+    assert_eq!(report["rules"][0]["errors"][0]["path"], "spec.template.spec.hostPID");
+    assert_eq!(report["companions"], json!([]));
+}
+
+#[test]
+fn pruning_deletes_the_rules_that_are_not_given() {
+    let state = state(&[rule("r", "web"), rule("s", "db")]);
+    let report = diff(&state, &[rule("r", "web")], &["--prune"]).unwrap();
+    assert_eq!(changes(&report), ["Deleted shop/db"]);
+    assert_eq!(report["companions"][0]["reason"], "RuleDeleted");
+    assert_eq!(changes(&diff(&state, &[rule("r", "web")], &[]).unwrap()), [""; 0]);
+}
+
+#[test]
+fn companions_of_the_state_are_taken_as_they_are() {
+    let companion = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "x", "namespace": "tenant-blue", "uid": "x", "labels": {keys::WORKLOAD: "gone"},
+            "ownerReferences": [{"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+                "name": "r", "uid": "", "controller": true}]},
+        "spec": {"containers": []}});
+    // The one that exists is of no workload, which isn't the change's doing unless the rule is another.
+    let state = state(&[rule("r", "web"), companion]);
+    assert_eq!(changes(&diff(&state, &[rule("r", "web")], &[]).unwrap()), [""; 0]);
+    let report = diff(&state, &[rule("r", "db")], &[]).unwrap();
+    let mut found = changes(&report);
+    found.sort();
+    assert_eq!(found, ["Created shop/db", "Deleted gone"]);
+}
+
+#[test]
+fn only_annotations_that_are_sent_are_injected() {
+    let annotated = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "shop",
+        "labels": {"app": "web"}, "annotations": {"example.com/a": "1"}}, "spec": {"nodeName": "a", "containers": []}});
+    let whole = json!([{"asAnnotation": {"name": "all"}}]);
+    let state = state(&[with(rule("r", "web"), "/spec/workloadInfoInject", whole), annotated]);
+    let expressions = json!([{"key": ".state.extra.annotations['example.com/a']", "operator": "Exists"}]);
+    let naming = with(rule("s", "-"), "/spec/workloadTerms/0/matchExpressions", expressions);
+    let found = |flags: &[&str]| changes(&diff(&state, std::slice::from_ref(&naming), flags).unwrap());
+    // From now on the agent sends the annotation, and so it is among the facts of the other rule's companion.
+    assert_eq!(found(&[]), ["Annotated shop/web", "Created shop/web"]);
+    assert_eq!(found(&["--send-annotation", "example.com/*"]), ["Created shop/web"]);
+}
+
+#[test]
+fn inputs_that_cannot_be_compared_are_errors() {
+    let elsewhere = with(rule("r", "web"), "/metadata/namespace", json!("tenant-red"));
+    for (new, flags, expected) in [
+        (vec![], &[][..], "--state: has several tenants"),
+        (
+            vec![elsewhere, rule("r", "web")],
+            &["--tenant", "blue"],
+            "is in tenant-red, the namespace of another",
+        ),
+        (
+            vec![json!({"apiVersion": "v1", "kind": "Pod"})],
+            &["--tenant", "blue"],
+            "--filename: has no WorkloadRule",
+        ),
+    ] {
+        let error = diff(&state(&[]), &new, flags).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}

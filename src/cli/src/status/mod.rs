@@ -1,0 +1,102 @@
+//! `outrigger status`: a cluster's installation, tenants, rules, companions, DPUs and certificates on one screen.
+//!
+//! **In**: an infrastructure cluster or a tenant's, which is only read. **Out**: a report, which says what isn't visible.
+//! `summary` counts plain objects; `read` asks the cluster.
+
+mod print;
+mod read;
+mod report;
+mod summary;
+
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use outrigger_runtime::cluster::ClusterArgs;
+use outrigger_webhook::settings::AdmissionArgs;
+
+use self::report::Report;
+use crate::explain::live::{client, wait};
+use crate::files::{InputError, print_json};
+
+/// Clears a terminal, and begins at its top.
+const CLEAR: &str = "\u{1b}[2J\u{1b}[3J\u{1b}[H";
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Show it again and again, until interrupted.
+    #[arg(short, long)]
+    watch: bool,
+
+    /// Seconds between two refreshes of --watch.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: u64,
+
+    /// Namespace of the parts. Without it: the namespace in which one of them is found, else outrigger-system.
+    #[arg(long, value_name = "NAMESPACE")]
+    system_namespace: Option<String>,
+
+    /// Output format.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Output,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
+
+    #[command(flatten)]
+    admission: AdmissionArgs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Tables for people, in colour on a terminal.
+    Text,
+    /// JSON, as docs/status.md describes it.
+    Json,
+}
+
+impl StatusArgs {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        wait(self.show())?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn show(&self) -> anyhow::Result<()> {
+        let client = client(&self.cluster, "--kubeconfig").await?;
+        // A cluster that can't be reached at all is an error at the beginning only: later --watch waits for it.
+        let mut report = self.read(&client).await?;
+        loop {
+            self.print(&report)?;
+            if !self.watch {
+                return Ok(());
+            }
+            report = loop {
+                tokio::time::sleep(Duration::from_secs(self.interval)).await;
+                match self.read(&client).await {
+                    Ok(report) => break report,
+                    Err(error) => outrigger_runtime::telemetry::say(format!("outrigger: {error:#}")),
+                }
+            };
+        }
+    }
+
+    async fn read(&self, client: &kube::Client) -> Result<Report, InputError> {
+        read::report(client.clone(), self.system_namespace.as_deref(), &self.admission).await
+    }
+
+    fn print(&self, report: &Report) -> anyhow::Result<()> {
+        if self.output == Output::Json {
+            return print_json(report);
+        }
+        // The whole screen at once: a terminal shows no half.
+        let mut screen = Vec::new();
+        print::report(report, &mut screen)?;
+        let mut out = anstream::stdout().lock();
+        if self.watch && std::io::stdout().is_terminal() {
+            out.write_all(CLEAR.as_bytes())?;
+        }
+        out.write_all(&screen)?;
+        Ok(out.flush()?)
+    }
+}

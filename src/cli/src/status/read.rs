@@ -1,0 +1,203 @@
+//! Asks a cluster, page by page, each call with a deadline.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::ListParams;
+use outrigger_core::json::{list, text};
+use outrigger_core::keys;
+use outrigger_runtime::expiry;
+use outrigger_webhook::settings::AdmissionArgs;
+use serde_json::Value;
+
+use super::report::{CertificateRow, InstallationStatus, PartRow, Report, WebhookRow};
+use super::summary;
+use crate::check::installation::cluster::{Answer, Cluster, Kind, PATIENCE};
+use crate::check::installation::parts::{Installation, Part};
+use crate::check::installation::reach;
+use crate::explain::live::with_kind;
+use crate::files::InputError;
+
+/// Objects of one page.
+const PAGE: u32 = 500;
+
+/// Most objects of a kind that are looked at.
+const MOST: usize = 100_000;
+
+const TENANT: Kind = Kind("outrigger.dev/v1alpha1", "Tenant");
+const RULE: Kind = Kind("workload.universe.nvidia.com/v1alpha1", "WorkloadRule");
+const ADMIN_RULE: Kind = Kind("workload.universe.nvidia.com/v1alpha1", "AdminWorkloadRule");
+const POD: Kind = Kind("v1", "Pod");
+const NODE: Kind = Kind("v1", "Node");
+const POLICY: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy");
+const BINDING: Kind = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding");
+
+/// What a list has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    All,
+    /// It isn't visible, or the cluster doesn't have the kind.
+    Nothing,
+}
+
+struct Reader {
+    cluster: Cluster,
+    not_visible: Vec<String>,
+}
+
+/// Reads everything that is visible.
+///
+/// # Errors
+/// When the cluster can't be reached.
+pub(super) async fn report(
+    client: Client,
+    system_namespace: Option<&str>,
+    admission: &AdmissionArgs,
+) -> Result<Report, InputError> {
+    let cluster = Cluster::new(client.clone(), false);
+    cluster.version().await.map_err(|error| InputError::new("the cluster", format_args!("{error:#}")))?;
+    let mut reader = Reader { cluster: Cluster::new(client, false), not_visible: Vec::new() };
+    let mut report = Report::default();
+    match Installation::read(cluster, admission, system_namespace, &[]).await {
+        Ok(installation) => {
+            report.certificates = certificates(&installation, &mut reader.not_visible).await;
+            report.installation = Some(reader.installation(&installation).await);
+            reader.not_visible.extend(installation.cluster.notes());
+        }
+        Err(why) => reader.not_visible.push(format!("installation: {why}")),
+    }
+    let mut tenants = Vec::new();
+    let shown = reader.each(TENANT, "", |object| tenants.push(summary::tenant(&object))).await;
+    report.tenants = (shown == Shown::All).then_some(tenants);
+    let mut rules = Vec::new();
+    let own = reader.each(RULE, "", |object| rules.push(summary::rule(&object))).await;
+    let admin = reader.each(ADMIN_RULE, "", |object| rules.push(summary::rule(&object))).await;
+    report.rules = (own == Shown::All || admin == Shown::All).then_some(rules);
+    if report.tenants.is_some() {
+        reader.infrastructure(admission, &mut report).await;
+    }
+    report.not_visible = reader.not_visible;
+    Ok(report)
+}
+
+impl Reader {
+    /// What only an infrastructure cluster has.
+    async fn infrastructure(&mut self, admission: &AdmissionArgs, report: &mut Report) {
+        let mut counts = BTreeMap::new();
+        let shown = self
+            .each(POD, keys::RULE, |object| {
+                if let Ok(pod) = serde_json::from_value(object) {
+                    summary::companion(&pod, &admission.admin_resources_namespace, &mut counts);
+                }
+            })
+            .await;
+        report.companions = (shown == Shown::All).then_some(counts);
+        let mut rows = BTreeMap::new();
+        let shown = self
+            .each(NODE, "", |object| {
+                if let Ok(node) = serde_json::from_value::<Node>(object) {
+                    summary::dpu(&node, &admission.host_label, &mut rows);
+                }
+            })
+            .await;
+        report.dpus = (shown == Shown::All).then(|| rows.into_values().collect());
+    }
+
+    /// Hands out the objects of a kind with a label, one by one, so that only one page is held.
+    async fn each(&mut self, kind: Kind, label: &str, mut take: impl FnMut(Value)) -> Shown {
+        let (api, resource) = self.cluster.api(kind, "");
+        let mut params = ListParams::default().labels(label).limit(PAGE);
+        let mut count = 0;
+        loop {
+            let page = match tokio::time::timeout(PATIENCE, api.list(&params)).await {
+                Ok(Ok(page)) => page,
+                // The cluster doesn't have the kind.
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Shown::Nothing,
+                Ok(Err(kube::Error::Api(status))) => return self.unread(&resource.plural, &status.message),
+                Ok(Err(error)) => return self.unread(&resource.plural, &reach::short(&error.to_string())),
+                Err(_) => {
+                    let why = format!("no answer within {} s", PATIENCE.as_secs());
+                    return self.unread(&resource.plural, &why);
+                }
+            };
+            count += page.items.len();
+            page.items.into_iter().filter_map(|object| with_kind(&resource, object).ok()).for_each(&mut take);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(_) if count >= MOST => {
+                    self.not_visible.push(format!("{}: only the first {count} were read", resource.plural));
+                    return Shown::All;
+                }
+                Some(token) => params = params.continue_token(&token),
+                None => return Shown::All,
+            }
+        }
+    }
+
+    fn unread(&mut self, plural: &str, why: &str) -> Shown {
+        self.not_visible.push(format!("{plural}: {why}"));
+        Shown::Nothing
+    }
+
+    async fn installation(&mut self, installation: &Installation) -> InstallationStatus {
+        let parts = Part::ALL.into_iter().filter_map(|part| {
+            let deployment = installation.deployments.get(&part)?;
+            let number = |pointer: &str| deployment.pointer(pointer).and_then(Value::as_i64);
+            let running = installation.running(part);
+            Some(PartRow {
+                part: part.name(),
+                versions: running.iter().map(ToString::to_string).collect(),
+                ready: number("/status/readyReplicas").unwrap_or_default(),
+                replicas: number("/spec/replicas").unwrap_or(1),
+            })
+        });
+        let webhooks = installation.configurations.iter().filter_map(|(Kind(_, kind), answer)| {
+            let entries = match answer {
+                Answer::Unread => return None,
+                Answer::Absent => 0,
+                Answer::There(object) => {
+                    let names = list(object, "/webhooks").iter().map(|entry| text(entry, "/name"));
+                    names.filter(|name| reach::is_own(name)).count()
+                }
+            };
+            Some(WebhookRow { kind, entries })
+        });
+        let mut status = InstallationStatus {
+            namespace: installation.names.system.clone(),
+            parts: parts.collect(),
+            webhooks: webhooks.collect(),
+            policies: None,
+        };
+        if installation.has(Part::Webhook) {
+            let (mut policies, mut bindings) = (Vec::new(), Vec::new());
+            let name = |object: &Value| text(object, "/metadata/name").to_owned();
+            let first = self.each(POLICY, "", |object| policies.push(name(&object))).await;
+            let second = self.each(BINDING, "", |object| bindings.push(name(&object))).await;
+            if (first, second) == (Shown::All, Shown::All) {
+                status.policies = Some(summary::policies(&policies, &bindings));
+            }
+        }
+        status
+    }
+}
+
+/// The certificates and CAs that the parts have in Secrets and ConfigMaps.
+async fn certificates(installation: &Installation, not_visible: &mut Vec<String>) -> Vec<CertificateRow> {
+    const FILES: [(Part, &str, &str); 6] = [
+        (Part::Webhook, "tls.crt", "certificate"),
+        (Part::Manager, "tls.crt", "certificate"),
+        (Part::Manager, "ca.crt", "CA"),
+        (Part::Agent, "tls.crt", "certificate"),
+        (Part::Agent, "manager-ca.crt", "CA"),
+        (Part::Webhook, "ca.crt", "CA"),
+    ];
+    let mut rows = Vec::new();
+    for (part, file, what) in FILES {
+        let Some(entry) = installation.entry(part, file).await else { continue };
+        match summary::certificate(part.name(), what, entry.subject.to_string(), &entry.pem, expiry::now()) {
+            Ok(row) => rows.push(row),
+            Err(why) => not_visible.push(why),
+        }
+    }
+    rows
+}

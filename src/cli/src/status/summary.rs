@@ -1,0 +1,152 @@
+//! Rows and counts of plain objects.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
+use outrigger_core::json::{list, text};
+use outrigger_core::keys;
+use outrigger_manager::companions::observe::{observe, observe_admin};
+use outrigger_runtime::expiry::Validity;
+use outrigger_runtime::pod::Pod;
+use outrigger_runtime::probe;
+use serde_json::Value;
+
+use super::report::{CertificateRow, DpuRow, Policies, RuleRow, TenantRow};
+
+/// The policies that are shipped.
+const POLICIES: &str = include_str!("../../../../webhooks/policies.yaml");
+
+fn number(value: &Value, pointer: &str) -> i64 {
+    value.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
+}
+
+/// Reason and message of the first of an object's conditions that isn't True. Later conditions follow from earlier ones.
+fn problem(object: &Value, kinds: &[&str]) -> (String, String) {
+    let conditions = list(object, "/status/conditions");
+    let of = |kind: &&str| conditions.iter().find(|condition| text(condition, "/type") == *kind);
+    let wrong = kinds.iter().filter_map(of).find(|condition| text(condition, "/status") != "True");
+    wrong.map_or_else(
+        || (String::new(), String::new()),
+        |condition| (text(condition, "/reason").to_owned(), text(condition, "/message").to_owned()),
+    )
+}
+
+pub(super) fn tenant(object: &Value) -> TenantRow {
+    let conditions = list(object, "/status/conditions").iter();
+    let ready = conditions.filter(|condition| text(condition, "/type") == "Ready");
+    let ready = ready.map(|condition| text(condition, "/status")).next().unwrap_or("Unknown").to_owned();
+    let (reason, message) =
+        problem(object, &["Accepted", "NamespaceReady", "HostsReady", "WithinLimits", "Ready"]);
+    TenantRow {
+        name: text(object, "/metadata/name").to_owned(),
+        ready,
+        reason,
+        message,
+        dpus: number(object, "/status/dpus"),
+        connected: object.pointer("/status/stream/connected").and_then(Value::as_bool),
+        since: text(object, "/status/stream/since").to_owned(),
+        workloads: object.pointer("/status/stream/workloads").and_then(Value::as_i64),
+    }
+}
+
+/// A WorkloadRule, or an AdminWorkloadRule.
+pub(super) fn rule(object: &Value) -> RuleRow {
+    let (mut reason, mut message) = problem(object, &["Accepted", "Synced", "Ready"]);
+    if list(object, "/status/conditions").is_empty() {
+        "NoStatus".clone_into(&mut reason);
+        "nobody has reported its status yet: is the manager running?".clone_into(&mut message);
+    }
+    RuleRow {
+        kind: text(object, "/kind").to_owned(),
+        namespace: text(object, "/metadata/namespace").to_owned(),
+        name: text(object, "/metadata/name").to_owned(),
+        matched: number(object, "/status/matched"),
+        created: number(object, "/status/created"),
+        ready: number(object, "/status/ready"),
+        reason,
+        message,
+    }
+}
+
+/// Counts a companion under its namespace and state. Other Pods aren't counted.
+pub(super) fn companion(
+    pod: &Pod,
+    admin_namespace: &str,
+    counts: &mut BTreeMap<String, BTreeMap<&'static str, usize>>,
+) {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let of_admin = || observe_admin(pod).filter(|_| namespace == admin_namespace);
+    let observed = observe(pod).map(|(_, observed)| observed).or_else(|| Some(of_admin()?.2));
+    let Some(observed) = observed else { return };
+    let state = match observed {
+        o if o.terminating => "Terminating",
+        o if o.failed => "Failed",
+        o if o.gated => "NotAdmitted",
+        o if o.ready => "Ready",
+        o if o.unplaced => "Unschedulable",
+        _ => "Starting",
+    };
+    *counts.entry(namespace).or_default().entry(state).or_default() += 1;
+}
+
+/// Counts a Node under its owner. Other Nodes than DPUs aren't counted.
+pub(super) fn dpu(node: &Node, host_label: &str, rows: &mut BTreeMap<String, DpuRow>) {
+    let labels = node.metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key));
+    if label(host_label).is_none() && label(keys::NODE_TENANT).is_none() {
+        return;
+    }
+    let tenant = label(keys::NODE_TENANT).cloned().unwrap_or_default();
+    let row = rows.entry(tenant.clone()).or_insert_with(|| DpuRow { tenant, ..DpuRow::default() });
+    row.dpus += 1;
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let mut conditions = conditions;
+    row.ready += usize::from(conditions.any(|c| c.type_ == "Ready" && c.status == "True"));
+    let Some(spec) = &node.spec else { return };
+    row.cordoned += usize::from(spec.unschedulable == Some(true));
+    row.handed_over += usize::from(spec.taints.iter().flatten().any(|taint| taint.key == keys::HANDOVER));
+}
+
+/// Compares the names of the policies and bindings that exist with the shipped ones.
+pub(super) fn policies(policies: &[String], bindings: &[String]) -> Policies {
+    let line = |line: &'static str| line.strip_prefix("  name: ");
+    let mut shipped: Vec<&str> = POLICIES.lines().filter_map(line).collect();
+    shipped.sort_unstable();
+    shipped.dedup();
+    let exists = |name: &str| {
+        let has = |all: &[String]| all.iter().any(|other| other == name);
+        has(policies) && has(bindings)
+    };
+    let missing = shipped.iter().filter(|name| !exists(name)).map(|name| (*name).to_owned()).collect();
+    Policies { shipped: shipped.len(), missing }
+}
+
+/// The certificate, or the CAs, in a PEM text, at a time in seconds of Unix time. Of several CAs the one that ends last counts.
+pub(super) fn certificate(
+    part: &'static str,
+    what: &'static str,
+    object: String,
+    pem: &[u8],
+    now: i64,
+) -> Result<CertificateRow, String> {
+    let all = probe::certificates(pem).map_err(|error| format!("{object}: {error:#}"))?;
+    let validities = all.iter().filter_map(|certificate| Validity::of(certificate).ok());
+    let validity = if what == "CA" {
+        validities.max_by_key(|validity| validity.not_after)
+    } else {
+        let mut validities = validities;
+        validities.next()
+    };
+    let validity = validity.ok_or_else(|| format!("{object}: has no certificate"))?;
+    let state = match now {
+        now if now > validity.not_after => "Expired",
+        now if now >= validity.warning() => "Expires",
+        _ => "Valid",
+    };
+    let at = Timestamp::from_second(validity.not_after).map_err(|error| format!("{object}: {error}"))?;
+    Ok(CertificateRow { part, what, object, not_after: at.to_string(), state })
+}
+
+#[cfg(test)]
+mod tests;
