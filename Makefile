@@ -132,7 +132,8 @@ crds-check:
 	diff -r deploy/crds "$$dir" || { echo "deploy/crds is out of date: run 'make crds'"; exit 1; }
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(CARGO) run --locked --quiet --bin outrigger -- webhooks --output-dir "$$dir" && \
-	diff webhooks/mutating.yaml "$$dir/mutating.yaml" && diff webhooks/validating.yaml "$$dir/validating.yaml" || \
+	diff webhooks/mutating.yaml "$$dir/mutating.yaml" && diff webhooks/validating.yaml "$$dir/validating.yaml" && \
+	diff webhooks/gate/mutating.yaml "$$dir/gate/mutating.yaml" || \
 	{ echo "webhooks/ is out of date: run 'make crds'"; exit 1; }
 
 .PHONY: reference

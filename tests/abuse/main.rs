@@ -7,6 +7,7 @@
 
 mod agent;
 mod companions;
+mod gate;
 mod grpc;
 mod port;
 mod rules;

@@ -28,7 +28,7 @@ async fn requests_that_never_end_take_no_memory_from_others() {
     let neighbour = neighbour(o, "hold").await;
     let mut attack = Vec::new();
     for _ in 0..20 {
-        attack.push(hold(&stranger(o), o.webhook_port).await.unwrap());
+        attack.push(hold(&stranger(o), o.webhook_port, "/mutate/pods").await.unwrap());
         neighbour.goes_on(5).await;
     }
     // Beyond what a body may take before it is given up, and what a request may.

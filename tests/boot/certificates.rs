@@ -49,7 +49,7 @@ pub(crate) async fn self_signed() -> Installed {
     infra.apply_file("webhooks/policies.yaml").unwrap();
     infra.kubectl(&["apply", "-k", &root().join("certs/self-signed").display().to_string()]).unwrap();
     infra.kubectl(&["delete", "service", keys::WEBHOOK, "-n", SYSTEM]).unwrap();
-    infra.apply(&[issued::to_loopback()]).unwrap();
+    infra.apply(&[issued::to_loopback("outrigger-webhook")]).unwrap();
     let mut configurations = webhook_configurations().unwrap();
     for configuration in &mut configurations {
         *configuration = issued::on_port(configuration.take(), o.webhook_port).unwrap();

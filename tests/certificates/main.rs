@@ -40,7 +40,9 @@ async fn alone() -> (MutexGuard<'static, ()>, &'static Outrigger) {
             infra.apply_file("webhooks/policies.yaml").unwrap();
             let mut namespace = namespace(NAMESPACE);
             namespace["metadata"]["labels"] = json!({keys::TENANT: TENANT});
-            infra.apply(&[tenant(TENANT, json!({})), namespace, issued::to_loopback()]).unwrap();
+            infra
+                .apply(&[tenant(TENANT, json!({})), namespace, issued::to_loopback("outrigger-webhook")])
+                .unwrap();
             outrigger
         })
         .await;

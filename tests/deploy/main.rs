@@ -21,7 +21,7 @@ const OVERLAYS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is added to an overlay: the overlay, the component, and the chart's values that make the same of it.
-const COMPONENTS: [(&str, &str, &[&str]); 7] = [
+const COMPONENTS: [(&str, &str, &[&str]); 8] = [
     ("infrastructure", "liqo", &["--set", "crds.liqo=false,manager.manageOffloading=false"]),
     (
         "infrastructure",
@@ -41,6 +41,7 @@ const COMPONENTS: [(&str, &str, &[&str]); 7] = [
         "no-pod-conditions",
         &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.podConditions=false"],
     ),
+    ("tenant", "gate", &["-f", "deploy/helm/values/tenant.yaml", "--set", "agent.gate.enabled=true"]),
 ];
 
 /// The objects of an overlay with a component, as a user's own kustomization makes them.

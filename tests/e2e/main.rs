@@ -20,6 +20,7 @@ mod monitoring;
 mod offline;
 mod offloading;
 mod operation;
+mod ordering;
 mod rollout;
 mod rule_sync;
 mod rules;

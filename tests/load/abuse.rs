@@ -238,7 +238,9 @@ async fn send(attack: Attack, target: Target) {
                     }
                 });
             }
-            Attack::Hold if held.len() < 4 => held.push(attacks::hold(&stranger, target.webhook).await),
+            Attack::Hold if held.len() < 4 => {
+                held.push(attacks::hold(&stranger, target.webhook, "/mutate/pods").await);
+            }
             Attack::Hold => {}
             Attack::Silent => {
                 let port = target.webhook;

@@ -36,10 +36,11 @@ pub async fn dial_by_name(
     Ok(tokio_rustls::TlsConnector::from(config).connect(name.to_owned().try_into()?, stream).await?)
 }
 
-/// One connection of HTTP/2 with as many requests as it may have, each with a body that comes and never ends. It lasts as long as what
-/// is returned.
-pub async fn hold(tls: &ClientTls, port: u16) -> anyhow::Result<JoinSet<()>> {
+/// One connection of HTTP/2 with as many requests to a path as it may have, each with a body that comes and never ends. It lasts as
+/// long as what is returned.
+pub async fn hold(tls: &ClientTls, port: u16, path: &str) -> anyhow::Result<JoinSet<()>> {
     let (mut sender, connection) = h2::client::handshake(dial(tls, port, b"h2").await?).await?;
+    let url = format!("https://x{path}");
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
         let _ = connection.await;
@@ -49,7 +50,7 @@ pub async fn hold(tls: &ClientTls, port: u16) -> anyhow::Result<JoinSet<()>> {
         for _ in 0..100 {
             let Ok(ready) = sender.ready().await else { break };
             sender = ready;
-            let request = http::Request::post("https://x/mutate/pods").body(()).expect("a request");
+            let request = http::Request::post(&url).body(()).expect("a request");
             let Ok((answer, mut body)) = sender.send_request(request, false) else { break };
             bodies.spawn(async move {
                 let mut left = BODY;

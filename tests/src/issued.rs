@@ -103,8 +103,9 @@ pub fn on_port(mut configuration: Value, port: u16) -> anyhow::Result<Value> {
     Ok(configuration)
 }
 
-/// The webhook's Service, leading to loopback: Services of this control plane lead nowhere, but API servers follow such names.
-pub fn to_loopback() -> Value {
-    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "outrigger-webhook", "namespace": SYSTEM},
+/// The Service of a server of webhooks, leading to loopback: Services of this control plane lead nowhere, but API servers follow
+/// such names.
+pub fn to_loopback(service: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": service, "namespace": SYSTEM},
         "spec": {"type": "ExternalName", "externalName": "localhost"}})
 }

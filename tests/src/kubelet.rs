@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::json;
@@ -94,7 +94,7 @@ pub async fn reassert_ready(client: kube::Client) {
     }
 }
 
-/// Whether somebody has marked a Pod as not ready, all of whose containers are.
+/// Whether somebody has marked a Pod as not ready, all of whose containers and gates are.
 fn is_marked(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let is = |kind: &str, value: &str| {
@@ -104,4 +104,11 @@ fn is_marked(pod: &Pod) -> bool {
         && pod.metadata.deletion_timestamp.is_none()
         && is("ContainersReady", "True")
         && is("Ready", "False")
+        && gates(&pod.spec).all(|gate| is(gate, "True"))
+}
+
+/// The conditions that have to be true before a Pod is ready.
+fn gates(spec: &Option<PodSpec>) -> impl Iterator<Item = &str> {
+    let gates = spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    gates.map(|gate| gate.condition_type.as_str())
 }

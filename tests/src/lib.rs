@@ -13,6 +13,7 @@ pub mod devices;
 pub mod etcd;
 pub mod faults;
 pub mod front;
+pub mod gate;
 pub mod generator;
 pub mod history;
 pub mod invariants;

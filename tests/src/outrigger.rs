@@ -134,7 +134,7 @@ impl Outrigger {
         let infra = &self.plane.infra;
         self.define()?;
         infra.kubectl(&["delete", "service", "outrigger-webhook", "-n", SYSTEM])?;
-        infra.apply(&[issued::to_loopback()])?;
+        infra.apply(&[issued::to_loopback("outrigger-webhook")])?;
         self.issued = Some(Issued::new(infra, &self.plane.dir).await?);
         let mut objects = shipped::kustomize(INFRASTRUCTURE)?;
         objects.retain(is_admission);

@@ -22,6 +22,8 @@ use outrigger_api::Change;
 use outrigger_core::offloading::Offloading;
 use parking_lot::RwLock;
 
+use crate::gates::GateRules;
+
 pub use machines::CachedMachine;
 pub use machines::has_ended;
 pub use rules::RuleSpec;
@@ -42,6 +44,7 @@ pub struct Caches {
     offloadings: Specs<String, Arc<Offloading>>,
     allocated: allocated::Allocated,
     machines: machines::Machines,
+    gates: RwLock<Option<Arc<GateRules>>>,
     on_change: OnChange,
 }
 
@@ -71,6 +74,17 @@ impl Caches {
         if let OnChange(Some(notify)) = &self.on_change {
             notify();
         }
+    }
+
+    /// What decides about readiness gates; `None` before the rules of the tenant's cluster have been listed.
+    pub fn gates(&self) -> Option<Arc<GateRules>> {
+        self.gates.read().clone()
+    }
+
+    /// Takes in what decides about readiness gates.
+    pub fn set_gates(&self, gates: Arc<GateRules>) {
+        *self.gates.write() = Some(gates);
+        self.changed();
     }
 
     /// The PriorityClass that the API server gives to Pods without one.

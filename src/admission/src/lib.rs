@@ -15,6 +15,7 @@ mod bindings;
 pub mod caches;
 mod claims;
 mod decision;
+pub mod gates;
 pub mod machines;
 mod mutate;
 mod offloading;

@@ -19,6 +19,9 @@ pub const OWN_KEYS: &str = "keys";
 /// What audit annotations call the validation of the final object.
 pub const VALIDATION: &str = "validation";
 
+/// The key of the readiness gate of a Pod in a tenant's cluster.
+pub const GATE: &str = "gate";
+
 /// The key of a refusal.
 pub const DENIED: &str = "denied";
 
@@ -29,6 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("companion", "the rule whose facts and placement the companion got"),
     ("isolation", "the Tenant to whose DPUs the Pod is restricted"),
     ("claims", "the rule whose device claims the companion got"),
+    (GATE, "the rule for whose companion the Pod waits, or the Namespace whose label asks for the gate"),
     ("companion-again", "the same in a second call, after another webhook had changed the Pod"),
     ("claims-again", "the same in a second call, after another webhook had changed the Pod"),
     (DENIED, "the request was refused: code, step, what decided, and paths of fields"),

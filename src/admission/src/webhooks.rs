@@ -3,6 +3,7 @@
 
 mod decide;
 mod endpoints;
+mod gates;
 mod yaml;
 
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::{admin, claims, mutate, offloading, pods, rules, tenants};
 use endpoints::Needs;
 
 pub use decide::{decide, kind_named};
-pub use endpoints::{Endpoint, endpoint, endpoints, watches};
+pub use endpoints::{Endpoint, endpoint, endpoints, gate_endpoints, watches};
 pub use yaml::configurations;
 
 struct Webhook {
@@ -28,6 +29,8 @@ struct Webhook {
     /// Why it is as it is: a comment in the configuration.
     why: &'static str,
     endpoint: &'static Endpoint,
+    /// The Service that is called, in Outrigger's namespace.
+    service: &'static str,
     /// The API group and version of what it is called for.
     api: (&'static str, &'static str),
     rules: &'static [Rule],
@@ -118,6 +121,7 @@ const PLAIN: Endpoint = Endpoint {
     label: "",
     mutates: false,
     writes: false,
+    advises: false,
     needs: None,
     handler: |_, _| Err(Decision::deny(500, "this path has no handler").into()),
 };
@@ -136,6 +140,7 @@ const DEFAULTS: Webhook = Webhook {
     name: "",
     why: "",
     endpoint: &MUTATE_PODS,
+    service: keys::WEBHOOK,
     api: ("", "v1"),
     rules: NEW_PODS,
     namespaces: &[],

@@ -15,6 +15,7 @@ mod bucket;
 mod companions;
 pub mod connect;
 mod context;
+mod gate;
 mod metrics;
 mod namespaces;
 pub mod pod;
@@ -46,6 +47,7 @@ use crate::annotations::{Pattern, Selection};
 use crate::companions::{Board, Follower, Link, Writer};
 use crate::connect::Connector;
 use crate::context::Context;
+pub use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::namespaces::{CONFIG_MAP, Scope};
 use crate::rules::{RuleStore, Syncer};
@@ -69,12 +71,14 @@ pub async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let identity = args.client_cert_file.clone().zip(args.client_key_file.clone());
     let tls = ClientTls { ca: args.ca_file.clone().unwrap_or_default(), identity };
     let connector = Connector::to(args.manager_address.clone(), tls, args.server_name.clone());
-    assemble(&mut process, args, client, connector)?;
+    let gate = args.gate.clone();
+    let assembled = assemble(&mut process, args, client.clone(), connector)?;
+    assembled.serve(&mut process, &client, &gate)?;
     process.run().await
 }
 
 /// Starts an agent except for its files: watches, the synchronization of rules, and the stream, over connections that the
-/// connector opens.
+/// connector opens. Returns its webhook, which the caller may serve.
 ///
 /// # Errors
 /// If options are invalid.
@@ -83,7 +87,7 @@ pub fn assemble(
     args: AgentArgs,
     client: Client,
     connector: Connector,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Gate> {
     let scope = settings::scope(&args.namespaces, &args.rules_namespace)?;
     let allowed = settings::allowed_annotations(&args.send_annotations)?;
     let context = Arc::new(Context {
@@ -108,6 +112,9 @@ pub fn assemble(
         None => configured(process, &context, &args.rules_namespace),
     };
     let listed = process.readiness.wait_for("pods");
+    let (gate, caches) = Gate::new(process, &context);
+    let follower = gate::Follower { context: context.clone(), caches, served: args.gate.gate_address.is_some() };
+    follow_gates(process, follower, rules.as_ref(), scope.clone());
     process.spawn("pods", pod_watches::pods(context.clone(), store.clone(), scope, selection, listed));
     if let Some(WatchedRules { store: rules, listed }) = rules {
         let ready = process.readiness.wait_for("workload rules");
@@ -128,7 +135,22 @@ pub fn assemble(
     }
     let connected = process.readiness.wait_for("manager");
     process.drained(Sender { context, store }.run(process.readiness.clone(), connected));
-    Ok(())
+    Ok(gate)
+}
+
+/// Keeps what decides about readiness gates up to date.
+fn follow_gates(
+    process: &Process,
+    follower: gate::Follower,
+    rules: Option<&WatchedRules>,
+    scope: watch::Receiver<Option<Scope>>,
+) {
+    let rules = rules.map(|WatchedRules { store, listed }| (store.clone(), listed.clone()));
+    process.spawn("gates", async move {
+        let Some((store, listed)) = rules else { return follower.run(None, scope).await };
+        listed.done().await;
+        follower.run(Some(store), scope).await;
+    });
 }
 
 struct WatchedRules {

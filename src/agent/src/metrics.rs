@@ -20,6 +20,7 @@ pub(crate) struct Metrics {
     rounds: Family<[(&'static str, RoundOutcome); 1], Counter>,
     pub companion_watch: Gauge<i64, AtomicI64>,
     companion_watch_ends: Family<[(&'static str, WatchEnd); 1], Counter>,
+    ordered: Family<[(&'static str, GateState); 1], Gauge<i64, AtomicI64>>,
     condition_writes: Family<[(&'static str, WriteOutcome); 1], Counter>,
 }
 
@@ -40,6 +41,13 @@ pub(crate) enum WriteOutcome {
     Ok,
     Failed,
     Forbidden,
+}
+
+/// Whether the agent serves the gate that rules with an ordering need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+enum GateState {
+    Served,
+    Missing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -78,7 +86,17 @@ impl Metrics {
         for outcome in [WriteOutcome::Ok, WriteOutcome::Failed, WriteOutcome::Forbidden] {
             let _ = this.condition_writes.get_or_create(&[("outcome", outcome)]);
         }
+        metrics::AGENT_ORDERED_RULES.register(registry, this.ordered.clone());
+        this.ordered_rules(false, 0);
         this
+    }
+
+    /// Sets the number of rules with an ordering, by whether the gate is served.
+    pub(crate) fn ordered_rules(&self, served: bool, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        for (state, of) in [(GateState::Served, served), (GateState::Missing, !served)] {
+            self.ordered.get_or_create(&[("gate", state)]).set(if of { count } else { 0 });
+        }
     }
 
     pub(crate) fn sent(&self, message: &Message) {

@@ -135,7 +135,7 @@ pub(crate) async fn pods(
 }
 
 /// Waits for a change; forever if the channel is closed.
-async fn changed<T>(channel: &mut watch::Receiver<T>) {
+pub(crate) async fn changed<T>(channel: &mut watch::Receiver<T>) {
     if channel.changed().await.is_err() {
         pending::<()>().await;
     }

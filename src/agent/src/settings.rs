@@ -13,6 +13,7 @@ use outrigger_runtime::process::ProcessArgs;
 
 use crate::annotations::Pattern;
 use crate::connect::Address;
+use crate::gate::GateArgs;
 use crate::namespaces::Scope;
 
 /// Command-line options of the agent.
@@ -81,6 +82,9 @@ pub struct AgentArgs {
     /// Connect without TLS. Only allowed to loopback addresses and Unix sockets.
     #[arg(long, env = "OUTRIGGER_INSECURE")]
     pub insecure: bool,
+
+    #[command(flatten)]
+    pub(crate) gate: GateArgs,
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,

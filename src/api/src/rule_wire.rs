@@ -11,7 +11,7 @@ use outrigger_core::field::{FieldError, FieldErrors};
 use outrigger_core::ids::{RuleName, hex};
 use outrigger_core::json::Json;
 use outrigger_core::keys;
-use outrigger_core::rule::Operator;
+use outrigger_core::rule::{Operator, Ordering};
 use outrigger_proto::v1;
 use outrigger_proto::v1::rule_match_expression::Operation;
 use outrigger_proto::v1::workload_info_inject::Message;
@@ -101,6 +101,7 @@ fn spec(data: &v1::RuleData, errors: &mut Vec<FieldError>) -> WorkloadRuleSpec {
         template,
         device_claims: device_claim::from_wire(&data.device_claims, errors),
         device_host_attribute: data.device_host_attribute.clone(),
+        ordering: or(&data.ordering, Ordering::Parallel.as_str()),
         update_strategy: data.update_strategy.as_ref().map(update_strategy),
     }
 }
@@ -132,6 +133,12 @@ pub fn message(rule: &WorkloadRule) -> v1::Rule {
         update_strategy: spec.update_strategy.as_ref().map(update_strategy_message),
         device_claims: device_claim::to_wire(&spec.device_claims),
         device_host_attribute: spec.device_host_attribute.clone(),
+        // The default is the empty text, so that a rule without an ordering has the fingerprint that it had before the field
+        // existed, and that managers compute that don't know the field.
+        ordering: Some(&spec.ordering)
+            .filter(|text| *text != Ordering::Parallel.as_str())
+            .cloned()
+            .unwrap_or_default(),
     };
     let generation = rule.metadata.generation.unwrap_or_default();
     v1::Rule {
@@ -289,6 +296,7 @@ mod tests {
                     },
                 ],
                 device_host_attribute: "dpu.example.com/host".into(),
+                ordering: String::new(),
             }),
             origin: "uid".into(),
             ..v1::Rule::default()
@@ -321,6 +329,26 @@ mod tests {
         let object: WorkloadRule = serde_json::from_value(object).unwrap();
         assert_eq!(message(&object).revision, "ee2e086c08ecb96bc41eefd1fccb9095");
         assert_eq!(object.compile().unwrap().template_hash(), "7f227cc9545e1bf1");
+    }
+
+    #[test]
+    fn the_default_ordering_changes_no_fingerprint_and_another_one_does() {
+        let with = |ordering: &str| {
+            let mut rule = rule();
+            rule.data.as_mut().unwrap().ordering = ordering.to_owned();
+            WorkloadRule::try_from(&rule).unwrap()
+        };
+        let sent = |ordering: &str| message(&with(ordering)).data.unwrap().ordering;
+        let fingerprint = |ordering: &str| message(&with(ordering)).revision;
+        assert_eq!([sent(""), sent("Parallel"), sent("BeforeReady")], ["", "", "BeforeReady"]);
+        assert_eq!(with("").spec.ordering, "Parallel");
+        assert_eq!(fingerprint("Parallel"), revision(rule().data.as_ref().unwrap()));
+        assert_ne!(fingerprint("BeforeReady"), fingerprint(""));
+        // What is no ordering is kept, so that validation can name it.
+        assert_eq!(sent("Later"), "Later");
+        let told: Vec<String> =
+            with("Later").compile().unwrap_err().iter().map(ToString::to_string).collect();
+        assert!(told[0].starts_with("spec.ordering: \"Later\": use Parallel"), "{told:?}");
     }
 
     #[test]

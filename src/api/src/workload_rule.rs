@@ -110,6 +110,13 @@ pub struct WorkloadRuleSpec {
     #[schemars(length(max = 96))]
     pub device_host_attribute: String,
 
+    /// ordering defines whether a workload waits for its companion. Parallel: it doesn't. BeforeReady: it is Ready only
+    /// once its companion is, by a readiness gate that Pods get when they are created; it has no effect on existing
+    /// Pods. The tenant's cluster needs the agent's gate for it. Defaults to Parallel.
+    #[serde(default = "parallel")]
+    #[schemars(extend("enum" = ["Parallel", "BeforeReady"]))]
+    pub ordering: String,
+
     /// updateStrategy defines how existing companions are replaced after a change of the template. Defaults to
     /// RollingUpdate of a quarter of the companions at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,6 +226,10 @@ fn same_node() -> String {
     "SameNode".to_owned()
 }
 
+pub(crate) fn parallel() -> String {
+    rule::Ordering::default().as_str().to_owned()
+}
+
 fn rolling_update() -> String {
     rollout::UpdateStrategy::default().as_str().to_owned()
 }
@@ -316,6 +327,10 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 DpuSelectionPolicy::SameNode
             }
         };
+        let ordering = spec.ordering.parse().unwrap_or_else(|wanted: &str| {
+            errors.refuse("spec.ordering", &spec.ordering, wanted);
+            rule::Ordering::default()
+        });
         let terms = terms(spec, &mut errors);
         let injections = spec
             .workload_info_inject
@@ -345,6 +360,7 @@ impl TryFrom<&WorkloadRule> for RuleSpec {
                 template: spec.template.clone(),
                 devices: device_claim::devices(spec),
                 update,
+                ordering,
             }),
             _ => Err(errors),
         }

@@ -80,6 +80,12 @@ pub const CA_CONFIG_MAP: &str = "outrigger-ca";
 /// Field manager of the agent's writes in the tenant's cluster.
 pub const AGENT: &str = "outrigger-agent";
 
+/// Name of the configuration by which the tenant's API server asks the agent for readiness gates.
+pub const GATE_CONFIGURATION: &str = "outrigger-gate";
+
+/// Secret in which the agent keeps the certificates of its webhook that it signs itself.
+pub const AGENT_SELF_SIGNED: &str = "outrigger-agent-self-signed";
+
 /// Whether a label or annotation key belongs to Outrigger: its domain, or a subdomain of it (also the one that sits
 /// under `node-restriction.kubernetes.io`).
 pub fn is_own(key: &str) -> bool {

@@ -14,6 +14,7 @@ pub mod claim;
 pub mod companion;
 pub mod device;
 pub mod field;
+pub mod gate;
 pub mod groups;
 pub mod ids;
 pub mod index;

@@ -48,6 +48,41 @@ impl DpuSelectionPolicy {
     }
 }
 
+/// Whether a workload waits for its companion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ordering {
+    /// Both start at the same time.
+    #[default]
+    Parallel,
+    /// The workload isn't Ready before its companion is, by a readiness gate ([`crate::gate`]).
+    BeforeReady,
+}
+
+impl Ordering {
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Parallel => "Parallel",
+            Self::BeforeReady => "BeforeReady",
+        }
+    }
+}
+
+impl FromStr for Ordering {
+    type Err = &'static str;
+
+    /// Reads the spelling of the API. Nothing at all is the default.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "" | "Parallel" => Ok(Self::Parallel),
+            "BeforeReady" => Ok(Self::BeforeReady),
+            _ => Err(
+                "use Parallel (the workload doesn't wait for its companion) or BeforeReady (it isn't Ready before)",
+            ),
+        }
+    }
+}
+
 /// Bytes that an expression, a value of one, or an injection takes beyond its text.
 const ENTRY: u64 = 256;
 
@@ -223,6 +258,7 @@ pub struct Rule {
     template_hash: String,
     devices: Devices,
     update: UpdateStrategy,
+    ordering: Ordering,
 }
 
 impl Rule {
@@ -242,6 +278,12 @@ impl Rule {
     #[must_use]
     pub fn for_admission(self) -> Self {
         Self { terms: Vec::new(), template: Json::default(), devices: self.devices.without_specs(), ..self }
+    }
+
+    /// What is needed to match workloads: neither the text of its template nor that of its device claims.
+    #[must_use]
+    pub fn for_matching(self) -> Self {
+        Self { template: Json::default(), devices: self.devices.without_specs(), ..self }
     }
 
     /// Its uid.
@@ -284,6 +326,11 @@ impl Rule {
         self.update
     }
 
+    /// Whether its workloads wait for their companions. It isn't part of the template: a change replaces no companion.
+    pub fn ordering(&self) -> Ordering {
+        self.ordering
+    }
+
     /// Kind of the workloads that it is about.
     pub fn resource_kind(&self) -> &str {
         &self.resource_kind
@@ -307,6 +354,12 @@ impl Rule {
     /// Whether a workload matches.
     pub fn matches(&self, workload: &Workload) -> bool {
         self.is_about(workload) && self.terms.iter().any(|term| term.iter().all(|e| e.matches(workload)))
+    }
+
+    /// Whether a workload matches, or could match once the values of some fields are known.
+    pub fn could_match(&self, workload: &Workload, unknown: &[Path]) -> bool {
+        let passes = |e: &Expression| unknown.contains(&e.path) || e.matches(workload);
+        self.is_about(workload) && self.terms.iter().any(|term| term.iter().all(passes))
     }
 
     /// What each expression of each term finds in a workload, for people. Whether the workload is of the rule's kind is

@@ -87,8 +87,8 @@ pub enum ClientAuth {
 /// shorter, so no client reads a later answer.
 const REQUEST: Duration = Duration::from_secs(12);
 
-/// Limits of one client. An API server sends short bodies, over HTTP/1.1 where it calls a Service.
-fn limits(max_connections: usize) -> Limits {
+/// Limits of a server of webhooks. An API server sends short bodies, over HTTP/1.1 where it calls a Service.
+pub fn limits(max_connections: usize) -> Limits {
     Limits {
         max_connections,
         per_address: Some(max_connections.div_ceil(2)),

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use outrigger_admission::webhooks::Endpoint;
+use outrigger_admission::webhooks::{Endpoint, gate_endpoints};
 use outrigger_admission::{GuestOutcome, StepObserver};
 use outrigger_runtime::environment::Clock;
 use outrigger_runtime::metrics::{self, LATENCY_BUCKETS, MICRO_BUCKETS};
@@ -82,6 +82,17 @@ impl Metrics {
         }
         metrics::GUESTS.register(registry, guests.clone());
         Self { admissions, steps, guests }
+    }
+
+    /// Registers the metrics of a server of readiness gates, which has neither steps nor guests.
+    pub fn of_gates(registry: &mut Registry) -> Self {
+        let admissions: Times<Labels> = Family::new_with_constructor(|| Histogram::new(LATENCY_BUCKETS));
+        metrics::ADMISSION.register(registry, admissions.clone());
+        for endpoint in gate_endpoints() {
+            drop(admissions.get_or_create(&Labels { webhook: endpoint.label, verdict: Verdict::Allowed }));
+        }
+        let steps: Times<StepLabels> = Family::new_with_constructor(|| Histogram::new(MICRO_BUCKETS));
+        Self { admissions, steps, guests: Family::default() }
     }
 
     /// Returns an observer for the steps of one mutation.

@@ -94,29 +94,40 @@ struct Received {
     until: Instant,
 }
 
-/// An answer to a request that was not decided: a status and what is wrong, or the answer to its review.
+/// A request that was not decided: what is wrong with it, and its uid, by which the API server tells the user.
 struct Rejection {
     verdict: Verdict,
-    response: Box<Response>,
+    uid: Option<String>,
+    status: StatusCode,
+    message: String,
 }
 
 impl Rejection {
     fn plain(status: StatusCode, why: String) -> Self {
-        Self { verdict: Verdict::Invalid, response: Box::new((status, why + "\n").into_response()) }
+        Self { verdict: Verdict::Invalid, uid: None, status, message: why }
     }
 
-    /// The answer to a review, so that the API server tells the user; a plain answer where the review's uid is unknown.
     fn review(verdict: Verdict, uid: Option<&str>, status: StatusCode, message: String) -> Self {
-        let response = match uid {
-            Some(uid) => written(review::write(uid, &Decision::deny(status.as_u16(), message))),
-            None => (status, message + "\n").into_response(),
-        };
-        Self { verdict, response: Box::new(response) }
+        Self { verdict, uid: uid.map(str::to_owned), status, message }
+    }
+
+    /// The answer to a review, so that the API server tells the user. A plain answer where the review's uid is unknown, or the
+    /// endpoint refuses nothing.
+    fn response(self, endpoint: &Endpoint) -> Response {
+        match self.uid.filter(|_| !endpoint.advises) {
+            Some(uid) => written(review::write(&uid, &Decision::deny(self.status.as_u16(), self.message))),
+            None => failed(self.status, self.message),
+        }
     }
 
     fn broken(error: &JoinError) -> Self {
         Self::plain(StatusCode::INTERNAL_SERVER_ERROR, format!("the review could not be decided: {error}"))
     }
+}
+
+/// The failure of a call.
+fn failed(status: StatusCode, message: String) -> Response {
+    (status, message + "\n").into_response()
 }
 
 fn written(answer: Result<Vec<u8>, serde_json::Error>) -> Response {
@@ -140,8 +151,13 @@ async fn apart<T: Send + 'static>(
 impl AdmissionService {
     /// The webhook's paths.
     pub fn router(self) -> Router {
+        self.router_of(webhooks::endpoints())
+    }
+
+    /// The paths of these endpoints.
+    pub fn router_of(self, endpoints: Vec<&'static Endpoint>) -> Router {
         let mut router = Router::new();
-        for endpoint in webhooks::endpoints() {
+        for endpoint in endpoints {
             for path in std::iter::once(&endpoint.path).chain(endpoint.aliases) {
                 router = router.route(path, serve(endpoint));
             }
@@ -153,14 +169,18 @@ impl AdmissionService {
         let began = self.clock.now();
         let received = match self.receive(endpoint, request).await {
             Ok(received) => received,
-            Err(Rejection { verdict, response }) => {
-                self.metrics.answered(endpoint, verdict, self.clock.now() - began);
-                return *response;
+            Err(rejection) => {
+                self.metrics.answered(endpoint, rejection.verdict, self.clock.now() - began);
+                return rejection.response(endpoint);
             }
         };
         let Received { request, tree, began, until } = received;
         let large = tree.large.is_some();
         let answered = match self.judge(endpoint, request, large, (began, until)).await {
+            Ok((_, Decision::Deny { code, message, .. })) if endpoint.advises => {
+                let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                return failed(status, message);
+            }
             // The answer to a large review is large too, and to free the review takes time.
             Ok((request, decision)) => {
                 apart(large, move || {
@@ -172,7 +192,7 @@ impl AdmissionService {
             }
             Err(broken) => Err(broken),
         };
-        answered.map_or_else(|rejection| *rejection.response, written)
+        answered.map_or_else(|rejection| rejection.response(endpoint), written)
     }
 
     /// Reads a review, when there is room for it.

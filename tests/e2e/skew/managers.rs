@@ -51,7 +51,7 @@ impl Older {
         Self { rules: true, ..Self::default() }
     }
 
-    /// One that tells, and doesn't know `update_strategy`.
+    /// One that tells, and doesn't know `update_strategy` and `ordering`.
     pub(super) fn forgetful() -> Self {
         Self { rules: true, tells: true, ..Self::default() }
     }
@@ -115,6 +115,7 @@ impl Older {
             && !state.keeps
         {
             data.update_strategy = None;
+            data.ordering.clear();
         }
         let data = rule.data.clone().unwrap_or_default();
         rule.revision = if self.tells { rule_wire::revision(&data) } else { String::new() };

@@ -14,7 +14,7 @@ use outrigger_proto::v1::workload_stream_request::Message as Kind;
 use outrigger_proto::v1::{WorkloadChunkedStreamRequest, WorkloadStreamRequest, WorkloadSync};
 use outrigger_tests::outrigger::{Outrigger, tenant_identity};
 use outrigger_tests::stream::{about, channel, update};
-use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for};
+use outrigger_tests::tenant::{Tenant, annotation, node_of, rule_for, rule_with};
 use outrigger_tests::wire::{Raw, messages};
 use outrigger_tests::{always, eventually, holds, is_gone, root};
 use prost::Message as _;
@@ -196,8 +196,11 @@ async fn a_manager_that_leaves_a_part_out_is_not_written_to_for_ever() {
     t.own_rule("whole", spec.clone()).await.unwrap();
     spec["updateStrategy"] = json!({"type": "OnDelete"});
     let rule = t.own_rule("r", spec).await.unwrap();
-    let (_, message) = t.own_condition("r", "Accepted", Status::False, "ManagerTooOld").await;
-    assert!(message.contains("drops fields"), "{message}");
+    t.own_rule("waits", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
+    for name in ["r", "waits"] {
+        let (_, message) = t.own_condition(name, "Accepted", Status::False, "ManagerTooOld").await;
+        assert!(message.contains("drops fields"), "{message}");
+    }
     let writes = older.calls();
     always("nothing is written again", Duration::from_secs(5), || async {
         holds(older.calls() == writes, format!("{:?}", older.calls()))

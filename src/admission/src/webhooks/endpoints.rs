@@ -1,6 +1,7 @@
 //! The paths of the server, each with its handler. Several webhooks may share one.
 
-use super::WEBHOOKS;
+use super::gates::{self, GATES};
+use super::{WEBHOOKS, Webhook};
 use crate::decision::{Admission, CacheStale, Context, Decision, Handler, Refusal};
 use crate::machines::GuestOutcome;
 use crate::review::Request;
@@ -28,6 +29,8 @@ pub struct Endpoint {
     pub mutates: bool,
     /// Allowed requests are written to the cluster as reservations.
     pub writes: bool,
+    /// It refuses nothing. What would be a refusal has to be answered as a failure of the call, which the configuration ignores.
+    pub advises: bool,
     /// What has to be listed before some requests are decided.
     pub(super) needs: Option<Needs>,
     pub(super) handler: Handler,
@@ -54,9 +57,19 @@ pub fn endpoints() -> Vec<&'static Endpoint> {
     all
 }
 
+/// Every path of the agent's server in a tenant's cluster.
+pub fn gate_endpoints() -> Vec<&'static Endpoint> {
+    vec![&gates::MATCHING, &gates::ALL]
+}
+
+/// The rows of both tables: of the webhook's server, and of the agent's.
+fn all() -> impl Iterator<Item = &'static Webhook> {
+    WEBHOOKS.iter().chain(GATES)
+}
+
 /// The endpoint of a path that the shipped configurations name.
 pub fn endpoint(path: &str) -> Option<&'static Endpoint> {
-    WEBHOOKS.iter().map(|webhook| webhook.endpoint).find(|endpoint| endpoint.path == path)
+    all().map(|webhook| webhook.endpoint).find(|endpoint| endpoint.path == path)
 }
 
 impl Endpoint {
@@ -79,7 +92,7 @@ impl Endpoint {
         };
         let kind = &request.kind;
         let mut expected: Vec<String> = Vec::new();
-        for webhook in WEBHOOKS.iter().filter(|webhook| webhook.endpoint.path == self.path) {
+        for webhook in all().filter(|webhook| webhook.endpoint.path == self.path) {
             for (group, version, of) in webhook.kinds() {
                 if (&*kind.group, &*kind.version, &*kind.kind) == (group, version, of) {
                     return Ok(());

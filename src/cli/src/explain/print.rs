@@ -84,6 +84,9 @@ fn one_workload(workload: &WorkloadReport, out: &mut impl Write) -> Result<()> {
     if let Some(reason) = &explanation.reason {
         writeln!(out, "    {reason}")?;
     }
+    if let Some(ordering) = workload.ordering {
+        writeln!(out, "    {ODD}{ordering}{ODD:#}")?;
+    }
     // One term that passes is all the reason there is; where none does, each would be a way.
     let passing = explanation.terms.iter().find(|term| term.passes);
     match passing {

@@ -9,7 +9,7 @@ use outrigger_core::companion::{self, Observed};
 use outrigger_core::field::FieldError;
 use outrigger_core::ids::TenantId;
 use outrigger_core::index::CompanionKey;
-use outrigger_core::rule::Rule;
+use outrigger_core::rule::{Ordering, Rule};
 use outrigger_core::validate::{self, ValidationContext};
 use outrigger_core::workload::Workload;
 use outrigger_core::{keys, lint};
@@ -69,6 +69,9 @@ pub(super) struct WorkloadReport {
     pub(super) node: Option<String>,
     #[serde(flatten)]
     pub(super) explanation: Explanation,
+    /// Why the workload doesn't wait for its companion although the rule says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ordering: Option<&'static str>,
     /// The claims that the companion uses, or is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) claims: Vec<ClaimReport>,
@@ -264,6 +267,10 @@ fn conditions(object: &WorkloadRule) -> Vec<ConditionReport> {
 }
 
 /// `served`: admission takes what the rule's template asks for.
+/// That a Pod doesn't wait for its companion.
+const NO_GATE: &str = "spec.ordering is BeforeReady, but the Pod has no readiness gate and doesn't wait for its companion: Pods get it \
+                       from the agent's gate when they are created";
+
 fn explained(
     rule: &Arc<Rule>,
     workload: &Arc<Workload>,
@@ -291,6 +298,9 @@ fn explained(
     } else {
         Vec::new()
     };
+    let matches = explanation.outcome != CompanionOutcome::NoMatch;
+    let waits = matches && rule.ordering() == Ordering::BeforeReady;
+    let ordering = (waits && view.ungated.contains(workload.id.as_str())).then_some(NO_GATE);
     let absent = || wanted.then(|| State { phase: Phase::Absent, message: String::new() });
     WorkloadReport {
         namespace: workload.resource_namespace.clone(),
@@ -298,6 +308,7 @@ fn explained(
         id: workload.id.to_string(),
         node: workload.node_name.clone(),
         explanation,
+        ordering,
         claims,
         state: view.companions.as_ref().and_then(|all| all.get(&key).map(State::of).or_else(absent)),
     }

@@ -263,3 +263,28 @@ fn why_a_claim_has_no_devices() {
         assert_eq!(report["rules"][1]["workloads"][0]["claims"][0]["phase"], phase, "{claims:?}");
     }
 }
+
+#[test]
+fn a_pod_that_was_created_without_the_gate_does_not_wait() {
+    let mut waits = rule("tenant-blue", "r", json!({}));
+    waits["spec"]["ordering"] = json!("BeforeReady");
+    let with = |created: bool, gates: Value| {
+        let mut pod = pod("work", "web", "blue-a");
+        pod["metadata"]["uid"] = json!("u");
+        pod["spec"]["readinessGates"] = gates;
+        if created {
+            pod["metadata"]["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
+        }
+        pod
+    };
+    let ordering = |rule: &Value, pod: Value| {
+        let report = explained(&[tenant("blue"), rule.clone(), dpu("blue-a"), pod], &[]).unwrap();
+        report["rules"][0]["workloads"][0]["ordering"].clone()
+    };
+    let none = ordering(&waits, with(true, json!([{"conditionType": "example.com/own"}])));
+    assert!(none.as_str().is_some_and(|text| text.contains("no readiness gate")), "{none}");
+    let gate = json!([{"conditionType": keys::COMPANIONS_GATE}]);
+    assert_eq!(ordering(&waits, with(true, gate)), Value::Null);
+    assert_eq!(ordering(&waits, with(false, json!([]))), Value::Null, "it isn't created yet");
+    assert_eq!(ordering(&rule("tenant-blue", "r", json!({})), with(true, json!([]))), Value::Null);
+}

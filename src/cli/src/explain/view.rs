@@ -74,6 +74,8 @@ pub(crate) struct View {
     pub(crate) all_workloads: bool,
     /// Names of its Pods that have ended.
     pub(crate) ended: Vec<(String, String)>,
+    /// Ids of workloads whose Pods exist and have no readiness gate of Outrigger.
+    pub(super) ungated: BTreeSet<String>,
     /// The Nodes of the infrastructure cluster; `None` where they can't be seen.
     pub(crate) nodes: Option<Vec<Node>>,
     /// The companions that exist; `None` where they can't be seen.
@@ -112,7 +114,9 @@ impl View {
             None => true,
         };
         let rules = rules.into_iter().filter(|rule| theirs(&namespace_of(rule))).collect();
-        let (mut companions, workloads, ended) = sort_pods(state.pods()?, &tenants, tenant.as_ref());
+        let pods = state.pods()?;
+        let ungated = pods.iter().filter(|pod| is_ungated(pod)).filter_map(ResourceExt::uid).collect();
+        let (mut companions, workloads, ended) = sort_pods(pods, &tenants, tenant.as_ref());
         for claim in state.all::<ResourceClaim>(keys::DEVICE_GROUP, "ResourceClaim")? {
             if let Some((key, observed)) = observe_claim(&claim)
                 && tenants.owner(&claim.namespace().unwrap_or_default()) == tenant.as_ref()
@@ -149,6 +153,7 @@ impl View {
             workloads,
             all_workloads: sees_workloads,
             ended,
+            ungated,
             nodes: sees_nodes.then_some(nodes),
             // Files without any say nothing of them.
             companions: (infrastructure && (live || !companions.is_empty()))
@@ -248,6 +253,13 @@ impl Tenants {
             }
         }
     }
+}
+
+/// Whether a Pod has been created without the gate. A Pod that only stands in a file may still get it.
+fn is_ungated(pod: &Pod) -> bool {
+    let mut gates = pod.spec.iter().flat_map(|spec| spec.readiness_gates.iter().flatten());
+    pod.metadata.creation_timestamp.is_some()
+        && !gates.any(|gate| gate.condition_type == keys::COMPANIONS_GATE)
 }
 
 /// A companion, and its workload where an annotation of the companion has all of it.

@@ -126,6 +126,9 @@ keys! {
     /// Imperator's key: the domain really has no "-y". See [`INJECT_ENABLED`].
     pub const INJECT_RESOURCE = "imperator.tenzen.io/inject-resource",
         Label on "Namespaces" by "administrators": "`enabled`: guests in it get slots";
+    /// The tenant's cluster doesn't know admin rules, so it can't tell which Pods they match.
+    pub const COMPANIONS_GATE_NAMESPACE = "outrigger.dev/companions-gate",
+        Label on "Namespaces in a tenant's cluster" by "tenants": "`true`: all of its Pods get the readiness gate, for rules of the platform and for rules that come later";
     pub const GPU_FAMILY = "nvidia.com/gpu.family",
         Label on "Nodes" by "NVIDIA's GPU feature discovery": "The family of its GPUs";
     pub const GPU_PRODUCT = "nvidia.com/gpu.product",

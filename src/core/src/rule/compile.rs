@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{DpuSelectionPolicy, Expression, Operator, POD, Rule, Test};
+use super::{DpuSelectionPolicy, Expression, Operator, Ordering, POD, Rule, Test};
 use crate::claim::{self, DevicesSpec};
 use crate::companion;
 use crate::field::{FieldError, FieldErrors};
@@ -45,6 +45,8 @@ pub struct RuleSpec {
     pub devices: DevicesSpec,
     /// How its companions are brought to a new template.
     pub update: UpdateStrategy,
+    /// Whether workloads wait for their companions.
+    pub ordering: Ordering,
 }
 
 impl RuleSpec {
@@ -61,6 +63,7 @@ impl RuleSpec {
             template: Json::default(),
             devices: DevicesSpec::default(),
             update: UpdateStrategy::default(),
+            ordering: Ordering::default(),
         }
     }
 }
@@ -111,6 +114,7 @@ impl Rule {
             }
         };
         let terms = compile_terms(&spec.terms, &mut errors);
+        check_ordering(spec.ordering, &terms, &mut errors);
         let injections = compile_injections(&spec.injections, &mut errors);
         let template = spec.template.tree();
         let devices = claim::compile(&spec, &template, &mut errors);
@@ -130,6 +134,7 @@ impl Rule {
             template: spec.template,
             devices,
             update: spec.update,
+            ordering: spec.ordering,
         })
     }
 }
@@ -162,6 +167,24 @@ fn compile_terms(terms: &[Vec<ExpressionSpec>], errors: &mut Vec<FieldError>) ->
         compiled.push(expressions);
     }
     compiled
+}
+
+/// Refuses rules whose workloads would wait for themselves: the companion for the workload's Ready condition, and that for the
+/// companion.
+fn check_ordering(ordering: Ordering, terms: &[Vec<Expression>], errors: &mut Vec<FieldError>) {
+    // Where an expression is invalid, the positions of the others aren't those of the spec.
+    if ordering != Ordering::BeforeReady || !errors.is_empty() {
+        return;
+    }
+    for (t, term) in terms.iter().enumerate() {
+        for (e, expression) in term.iter().enumerate().filter(|(_, e)| e.path == Path::Ready) {
+            errors.refuse(
+                format!("spec.workloadTerms[{t}].matchExpressions[{e}].key"),
+                &expression.path.to_string(),
+                "is the condition that waits for the companion; remove the expression, or set spec.ordering to Parallel",
+            );
+        }
+    }
 }
 
 fn too_many(path: &str, count: usize, max: usize, errors: &mut Vec<FieldError>) {

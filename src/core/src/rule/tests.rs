@@ -241,3 +241,59 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_ordering_is_no_part_of_the_template() {
+    let of = |ordering| Rule::compile(RuleSpec { ordering, ..spec(vec![vec![any()]]) }).unwrap();
+    let (parallel, waits) = (of(Ordering::Parallel), of(Ordering::BeforeReady));
+    assert_eq!(parallel.template_hash(), waits.template_hash());
+    assert_eq!((parallel.ordering(), waits.ordering()), (Ordering::Parallel, Ordering::BeforeReady));
+}
+
+fn any() -> ExpressionSpec {
+    ExpressionSpec::new("@", Operator::Exists, &[])
+}
+
+#[test]
+fn orderings_are_read_as_the_api_spells_them() {
+    for ordering in [Ordering::Parallel, Ordering::BeforeReady] {
+        assert_eq!(ordering.as_str().parse(), Ok(ordering));
+    }
+    assert_eq!("".parse(), Ok(Ordering::Parallel));
+    assert!("beforeready".parse::<Ordering>().unwrap_err().starts_with("use Parallel"));
+}
+
+#[test]
+fn a_workload_that_waits_cannot_be_selected_by_being_ready() {
+    let ready = ExpressionSpec::new(".state.ready", Operator::In, &["true"]);
+    let terms = vec![vec![any()], vec![any(), ready]];
+    assert!(Rule::compile(spec(terms.clone())).is_ok());
+    let found = errors(RuleSpec { ordering: Ordering::BeforeReady, ..spec(terms) });
+    assert_eq!(
+        found,
+        [
+            "spec.workloadTerms[1].matchExpressions[1].key: \".state.ready\": is the condition that waits for the companion; \
+          remove the expression, or set spec.ordering to Parallel"
+        ]
+    );
+}
+
+#[test]
+fn what_is_unknown_counts_in_favour_of_a_match() {
+    let on = |key: &str, value: &str| ExpressionSpec::new(key, Operator::In, &[value]);
+    let app = |value: &str| on(".state.extra.labels.k8s-app", value);
+    let node = on(".state.nodeName", "elsewhere");
+    let workload = nginx();
+    for (terms, unknown, expected) in [
+        (vec![vec![app("nginx")]], &[][..], true),
+        (vec![vec![app("other")]], &[Path::NodeName], false),
+        (vec![vec![app("nginx"), node.clone()]], &[], false),
+        (vec![vec![app("nginx"), node.clone()]], &[Path::NodeName], true),
+        (vec![vec![app("other"), node.clone()]], &[Path::NodeName], false),
+        (vec![vec![app("other")], vec![node.clone()]], &[Path::NodeName], true),
+        (vec![vec![node]], &[Path::ResourceName], false),
+    ] {
+        let rule = Rule::compile(spec(terms.clone())).unwrap();
+        assert_eq!(rule.could_match(&workload, unknown), expected, "{terms:?} {unknown:?}");
+    }
+}

@@ -75,7 +75,7 @@ table! {
         "When the certificate expires, Unix time; of several CAs, the last");
     CERTIFICATE_FAILURES = plain("tls_reload_failures", Counter, &[Webhook, Manager], &[],
         "New certificates or CAs that were unusable");
-    ADMISSION = seconds("admission", Histogram, &[Webhook],
+    ADMISSION = seconds("admission", Histogram, &[Webhook, Agent],
         &[
             ("webhook", OneOf(&[
                 "MutatePods",
@@ -87,6 +87,8 @@ table! {
                 "ValidateOffloadings",
                 "ValidateMachines",
                 "ValidateGuests",
+                "GatePods",
+                "GateAllPods",
             ])),
             ("verdict", OneOf(&["Allowed", "Patched", "Denied", "Behind", "Crowded", "Invalid"])),
         ],
@@ -151,4 +153,6 @@ table! {
     AGENT_CONDITION_WRITES = plain("agent_condition_writes", Counter, &[Agent],
         &[("outcome", OneOf(&["Ok", "Failed", "Forbidden"]))],
         "Writes of conditions of Pods; Forbidden: the agent's role or a policy doesn't allow it");
+    AGENT_ORDERED_RULES = plain("agent_ordered_rules", Gauge, &[Agent], &[("gate", OneOf(&["Served", "Missing"]))],
+        "Valid rules of the tenant's cluster with the ordering BeforeReady, by whether the agent serves the webhook that adds the readiness gate. Missing: Pods don't wait for their companions");
 }

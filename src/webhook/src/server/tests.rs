@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use outrigger_admission::webhooks::{endpoint, watches};
+use outrigger_admission::webhooks::{endpoint, endpoints, gate_endpoints, watches};
 use outrigger_core::keys;
 use outrigger_runtime::bind::Bind;
 use outrigger_runtime::environment::Environment;
@@ -49,6 +49,11 @@ fn nothing_is_admitted_by_watches_that_are_not_listed_yet() {
 
 /// A webhook on loopback in plain text, and where.
 async fn webhook(writers: Writers, limits: Limits) -> SocketAddr {
+    serving(endpoints(), writers, limits).await
+}
+
+/// As [`webhook`], with these paths.
+async fn serving(endpoints: Vec<&'static Endpoint>, writers: Writers, limits: Limits) -> SocketAddr {
     let caches = Arc::new(Caches::new(keys::DPU_HOST));
     let settings = Settings::default();
     let metrics = Metrics::new(&mut outrigger_runtime::admin::registry());
@@ -66,7 +71,7 @@ async fn webhook(writers: Writers, limits: Limits) -> SocketAddr {
         writers,
         clock,
     };
-    let router = service.router();
+    let router = service.router_of(endpoints);
     let listener = "127.0.0.1:0".parse::<Bind>().unwrap().listen().unwrap();
     let address = listener.address().unwrap();
     let never = CancellationToken::new();
@@ -104,6 +109,30 @@ async fn review_of(address: SocketAddr, path: &str, object: &Value) -> Value {
 }
 
 const SOON: Duration = Duration::from_secs(20);
+
+/// The API server ignores failures of calls of these webhooks, but no refusals.
+#[tokio::test]
+async fn a_path_that_refuses_nothing_answers_with_a_failure() {
+    let address = serving(gate_endpoints(), Writers::Anybody, Limits::default()).await;
+    let many = json!({"spec": {"containers": [{"env": vec![json!({}); review::BOUNDS.values]}]}});
+    let review = |kind: &str, object: &Value| {
+        let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {"uid": "u-7",
+            "kind": {"group": "", "version": "v1", "kind": kind}, "operation": "CREATE", "namespace": "n", "object": object}});
+        review.to_string().into_bytes()
+    };
+    for endpoint in gate_endpoints() {
+        for (kind, object, status, words) in [
+            ("Pod", &many, 413, "at most 100000"),
+            ("Secret", &json!({}), 400, "this path admits v1/Pod"),
+            ("Pod", &json!({}), 503, "have not been listed yet"),
+        ] {
+            let body = review(kind, object);
+            let (found, answer) = ask(address, endpoint.path, body.len(), std::iter::once(body)).await;
+            assert_eq!(found, status, "{answer}");
+            assert!(answer.contains(words) && !answer.contains("\"allowed\""), "{answer}");
+        }
+    }
+}
 
 #[tokio::test]
 async fn what_is_too_large_is_denied_as_a_review_with_its_uid() {

@@ -1,0 +1,247 @@
+//! The webhook in the tenant's cluster that adds the readiness gate to Pods that wait for their companions
+//! ([`outrigger_core::gate`]).
+//!
+//! It is the admission server of the infrastructure cluster with another table of paths, so its requests are bounded alike. It
+//! decides by the rules that the agent watches anyway: no request waits for an API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use kube::{Resource, ResourceExt};
+use outrigger_admission::Settings;
+use outrigger_admission::caches::Caches;
+use outrigger_admission::gates::GateRules;
+use outrigger_admission::webhooks::gate_endpoints;
+use outrigger_api::WorkloadRule;
+use outrigger_core::keys;
+use outrigger_core::rule::{Ordering, Rule};
+use outrigger_runtime::Process;
+use outrigger_runtime::bind::Bind;
+use outrigger_runtime::self_signed::{self, BundleTarget, Component};
+use outrigger_runtime::serve::Server;
+use outrigger_runtime::tls::ServerTlsArgs;
+use outrigger_webhook::budget::Budget;
+use outrigger_webhook::ledger::Ledgers;
+use outrigger_webhook::metrics::Metrics;
+use outrigger_webhook::server::{AdmissionService, Writers};
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::context::Context;
+use crate::namespaces::Scope;
+use crate::pod_watches::changed;
+use crate::rules::RuleStore;
+
+/// Maximum number of connections. API servers keep a few each.
+const CONNECTIONS: usize = 128;
+
+/// How long the first rules wait for the namespaces whose Pods are sent. Until then requests wait too, for a moment; afterwards no
+/// namespace counts until they are known.
+const SCOPE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Settings of the gate.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GateArgs {
+    /// Address of the HTTPS port that this cluster's API server calls for new Pods, :PORT or IP:PORT, to add the readiness gate
+    /// to those that wait for their companions. Without it rules with the ordering BeforeReady are not enforced, and the log,
+    /// an Event and the metric outrigger_agent_ordered_rules say so.
+    #[arg(long, env = "OUTRIGGER_GATE_ADDRESS", value_name = "ADDRESS")]
+    pub(crate) gate_address: Option<Bind>,
+
+    #[command(flatten)]
+    pub(crate) tls: ServerTlsArgs,
+}
+
+/// Where the agent publishes a certificate that it signs itself.
+const SELF_SIGNED: Component = Component {
+    service: keys::AGENT,
+    secret: keys::AGENT_SELF_SIGNED,
+    bundle_targets: &[BundleTarget::Webhooks {
+        kind: "MutatingWebhookConfiguration",
+        name: keys::GATE_CONFIGURATION,
+        entries: ".outrigger.dev",
+    }],
+};
+
+/// The webhook without its port.
+pub struct Gate {
+    service: AdmissionService,
+}
+
+impl Gate {
+    pub(crate) fn new(process: &mut Process, context: &Context) -> (Self, Arc<Caches>) {
+        let (changed, changes) = watch::channel(());
+        let caches = Caches::new(keys::DPU_HOST).on_change(move || changed.send_modify(|()| ()));
+        let caches = Arc::new(caches);
+        let (settings, clock) = (Settings::default(), context.environment.clock);
+        let service = AdmissionService {
+            // No path of the table makes reservations.
+            ledgers: Ledgers::new(context.client.clone(), &settings.core_namespace, caches.clone(), clock),
+            caches: caches.clone(),
+            changes,
+            settings,
+            metrics: Metrics::of_gates(&mut process.registry),
+            readiness: process.readiness.clone(),
+            budget: Arc::new(Budget::new(clock)),
+            writers: Writers::Anybody,
+            clock,
+        };
+        (Self { service }, caches)
+    }
+
+    /// Serves the webhook if the settings say so.
+    pub(crate) fn serve(
+        self,
+        process: &mut Process,
+        client: &kube::Client,
+        args: &GateArgs,
+    ) -> anyhow::Result<()> {
+        let Some(address) = &args.gate_address else { return Ok(()) };
+        let Some(tls) = args.tls.load()? else {
+            bail!(
+                "--gate-address needs --tls-cert-file and --tls-key-file, or --tls self-signed: the API server calls webhooks \
+                 by HTTPS only"
+            );
+        };
+        tls.register(&mut process.registry, &process.readiness);
+        process.spawn("certificate files", tls.clone().follow());
+        self_signed::start(process, client, &args.tls.self_signed, SELF_SIGNED, tls.clone());
+        let listener = address.listen().context("--gate-address")?;
+        let server = Server::new("gate", listener).tls(tls).limits(outrigger_webhook::limits(CONNECTIONS));
+        process.serve(server, self.service.router_of(gate_endpoints()));
+        Ok(())
+    }
+}
+
+/// The rules with an ordering, as they were published last: by name, with uid and generation.
+type Ordered = BTreeMap<String, (Option<String>, Option<i64>, Arc<Rule>)>;
+
+/// Publishes what decides about gates whenever rules or namespaces change. Reports rules with an ordering that nothing enforces.
+pub(crate) struct Follower {
+    pub(crate) context: Arc<Context>,
+    pub(crate) caches: Arc<Caches>,
+    /// Whether the gate is served.
+    pub(crate) served: bool,
+}
+
+impl Follower {
+    /// Runs forever. Without a store there are no rules; a store has been listed.
+    pub(crate) async fn run(self, store: Option<Arc<RuleStore>>, mut scope: watch::Receiver<Option<Scope>>) {
+        let mut changes = store.as_ref().map_or_else(|| watch::channel(()).1, |store| store.changes());
+        let _ = tokio::time::timeout(SCOPE_PATIENCE, scope.wait_for(Option::is_some)).await;
+        let mut ordered = Ordered::new();
+        loop {
+            let namespaces = namespaces(scope.borrow_and_update().as_ref());
+            let rules = store.as_ref().map(|store| store.all()).unwrap_or_default();
+            let added = update(&mut ordered, &rules);
+            let rules = ordered.values().map(|(_, _, rule)| rule.clone()).collect();
+            self.caches.set_gates(Arc::new(GateRules { rules, namespaces }));
+            self.context.metrics.ordered_rules(self.served, ordered.len());
+            if !self.served {
+                self.report(&added).await;
+            }
+            tokio::select! {
+                () = changed(&mut changes) => {}
+                () = changed(&mut scope) => {}
+            }
+        }
+    }
+
+    /// Says of rules whose workloads don't wait for their companions why that is so.
+    async fn report(&self, rules: &[Arc<WorkloadRule>]) {
+        for rule in rules {
+            warn!(rule = %rule.name_any(), "Pods don't wait for their companions; set --gate-address");
+            let text = "spec.ordering: is BeforeReady, but this cluster's agent adds no readiness gates, so Pods don't wait for \
+                        their companions; enable the agent's gate";
+            let about = rule.object_ref(&());
+            self.context.events.publish(true, "OrderingNotEnforced", "ReadOrdering", text, &about).await;
+        }
+    }
+}
+
+fn namespaces(scope: Option<&Scope>) -> Option<BTreeSet<String>> {
+    match scope {
+        Some(Scope::All) => None,
+        Some(Scope::Only(names)) => Some(names.clone()),
+        None => Some(BTreeSet::new()),
+    }
+}
+
+/// Takes in the rules with an ordering, and returns those that are new. A rule that is unchanged isn't compiled again. A rule that
+/// is invalid has no companions, nor has a rule that is being deleted.
+fn update(ordered: &mut Ordered, rules: &[Arc<WorkloadRule>]) -> Vec<Arc<WorkloadRule>> {
+    let before = std::mem::take(ordered);
+    let mut added = Vec::new();
+    for rule in rules {
+        let waits = rule.spec.ordering == Ordering::BeforeReady.as_str();
+        if !waits || rule.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let (name, uid, generation) = (rule.name_any(), rule.uid(), rule.metadata.generation);
+        let known = before.get(&name).filter(|(of, _, _)| *of == uid);
+        let compiled = match known.filter(|(_, of, _)| *of == generation) {
+            Some((_, _, compiled)) => compiled.clone(),
+            None => match rule.compile() {
+                Ok(compiled) => Arc::new(compiled.for_matching()),
+                Err(_) => continue,
+            },
+        };
+        if known.is_none() {
+            added.push(rule.clone());
+        }
+        ordered.insert(name, (uid, generation, compiled));
+    }
+    added
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rule(name: &str, generation: i64, ordering: &str) -> Arc<WorkloadRule> {
+        let object = json!({"apiVersion": "workload.universe.nvidia.com/v1alpha1", "kind": "WorkloadRule",
+            "metadata": {"name": name, "uid": name, "generation": generation},
+            "spec": {"ordering": ordering,
+                "workloadTerms": [{"matchExpressions": [{"key": "@", "operator": "Exists"}]}],
+                "template": {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn names(rules: &[Arc<WorkloadRule>]) -> Vec<String> {
+        rules.iter().map(|rule| rule.name_any()).collect()
+    }
+
+    #[test]
+    fn only_valid_rules_with_an_ordering_count_and_each_is_reported_once() {
+        let mut ordered = Ordered::new();
+        let rules = [rule("a", 1, "BeforeReady"), rule("b", 1, "Parallel"), rule("c", 1, "Later")];
+        assert_eq!(names(&update(&mut ordered, &rules)), ["a"]);
+        let first = ordered["a"].2.clone();
+        assert_eq!(names(&update(&mut ordered, &rules)), [""; 0]);
+        assert!(Arc::ptr_eq(&first, &ordered["a"].2), "it isn't compiled again");
+        let rules = [rule("a", 2, "BeforeReady"), rule("b", 2, "BeforeReady")];
+        assert_eq!(names(&update(&mut ordered, &rules)), ["b"]);
+        assert_eq!(ordered.len(), 2);
+        assert_eq!(names(&update(&mut ordered, &[])), [""; 0]);
+        assert!(ordered.is_empty());
+    }
+
+    #[test]
+    fn a_rule_that_is_being_deleted_orders_nothing() {
+        let mut rule = (*rule("a", 1, "BeforeReady")).clone();
+        rule.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(names(&update(&mut Ordered::new(), &[Arc::new(rule)])), [""; 0]);
+    }
+
+    #[test]
+    fn without_namespaces_no_pod_waits() {
+        assert_eq!(namespaces(None), Some(BTreeSet::new()));
+        assert_eq!(namespaces(Some(&Scope::All)), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! The agent's webhook for readiness gates: what strangers and large Pods do to the agent, and to the tenant's cluster.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::Api;
+use outrigger_core::keys;
+use outrigger_runtime::tls::ClientTls;
+use outrigger_tests::attacks::hold;
+use outrigger_tests::outrigger::Outrigger;
+use outrigger_tests::tenant::{Tenant, rule_with};
+use outrigger_tests::{InWords, dry_run, eventually, gate, holds};
+use serde_json::{Value, json};
+
+use crate::is_modest;
+
+fn pod(args: usize) -> Value {
+    json!({"metadata": {"generateName": "p-", "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "args": vec!["a"; args]}]}})
+}
+
+/// Whether a Pod would get the gate.
+async fn is_gated(pods: &Api<Pod>, pod: &Value) -> Result<bool, String> {
+    let spec = dry_run(pods, pod).await.in_words()?.spec.unwrap_or_default();
+    Ok(spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == keys::COMPANIONS_GATE))
+}
+
+#[tokio::test]
+async fn a_flood_of_the_agents_gate_takes_bounded_memory() {
+    let o = Outrigger::shared().await;
+    let t = Tenant::without_agent(o, "ab-gate", &[("a", 1)]).await;
+    let port = gate::start_agent(&t, &[&t.source], &[]);
+    t.own_rule("fw", rule_with("/ordering", json!("BeforeReady"))).await.unwrap();
+    let (pods, argument) = (t.work(), format!("--gate-address=127.0.0.1:{port}"));
+    let gated =
+        || eventually("a Pod gets the gate", || async { holds(is_gated(&pods, &pod(1)).await?, "none") });
+    gated().await;
+
+    // Bodies that never end. Meanwhile every Pod is created, with the gate or without.
+    let stranger = ClientTls { ca: o.authority.file(), identity: None };
+    let mut attack = Vec::new();
+    for _ in 0..20 {
+        attack.push(hold(&stranger, port, "/gate/pods").await.unwrap());
+        is_gated(&pods, &pod(1)).await.unwrap();
+    }
+    is_modest("agent", &argument);
+    drop(attack);
+    gated().await;
+
+    // More than a review may have: these Pods are created without the gate, and the next one gets it.
+    let large = pod(110_000);
+    let all = futures::future::join_all((0..8).map(|_| is_gated(&pods, &large))).await;
+    assert_eq!(all, vec![Ok(false); 8]);
+    // As much as it may have, many at once.
+    let most = pod(90_000);
+    for answer in futures::future::join_all((0..16).map(|_| is_gated(&pods, &most))).await {
+        answer.unwrap();
+    }
+    gated().await;
+    is_modest("agent", &argument);
+}
