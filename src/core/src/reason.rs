@@ -1,67 +1,122 @@
-//! Why a companion isn't ready: the closed set of words that a manager tells an agent, and that the agent writes as reasons of
-//! conditions and Events. An agent shows a word of a later manager as [`Reason::Unknown`].
+//! Why a workload has no companion that is ready: the closed set of causes.
+//!
+//! The manager finds the first thing that is wrong and names it in one of these words: in conditions of rules and Tenants, in
+//! Events, in metrics, and to the tenant's agent, which writes the word into conditions of Pods. So the same word means the same
+//! everywhere, and whoever reads it finds in one table what would have to change, and who can change it. A word of a later
+//! version is read as [`Cause::Unknown`].
 
-/// Defines [`Reason`] with the words, whose documentation is their meaning.
-macro_rules! reasons {
-    ($($name:ident = $word:literal: $meaning:literal;)*) => {
-        /// Why a companion isn't ready.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Reason {
-            $(#[doc = concat!($meaning, ".")] $name,)*
-        }
+use std::fmt;
+use std::str::FromStr;
 
-        impl Reason {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name),*];
+mod causes;
 
-            /// The word on the wire and in conditions, in CamelCase.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $word,)*
-                }
-            }
+pub use causes::Cause;
 
-            /// What it means, for the documentation.
-            pub const fn meaning(self) -> &'static str {
-                match self {
-                    $(Self::$name => $meaning,)*
-                }
-            }
-        }
-    };
+/// What something is wrong with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// The tenant's workload.
+    Workload,
+    /// The rule.
+    Rule,
+    /// The Tenant, its namespace or its agent's stream.
+    Tenant,
+    /// The companion itself.
+    Companion,
+    /// A ResourceClaim of the companion, or one that is the companion.
+    Claim,
+    /// The DPU of a host.
+    Dpu,
+    /// A guest of a Machine.
+    Guest,
 }
 
-reasons! {
-    Pending = "Pending": "The companion doesn't exist yet";
-    RollingOut = "RollingOut": "It is being replaced, because the rule's template has changed";
-    Refused = "Refused": "The infrastructure cluster refuses it";
-    QuotaExceeded = "QuotaExceeded": "A quota of the tenant's namespace is used up";
-    LimitReached = "LimitReached": "A limit of the Tenant is reached";
-    NoDpu = "NoDPU": "No DPU of the tenant can take it";
-    Unschedulable = "Unschedulable": "The scheduler finds no Node for it";
-    Starting = "Starting": "It exists and isn't ready yet";
-    Failed = "Failed": "It ended with an error";
-    Lost = "Lost": "It was ready and isn't any longer";
-    Unknown = "Unknown": "The cause isn't known, or the manager tells it in a word that the agent doesn't know";
+impl Subject {
+    /// All of them, in the order in which they are looked at.
+    pub const ALL: &[Self] =
+        &[Self::Workload, Self::Rule, Self::Tenant, Self::Companion, Self::Claim, Self::Dpu, Self::Guest];
+
+    /// A heading for the documentation.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Workload => "Workloads",
+            Self::Rule => "Rules",
+            Self::Tenant => "Tenants",
+            Self::Companion => "Companions",
+            Self::Claim => "Claims",
+            Self::Dpu => "DPUs",
+            Self::Guest => "Guests of Machines",
+        }
+    }
 }
 
-impl Reason {
-    /// The reason with this word.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
+/// Whether a manager names a cause to agents of tenants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// It does: the cause says nothing of other tenants, nor of the platform's Nodes and rules.
+    Tenant,
+    /// It doesn't: it is in conditions and Events of the infrastructure cluster only.
+    Platform,
+}
+
+/// A text that is no [`Cause`] that this version knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("is no known reason")]
+pub struct UnknownCause;
+
+impl Cause {
+    /// What is wrong and what would have to change, in one sentence for people of the tenant.
+    pub fn message(self) -> String {
+        format!("{}: {}", self.meaning(), self.tenant_remedy())
+    }
+
+    /// Whether a manager names it to agents of tenants.
+    pub const fn is_told(self) -> bool {
+        matches!(self.audience(), Audience::Tenant)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Cause {
+    type Err = UnknownCause;
+
+    fn from_str(word: &str) -> Result<Self, UnknownCause> {
+        Self::ALL.iter().copied().find(|cause| cause.as_str() == word).ok_or(UnknownCause)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn words_are_read_as_they_are_written() {
-        for reason in Reason::ALL {
-            assert_eq!(Reason::parse(reason.as_str()), Some(*reason));
-            assert!(reason.as_str().chars().all(|c| c.is_ascii_alphabetic()) && reason.meaning().len() > 10);
+        for cause in Cause::ALL {
+            assert_eq!(cause.as_str().parse(), Ok(*cause));
+            assert!(cause.as_str().chars().all(|c| c.is_ascii_alphabetic()), "{cause}");
         }
-        assert_eq!([Reason::parse("pending"), Reason::parse("")], [None, None]);
+        let words: BTreeSet<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
+        assert_eq!(words.len(), Cause::ALL.len(), "each has its own word");
+        assert_eq!(["pending", ""].map(str::parse::<Cause>), [Err(UnknownCause), Err(UnknownCause)]);
+    }
+
+    #[test]
+    fn what_a_tenant_is_told_fits_into_a_message_and_names_a_remedy() {
+        for cause in Cause::ALL {
+            assert!(cause.message().len() <= 256, "{cause}: {}", cause.message().len());
+            for text in [cause.meaning(), cause.tenant_remedy(), cause.platform_remedy()] {
+                assert!(text.len() > 3 && !text.ends_with('.'), "{cause}: {text:?}");
+            }
+        }
+        // Whoever hears of rivals learns which other tenants there are.
+        let hidden = [Cause::HostConflict, Cause::IdentityConflict, Cause::NoTenant, Cause::NotOurs];
+        assert!(hidden.iter().all(|cause| !cause.is_told()));
     }
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::{Status, condition, merge};
 use outrigger_core::field::FieldError;
+use outrigger_core::reason::Cause;
 use outrigger_core::validate;
 
 /// Status, reason and message of a condition.
@@ -26,8 +27,12 @@ pub(crate) fn conditions<'a>(
 pub(crate) fn rejected(errors: &[FieldError], refusal: Option<&str>) -> Option<ConditionValue> {
     let (reason, message) = match (errors, refusal) {
         ([], None) => return None,
-        ([], Some(refusal)) => ("Refused", refusal.to_owned()),
-        (errors, _) => ("Invalid", validate::message(errors)),
+        ([], Some(refusal)) => (Cause::Refused, refusal.to_owned()),
+        (errors, _) => (Cause::Invalid, validate::message(errors)),
     };
-    Some((Status::False, reason, format!("companions stay as they are until this is mended: {message}")))
+    Some((
+        Status::False,
+        reason.as_str(),
+        format!("companions stay as they are until this is mended: {message}"),
+    ))
 }

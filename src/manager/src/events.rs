@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 use outrigger_api::Tenant;
+use outrigger_core::reason::Cause;
 use outrigger_core::{companion, keys};
 use outrigger_runtime::events;
 
@@ -33,8 +34,8 @@ impl Events {
     }
 
     /// A problem of a Machine or its pool that an administrator has to solve.
-    pub(crate) async fn machine(&self, about: &ObjectReference, reason: &str, message: &str) {
-        self.events.publish(true, reason, "ReconcileMachine", message, about).await;
+    pub(crate) async fn machine(&self, about: &ObjectReference, cause: Cause, message: &str) {
+        self.events.publish(true, cause.as_str(), "ReconcileMachine", message, about).await;
     }
 }
 

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use outrigger_core::ids::RuleName;
-use outrigger_core::reason::Reason;
+use outrigger_core::reason::Cause;
 use outrigger_proto::companion::{Companion, CompanionState};
 
 use crate::rules::printable;
@@ -74,7 +74,7 @@ impl Problem {
         let unknown = state == CompanionState::Unspecified;
         let reason = match companion.reason.as_str() {
             "" => of_state(state),
-            told => Reason::parse(told).unwrap_or(Reason::Unknown),
+            told => told.parse().unwrap_or(Cause::Unknown),
         };
         let rule = match companion.rule.as_str() {
             "" => "a rule of the platform".to_owned(),
@@ -102,15 +102,15 @@ fn severity(state: CompanionState) -> u8 {
 }
 
 /// The reason of a state for which the manager gives none.
-fn of_state(state: CompanionState) -> Reason {
+fn of_state(state: CompanionState) -> Cause {
     match state {
-        CompanionState::Pending => Reason::Pending,
-        CompanionState::Refused => Reason::Refused,
-        CompanionState::NoDpu => Reason::NoDpu,
-        CompanionState::Starting => Reason::Starting,
-        CompanionState::Failed => Reason::Failed,
-        CompanionState::Lost => Reason::Lost,
-        CompanionState::Ready | CompanionState::Unspecified => Reason::Unknown,
+        CompanionState::Pending => Cause::Pending,
+        CompanionState::Refused => Cause::Refused,
+        CompanionState::NoDpu => Cause::NoDpu,
+        CompanionState::Starting => Cause::Starting,
+        CompanionState::Failed => Cause::Failed,
+        CompanionState::Lost => Cause::Lost,
+        CompanionState::Ready | CompanionState::Unspecified => Cause::Unknown,
     }
 }
 

@@ -7,6 +7,7 @@ mod crds;
 mod keys;
 mod markdown;
 mod metrics;
+mod reasons;
 mod settings;
 
 use std::path::PathBuf;
@@ -66,6 +67,7 @@ fn pages(command: Command) -> anyhow::Result<Vec<Page>> {
     pages.push(settings::page(&command));
     pages.push(metrics::page());
     pages.push(keys::page());
+    pages.push(reasons::page());
     let mut text = "These pages are generated from the code (`make reference`).\n\n".to_owned();
     for Page { name, title, about, .. } in &pages {
         text += &format!("- [{title}]({name}.md): {about}\n");

@@ -17,6 +17,7 @@ use outrigger_api::conditions::Status;
 use outrigger_api::{AdminWorkloadRule, AdminWorkloadRuleStatus};
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
+use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use serde_json::{Map, Value, json};
 use tracing::debug;
@@ -207,13 +208,15 @@ fn summary(
 
 fn matched_condition(accepted: bool, matched: i64, with: usize, about: usize) -> ConditionValue {
     match (accepted, matched) {
-        (false, _) => (Status::Unknown, "Invalid", "see the Accepted condition".to_owned()),
-        (true, _) if about == 0 => {
-            (Status::False, "NoTenant", "spec.tenantSelector: there is no Tenant that it selects".to_owned())
-        }
+        (false, _) => (Status::Unknown, Cause::Invalid.as_str(), "see the Accepted condition".to_owned()),
+        (true, _) if about == 0 => (
+            Status::False,
+            Cause::NoTenant.as_str(),
+            "spec.tenantSelector: there is no Tenant that it selects".to_owned(),
+        ),
         (true, 0) => (
             Status::False,
-            "NoMatch",
+            Cause::NoMatch.as_str(),
             format!("no known workload of the {about} tenants that it is about matches"),
         ),
         (true, n) => (
@@ -233,27 +236,31 @@ fn ready_condition(
     waiting: impl FnOnce() -> Option<String>,
 ) -> ConditionValue {
     if !accepted {
-        return (Status::False, "Invalid", "see the Accepted condition".to_owned());
+        return (Status::False, Cause::Invalid.as_str(), "see the Accepted condition".to_owned());
     }
     let mut refused =
         tenants.iter().filter_map(|(tenant, matches)| Some((tenant, matches.refused.as_ref()?)));
     if let Some((tenant, message)) = refused.next() {
         let others = refused.count();
         let more = if others == 0 { String::new() } else { format!(" (and {others} more tenants)") };
-        return (Status::False, "Refused", format!("for tenant {tenant}: {message}{more}"));
+        return (Status::False, Cause::Refused.as_str(), format!("for tenant {tenant}: {message}{more}"));
     }
     if matched == 0 {
-        return (Status::True, "NoMatch", "no companion is wanted".to_owned());
+        return (Status::True, Cause::NoMatch.as_str(), "no companion is wanted".to_owned());
     }
     let Counts { created, ready, .. } = counts;
     let message = format!("{ready} of {matched} companions are ready");
     if let Some(updated) = rolling {
         let message =
             format!("{message}; {updated} of {created} have the current template{}", counts.leaving_note());
-        return (Status::False, "RollingOut", message + &waiting().unwrap_or_default());
+        return (Status::False, Cause::RollingOut.as_str(), message + &waiting().unwrap_or_default());
     }
     if *ready >= matched {
         return (Status::True, "AllReady", message);
     }
-    (Status::False, "Pending", message + &counts.leaving_note() + &waiting().unwrap_or_default())
+    (
+        Status::False,
+        Cause::Pending.as_str(),
+        message + &counts.leaving_note() + &waiting().unwrap_or_default(),
+    )
 }

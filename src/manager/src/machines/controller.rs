@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use outrigger_api::conditions::{self, Status};
 use outrigger_core::machine::usage::Ledger;
+use outrigger_core::reason::Cause;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -72,7 +73,7 @@ impl Machines {
         let known =
             |c: &Condition| c.type_ == new.type_ && c.status == new.status && c.message == new.message;
         if new.status == "False" && !old.iter().any(known) {
-            self.context.events.machine(about, "Failure", &new.message).await;
+            self.context.events.machine(about, Cause::Failure, &new.message).await;
         }
     }
 

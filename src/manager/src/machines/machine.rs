@@ -17,6 +17,7 @@ use outrigger_api::{Machine, MachineNodePool};
 use outrigger_core::keys;
 use outrigger_core::machine::usage::{Ledger, Plan};
 use outrigger_core::machine::{self as domain, MachineType, name_fault, pool_name, reservation_name};
+use outrigger_core::reason::Cause;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -227,7 +228,7 @@ impl MachineStep<'_> {
                 "{} of {} slots of machine type {} find no place on the nodes of group {}; lower available, or add nodes",
                 plan.short, type_.available, type_.name, self.group
             );
-            self.context.events.machine(&self.object.object_ref(&()), "NoRoom", &message).await;
+            self.context.events.machine(&self.object.object_ref(&()), Cause::NoRoom, &message).await;
         }
         if serves(self.machine, &type_.name) {
             self.keep_set(&name, type_, plan.replicas).await;

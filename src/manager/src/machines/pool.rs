@@ -12,6 +12,7 @@ use outrigger_api::MachineNodePool;
 use outrigger_api::machine::{MachineNodePoolStatus, NodeCondition};
 use outrigger_core::keys;
 use outrigger_core::machine::PoolNode;
+use outrigger_core::reason::Cause;
 use outrigger_runtime::watch;
 use serde_json::{Value, json};
 use tracing::info;
@@ -179,7 +180,10 @@ impl Machines {
             let mut problems = Vec::new();
             if let Some(error) = self.write_nodes(patches, &mut problems).await {
                 if !problems.is_empty() {
-                    self.context.events.machine(&pool.object_ref(&()), "Failure", &problems.join("; ")).await;
+                    self.context
+                        .events
+                        .machine(&pool.object_ref(&()), Cause::Failure, &problems.join("; "))
+                        .await;
                 }
                 return Err(error);
             }

@@ -8,6 +8,7 @@ use outrigger_api::WorkloadRuleStatus;
 use outrigger_api::conditions::Status;
 use outrigger_core::companion;
 use outrigger_core::ids::RuleName;
+use outrigger_core::reason::Cause;
 use outrigger_core::rollout::UpdateStrategy;
 use outrigger_core::tenant::Limits;
 
@@ -42,10 +43,10 @@ pub(super) fn compute(
     }
 }
 
-const INVALID: &str = "Invalid";
-const REFUSED: &str = "Refused";
-const NO_DPU: &str = "NoDPU";
-const LIMIT_REACHED: &str = "LimitReached";
+const INVALID: &str = Cause::Invalid.as_str();
+const REFUSED: &str = Cause::Refused.as_str();
+const NO_MATCH: &str = Cause::NoMatch.as_str();
+const LIMIT_REACHED: &str = Cause::LimitReached.as_str();
 
 fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
     if let Some(rejected) = rejected(&entry.errors, entry.validation.refusal()) {
@@ -54,7 +55,11 @@ fn accepted_condition(entry: &RuleEntry) -> ConditionValue {
     if entry.validation.has_passed() {
         return (Status::True, "Valid", "the rule is served".to_owned());
     }
-    (Status::Unknown, "Untried", "the API server has not said yet whether it takes the template".to_owned())
+    (
+        Status::Unknown,
+        Cause::Untried.as_str(),
+        "the API server has not said yet whether it takes the template".to_owned(),
+    )
 }
 
 fn synced_condition(data: &TenantData) -> ConditionValue {
@@ -63,18 +68,18 @@ fn synced_condition(data: &TenantData) -> ConditionValue {
         (true, true, _) => (Status::True, "StreamConnected", "the tenant's workloads are known".to_owned()),
         (_, false, Some(since)) => (
             Status::Unknown,
-            "StreamLost",
+            Cause::StreamLost.as_str(),
             format!(
                 "the tenant's agent has not been connected since {since:.0}; companions stay as they are"
             ),
         ),
         (false, true, _) => (
             Status::Unknown,
-            "Syncing",
+            Cause::Syncing.as_str(),
             "the tenant's agent is connected and has not yet listed all workloads".to_owned(),
         ),
         (_, false, None) => {
-            (Status::Unknown, "NoStream", "the tenant's agent has not connected yet".to_owned())
+            (Status::Unknown, Cause::NoStream.as_str(), "the tenant's agent has not connected yet".to_owned())
         }
     }
 }
@@ -105,7 +110,7 @@ impl StatusInput<'_> {
             (true, 0) if self.data.index.over_limit(self.name).is_some() => {
                 (Status::Unknown, LIMIT_REACHED, "see the Ready condition".to_owned())
             }
-            (true, 0) => (Status::False, "NoMatch", format!("none of {known} known workloads matches")),
+            (true, 0) => (Status::False, NO_MATCH, format!("none of {known} known workloads matches")),
             (true, n) => (Status::True, "Matches", format!("{n} of {known} known workloads match")),
         }
     }
@@ -130,7 +135,7 @@ impl StatusInput<'_> {
             return (Status::False, LIMIT_REACHED, self.over_limit(most));
         }
         if matched == 0 {
-            return (Status::True, "NoMatch", "no companion is wanted".to_owned());
+            return (Status::True, NO_MATCH, "no companion is wanted".to_owned());
         }
         let counts = self.data.companions.counts(self.name);
         let mut message = format!("{} of {matched} companions are ready", counts.ready);
@@ -141,14 +146,15 @@ impl StatusInput<'_> {
         }
         message.push_str(&counts.leaving_note());
         if let Some(none) = self.without_dpu() {
-            return (Status::False, NO_DPU, format!("{message}; {none}"));
+            return (Status::False, Cause::NoDpu.as_str(), format!("{message}; {none}"));
         }
         let mut waiting = self.data.companions.of_rule(self.name);
         let waiting = waiting.find(|(_, o)| !o.ready && !o.message.is_empty());
         if let (Some((key, observed)), Some(tenant)) = (waiting, &self.data.tenant) {
             let _ = write!(message, "; {}: {}", companion::name(&key, tenant), observed.message);
         }
-        (Status::False, if earlier { "RollingOut" } else { "Pending" }, message)
+        let cause = if earlier { Cause::RollingOut } else { Cause::Pending };
+        (Status::False, cause.as_str(), message)
     }
 
     /// The message where not all matches are kept.

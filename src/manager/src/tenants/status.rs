@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use outrigger_api::conditions::Status;
 use outrigger_core::ids::TenantId;
+use outrigger_core::reason::Cause;
 use outrigger_core::tenant::Tenant;
 use outrigger_core::validate;
 use serde::Serialize;
@@ -42,8 +43,8 @@ fn fine(reason: &'static str, message: impl Into<String>) -> ConditionValue {
     (Status::True, reason, message.into())
 }
 
-fn wrong(reason: &'static str, message: impl Into<String>) -> ConditionValue {
-    (Status::False, reason, message.into())
+fn wrong(cause: Cause, message: impl Into<String>) -> ConditionValue {
+    (Status::False, cause.as_str(), message.into())
 }
 
 /// The status that a tenant should have. `namespace`: what was found of it; `None` where it was not looked for.
@@ -57,7 +58,7 @@ pub(super) fn compute(
     let mut told: Vec<(&str, ConditionValue)> = Vec::new();
     let mut dpus = 0;
     match &entry.tenant {
-        Err(errors) => told.push(("Accepted", wrong("Invalid", validate::message(errors)))),
+        Err(errors) => told.push(("Accepted", wrong(Cause::Invalid, validate::message(errors)))),
         Ok(tenant) => {
             told.push(("Accepted", accepted(registry, id)));
             told.push(("NamespaceReady", namespace_ready(tenant, namespace)));
@@ -70,7 +71,7 @@ pub(super) fn compute(
     let first = told.iter().find(|(_, (status, ..))| *status != Status::True);
     let ready = match first {
         None => fine("Served", format!("{dpus} DPUs")),
-        Some((_, (_, reason, message))) => wrong(reason, message.clone()),
+        Some((_, (_, reason, message))) => (Status::False, *reason, message.clone()),
     };
     told.push(("Ready", ready));
     finish(entry, dpus, told, now)
@@ -82,7 +83,7 @@ pub(super) fn terminating(
     dpus: i64,
     now: Timestamp,
 ) -> ControllerStatus {
-    let told = vec![("Ready", wrong("Terminating", format!("waiting for {waiting_for} to be gone")))];
+    let told = vec![("Ready", wrong(Cause::Terminating, format!("waiting for {waiting_for} to be gone")))];
     finish(entry, dpus, told, now)
 }
 
@@ -106,7 +107,7 @@ fn accepted(registry: &Registry, id: &TenantId) -> ConditionValue {
     match registry.shared_identities(id).first() {
         None => fine("Valid", "the tenant is served"),
         Some((identity, other)) => wrong(
-            "IdentityConflict",
+            Cause::IdentityConflict,
             format!(
                 "spec.identities: {identity} is an identity of tenant {other} too, and so neither's; remove it from one"
             ),
@@ -119,19 +120,19 @@ fn namespace_ready(tenant: &Tenant, state: Option<&namespace::State>) -> Conditi
         Some(namespace::State::Ready) => {
             fine("Exists", format!("namespace {} is the tenant's", tenant.namespace))
         }
-        Some(namespace::State::NotOurs(why)) => wrong("NotOurs", format!("spec.namespace: {why}")),
+        Some(namespace::State::NotOurs(why)) => wrong(Cause::NotOurs, format!("spec.namespace: {why}")),
         Some(namespace::State::Terminating) => wrong(
-            "Terminating",
+            Cause::Terminating,
             format!("namespace {} is being deleted; it will be created again", tenant.namespace),
         ),
         Some(namespace::State::Preparing) => wrong(
-            "Preparing",
+            Cause::Preparing,
             format!(
                 "the quota of namespace {} isn't counted yet; just after Outrigger's installation that takes half a minute",
                 tenant.namespace
             ),
         ),
-        None => (Status::Unknown, "Unknown", "not looked at yet".to_owned()),
+        None => (Status::Unknown, Cause::Unknown.as_str(), "not looked at yet".to_owned()),
     }
 }
 
@@ -163,13 +164,13 @@ fn hosts_ready(registry: &Registry, id: &TenantId, tenant: &Tenant) -> (i64, Con
     }
     let told = if !contested.is_empty() {
         wrong(
-            "HostConflict",
+            Cause::HostConflict,
             format!("spec.hosts: {}; who has a host keeps it, else neither gets it", list(&contested)),
         )
     } else if !moving.is_empty() {
-        wrong("HandingOver", list(&moving))
+        wrong(Cause::HandingOver, list(&moving))
     } else if !without.is_empty() {
-        wrong("NoDPU", format!("no DPU's label {} names {}", registry.host_label(), list(&without)))
+        wrong(Cause::NoDpu, format!("no DPU's label {} names {}", registry.host_label(), list(&without)))
     } else {
         fine("Served", format!("{count} DPUs in {} hosts", tenant.hosts.len()))
     };
@@ -181,7 +182,11 @@ fn within_limits(registry: &Registry, entry: &TenantEntry, tenant: &Tenant) -> C
         entry.object.status.as_ref().and_then(|s| s.stream.as_ref()).and_then(|s| s.refused.clone());
     let mut over: Vec<String> = refused.into_iter().collect();
     over.extend(registry.full(&tenant.namespace));
-    if over.is_empty() { fine("Within", "no limit is reached") } else { wrong("LimitReached", list(&over)) }
+    if over.is_empty() {
+        fine("Within", "no limit is reached")
+    } else {
+        wrong(Cause::LimitReached, list(&over))
+    }
 }
 
 fn list(items: &[String]) -> String {
